@@ -1,0 +1,1 @@
+"""Headrace beside its peers, measured in one run by one load driver."""

@@ -1,0 +1,145 @@
+"""`python -m bench`: measure every server in turn, round after round, and print the report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import resource
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench import report
+from bench.measures import MEASURES, Times
+from bench.peers import Missing
+from bench.report import Results
+from bench.streams import many_streams
+from bench.targets import TARGETS, Target, running
+
+RESULTS = Path(__file__).parent / "results"
+STREAMS = "streams"
+
+
+def main() -> int:
+    """Measure, print, save; 1 when a bar is missed or a count is wrong."""
+    options = _options()
+    _allow_many_sockets()
+    RESULTS.mkdir(exist_ok=True)
+    space = Path(tempfile.mkdtemp(prefix="space-", dir=RESULTS))
+    try:
+        facts = _facts(space, options)
+        chosen = [target for target in TARGETS if target.name in options.targets]
+        _print_opening(facts, chosen)
+        results = _measure(options, chosen, space)
+    finally:
+        shutil.rmtree(space, ignore_errors=True)
+    return _print_report(results, chosen, facts)
+
+
+def _options() -> argparse.Namespace:
+    known = [*MEASURES, STREAMS]
+    names = [target.name for target in TARGETS]
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round, 50,000 streams")
+    parser.add_argument("--only", help=f"some of {','.join(known)}")
+    parser.add_argument("--targets", help=f"some of {','.join(names)}")
+    parser.add_argument("--rounds", type=int, help="rounds over all servers (3)")
+    parser.add_argument("--warm", type=float, help="seconds of warm-up before counting (0.5)")
+    parser.add_argument("--seconds", type=float, help="seconds counted (1.5)")
+    parser.add_argument("--streams", type=int, help="how many streams are many (1,000,000)")
+    options = parser.parse_args()
+    defaults = (1, 0.3, 1.0, 50_000) if options.quick else (3, 0.5, 1.5, 1_000_000)
+    for name, value in zip(("rounds", "warm", "seconds", "streams"), defaults, strict=True):
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    options.only = _chosen(parser, options.only, known)
+    options.targets = _chosen(parser, options.targets, names)
+    return options
+
+
+def _chosen(parser: argparse.ArgumentParser, given: str | None, known: list[str]) -> list[str]:
+    wanted = given.split(",") if given else known
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
+    return wanted
+
+
+def _measure(options: argparse.Namespace, chosen: list[Target], space: Path) -> Results:
+    results = Results()
+    times = Times(options.warm, options.seconds)
+    for name in (name for name in MEASURES if name in options.only):
+        for number in range(1, options.rounds + 1):
+            for target in (target for target in chosen if target.name not in results.skipped):
+                _progress(f"{name}, round {number} of {options.rounds}: {target.title}")
+                _measure_one(results, name, target, times, space)
+    if STREAMS in options.only and "headrace" in options.targets and "headrace" not in results.skipped:
+        _progress(f"{options.streams:,} streams")
+        results.streams = many_streams(options.streams, times, space)
+    return results
+
+
+def _measure_one(results: Results, name: str, target: Target, times: Times, space: Path) -> None:
+    try:
+        with running(target, space) as server:
+            results.add(target, MEASURES[name](server, times))
+    except Missing as reason:
+        results.skipped[target.name] = str(reason)
+
+
+def _allow_many_sockets() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _facts(space: Path, options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "fsync_ms": report.fsync_seconds(space) * 1e3,
+        "rounds": options.rounds,
+        "warm_seconds": options.warm,
+        "counted_seconds": options.seconds,
+    }
+
+
+def _print_opening(facts: dict[str, Any], chosen: list[Target]) -> None:
+    print(f"{facts['cores']} cores, Python {facts['python']}, fsync of 4 KiB takes {facts['fsync_ms']:.2f} ms.")
+    print("Every server acknowledges an append only after it is on disk:")
+    for target in chosen:
+        print(f"  {target.title:<18}{target.durability}")
+    print(
+        "One event is 115 bytes of JSON. Redis has no HTTP: it is given XADD, arrays as 100 XADD in one write,\n"
+        "reads as XRANGE of 1000, subscribers as XREAD BLOCK. Medians over the rounds.\n",
+        flush=True,
+    )
+
+
+def _print_report(results: Results, chosen: list[Target], facts: dict[str, Any]) -> int:
+    names = [target.name for target in chosen if target.name not in results.skipped]
+    for name, reason in results.skipped.items():
+        print(f"skipped {report.TITLES[name]}: {reason}")
+    if results.samples:
+        print(f"\n{report.table(results, names)}")
+        print("(in brackets: how many times better Headrace is)")
+    if results.streams:
+        print(f"\n{report.stream_lines(results.streams)}")
+    judged = report.bars(results)
+    if judged:
+        print(f"\n{report.bar_lines(judged)}")
+    troubles = results.troubles()
+    for line in troubles:
+        print(f"TROUBLE  {line}")
+    print(f"\nSaved in {report.save(results, RESULTS, facts).relative_to(Path.cwd())}")
+    return 0 if all(bar.holds for bar in judged) and not troubles else 1
+
+
+def _progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""The report: a table with ratios, the bars, and the same as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.measures import Sample
+from bench.targets import TARGETS, Target
+
+UNITS = {"single": "/s", "events": "/s", "catch-up": " MB/s", "append": " ms"}
+TITLES = {target.name: target.title for target in TARGETS}
+MOST_MEMORY = 500.0
+MOST_SLOWER = 1.5
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One promise: what it says, the number measured, and whether it holds."""
+
+    text: str
+    measured: float
+    holds: bool
+
+
+class Results:
+    """All samples of a run, by row and server."""
+
+    def __init__(self) -> None:
+        self.samples: dict[str, dict[str, list[Sample]]] = {}
+        self.skipped: dict[str, str] = {}
+        self.streams: list[Sample] = []
+
+    def add(self, target: Target, samples: list[Sample]) -> None:
+        """Keep one server's samples of one round."""
+        for sample in samples:
+            self.samples.setdefault(sample.row, {}).setdefault(target.name, []).append(sample)
+
+    def value(self, row: str, name: str) -> float | None:
+        """The median over the rounds."""
+        measured = self.samples.get(row, {}).get(name)
+        return statistics.median(sample.value for sample in measured) if measured else None
+
+    def troubles(self) -> list[str]:
+        """Errors, and every difference between what was acknowledged and what was stored."""
+        found = []
+        for row, by_name in self.samples.items():
+            for name, samples in by_name.items():
+                found += [_trouble(f"{TITLES[name]}, {row}", sample) for sample in samples]
+        found += [_trouble(sample.row, sample) for sample in self.streams]
+        return [line for line in found if line]
+
+
+def table(results: Results, names: list[str]) -> str:
+    """Absolute values; in brackets how many times better Headrace is (above 1: Headrace is ahead)."""
+    width = max((len(row) for row in results.samples), default=0)
+    lines = [" " * width + "".join(f"{TITLES[name]:>21}" for name in names)]
+    for row in results.samples:
+        ours = results.value(row, "headrace")
+        cells = (_cell(row, results.value(row, name), ours, name) for name in names)
+        lines.append(f"{row:<{width}}" + "".join(f"{cell:>21}" for cell in cells))
+    return "\n".join(lines)
+
+
+def bars(results: Results) -> list[Bar]:
+    """The promises that this run can judge."""
+    single, tuned = "single appends, 64 connections", ("prisma-tuned",)
+    prisma = ("prisma", "prisma-tuned")
+    arrays = "events in arrays of 100, 64 connections"
+    wanted = [
+        (single, tuned, 2.0, "single appends at 64 connections, against Prisma tuned"),
+        (single, ("redis",), 0.7, "single appends at 64 connections, against Redis"),
+        (arrays, tuned, 5.0, "events in arrays of 100, against Prisma tuned"),
+        ("catch-up read, 1 connection", prisma, 10.0, "catch-up read, against Prisma at its best"),
+        ("append to 1,000 subscribers, p99", prisma, 1.0, "p99 to 1,000 subscribers, against Prisma at its best"),
+    ]
+    judged = (_bar(results, *promise) for promise in wanted)
+    return [bar for bar in judged if bar] + _stream_bars(results.streams)
+
+
+def bar_lines(judged: list[Bar]) -> str:
+    """One line per bar."""
+    return "\n".join(f"{'pass' if bar.holds else 'FAIL'}  {bar.text}: {bar.measured:,.2f}" for bar in judged)
+
+
+def stream_lines(samples: list[Sample]) -> str:
+    """The many-streams measure, one line per number."""
+    return "\n".join(f"{sample.row:<44}{sample.value:>12,.0f}{_stream_unit(sample.row)}" for sample in samples)
+
+
+def save(results: Results, directory: Path, facts: dict[str, Any]) -> Path:
+    """Write everything measured, round by round, as JSON."""
+    path = directory / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+    rounds = {
+        row: {name: [sample.value for sample in samples] for name, samples in by_name.items()}
+        for row, by_name in results.samples.items()
+    }
+    document = {
+        "facts": facts,
+        "rounds": rounds,
+        "streams": {sample.row: sample.value for sample in results.streams},
+        "bars": [vars(bar) for bar in bars(results)],
+        "skipped": results.skipped,
+        "troubles": results.troubles(),
+    }
+    path.write_text(json.dumps(document, indent=2))
+    return path
+
+
+def fsync_seconds(directory: Path, times: int = 200) -> float:
+    """The median time that this disk takes to make 4 KiB durable."""
+    path = directory / "fsync-probe"
+    taken = []
+    with path.open("wb", buffering=0) as probe:
+        for _ in range(times):
+            probe.write(b"\0" * 4096)
+            began = time.perf_counter()
+            os.fdatasync(probe.fileno())
+            taken.append(time.perf_counter() - began)
+    path.unlink()
+    return statistics.median(taken)
+
+
+def _bar(results: Results, row: str, names: tuple[str, ...], least: float, text: str) -> Bar | None:
+    ours = results.value(row, "headrace")
+    theirs = [value for name in names if (value := results.value(row, name)) is not None]
+    if ours is None or not theirs:
+        return None
+    lower_is_better = row.startswith("append to")
+    best = min(theirs) if lower_is_better else max(theirs)
+    ratio = best / ours if lower_is_better else ours / best
+    return Bar(f"{text} (at least {least:g} times as good)", ratio, ratio >= least)
+
+
+def _stream_bars(samples: list[Sample]) -> list[Bar]:
+    if not samples:
+        return []
+    _, few_list, many_list, few_append, many_append, memory = (sample.value for sample in samples)
+    listing, appending = few_list / many_list, few_append / many_append
+    return [
+        Bar(f"a page costs at most {MOST_SLOWER} times that beside a thousand", listing, listing <= MOST_SLOWER),
+        Bar(
+            f"an append costs at most {MOST_SLOWER} times that beside a thousand",
+            appending,
+            appending <= MOST_SLOWER,
+        ),
+        Bar(f"server memory in MB, below {MOST_MEMORY:g}", memory, memory < MOST_MEMORY),
+    ]
+
+
+def _cell(row: str, value: float | None, ours: float | None, name: str) -> str:
+    if value is None:
+        return "-"
+    unit = UNITS[row.split(" ", 1)[0]]
+    shown = f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+    if ours is None or name == "headrace":
+        return shown + unit
+    ratio = value / ours if unit == " ms" else ours / value
+    return f"{shown}{unit} ({ratio:,.2f}x)" if ratio < 10 else f"{shown}{unit} ({ratio:,.0f}x)"
+
+
+def _stream_unit(row: str) -> str:
+    return " MB" if row.startswith("memory") else "/s"
+
+
+def _trouble(where: str, sample: Sample) -> str:
+    if not sample.errors and not sample.note:
+        return ""
+    return f"{where}: {sample.errors} errors. {sample.note}"

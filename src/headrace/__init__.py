@@ -1,0 +1,58 @@
+"""Headrace: durable event streams over HTTP. ``import headrace as hr``, then ``hr.Client(url)``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.client import (
+        ApiError,
+        AppendResult,
+        AsyncClient,
+        AsyncDelivery,
+        AsyncProducer,
+        AsyncStream,
+        BadAnswer,
+        Batch,
+        Client,
+        ClientError,
+        CreateResult,
+        Delivery,
+        OutcomeUnknown,
+        Producer,
+        ProducerClosed,
+        ProducerInUse,
+        Stream,
+        StreamInfo,
+        Unreachable,
+    )
+
+__all__ = [
+    "ApiError",
+    "AppendResult",
+    "AsyncClient",
+    "AsyncDelivery",
+    "AsyncProducer",
+    "AsyncStream",
+    "BadAnswer",
+    "Batch",
+    "Client",
+    "ClientError",
+    "CreateResult",
+    "Delivery",
+    "OutcomeUnknown",
+    "Producer",
+    "ProducerClosed",
+    "ProducerInUse",
+    "Stream",
+    "StreamInfo",
+    "Unreachable",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the client with its first use, so that server and command line start without it."""
+    if name not in __all__:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    return getattr(import_module("headrace.client"), name)

@@ -1,0 +1,39 @@
+"""The SDK: blocking and awaiting clients of a Headrace server, and producers that never append twice."""
+
+from __future__ import annotations
+
+from headrace.client.aio import AsyncClient, AsyncStream
+from headrace.client.answers import AppendResult, Batch, CreateResult, StreamInfo
+from headrace.client.client import Client, Stream
+from headrace.client.errors import (
+    ApiError,
+    BadAnswer,
+    ClientError,
+    OutcomeUnknown,
+    ProducerClosed,
+    ProducerInUse,
+    Unreachable,
+)
+from headrace.client.producer import AsyncDelivery, AsyncProducer, Delivery, Producer
+
+__all__ = [
+    "ApiError",
+    "AppendResult",
+    "AsyncClient",
+    "AsyncDelivery",
+    "AsyncProducer",
+    "AsyncStream",
+    "BadAnswer",
+    "Batch",
+    "Client",
+    "ClientError",
+    "CreateResult",
+    "Delivery",
+    "OutcomeUnknown",
+    "Producer",
+    "ProducerClosed",
+    "ProducerInUse",
+    "Stream",
+    "StreamInfo",
+    "Unreachable",
+]

@@ -1,0 +1,134 @@
+"""The client that awaits: a thin shell over requests, answers and tail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Self, Unpack
+
+from headrace.client import answers, requests
+from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
+from headrace.client.deliveries import ProducerOptions
+from headrace.client.handle import Handle, settings_for, worth_repeating
+from headrace.client.producer import AsyncProducer
+from headrace.client.requests import NOW, START, AppendOptions, CreateOptions, Live, Moment, Request
+from headrace.client.retry import Patience
+from headrace.client.tail import Reading, Tail
+from headrace.client.transport import AsyncTransport
+from headrace.errors import HeadraceError
+
+
+class AsyncClient:
+    """A connection to one server; close it, or use it in an ``async with`` block."""
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:4437",
+        key: str | None = None,
+        *,
+        timeout: float = 30.0,
+        retry_for: float = 10.0,
+        ca_file: str | None = None,
+    ) -> None:
+        """Times are in seconds; ``retry_for`` is how long a request that may be repeated is repeated."""
+        self.settings = settings_for(url, key, timeout, retry_for, ca_file)
+        self.transport = AsyncTransport(self.settings)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self.transport.close()
+
+    def stream(self, name: str, *, content_type: str | None = None) -> AsyncStream:
+        """A handle on a stream, which need not exist yet; asks nothing of the server."""
+        return AsyncStream(self, name, content_type)
+
+    async def streams(
+        self, *, prefix: str = "", after: str = "", limit: int | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Descriptors of all streams after the name ``after``, in name order; ``limit`` is per page."""
+        place: str | None = after
+        while place is not None:
+            page = answers.page(await self.send(requests.list_streams(prefix=prefix, after=place, limit=limit)))
+            for descriptor in page.streams:
+                yield descriptor
+            place = page.next_after
+
+    async def send(self, request: Request) -> Answer:
+        """The successful answer to a request, which is repeated where that can do no harm."""
+        patience = Patience(self.settings.retry_for_s)
+        while True:
+            try:
+                return (await self.transport.send(request)).checked()
+            except HeadraceError as error:
+                await asyncio.sleep(patience.pause_s(worth_repeating(request, error)))
+
+
+class AsyncStream(Handle):
+    """One stream of a server."""
+
+    def __init__(self, client: AsyncClient, name: str, content_type: str | None = None) -> None:
+        super().__init__(name, content_type)
+        self._client = client
+
+    async def create(self, **options: Unpack[CreateOptions]) -> CreateResult:
+        """Create the stream if it is not there; it is a JSON stream unless told otherwise."""
+        return self._learn(answers.created(await self._client.send(requests.create(self.name, **options))))
+
+    async def append(self, value: Any, **options: Unpack[AppendOptions]) -> AppendResult:
+        """Append one value, the elements of a list, or bytes as they are; on disk when this returns."""
+        if self._must_ask(value):
+            await self.info()
+        return answers.appended(await self._client.send(self._appending(value, **options)))
+
+    async def read(
+        self, offset: str = START, *, since: Moment | None = None, key: str | None = None
+    ) -> AsyncIterator[Batch]:
+        """Everything after ``offset`` (or from ``since`` on) up to the tail, batch by batch."""
+        reading = Reading(self.name, offset, since=since, key=key)
+        while not reading.ended:
+            yield reading.accept(await self._client.send(reading.request()))
+
+    async def tail(self, offset: str = NOW, *, live: Live = "sse", key: str | None = None) -> AsyncIterator[Batch]:
+        """What follows ``offset``, for as long as the stream is open; lost connections are taken up again."""
+        content_type = self.content_type or (await self.info()).content_type
+        patience = Patience(self._client.settings.retry_for_s)
+        tail = Tail(self.name, offset, live, content_type=content_type, key=key, patience=patience)
+        while not tail.ended:
+            try:
+                async with self._client.transport.open(tail.request()) as arriving:
+                    tail.begin(arriving.status, arriving.headers)
+                    async for chunk in arriving.chunks:
+                        for batch in tail.feed(chunk):
+                            yield batch
+                for batch in tail.finish():
+                    yield batch
+            except HeadraceError as error:
+                await asyncio.sleep(tail.pause_s(error))
+
+    async def info(self) -> StreamInfo:
+        """What is known of the stream without reading it."""
+        return self._learn(answers.described(self.name, await self._client.send(requests.info(self.name))))
+
+    async def fork(self, name: str, **options: Unpack[CreateOptions]) -> AsyncStream:
+        """Create the stream ``name`` with this one's content up to ``fork_offset``, or up to its tail."""
+        fork = AsyncStream(self._client, name)
+        await fork.create(**self._forking(options))
+        return fork
+
+    async def close(self) -> AppendResult:
+        """Close the stream for good: nothing more can be appended."""
+        return answers.appended(await self._client.send(requests.close(self.name)))
+
+    async def delete(self) -> None:
+        """Delete the stream and what it holds."""
+        await self._client.send(requests.delete(self.name))
+
+    def producer(self, **options: Unpack[ProducerOptions]) -> AsyncProducer:
+        """A producer that batches in the background and never appends twice."""
+        return AsyncProducer(self._client.settings, self.name, **self._producing(options))

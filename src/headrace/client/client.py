@@ -1,0 +1,127 @@
+"""The client that blocks: a thin shell over requests, answers and tail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Self, Unpack
+
+from headrace.client import answers, requests
+from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
+from headrace.client.deliveries import ProducerOptions
+from headrace.client.handle import Handle, settings_for, worth_repeating
+from headrace.client.producer import Producer
+from headrace.client.requests import NOW, START, AppendOptions, CreateOptions, Live, Moment, Request
+from headrace.client.retry import Patience
+from headrace.client.tail import Reading, Tail
+from headrace.client.transport import Transport
+from headrace.errors import HeadraceError
+
+
+class Client:
+    """A connection to one server; close it, or use it in a ``with`` block."""
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:4437",
+        key: str | None = None,
+        *,
+        timeout: float = 30.0,
+        retry_for: float = 10.0,
+        ca_file: str | None = None,
+    ) -> None:
+        """Times are in seconds; ``retry_for`` is how long a request that may be repeated is repeated."""
+        self.settings = settings_for(url, key, timeout, retry_for, ca_file)
+        self.transport = Transport(self.settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self.transport.close()
+
+    def stream(self, name: str, *, content_type: str | None = None) -> Stream:
+        """A handle on a stream, which need not exist yet; asks nothing of the server."""
+        return Stream(self, name, content_type)
+
+    def streams(self, *, prefix: str = "", after: str = "", limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """Descriptors of all streams after the name ``after``, in name order; ``limit`` is per page."""
+        place: str | None = after
+        while place is not None:
+            page = answers.page(self.send(requests.list_streams(prefix=prefix, after=place, limit=limit)))
+            yield from page.streams
+            place = page.next_after
+
+    def send(self, request: Request) -> Answer:
+        """The successful answer to a request, which is repeated where that can do no harm."""
+        patience = Patience(self.settings.retry_for_s)
+        while True:
+            try:
+                return self.transport.send(request).checked()
+            except HeadraceError as error:
+                time.sleep(patience.pause_s(worth_repeating(request, error)))
+
+
+class Stream(Handle):
+    """One stream of a server."""
+
+    def __init__(self, client: Client, name: str, content_type: str | None = None) -> None:
+        super().__init__(name, content_type)
+        self._client = client
+
+    def create(self, **options: Unpack[CreateOptions]) -> CreateResult:
+        """Create the stream if it is not there; it is a JSON stream unless told otherwise."""
+        return self._learn(answers.created(self._client.send(requests.create(self.name, **options))))
+
+    def append(self, value: Any, **options: Unpack[AppendOptions]) -> AppendResult:
+        """Append one value, the elements of a list, or bytes as they are; on disk when this returns."""
+        if self._must_ask(value):
+            self.info()
+        return answers.appended(self._client.send(self._appending(value, **options)))
+
+    def read(self, offset: str = START, *, since: Moment | None = None, key: str | None = None) -> Iterator[Batch]:
+        """Everything after ``offset`` (or from ``since`` on) up to the tail, batch by batch."""
+        reading = Reading(self.name, offset, since=since, key=key)
+        while not reading.ended:
+            yield reading.accept(self._client.send(reading.request()))
+
+    def tail(self, offset: str = NOW, *, live: Live = "sse", key: str | None = None) -> Iterator[Batch]:
+        """What follows ``offset``, for as long as the stream is open; lost connections are taken up again."""
+        content_type = self.content_type or self.info().content_type
+        patience = Patience(self._client.settings.retry_for_s)
+        tail = Tail(self.name, offset, live, content_type=content_type, key=key, patience=patience)
+        while not tail.ended:
+            try:
+                with self._client.transport.open(tail.request()) as arriving:
+                    tail.begin(arriving.status, arriving.headers)
+                    for chunk in arriving.chunks:
+                        yield from tail.feed(chunk)
+                yield from tail.finish()
+            except HeadraceError as error:
+                time.sleep(tail.pause_s(error))
+
+    def info(self) -> StreamInfo:
+        """What is known of the stream without reading it."""
+        return self._learn(answers.described(self.name, self._client.send(requests.info(self.name))))
+
+    def fork(self, name: str, **options: Unpack[CreateOptions]) -> Stream:
+        """Create the stream ``name`` with this one's content up to ``fork_offset``, or up to its tail."""
+        fork = Stream(self._client, name)
+        fork.create(**self._forking(options))
+        return fork
+
+    def close(self) -> AppendResult:
+        """Close the stream for good: nothing more can be appended."""
+        return answers.appended(self._client.send(requests.close(self.name)))
+
+    def delete(self) -> None:
+        """Delete the stream and what it holds."""
+        self._client.send(requests.delete(self.name))
+
+    def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
+        """A producer that batches in the background and never appends twice."""
+        return Producer(self._client.settings, self.name, **self._producing(options))

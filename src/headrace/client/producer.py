@@ -1,0 +1,279 @@
+"""Producers: events go in one by one, batches go out in the background, each appended once.
+
+``send`` gives a handle whose result is the offset after the event's batch. Where the answer to a batch was lost
+and the batch was sent again, that offset may lie further on, at what was then the tail. An event that a JSON
+stream refuses takes its whole batch with it. ``flush`` and ``close`` raise the first failure whose handle nobody
+has looked at, so nothing is lost in silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Coroutine, Generator, Sequence
+from concurrent.futures import Future
+from typing import Any, Self, Unpack
+
+from headrace.client import requests
+from headrace.client.deliveries import Deliveries, ProducerOptions
+from headrace.client.errors import ProducerClosed
+from headrace.client.outbox import Settled
+from headrace.client.transport import Settings
+from headrace.errors import HeadraceError
+
+_MAX_PENDING_BYTES = 32 * 1024 * 1024
+_EVENT_OVERHEAD_BYTES = 256
+
+
+class Delivery(Future[str]):
+    """What becomes of one event, for a caller that blocks."""
+
+    seen = False
+
+    def result(self, timeout: float | None = None) -> str:
+        """The offset after the event's batch; raises if it could not be appended."""
+        self.seen = True
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Why the event could not be appended, or None."""
+        self.seen = True
+        return super().exception(timeout)
+
+    def fail(self, error: HeadraceError) -> None:
+        """The event could not be appended."""
+        self.set_exception(error)
+
+
+class AsyncDelivery(asyncio.Future[str]):
+    """What becomes of one event, for a caller that awaits."""
+
+    seen = False
+
+    def __await__(self) -> Generator[Any, None, str]:
+        self.seen = True
+        return super().__await__()
+
+    def result(self) -> str:
+        """The offset after the event's batch; raises if it could not be appended."""
+        self.seen = True
+        return super().result()
+
+    def exception(self) -> BaseException | None:
+        """Why the event could not be appended, or None."""
+        self.seen = True
+        return super().exception()
+
+    def fail(self, error: HeadraceError) -> None:
+        """The event could not be appended."""
+        self.set_exception(error)
+        # Looked at here so that asyncio logs nothing: flush and close report what the caller does not ask for.
+        super().exception()
+
+
+class Ledger:
+    """What a producer holds: how much is pending, and which failures nobody has looked at."""
+
+    def __init__(self, max_pending_bytes: int) -> None:
+        self._max_pending_bytes = max_pending_bytes
+        self._pending_bytes = 0
+        self._failures: deque[tuple[Delivery | AsyncDelivery, HeadraceError]] = deque(maxlen=1000)
+
+    def has_room(self, event: bytes) -> bool:
+        """Whether the event fits; one always does."""
+        size = len(event) + _EVENT_OVERHEAD_BYTES
+        return not self._pending_bytes or self._pending_bytes + size <= self._max_pending_bytes
+
+    def enter(self, event: bytes) -> None:
+        """The event is pending now."""
+        self._pending_bytes += len(event) + _EVENT_OVERHEAD_BYTES
+
+    def leave(self, settled: Sequence[Settled]) -> None:
+        """These events are pending no more."""
+        for handle, _, error, event_bytes in settled:
+            self._pending_bytes -= event_bytes + _EVENT_OVERHEAD_BYTES
+            if error is not None:
+                self._failures.append((handle, error))
+
+    def complain(self) -> None:
+        """Raise the first failure whose handle nobody has looked at; say each only once."""
+        unseen = [error for handle, error in self._failures if not handle.seen]
+        self._failures.clear()
+        if unseen:
+            raise unseen[0]
+
+
+def tell(settled: Sequence[Settled]) -> None:
+    """Let the handles know; one that was cancelled does not care any more."""
+    for handle, offset, error, _ in settled:
+        if handle.done():
+            continue
+        if error is None:
+            handle.set_result(offset)
+        else:
+            handle.fail(error)
+
+
+class AsyncProducer:
+    """Batches in the background of the running loop; use it in an ``async with`` block."""
+
+    def __init__(self, settings: Settings, name: str, **options: Unpack[ProducerOptions]) -> None:
+        self._ledger = Ledger(options.get("max_pending_bytes", _MAX_PENDING_BYTES))
+        self._deliveries = Deliveries(settings, name, options, self._on_settled)
+        self._room = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._deliveries.run())
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        try:
+            await self.close()
+        except HeadraceError:
+            if kind is None:
+                raise
+
+    @property
+    def id(self) -> str:
+        """The name under which the server remembers this producer."""
+        return self._deliveries.id
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under which batches are sent now."""
+        return self._deliveries.epoch
+
+    async def send(self, event: Any, *, key: str = "") -> AsyncDelivery:
+        """Take an event, waiting for room first; the handle is done when the event is on disk."""
+        body = requests.encode(event, self._deliveries.content_type)
+        while not self._ledger.has_room(body):
+            self._room.clear()
+            await self._room.wait()
+        self._check_running()
+        handle = AsyncDelivery(loop=asyncio.get_running_loop())
+        self._ledger.enter(body)
+        self._deliveries.add(body, key, handle)
+        return handle
+
+    async def flush(self) -> None:
+        """Wait until everything sent so far is settled."""
+        self._check_running()
+        await self._deliveries.flush()
+        self._ledger.complain()
+
+    async def close(self) -> None:
+        """Send what is left, then stop."""
+        if self._task is None or self._task.done():
+            return
+        await self._deliveries.flush()
+        self._deliveries.stop()
+        await self._task
+        self._ledger.complain()
+
+    def _check_running(self) -> None:
+        if self._task is None or self._task.done():
+            raise ProducerClosed("the producer is not running; use it in an `async with` block")
+
+    def _on_settled(self, settled: Sequence[Settled]) -> None:
+        self._ledger.leave(settled)
+        tell(settled)
+        self._room.set()
+
+
+class Producer:
+    """Batches in a thread of its own; may be used from several threads; use it in a ``with`` block."""
+
+    def __init__(self, settings: Settings, name: str, **options: Unpack[ProducerOptions]) -> None:
+        self._ledger = Ledger(options.get("max_pending_bytes", _MAX_PENDING_BYTES))
+        self._deliveries = Deliveries(settings, name, options, self._on_settled)
+        self._changed = threading.Condition()
+        self._inbox: list[tuple[bytes, str, Delivery]] = []
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._main, name=f"headrace-producer-{name}", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close()
+        except HeadraceError:
+            if kind is None:
+                raise
+
+    @property
+    def id(self) -> str:
+        """The name under which the server remembers this producer."""
+        return self._deliveries.id
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under which batches are sent now."""
+        return self._deliveries.epoch
+
+    def send(self, event: Any, *, key: str = "") -> Delivery:
+        """Take an event, waiting for room first; the handle is done when the event is on disk."""
+        body = requests.encode(event, self._deliveries.content_type)
+        handle = Delivery()
+        handle.set_running_or_notify_cancel()
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._ledger.has_room(body))
+            if self._closed:
+                raise ProducerClosed("the producer is closed")
+            self._ledger.enter(body)
+            self._inbox.append((body, key, handle))
+            if len(self._inbox) == 1:
+                self._loop.call_soon_threadsafe(self._drain)
+        return handle
+
+    def flush(self) -> None:
+        """Wait until everything sent so far is settled."""
+        with self._changed:
+            if self._closed:
+                raise ProducerClosed("the producer is closed")
+        self._await(self._flush())
+        self._complain()
+
+    def close(self) -> None:
+        """Send what is left, then stop."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify_all()
+        self._await(self._flush())
+        self._loop.call_soon_threadsafe(self._deliveries.stop)
+        self._thread.join()
+        self._loop.close()
+        self._complain()
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._deliveries.run())
+
+    async def _flush(self) -> None:
+        self._drain()
+        await self._deliveries.flush()
+
+    def _await(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _complain(self) -> None:
+        with self._changed:
+            self._ledger.complain()
+
+    def _drain(self) -> None:
+        with self._changed:
+            inbox, self._inbox = self._inbox, []
+        for event, key, handle in inbox:
+            self._deliveries.add(event, key, handle)
+
+    def _on_settled(self, settled: Sequence[Settled]) -> None:
+        with self._changed:
+            self._ledger.leave(settled)
+            self._changed.notify_all()
+        tell(settled)

@@ -1,0 +1,184 @@
+"""What each verb looks like on the wire: values become requests, without any input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypedDict, Unpack
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from headrace.types import JSON, media_type
+
+START = "-1"
+NOW = "now"
+LONG_POLL_WAIT_S = 20
+STREAMS_PATH = "/v1/streams"
+
+Moment = datetime | str | int
+Span = timedelta | str | int
+Live = Literal["sse", "long-poll"]
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A method, a target below the server's URL, headers and a body."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+    wait_s: float = 0.0
+
+
+class CreateOptions(TypedDict, total=False):
+    """What may be said when a stream is created or forked."""
+
+    content_type: str
+    ttl: Span
+    expires_at: Moment
+    body: Any
+    closed: bool
+    retention_age: Span
+    retention_bytes: int
+    forked_from: str
+    fork_offset: str
+    fork_sub_offset: int
+
+
+class AppendOptions(TypedDict, total=False):
+    """What may be said with an append: routing key, time, writer's sequence, expected tail, last one."""
+
+    key: str
+    timestamp: Moment
+    seq: str
+    if_match: str
+    close: bool
+
+
+def stream_path(name: str) -> str:
+    """The path of a stream; slashes in the name stay slashes."""
+    return f"/v1/stream/{quote(name, safe='/~')}"
+
+
+def create(name: str, **options: Unpack[CreateOptions]) -> Request:
+    """PUT: create the stream, a JSON stream unless told otherwise, or a fork of ``forked_from``."""
+    source = options.get("forked_from", "")
+    content_type = options.get("content_type", "" if source else JSON)
+    sub_offset = options.get("fork_sub_offset", 0)
+    headers = _present(
+        {
+            "content-type": content_type,
+            "stream-ttl": _span(options.get("ttl")),
+            "stream-expires-at": _moment(options.get("expires_at")),
+            "stream-closed": _flag(options.get("closed", False)),
+            "stream-retention-age": _span(options.get("retention_age")),
+            "stream-retention-bytes": _text(options.get("retention_bytes")),
+            "stream-forked-from": stream_path(source) if source else "",
+            "stream-fork-offset": options.get("fork_offset", ""),
+            "stream-fork-sub-offset": str(sub_offset) if sub_offset else "",
+        }
+    )
+    body = options.get("body")
+    return Request("PUT", stream_path(name), headers, b"" if body is None else encode(body, content_type or JSON))
+
+
+def append(name: str, body: bytes, content_type: str, **options: Unpack[AppendOptions]) -> Request:
+    """POST: append a body, and close the stream with it where asked."""
+    headers = _present(
+        {
+            "content-type": content_type,
+            "stream-key": options.get("key", ""),
+            "stream-timestamp": _moment(options.get("timestamp")),
+            "stream-seq": options.get("seq", ""),
+            "if-match": options.get("if_match", ""),
+            "stream-closed": _flag(options.get("close", False)),
+        }
+    )
+    return Request("POST", stream_path(name), headers, body)
+
+
+def produce(name: str, body: bytes, content_type: str, *, key: str, producer_id: str, epoch: int, seq: int) -> Request:
+    """POST: append a producer's batch, which the server takes once however often it is sent."""
+    plain = append(name, body, content_type, key=key)
+    producer = {"producer-id": producer_id, "producer-epoch": str(epoch), "producer-seq": str(seq)}
+    return msgspec.structs.replace(plain, headers={**plain.headers, **producer})
+
+
+def close(name: str) -> Request:
+    """POST: nothing more will be appended."""
+    return Request("POST", stream_path(name), {"stream-closed": "true"})
+
+
+def read(name: str, offset: str, *, since: Moment | None = None, key: str | None = None) -> Request:
+    """GET: what follows ``offset``, or what was appended at ``since`` or later."""
+    place = {"since": _moment(since)} if since is not None else {"offset": offset}
+    return Request("GET", _with_query(stream_path(name), {**place, "key": key}))
+
+
+def tail(name: str, offset: str, live: Live, *, key: str | None = None, cursor: str = "") -> Request:
+    """GET: what follows ``offset``, waiting for more."""
+    wait = f"{LONG_POLL_WAIT_S}s" if live == "long-poll" else None
+    query = {"cursor": cursor or None, "key": key, "live": live, "offset": offset, "timeout": wait}
+    accept = {"accept": "text/event-stream"} if live == "sse" else {}
+    return Request("GET", _with_query(stream_path(name), query), accept, wait_s=90.0)
+
+
+def info(name: str) -> Request:
+    """HEAD: what is known of the stream."""
+    return Request("HEAD", stream_path(name))
+
+
+def delete(name: str) -> Request:
+    """DELETE the stream."""
+    return Request("DELETE", stream_path(name))
+
+
+def list_streams(*, prefix: str = "", after: str = "", limit: int | None = None) -> Request:
+    """GET one page of streams in name order."""
+    query = {"prefix": prefix or None, "after": after or None, "limit": _text(limit) or None}
+    return Request("GET", _with_query(STREAMS_PATH, query))
+
+
+def encode(value: Any, content_type: str) -> bytes:
+    """A body for a stream of this type: bytes as they are, text as UTF-8 or JSON, anything else as JSON."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if media_type(content_type) == JSON:
+        return msgspec.json.encode(value)
+    if isinstance(value, str):
+        return value.encode()
+    raise TypeError(f"a {content_type} stream takes bytes or text, not {type(value).__name__}")
+
+
+def _with_query(path: str, query: Mapping[str, str | None]) -> str:
+    # Sorted, so that a shared cache sees one address for one question.
+    text = urlencode(sorted((name, value) for name, value in query.items() if value is not None), quote_via=quote)
+    return f"{path}?{text}" if text else path
+
+
+def _present(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if value}
+
+
+def _text(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else ""
+
+
+def _moment(value: Moment | None) -> str:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"{value} has no time zone; use datetime.now(UTC)")
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return _text(value) if isinstance(value, int | None) else value
+
+
+def _span(value: Span | None) -> str:
+    if isinstance(value, timedelta):
+        millis = value // timedelta(milliseconds=1)
+        return str(millis // 1000) if millis % 1000 == 0 else f"{millis}ms"
+    return _text(value) if isinstance(value, int | None) else value

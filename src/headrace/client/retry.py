@@ -1,0 +1,58 @@
+"""When a failed request is sent again, and after how long a pause."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from headrace import errors
+from headrace.client.errors import ApiError, ClientError, Unreachable
+from headrace.errors import HeadraceError
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+
+
+def pause_s(failures: int, error: HeadraceError | None, chance: Callable[[], float] = random.random) -> float:
+    """Exponential in the failures so far, jittered to half, and never shorter than the server asked for."""
+    steady = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 16))
+    asked = error.facts.get("retry_after") if error is not None else None
+    floor = float(asked) if isinstance(asked, int | float) else 0.0
+    return max(floor, steady * (0.5 + 0.5 * chance()))
+
+
+def is_passing(error: HeadraceError) -> bool:
+    """Whether the same request may succeed later."""
+    if isinstance(error, ClientError) and not isinstance(error, ApiError):
+        return isinstance(error, Unreachable)
+    return error.status in (408, 429) or (error.status >= 500 and not isinstance(error, errors.CorruptData))
+
+
+def is_harmless(error: HeadraceError) -> bool:
+    """Whether the request certainly changed nothing, so that even a plain append may be sent again."""
+    return error.status in (429, 503) or (isinstance(error, Unreachable) and not error.sent)
+
+
+class Patience:
+    """How long to go on trying: counts failures since the last success and knows when to stop."""
+
+    def __init__(self, for_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._for_s = for_s
+        self._clock = clock
+        self._failures = 0
+        self._since = clock()
+
+    def renew(self) -> None:
+        """Forget the failures: something worked."""
+        self._failures = 0
+
+    def pause_s(self, error: HeadraceError) -> float:
+        """How long to wait before trying again; raises the error once patience is spent."""
+        if not self._failures:
+            self._since = self._clock()
+        self._failures += 1
+        pause = pause_s(self._failures, error)
+        if self._clock() + pause > self._since + self._for_s:
+            raise error
+        return pause

@@ -1,0 +1,195 @@
+"""One frozen configuration, and where each of its values came from.
+
+A value is looked for in the flags, then in ``HEADRACE_SECTION__NAME``, then in ``headrace.toml``, then in the
+defaults below. A key that no section knows is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
+
+from headrace.errors import BadRequest
+
+MiB = 1024 * 1024
+Doc = msgspec.Meta
+
+
+class ServerConfig(msgspec.Struct, frozen=True):
+    """How the server listens and whom it lets in."""
+
+    host: Annotated[str, Doc(description="address to bind")] = "127.0.0.1"
+    port: Annotated[int, Doc(description="port to bind; 0 takes a free one")] = 4437
+    cors_origins: Annotated[tuple[str, ...], Doc(description="web origins that may call this server")] = ()
+    tls_cert: Annotated[str, Doc(description="certificate file; with tls_key the server speaks TLS")] = ""
+    tls_key: Annotated[str, Doc(description="private key file")] = ""
+    max_connections: Annotated[int, Doc(description="open connections at most")] = 20_000
+    idle_timeout_s: Annotated[float, Doc(description="an idle connection is closed after this")] = 75.0
+    request_timeout_s: Annotated[float, Doc(description="a request must have arrived whole within this")] = (
+        30.0
+    )
+    resolver_timeout_s: Annotated[float, Doc(description="working time of any request")] = 5.0
+    append_timeout_s: Annotated[float, Doc(description="working time of an append")] = 3.0
+    long_poll_s: Annotated[float, Doc(description="default wait of a long-poll")] = 4.0
+    max_long_poll_s: Annotated[float, Doc(description="longest wait a client may ask for")] = 60.0
+    sse_lifetime_s: Annotated[float, Doc(description="an SSE response ends after this and is resumed")] = 60.0
+    write_timeout_s: Annotated[float, Doc(description="a reader that takes nothing for this long is cut off")] = 30.0
+    shutdown_grace_s: Annotated[float, Doc(description="time to answer what was accepted at shutdown")] = 10.0
+
+
+class StorageConfig(msgspec.Struct, frozen=True):
+    """Where the data lives."""
+
+    data_dir: Annotated[str, Doc(description="directory of the log")] = "./headrace-data"
+    object_store: Annotated[str, Doc(description="URL of the object store; empty: objects/ in data_dir")] = ""
+    cache_bytes: Annotated[int, Doc(description="SQLite page cache")] = 64 * MiB
+    checkpoint_pages: Annotated[int, Doc(description="WAL pages between checkpoints")] = 4000
+    max_database_bytes: Annotated[int, Doc(description="size limit of the log; 0 is the disk's")] = 0
+
+
+class LimitsConfig(msgspec.Struct, frozen=True):
+    """What one request, one queue and one cache may hold."""
+
+    body_bytes: Annotated[int, Doc(description="an append's body, after decoding")] = 10 * MiB
+    header_bytes: Annotated[int, Doc(description="all headers of a request")] = 32 * 1024
+    url_bytes: Annotated[int, Doc(description="a request's target")] = 8 * 1024
+    name_bytes: Annotated[int, Doc(description="a stream name in UTF-8")] = 512
+    read_bytes: Annotated[int, Doc(description="payload of one read")] = 1 * MiB
+    queue_requests: Annotated[int, Doc(description="appends waiting for the writer")] = 50_000
+    queue_bytes: Annotated[int, Doc(description="bytes waiting for the writer")] = 64 * MiB
+    batch_requests: Annotated[int, Doc(description="appends in one commit")] = 2_000
+    batch_bytes: Annotated[int, Doc(description="bytes in one commit")] = 8 * MiB
+    cached_streams: Annotated[int, Doc(description="stream heads kept in memory")] = 50_000
+    unsent_bytes: Annotated[int, Doc(description="answers that slow readers have not taken yet")] = 256 * MiB
+    waiters: Annotated[int, Doc(description="parked long-polls and SSE responses")] = 20_000
+    concurrent_reads: Annotated[int, Doc(description="read gate: reads working off the loop")] = 4
+    concurrent_searches: Annotated[int, Doc(description="search gate")] = 2
+    concurrent_index_work: Annotated[int, Doc(description="index gate")] = 1
+
+
+class MemoryConfig(msgspec.Struct, frozen=True):
+    """How much memory the server may use."""
+
+    auto_tune: Annotated[bool, Doc(description="size caches, queues and gates from the memory limit")] = False
+    limit_mb: Annotated[int, Doc(description="memory limit; 0 is the machine's or the container's")] = 0
+
+
+class SubscriptionsConfig(msgspec.Struct, frozen=True):
+    """Wake-ups under ``__ds``."""
+
+    enabled: Annotated[bool, Doc(description="serve subscriptions")] = True
+    webhook_timeout_s: Annotated[float, Doc(description="a webhook must answer within this")] = 10.0
+
+
+class Config(msgspec.Struct, frozen=True):
+    """The whole configuration, in sections."""
+
+    server: ServerConfig = ServerConfig()
+    storage: StorageConfig = StorageConfig()
+    limits: LimitsConfig = LimitsConfig()
+    memory: MemoryConfig = MemoryConfig()
+    subscriptions: SubscriptionsConfig = SubscriptionsConfig()
+
+
+class ConfigError(BadRequest):
+    """A setting is unknown or does not fit its type."""
+
+    code = "invalid_config"
+
+
+def fields() -> dict[str, tuple[Any, Any, str]]:
+    """Every setting as ``section.name`` → (type, default, description)."""
+    found: dict[str, tuple[Any, Any, str]] = {}
+    for section in msgspec.structs.fields(Config):
+        for field in msgspec.structs.fields(section.type):
+            hint = get_type_hints(section.type, include_extras=True)[field.name]
+            meta = hint.__metadata__[0]
+            found[f"{section.name}.{field.name}"] = (hint.__origin__, field.default, meta.description)
+    return found
+
+
+def resolve(
+    *,
+    file: Path | None = None,
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> dict[str, tuple[object, str]]:
+    """Every setting with its value and its source: flag, environment, file or default."""
+    known = fields()
+    values = {name: (default, "default") for name, (_, default, _) in known.items()}
+    for source, given in (
+        ("file", _from_file(file)),
+        ("environment", _from_environ(os.environ if environ is None else environ)),
+        ("flag", dict(flags or {})),
+    ):
+        for name, value in given.items():
+            if name not in known:
+                raise _unknown(name, source, known)
+            values[name] = (_convert(name, value, known[name][0]), source)
+    return values
+
+
+def load(
+    *,
+    file: Path | None = None,
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """The configuration that these sources make together."""
+    sections: dict[str, dict[str, object]] = {}
+    for name, (value, _) in resolve(file=file, flags=flags, environ=environ).items():
+        section, key = name.split(".")
+        sections.setdefault(section, {})[key] = value
+    return msgspec.convert(sections, Config)
+
+
+def _from_file(file: Path | None) -> dict[str, object]:
+    path = file or Path("headrace.toml")
+    if not path.exists():
+        if file:
+            raise ConfigError(f"there is no file {file}", field="config")
+        return {}
+    try:
+        document = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as reason:
+        raise ConfigError(f"{path} is not TOML: {reason}", field="config") from reason
+    flat: dict[str, object] = {}
+    for section, content in document.items():
+        if not isinstance(content, dict):
+            raise ConfigError(f"{section!r} stands outside a section in {path}", field=section)
+        flat |= {f"{section}.{key}": value for key, value in content.items()}
+    return flat
+
+
+# Read by the command line itself, or by the libraries below us.
+_NOT_SETTINGS = {"HEADRACE_URL", "HEADRACE_KEY"}
+
+
+def _from_environ(environ: Mapping[str, str]) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in environ.items():
+        if name.startswith("HEADRACE_") and name not in _NOT_SETTINGS:
+            section, _, key = name.removeprefix("HEADRACE_").lower().partition("__")
+            flat[f"{section}.{key}"] = value
+    return flat
+
+
+def _convert(name: str, value: object, kind: Any) -> object:
+    if isinstance(value, str) and getattr(kind, "__origin__", None) is tuple:
+        value = tuple(part.strip() for part in value.split(",") if part.strip())
+    try:
+        return msgspec.convert(value, kind, strict=not isinstance(value, str))
+    except msgspec.ValidationError as reason:
+        raise ConfigError(f"{name}: {reason}", field=name) from reason
+
+
+def _unknown(name: str, source: str, known: Mapping[str, object]) -> ConfigError:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return ConfigError(f"unknown setting {name!r} in the {source}{hint}", field=name)

@@ -1,0 +1,98 @@
+"""Finding streams by name: a bounded cache of heads over the rows of the database.
+
+Only the event loop uses it. A stream that the writer or a watcher still holds is pinned and never evicted, so
+there is one object per living stream, and memory does not grow with their number.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import islice
+
+from headrace.engine.stream import Stream
+from headrace.errors import CorruptData
+from headrace.storage.streams import DELETED, Streams
+from headrace.storage.wal import Wal
+from headrace.types import Clock
+
+_EVICT_STEP = 64
+
+
+class Catalog:
+    """The streams of this node, as the loop sees them."""
+
+    def __init__(self, streams: Streams, wal: Wal, clock: Clock, *, capacity: int) -> None:
+        self._streams = streams
+        self._wal = wal
+        self._clock = clock
+        self._capacity = capacity
+        self._cache: OrderedDict[str, Stream] = OrderedDict()
+        self._started_us = clock.now_us()
+        self.touched: dict[Stream, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._cache)
+
+    def find(self, name: str) -> Stream | None:
+        """The stream of this name, soft-deleted ones included; None where it is gone or never was."""
+        stream = self._cache.get(name)
+        if stream is not None:
+            return stream
+        row = self._streams.by_name(name)
+        if row is None or row.state == DELETED:
+            return None
+        stream = Stream(row, self._wal.newest(row.id), self._lineage(row.parent, row.fork_seq))
+        if stream.ttl_s is not None:
+            # A restart counts as an access.
+            stream.deadline_us = max(stream.deadline_us or 0, self._started_us + stream.ttl_s * 1_000_000)
+        self._cache[name] = stream
+        if len(self._cache) > self._capacity:
+            self._evict()
+        return stream
+
+    def is_tombstone(self, name: str) -> bool:
+        """Whether a stream of this name was deleted not long ago."""
+        row = self._streams.by_name(name)
+        return row is not None and row.state == DELETED
+
+    def expired(self, stream: Stream) -> bool:
+        """Whether the stream's lifetime is over."""
+        return stream.deadline_us is not None and stream.deadline_us <= self._clock.now_us()
+
+    def touch(self, stream: Stream) -> None:
+        """An access: restart the sliding window, in memory."""
+        if stream.ttl_s is not None:
+            stream.deadline_us = self._clock.now_us() + stream.ttl_s * 1_000_000
+            self.touched[stream] = None
+
+    def forget(self, name: str) -> None:
+        """Drop a stream from the cache; the next look-up reads its row."""
+        stream = self._cache.pop(name, None)
+        if stream is not None:
+            self.touched.pop(stream, None)
+
+    def cached(self, name: str) -> Stream | None:
+        """The stream if it is in memory."""
+        return self._cache.get(name)
+
+    def _lineage(self, parent: int | None, fork_seq: int | None) -> tuple[tuple[int, int], ...]:
+        """The ancestors a fork reads from, oldest first, each with the end of its part."""
+        parts: list[tuple[int, int]] = []
+        while parent is not None and fork_seq is not None:
+            row = self._streams.by_id(parent)
+            if row is None:
+                raise CorruptData(f"stream {parent} is missing, and a fork needs it", stream_id=parent)
+            parts.append((parent, fork_seq))
+            parent, fork_seq = row.parent, None if row.fork_seq is None else min(fork_seq, row.fork_seq)
+        return tuple(reversed(parts))
+
+    def _evict(self) -> None:
+        """Drop some of the longest cached streams that nobody holds."""
+        dropped = 0
+        for name in list(islice(self._cache, _EVICT_STEP * 4)):
+            stream = self._cache[name]
+            if stream.pins or stream in self.touched:
+                self._cache.move_to_end(name)
+            elif dropped < _EVICT_STEP:
+                del self._cache[name]
+                dropped += 1

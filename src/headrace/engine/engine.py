@@ -1,0 +1,162 @@
+"""Where the parts meet: opens them, owns their lifetimes, and runs what time does to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headrace.config import Config
+from headrace.engine import sweep
+from headrace.engine.catalog import Catalog
+from headrace.engine.counters import Counters
+from headrace.engine.lifecycle import Change
+from headrace.engine.log import Log
+from headrace.engine.stream import Stream
+from headrace.engine.tail import Tail
+from headrace.engine.writer import Batch, Writer
+from headrace.errors import HeadraceError
+from headrace.storage import database
+from headrace.storage.streams import LIVE, Streams
+from headrace.storage.wal import Wal
+from headrace.types import Clock, SystemClock
+
+SWEEP_S = 10.0
+_SWEEP_STREAMS = 500
+
+
+class Engine:
+    """The running system. Open it on an event loop, and close it there."""
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self.config = config
+        self.clock = clock
+        self.counters = Counters()
+        data_dir = Path(config.storage.data_dir)
+        data_dir.mkdir(parents=True, exist_ok=True)
+        path = data_dir / "headrace.db"
+        self.writer = Writer(path, config, clock)
+        self._reader = database.connect(path, cache_bytes=config.storage.cache_bytes // 4, readonly=True)
+        self.streams, self.wal = Streams(self._reader), Wal(self._reader)
+        self.tail = Tail(config.limits.waiters)
+        catalog = Catalog(self.streams, self.wal, clock, capacity=config.limits.cached_streams)
+        self.log = Log(self.writer, catalog, self.streams, self.wal, self.tail, self.counters, clock)
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, config: Config, clock: Clock | None = None) -> Engine:
+        """Recover the log and start the writer."""
+        engine = cls(config, clock or SystemClock())
+        engine.writer.start()
+        engine._sweeper = asyncio.create_task(engine._sweep_forever())
+        return engine
+
+    async def close(self) -> None:
+        """Persist what lives in memory, answer what was accepted, and let go of the files."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+        await self.sweep()
+        await self.writer.stop()
+        self._reader.close()
+
+    async def apply(self, perform: Callable[[Batch], Any]) -> Any:
+        """Run a function inside a commit, on the writer's thread, and answer what it returned."""
+        return await _Call(perform).run(self.writer)
+
+    async def probe(self) -> None:
+        """Prove that the log can be written."""
+        await self.apply(lambda batch: batch.streams.set_meta("probed_us", batch.now_us))
+
+    async def sweep(self) -> None:
+        """Expire, retain, persist accesses and purge, once."""
+        with contextlib.suppress(HeadraceError):
+            await self._persist_touches()
+            await self._expire()
+            await self._retain()
+            while await self._run(sweep.Purge) > sweep.PURGE_ROWS:
+                await asyncio.sleep(0)
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            await self.sweep()
+
+    async def _persist_touches(self) -> None:
+        touched = tuple(self.log.catalog.touched)
+        self.log.catalog.touched.clear()
+        for start in range(0, len(touched), _SWEEP_STREAMS):
+            await self._run(sweep.Touch, touched[start : start + _SWEEP_STREAMS])
+
+    async def _expire(self) -> None:
+        rows = self.streams.due(self.clock.now_us(), _SWEEP_STREAMS)
+        for row in rows:
+            stream = self.log.catalog.find(row.name)
+            if stream is not None and stream.head.state == LIVE and self.log.catalog.expired(stream):
+                await self._expire_one(stream)
+
+    async def _expire_one(self, stream: Stream) -> None:
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.log.delete(
+            stream,
+            lambda delete: settled.set_result(None) if delete.settled else None,
+            deadline_us=stream.deadline_us,
+        )
+        await settled
+        self.counters.expired += 1
+
+    async def _retain(self) -> None:
+        after = 0
+        while rows := self.streams.retained(after, _SWEEP_STREAMS):
+            for row in rows:
+                after = row.id
+                stream = self.log.catalog.find(row.name)
+                if stream is not None and stream.id == row.id:
+                    await self._retain_one(stream)
+
+    async def _retain_one(self, stream: Stream) -> None:
+        first = sweep.first_retained(self.wal, stream, stream.head, self.clock.now_us())
+        if first > stream.head.first_seq:
+            while await self._run(sweep.Retain, stream) >= sweep.PURGE_ROWS:
+                await asyncio.sleep(0)
+
+    async def _run(self, kind: Callable[..., Change], *facts: Any) -> int:
+        """Submit a sweep's operation and wait for it; answers how many rows it removed."""
+        settled: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        operation = kind(*facts, lambda change: settled.set_result(None) if change.settled else None)
+        self.writer.submit(operation)
+        await settled
+        if operation.error is not None:
+            raise operation.error
+        return getattr(operation, "removed", 0)
+
+
+class _Call(Change):
+    """A function to run inside a commit."""
+
+    __slots__ = ("found", "function", "outcome")
+
+    def __init__(self, function: Callable[[Batch], Any]) -> None:
+        super().__init__(self._conclude, size=200)
+        self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.function = function
+        self.found: Any = None
+
+    def perform(self, batch: Batch) -> None:
+        batch.flush()
+        self.found = self.function(batch)
+
+    def _conclude(self, _: Change) -> None:
+        if self.outcome.done() or not self.settled:
+            return
+        if self.error is not None:
+            self.outcome.set_exception(self.error)
+        else:
+            self.outcome.set_result(self.found)
+
+    async def run(self, writer: Writer) -> Any:
+        writer.submit(self)
+        return await self.outcome

@@ -1,0 +1,94 @@
+"""Gates: how many may work at once, and who is next."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.config import LimitsConfig
+from headrace.errors import Overloaded
+
+MAX_QUEUED = 1_000
+
+
+class Gate:
+    """Lets ``current_limit`` in at once, the others in the order they came; used on the event loop.
+
+    ::
+
+        async with gate:
+            await work()
+    """
+
+    def __init__(self, limit: int, *, max_queued: int = MAX_QUEUED) -> None:
+        self.configured_limit = limit
+        self.current_limit = limit
+        self.active = 0
+        self._max_queued = max_queued
+        # A dict keeps the order and lets a cancelled waiter leave from the middle.
+        self._waiting: dict[asyncio.Future[None], None] = {}
+
+    @property
+    def queued(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def set_limit(self, limit: int) -> None:
+        """Admit so many from now on; those inside stay."""
+        self.current_limit = max(1, limit)
+        self._admit()
+
+    async def __aenter__(self) -> Gate:
+        if self.active < self.current_limit and not self._waiting:
+            self.active += 1
+            return self
+        if len(self._waiting) >= self._max_queued:
+            raise Overloaded("too many requests wait for their turn", retry_after=1)
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = None
+        try:
+            await turn
+        except BaseException:
+            self._give_up(turn)
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._leave()
+
+    def _give_up(self, turn: asyncio.Future[None]) -> None:
+        if turn.done() and not turn.cancelled():
+            self._leave()  # admitted in the same moment, so the place goes to the next
+        else:
+            self._waiting.pop(turn, None)
+
+    def _leave(self) -> None:
+        self.active -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self.active < self.current_limit:
+            turn = next(iter(self._waiting))
+            del self._waiting[turn]
+            # A waiter cancelled a moment ago still stands in the queue.
+            if not turn.done():
+                self.active += 1
+                turn.set_result(None)
+
+
+class Gates:
+    """The gates of one server."""
+
+    def __init__(self, limits: LimitsConfig) -> None:
+        self.read = Gate(limits.concurrent_reads)
+        self.search = Gate(limits.concurrent_searches)
+        self.index = Gate(limits.concurrent_index_work)
+
+    def relieve(self) -> None:
+        """Halve what uses most memory, but never stop it."""
+        for gate in (self.search, self.index):
+            gate.set_limit(gate.configured_limit // 2)
+
+    def restore(self) -> None:
+        """Go back to the configured limits."""
+        for gate in (self.search, self.index):
+            gate.set_limit(gate.configured_limit)

@@ -1,0 +1,58 @@
+"""Patterns over stream names: ``*`` is one segment, ``**`` any number of them."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Star(Enum):
+    """The parts of a pattern that stand for others."""
+
+    ONE = "*"
+    ANY = "**"
+
+
+class Glob:
+    """A pattern; a star inside a segment is written ``%2A``."""
+
+    def __init__(self, pattern: str) -> None:
+        self._parts = [_part(segment) for segment in pattern.split("/") if segment]
+        if not self._parts:
+            raise ValueError("the pattern is empty")
+
+    @property
+    def prefix(self) -> str:
+        """Text that every matching name begins with."""
+        plain: list[str] = []
+        for part in self._parts:
+            if isinstance(part, Star):
+                break
+            plain.append(part)
+        return "/".join(plain)
+
+    def matches(self, name: str) -> bool:
+        """Whether the whole name fits; takes at most the length of the name times that of the pattern."""
+        segments, parts = name.split("/"), self._parts
+        at = i = 0
+        star, resume = -1, 0
+        while at < len(segments):
+            part = parts[i] if i < len(parts) else None
+            if part is Star.ANY:
+                star, resume = i, at
+                i += 1
+            elif part is Star.ONE or part == segments[at]:
+                i, at = i + 1, at + 1
+            elif star >= 0:
+                resume += 1
+                i, at = star + 1, resume
+            else:
+                return False
+        return all(part is Star.ANY for part in parts[i:])
+
+
+def _part(segment: str) -> str | Star:
+    if segment in ("*", "**"):
+        return Star(segment)
+    if "*" in segment:
+        raise ValueError(f"a star stands for a whole segment, not for part of {segment!r}; write %2A for the character")
+    return segment.replace("%2A", "*").replace("%2a", "*")

@@ -1,0 +1,202 @@
+"""Operations that make, unmake and change streams, each one step of a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from headrace.engine import read as reading
+from headrace.engine.stream import Stream
+from headrace.engine.writer import Batch, Operation
+from headrace.errors import BadRequest, Conflict, NotFound
+from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow
+
+
+class Fork(msgspec.Struct, frozen=True):
+    """Where a fork leaves its source: after ``position`` entries and ``sub`` bytes or messages of the next append."""
+
+    source: Stream
+    position: int
+    sub: int
+
+
+class Change(Operation):
+    """An operation that answers by calling ``done`` with itself."""
+
+    __slots__ = ("done", "dropped", "pinned")
+
+    def __init__(
+        self, done: Callable[[Any], None], *, pinned: tuple[Stream, ...] = (), size: int = 0
+    ) -> None:
+        super().__init__(size)
+        self.done = done
+        self.pinned = pinned
+        self.dropped: list[str] = []
+        for stream in pinned:
+            stream.pins += 1
+
+    def answer(self) -> None:
+        """Let go of the streams once settled, and answer the caller."""
+        if self.settled:
+            for stream in self.pinned:
+                stream.pins -= 1
+        self.done(self)
+
+
+class Create(Change):
+    """A new stream, with its first entries and its closing mark, or nothing at all."""
+
+    __slots__ = ("body", "count", "exists", "fork", "key", "replaces", "row")
+
+    appends = True
+
+    def __init__(
+        self,
+        row: StreamRow,
+        done: Callable[[Create], None],
+        *,
+        body: bytes = b"",
+        count: int = 0,
+        key: str | None = None,
+        fork: Fork | None = None,
+        replaces: Stream | None = None,
+    ) -> None:
+        pinned = tuple(s for s in (replaces, fork.source if fork else None) if s is not None)
+        super().__init__(done, pinned=pinned, size=len(body) + 500)
+        self.row, self.body, self.count, self.key = row, body, count, key
+        self.fork = fork
+        self.replaces = replaces
+        self.exists = False
+
+    def perform(self, batch: Batch) -> None:
+        """Take the name, unless someone else has it by now."""
+        if self.replaces is not None and batch.draft(self.replaces).state == LIVE:
+            batch.flush()
+            self.dropped += delete(batch, self.replaces)
+        found = batch.streams.by_name(self.row.name)
+        if found is not None and found.state == SOFT_DELETED:
+            raise Conflict("the name belongs to a deleted stream that forks still need", stream=found.name)
+        if found is not None and found.state == LIVE:
+            self.exists = True
+            return
+        part = self._inherit(batch) if self.fork is not None else b""
+        if found is not None:
+            batch.streams.remove(found.id)
+        self._start_epoch(batch)
+        self.row.id = batch.streams.insert(self.row)
+        for body, count in ((part, 1 if part else 0), (self.body, self.count)):
+            if count:
+                self._write(batch, body, count)
+
+    def _inherit(self, batch: Batch) -> bytes:
+        """Set the row's head to the fork point; answers the part of an entry that a byte stream copies."""
+        assert self.fork is not None
+        source, row = self.fork.source, self.row
+        head = batch.draft(source)
+        if head.state != LIVE:
+            raise Conflict("the source of the fork was deleted", stream=source.name)
+        batch.flush()
+        position, part = self.fork.position, b""
+        if self.fork.sub:
+            position, part = sub_offset(batch, source, position, self.fork.sub)
+        row.parent, row.fork_seq = source.id, position
+        row.next_seq = position
+        row.first_seq, row.first_bytes = min(head.first_seq, position), head.first_bytes
+        row.last_us = reading.time_before(batch.wal, source, head, position)
+        row.bytes = reading.bytes_before(batch.wal, source, head, position)
+        return part
+
+    def _start_epoch(self, batch: Batch) -> None:
+        inherited = self.fork.source.epochs if self.fork is not None else ()
+        epochs = [[epoch, first] for epoch, first in inherited if first < self.row.next_seq]
+        epochs.append([batch.new_epoch(), self.row.next_seq])
+        self.row.epochs = msgspec.json.encode(epochs).decode()
+
+    def _write(self, batch: Batch, body: bytes, count: int) -> None:
+        row = self.row
+        row.last_us = max(batch.now_us, row.last_us)
+        row.bytes += len(body)
+        batch.rows.append((row.id, row.next_seq, count, row.last_us, 0, self.key, None, row.bytes, body))
+        row.next_seq += count
+
+
+def sub_offset(batch: Batch, source: Stream, position: int, sub: int) -> tuple[int, bytes]:
+    """Go ``sub`` messages, or bytes, into the append that follows a position."""
+    head = batch.draft(source)
+    row = reading.holding(batch.wal, source, position) if position < head.next_seq else None
+    left = 0 if row is None else row.seq + row.count - position if source.is_json else len(row.body)
+    if row is None or sub > left:
+        raise BadRequest(
+            f"Stream-Fork-Sub-Offset {sub} overshoots the next append, which has {left}",
+            field="Stream-Fork-Sub-Offset",
+        )
+    if source.is_json:
+        return position + sub, b""
+    return (position + 1, b"") if sub == left else (position, row.body[:sub])
+
+
+class Delete(Change):
+    """The end of a stream; it stays readable through forks that need it."""
+
+    __slots__ = ("deadline_us", "stream")
+
+    def __init__(
+        self, stream: Stream, done: Callable[[Delete], None], *, deadline_us: int | None = None
+    ) -> None:
+        super().__init__(done, pinned=(stream,), size=100)
+        self.stream = stream
+        self.deadline_us = deadline_us
+
+    def perform(self, batch: Batch) -> None:
+        """Delete the stream, and the soft-deleted ancestors that only it kept."""
+        if batch.draft(self.stream).state != LIVE:
+            raise NotFound("the stream was deleted", stream=self.stream.name)
+        if self.deadline_us is not None and self.stream.deadline_us != self.deadline_us:
+            return  # an access came between the sweep and the commit
+        batch.flush()
+        self.dropped += delete(batch, self.stream)
+
+
+def delete(batch: Batch, stream: Stream) -> list[str]:
+    """Mark a stream deleted, for its forks' sake softly; answers the names that are gone for good."""
+    if batch.streams.forks(stream.id):
+        batch.draft(stream).state = SOFT_DELETED
+        batch.streams.update(stream.id, state=SOFT_DELETED, deadline_us=None)
+        return []
+    batch.draft(stream).state = DELETED
+    dropped = [stream.name]
+    _bury(batch, stream.id)
+    parent = stream.parent
+    while parent is not None:
+        row = batch.streams.by_id(parent)
+        if row is None or row.state != SOFT_DELETED or batch.streams.forks(parent):
+            break
+        _bury(batch, parent)
+        dropped.append(row.name)
+        parent = row.parent
+    return dropped
+
+
+def _bury(batch: Batch, stream: int) -> None:
+    batch.streams.update(stream, state=DELETED, deadline_us=batch.now_us)
+    batch.streams.discard(stream)
+
+
+class SetRetention(Change):
+    """A new retention rule for a stream."""
+
+    __slots__ = ("age_us", "bytes", "stream")
+
+    def __init__(
+        self, stream: Stream, done: Callable[[SetRetention], None], *, age_us: int | None, size: int | None
+    ) -> None:
+        super().__init__(done, pinned=(stream,), size=100)
+        self.stream, self.age_us, self.bytes = stream, age_us, size
+
+    def perform(self, batch: Batch) -> None:
+        """Store the rule."""
+        if batch.draft(self.stream).state != LIVE:
+            raise NotFound("the stream was deleted", stream=self.stream.name)
+        batch.streams.update(self.stream.id, retention_age_us=self.age_us, retention_bytes=self.bytes)

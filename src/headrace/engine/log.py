@@ -1,0 +1,173 @@
+"""The verbs of the log: find, create, append, read, delete. All run on the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.engine import read as reading
+from headrace.engine.append import Append
+from headrace.engine.catalog import Catalog
+from headrace.engine.counters import Counters
+from headrace.engine.lifecycle import Create, Delete, Fork, SetRetention
+from headrace.engine.read import Slice
+from headrace.engine.stream import Head, Stream
+from headrace.engine.tail import Tail
+from headrace.engine.writer import Writer
+from headrace.errors import Gone, NotFound
+from headrace.storage.streams import LIVE, StreamRow, Streams
+from headrace.storage.wal import Wal
+from headrace.types import Clock
+
+
+class Log:
+    """Every stream of this node."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        catalog: Catalog,
+        streams: Streams,
+        wal: Wal,
+        tail: Tail,
+        counters: Counters,
+        clock: Clock,
+    ) -> None:
+        self._writer = writer
+        self.catalog = catalog
+        self._streams = streams
+        self._wal = wal
+        self.tail = tail
+        self.counters = counters
+        self.clock = clock
+        self.on_append: list[Callable[[Stream, int], None]] = []
+        self.on_delete: list[Callable[[Stream], None]] = []
+
+    def find(self, name: str) -> Stream:
+        """The living stream of this name."""
+        stream = self.catalog.find(name)
+        if stream is None:
+            raise NotFound("there is no such stream", stream=name)
+        if stream.deadline_us is not None and self.catalog.expired(stream) and stream.head.state == LIVE:
+            raise NotFound("stream expired", stream=name)
+        if stream.head.state != LIVE:
+            raise Gone("the stream was deleted; only its forks can be read", stream=name)
+        return stream
+
+    def create(
+        self,
+        row: StreamRow,
+        done: Callable[[Create], None],
+        *,
+        body: bytes = b"",
+        count: int = 0,
+        key: str | None = None,
+        fork: Fork | None = None,
+        replaces: Stream | None = None,
+    ) -> None:
+        """Make a stream; ``done`` gets the settled operation."""
+
+        def answered(create: Create) -> None:
+            self._drop(create.dropped)
+            if create.settled and create.error is None and not create.exists:
+                self.catalog.forget(create.row.name)
+                self.counters.created += 1
+                if create.count:
+                    self._announce(create)
+            done(create)
+
+        create = Create(row, answered, body=body, count=count, key=key, fork=fork, replaces=replaces)
+        self._submit(create)
+
+    def append(self, append: Append) -> None:
+        """Queue entries; ``done`` is called when they are on disk or refused, or when time ran out."""
+        self._writer.submit(append)
+        append.stream.pins += 1
+
+    def settled(self, append: Append) -> None:
+        """Count a settled append and wake who waits for it."""
+        stream = append.stream
+        if append.error is not None:
+            return
+        if append.count and not append.duplicate:
+            counters = self.counters
+            counters.appends += 1
+            counters.appended_events += append.count
+            counters.appended_bytes += len(append.body)
+            for hook in self.on_append:
+                hook(stream, append.position - append.count)
+        if stream.watchers:
+            self.tail.wake(stream)
+
+    def read(
+        self, stream: Stream, head: Head, position: int, *, budget: int, key: str | None = None
+    ) -> Slice:
+        """Committed entries from a position on."""
+        found = reading.read(self._wal, stream, head, position, budget=budget, key=key)
+        self.counters.reads += 1
+        self.counters.read_bytes += sum(map(len, found.parts))
+        return found
+
+    def seek(self, stream: Stream, since_us: int) -> int:
+        """The position before the first entry that was appended at or after a moment."""
+        return reading.seek_time(self._wal, stream, stream.head, since_us)
+
+    def delete(
+        self, stream: Stream, done: Callable[[Delete], None], *, deadline_us: int | None = None
+    ) -> None:
+        """Delete a stream and wake who reads it."""
+
+        def answered(delete: Delete) -> None:
+            self._drop(delete.dropped)
+            if delete.settled and delete.error is None:
+                self.counters.deleted += 1
+                self.tail.wake(stream)
+                for hook in self.on_delete:
+                    hook(stream)
+            done(delete)
+
+        self._submit(Delete(stream, answered, deadline_us=deadline_us))
+
+    def set_retention(
+        self, stream: Stream, done: Callable[[SetRetention], None], *, age_us: int | None, size: int | None
+    ) -> None:
+        """Change a stream's retention rule."""
+
+        def answered(change: SetRetention) -> None:
+            if change.settled and change.error is None:
+                stream.retention_age_us, stream.retention_bytes = age_us, size
+            done(change)
+
+        self._submit(SetRetention(stream, answered, age_us=age_us, size=size))
+
+    def page(self, *, prefix: str, after: str, limit: int) -> list[Stream]:
+        """Living streams in name order, strictly after a name."""
+        found: list[Stream] = []
+        while len(found) < limit:
+            want = limit - len(found)
+            rows = self._streams.page(prefix=prefix, after=after, now_us=self.clock.now_us(), limit=want)
+            for row in rows:
+                after = row.name
+                stream = self.catalog.find(row.name)
+                if stream is not None and not self.catalog.expired(stream) and stream.head.state == LIVE:
+                    found.append(stream)
+            if len(rows) < want:
+                break
+        return found
+
+    def _submit(self, operation: Create | Delete | SetRetention) -> None:
+        try:
+            self._writer.submit(operation)
+        except Exception:
+            for stream in operation.pinned:
+                stream.pins -= 1
+            raise
+
+    def _drop(self, names: list[str]) -> None:
+        for name in names:
+            self.catalog.forget(name)
+
+    def _announce(self, create: Create) -> None:
+        stream = self.catalog.find(create.row.name)
+        if stream is not None:
+            for hook in self.on_append:
+                hook(stream, create.row.next_seq - create.count)

@@ -1,0 +1,109 @@
+"""Reading entries: rows of the WAL along a stream's lineage, cut to a byte budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from headrace.engine.split import entries_of, slice_json
+from headrace.engine.stream import Head, Stream
+from headrace.storage.wal import Entries, Wal
+
+
+class Slice(NamedTuple):
+    """What a read found: payload parts (each JSON part may hold several entries), and where to go on."""
+
+    parts: list[bytes]
+    position: int
+
+
+def read(
+    wal: Wal, stream: Stream, head: Head, position: int, *, budget: int, key: str | None = None
+) -> Slice:
+    """Entries from ``position`` to the head, as many as the budget allows and at least one."""
+    parts: list[bytes] = []
+    end = head.next_seq
+    if position >= end:
+        return Slice(parts, end)
+    room = budget
+    for row, until in _rows(wal, stream, position, end, key):
+        skip, stop = max(0, position - row.seq), min(row.count, until - row.seq)
+        body = row.body
+        if skip or stop < row.count or len(body) > budget:
+            body, stop = _cut(stream, row, skip, stop, budget)
+        if parts and len(body) > room:
+            return Slice(parts, row.seq + skip)
+        parts.append(body)
+        room -= len(body)
+        if row.seq + stop < min(until, row.seq + row.count) or room <= 0:
+            return Slice(parts, row.seq + stop)
+    return Slice(parts, end)
+
+
+def _cut(stream: Stream, row: Entries, skip: int, stop: int, budget: int) -> tuple[bytes, int]:
+    """Part of a row: entries ``skip`` to ``stop``, fewer where they exceed the budget."""
+    if not stream.is_json:
+        return row.body, stop
+    entries = entries_of(row.body)
+    size, last = 0, skip
+    while last < stop and (size < budget or last == skip):
+        size += len(memoryview(entries[last])) + 1
+        last += 1
+    return b",".join(entries[skip:last]), last
+
+
+def _rows(
+    wal: Wal, stream: Stream, position: int, end: int, key: str | None
+) -> Iterator[tuple[Entries, int]]:
+    """Rows that hold entries of [position, end), each with the end of the ancestor it was read from."""
+    for owner, limit in (*stream.lineage, (stream.id, end)):
+        until = min(limit, end)
+        if position >= until:
+            continue
+        rows = wal.scan(owner, position, until) if key is None else wal.scan_key(owner, key, position, until)
+        for row in rows:
+            if row.seq + row.count > position:
+                yield row, until
+        position = until
+
+
+def holding(wal: Wal, stream: Stream, seq: int) -> Entries | None:
+    """The row that holds an entry, wherever in the lineage it lies."""
+    for owner, limit in stream.lineage:
+        if seq < limit:
+            return wal.holding(owner, seq)
+    return wal.holding(stream.id, seq)
+
+
+def bytes_before(wal: Wal, stream: Stream, head: Head, position: int) -> int:
+    """Payload bytes of the stream before a position."""
+    if position >= head.next_seq:
+        return head.bytes
+    row = holding(wal, stream, position)
+    if row is None:
+        return head.first_bytes
+    before = row.bytes - len(row.body)
+    if position == row.seq:
+        return before
+    return before + len(slice_json(row.body, 0, position - row.seq))
+
+
+def time_before(wal: Wal, stream: Stream, head: Head, position: int) -> int:
+    """The append time of the last entry before a position; 0 where there is none."""
+    if position >= head.next_seq:
+        return head.last_us
+    row = holding(wal, stream, position - 1) if position else None
+    return 0 if row is None else row.append_us
+
+
+def seek_time(wal: Wal, stream: Stream, head: Head, since_us: int) -> int:
+    """The position just before the first retained entry appended at or after a moment; the tail if none was."""
+    low, high = head.first_seq, head.next_seq
+    while low < high:
+        middle = (low + high) // 2
+        row = holding(wal, stream, middle)
+        if row is not None and row.append_us >= since_us:
+            high = max(row.seq, low)
+        else:
+            low = min(high, row.seq + row.count if row is not None else middle + 1)
+    return low

@@ -1,0 +1,137 @@
+"""A stream in memory: what never changes about it, and the head that every commit replaces whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.errors import OffsetFenced, OffsetGone
+from headrace.format import offset as offsets
+from headrace.format.offset import Offset
+from headrace.storage.streams import LIVE, StreamRow
+from headrace.storage.wal import Entries
+from headrace.types import JSON, media_type
+
+if TYPE_CHECKING:
+    from headrace.engine.tail import Watcher
+
+Producer = tuple[str, int, int]
+
+
+class Head:
+    """What appends change. The writer drafts the next head; readers only ever see a committed one."""
+
+    __slots__ = (
+        "bytes", "closed", "closed_by", "first_bytes", "first_seq", "last_us", "next_seq", "state", "stream_seq"
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.next_seq = 0
+        self.last_us = 0
+        self.bytes = 0
+        self.stream_seq: str | None = None
+        self.closed = False
+        self.closed_by: Producer | None = None
+        self.state = LIVE
+        self.first_seq = 0
+        self.first_bytes = 0
+
+    def copy(self) -> Head:
+        """A draft that starts from this head."""
+        draft = Head.__new__(Head)
+        draft.next_seq = self.next_seq
+        draft.last_us = self.last_us
+        draft.bytes = self.bytes
+        draft.stream_seq = self.stream_seq
+        draft.closed = self.closed
+        draft.closed_by = self.closed_by
+        draft.state = self.state
+        draft.first_seq = self.first_seq
+        draft.first_bytes = self.first_bytes
+        return draft
+
+
+class Stream:
+    """One stream. The loop owns it; the writer touches only ``head`` and ``producers`` of pinned streams."""
+
+    __slots__ = (
+        "content_type", "created_us", "deadline_us", "epochs", "expires_us", "fork_origin", "head", "id", "is_json",
+        "is_text", "lineage", "media_type", "name", "parent", "pins", "producers", "profile", "retention_age_us",
+        "retention_bytes", "ttl_s", "watchers",
+    )  # fmt: skip
+
+    def __init__(self, row: StreamRow, newest: Entries | None, lineage: tuple[tuple[int, int], ...]) -> None:
+        self.id = row.id
+        self.name = row.name
+        self.content_type = row.content_type
+        self.media_type = media_type(row.content_type)
+        self.is_json = self.media_type == JSON
+        self.is_text = self.is_json or self.media_type.startswith("text/")
+        self.created_us = row.created_us
+        self.ttl_s = row.ttl_s
+        self.expires_us = row.expires_us
+        self.deadline_us = row.deadline_us
+        self.retention_age_us = row.retention_age_us
+        self.retention_bytes = row.retention_bytes
+        self.epochs: tuple[tuple[int, int], ...] = msgspec.json.decode(
+            row.epochs, type=tuple[tuple[int, int], ...]
+        )
+        self.parent = row.parent
+        self.fork_origin = row.fork_origin
+        self.profile = row.profile
+        self.lineage = lineage
+        self.head = _head(row, newest)
+        self.producers: dict[str, tuple[int, int]] = {}
+        self.pins = 0
+        self.watchers: dict[Watcher, None] | None = None
+
+    def offset_at(self, position: int) -> str:
+        """The offset after so many entries."""
+        seq = position - 1
+        for epoch, first in reversed(self.epochs):
+            if seq >= first:
+                return offsets.encode(epoch, position)
+        return offsets.START
+
+    def tail_offset(self) -> str:
+        """The offset after the last committed entry."""
+        return self.offset_at(self.head.next_seq)
+
+    def locate(self, offset: Offset) -> int:
+        """The position an offset stands for; beyond the end it is the tail."""
+        head = self.head
+        if not offset.position:
+            return head.first_seq
+        position = self._position(offset, head)
+        if position < head.first_seq:
+            earliest = self.offset_at(head.first_seq)
+            raise OffsetGone("the offset lies before the first retained entry", earliest_offset=earliest)
+        return position
+
+    def _position(self, offset: Offset, head: Head) -> int:
+        last_epoch, last_first = self.epochs[-1]
+        if offset.epoch == last_epoch and offset.position > last_first:
+            return min(offset.position, head.next_seq)
+        for (epoch, first), (_, end) in zip(self.epochs, self.epochs[1:], strict=False):
+            if epoch == offset.epoch and first < offset.position <= end:
+                return offset.position
+        raise OffsetFenced("the offset belongs to another life of this stream", stream=self.name)
+
+
+def _head(row: StreamRow, newest: Entries | None) -> Head:
+    head = Head()
+    head.state = row.state
+    head.closed = bool(row.closed)
+    head.closed_by = msgspec.json.decode(row.closed_by, type=tuple[str, int, int]) if row.closed_by else None
+    head.first_seq, head.first_bytes = row.first_seq, row.first_bytes
+    head.next_seq, head.last_us, head.bytes, head.stream_seq = (
+        row.next_seq,
+        row.last_us,
+        row.bytes,
+        row.stream_seq,
+    )
+    if newest is not None and newest.seq + newest.count >= head.next_seq:
+        head.next_seq = newest.seq + newest.count
+        head.last_us, head.bytes, head.stream_seq = newest.append_us, newest.bytes, newest.stream_seq
+    return head

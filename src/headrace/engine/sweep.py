@@ -1,0 +1,110 @@
+"""What time does to streams: expiry, retention, persisted accesses, and the removal of what is gone.
+
+Each sweep is a few small operations for the writer, bounded in rows, so that appends never wait long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.engine import read as reading
+from headrace.engine.lifecycle import Change
+from headrace.engine.stream import Head, Stream
+from headrace.engine.writer import Batch
+from headrace.storage.streams import DELETED, Streams
+from headrace.storage.wal import Wal
+
+PURGE_ROWS = 2_000
+REMEMBER_DELETED_US = 86_400_000_000
+
+
+class Touch(Change):
+    """Persists the sliding windows of streams that were accessed."""
+
+    __slots__ = ("deadlines",)
+
+    def __init__(self, streams: tuple[Stream, ...], done: Callable[[Any], None]) -> None:
+        super().__init__(done, pinned=streams, size=50 * len(streams))
+        self.deadlines = [(stream, stream.deadline_us) for stream in streams]
+
+    def perform(self, batch: Batch) -> None:
+        """Store the deadlines."""
+        for stream, deadline_us in self.deadlines:
+            if batch.draft(stream).state != DELETED:
+                batch.streams.update(stream.id, deadline_us=deadline_us)
+
+
+class Purge(Change):
+    """Removes rows of deleted streams, and tombstones that are a day old."""
+
+    __slots__ = ("removed",)
+
+    def perform(self, batch: Batch) -> None:
+        """Remove one slice."""
+        self.removed = batch.streams.purge(PURGE_ROWS)
+        self.removed += batch.streams.drop_tombstones(batch.now_us - REMEMBER_DELETED_US, PURGE_ROWS)
+
+
+class Retain(Change):
+    """Moves the first retained entry of a stream forward, and removes what lies before it."""
+
+    __slots__ = ("removed", "stream")
+
+    def __init__(self, stream: Stream, done: Callable[[Any], None]) -> None:
+        super().__init__(done, pinned=(stream,), size=100)
+        self.stream = stream
+        self.removed = 0
+
+    def perform(self, batch: Batch) -> None:
+        """Apply the rule; rows that forks still read stay."""
+        stream, head = self.stream, batch.draft(self.stream)
+        if head.state == DELETED:
+            return
+        batch.flush()
+        first = first_retained(batch.wal, stream, head, batch.now_us)
+        if first > head.first_seq:
+            head.first_bytes = reading.bytes_before(batch.wal, stream, head, first)
+            head.first_seq = first
+        batch.streams.update(
+            stream.id,
+            first_seq=head.first_seq,
+            first_bytes=head.first_bytes,
+            next_seq=head.next_seq,
+            last_us=head.last_us,
+            bytes=head.bytes,
+            stream_seq=head.stream_seq,
+        )
+        below = min([head.first_seq, *_needed_by_forks(batch.streams, stream.id)])
+        self.removed = batch.wal.trim(stream.id, below, PURGE_ROWS)
+
+
+def first_retained(wal: Wal, stream: Stream, head: Head, now_us: int) -> int:
+    """The first sequence number the retention rule keeps; whole append requests go."""
+    first = head.first_seq
+    if stream.retention_age_us is not None:
+        first = max(first, reading.seek_time(wal, stream, head, now_us - stream.retention_age_us))
+    if stream.retention_bytes is not None and head.bytes - head.first_bytes > stream.retention_bytes:
+        first = max(first, _seek_bytes(wal, stream, head, head.bytes - stream.retention_bytes))
+    return first
+
+
+def _seek_bytes(wal: Wal, stream: Stream, head: Head, before: int) -> int:
+    """The start of the first append request that has at least so many payload bytes before it."""
+    low, high = head.first_seq, head.next_seq
+    while low < high:
+        row = reading.holding(wal, stream, (low + high) // 2)
+        if row is not None and row.bytes - len(row.body) >= before:
+            high = max(row.seq, low)
+        else:
+            low = min(high, row.seq + row.count if row is not None else (low + high) // 2 + 1)
+    return low
+
+
+def _needed_by_forks(streams: Streams, stream: int) -> list[int]:
+    needed: list[int] = []
+    for fork, _ in streams.forks(stream):
+        row = streams.by_id(fork)
+        if row is not None:
+            needed += [row.first_seq, *_needed_by_forks(streams, fork)]
+    return needed

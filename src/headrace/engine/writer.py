@@ -1,0 +1,248 @@
+"""The one writer: a thread that commits everything queued, answers everyone, and repeats.
+
+There is no clock in it. While a commit waits for the disk, new operations queue up; the next commit takes them
+all. An operation checks and drafts in :meth:`Operation.perform` on the writer's thread, and is answered on
+the event loop after its batch is on disk, or has failed as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from headrace.config import Config
+from headrace.errors import HeadraceError, Overloaded, Unavailable
+from headrace.storage import database
+from headrace.storage.database import SQLiteError
+from headrace.storage.streams import Streams
+from headrace.storage.wal import Row, Wal
+from headrace.types import Clock
+
+if TYPE_CHECKING:
+    from headrace.engine.stream import Head, Stream
+
+log = logging.getLogger("headrace.writer")
+
+_CACHED_PRODUCERS = 4096
+
+
+class Operation:
+    """Something the writer does inside a commit."""
+
+    __slots__ = ("error", "expired", "settled", "size", "submitted")
+
+    #: Whether it waits for entries to be on disk, which has a shorter timeout than other work.
+    appends = False
+
+    def __init__(self, size: int = 0) -> None:
+        self.size = size
+        self.error: HeadraceError | None = None
+        self.submitted = 0.0
+        self.expired = False
+        self.settled = False
+
+    def perform(self, batch: Batch) -> None:
+        """Check and draft, on the writer's thread; raise a HeadraceError before the first write to refuse."""
+        raise NotImplementedError
+
+    def answer(self) -> None:
+        """Answer, on the event loop: ``error`` says whether it failed, ``expired`` that the caller's time ran out.
+
+        Called when the operation is settled, and before that if its time ran out.
+        """
+        raise NotImplementedError
+
+
+class Batch:
+    """One commit in the making."""
+
+    def __init__(self, streams: Streams, wal: Wal, now_us: int) -> None:
+        self.streams = streams
+        self.wal = wal
+        self.now_us = now_us
+        self.rows: list[Row] = []
+        self.heads: dict[Stream, Head] = {}
+        self.producers: dict[tuple[Stream, str], tuple[int, int]] = {}
+        self._next_epoch: int | None = None
+
+    def draft(self, stream: Stream) -> Head:
+        """The head this batch is about to publish for a stream."""
+        head = self.heads.get(stream)
+        if head is None:
+            head = self.heads[stream] = stream.head.copy()
+        return head
+
+    def producer(self, stream: Stream, producer: str) -> tuple[int, int] | None:
+        """The epoch and last sequence number of a producer, this batch included."""
+        state = self.producers.get((stream, producer)) or stream.producers.get(producer)
+        return state or self.streams.producer(stream.id, producer)
+
+    def new_epoch(self) -> int:
+        """An epoch that no stream has ever had."""
+        if self._next_epoch is None:
+            self._next_epoch = self.streams.meta("next_epoch")
+        self._next_epoch += 1
+        return self._next_epoch - 1
+
+    def flush(self) -> None:
+        """Hand what was drafted to SQLite, so that the rest of the batch can query it."""
+        if self.rows:
+            self.wal.insert(self.rows)
+            self.rows = []
+        if self.producers:
+            self.streams.save_producers(
+                (s.id, p, epoch, seq) for (s, p), (epoch, seq) in self.producers.items()
+            )
+        if self._next_epoch is not None:
+            self.streams.set_meta("next_epoch", self._next_epoch)
+
+    def publish(self) -> None:
+        """Make the drafts visible to readers; called once they are on disk."""
+        for stream, head in self.heads.items():
+            stream.head = head
+        for (stream, producer), state in self.producers.items():
+            if len(stream.producers) >= _CACHED_PRODUCERS:
+                stream.producers.clear()
+            stream.producers[producer] = state
+
+
+class Writer:
+    """Owns the writing connection and its thread; operations are submitted from the event loop."""
+
+    def __init__(self, path: Path, config: Config, clock: Clock) -> None:
+        storage = config.storage
+        self._connection = database.connect(
+            path,
+            cache_bytes=storage.cache_bytes,
+            checkpoint_pages=storage.checkpoint_pages,
+            max_bytes=storage.max_database_bytes,
+        )
+        database.migrate(self._connection)
+        self._streams, self._wal = Streams(self._connection), Wal(self._connection)
+        self._limits = config.limits
+        self._timeouts = config.server
+        self._clock = clock
+        self._queue: SimpleQueue[Operation | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="headrace-writer", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
+        self._in_flight: deque[Operation] = deque()
+        self.queued_bytes = 0
+        self.commits = 0
+        self.failed_commits = 0
+
+    def start(self) -> None:
+        """Begin to commit; must be called on the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    @property
+    def queued_requests(self) -> int:
+        """Operations that are not settled yet."""
+        return len(self._in_flight)
+
+    @property
+    def full(self) -> bool:
+        """Whether the queue takes nothing more."""
+        limits = self._limits
+        return len(self._in_flight) >= limits.queue_requests or self.queued_bytes >= limits.queue_bytes
+
+    def submit(self, operation: Operation) -> None:
+        """Queue an operation, or refuse it while the queue is full."""
+        if self.full:
+            raise Overloaded("the append queue is full", retry_after=1)
+        if self._stopping:
+            raise Unavailable("the server is stopping")
+        operation.submitted = monotonic()
+        self._in_flight.append(operation)
+        self.queued_bytes += operation.size
+        self._queue.put(operation)
+
+    def expire(self) -> None:
+        """Tell the callers of operations whose time has run out; the operations go on."""
+        now = monotonic()
+        for operation in self._in_flight:
+            waited = now - operation.submitted
+            if waited < self._timeouts.append_timeout_s:
+                break
+            patience = self._timeouts.append_timeout_s if operation.appends else self._timeouts.resolver_timeout_s
+            if waited >= patience and not operation.expired:
+                operation.expired = True
+                operation.answer()
+
+    async def stop(self) -> None:
+        """Commit and answer what was accepted, then close the log."""
+        self._stopping = True
+        self._queue.put(None)
+        await asyncio.to_thread(self._thread.join)
+        await asyncio.sleep(0)  # the last batch settles on the loop
+        self._connection.close()
+
+    def _run(self) -> None:
+        while (first := self._queue.get()) is not None:
+            operations, last = self._take(first)
+            self._commit(operations)
+            if last:
+                break
+
+    def _take(self, first: Operation) -> tuple[list[Operation], bool]:
+        operations, size = [first], first.size
+        get, most, most_bytes = self._queue.get_nowait, self._limits.batch_requests, self._limits.batch_bytes
+        try:
+            while len(operations) < most and size < most_bytes:
+                operation = get()
+                if operation is None:
+                    return operations, True
+                operations.append(operation)
+                size += operation.size
+        except Empty:
+            pass
+        return operations, False
+
+    def _commit(self, operations: list[Operation]) -> None:
+        batch = Batch(self._streams, self._wal, self._clock.now_us())
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for operation in operations:
+                try:
+                    operation.perform(batch)
+                except HeadraceError as refusal:
+                    operation.error = refusal
+            batch.flush()
+            self._connection.execute("COMMIT")
+            batch.publish()
+            self.commits += 1
+        except Exception as reason:
+            self._roll_back(operations, reason)
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._settle, operations)
+
+    def _roll_back(self, operations: list[Operation], reason: Exception) -> None:
+        self.failed_commits += 1
+        log.error("a commit failed and was rolled back", exc_info=reason)
+        if self._connection.in_transaction:
+            try:
+                self._connection.execute("ROLLBACK")
+            except SQLiteError:
+                log.exception("the rollback failed too")
+        for operation in operations:
+            if isinstance(reason, SQLiteError):
+                operation.error = database.unavailable(reason)
+            else:
+                operation.error = HeadraceError("the server failed while committing; nothing was written")
+
+    def _settle(self, operations: list[Operation]) -> None:
+        for operation in operations:
+            self._in_flight.popleft()
+            self.queued_bytes -= operation.size
+            operation.settled = True
+            try:
+                operation.answer()
+            except Exception:
+                log.exception("an operation could not be answered")

@@ -1,0 +1,259 @@
+"""Every way a request can fail, as one tree.
+
+::
+
+    HeadraceError
+     ├─ RequestError              the caller can fix it                          4xx
+     │   ├─ BadRequest            a value is wrong; names the field              400
+     │   ├─ Unauthorized          no key, or a wrong one                         401
+     │   ├─ Forbidden             the key may not do this                        403
+     │   │   └─ ProducerFenced    a newer producer epoch has taken over          403
+     │   ├─ NotFound              no such stream, key or route                   404
+     │   ├─ MethodNotAllowed      the route exists, the verb does not            405
+     │   ├─ Conflict              the state of the stream forbids it             409
+     │   │   ├─ StreamClosed      nothing can be appended any more               409
+     │   │   ├─ ProducerGap       a producer sequence number is missing          409
+     │   │   ├─ SequenceConflict  Stream-Seq does not increase                   409
+     │   │   └─ ManagedStream     changes only through its registry              409
+     │   ├─ Gone                  it was there once                              410
+     │   │   ├─ OffsetFenced      the offset belongs to another life             410
+     │   │   └─ OffsetGone        the offset lies before the retained start      410
+     │   ├─ PreconditionFailed    If-Match names another tail                    412
+     │   ├─ TooLarge              body, header or address over its limit         413 414 431
+     │   └─ UnsupportedMedia      an encoding we do not speak                    415
+     ├─ TimedOut                  working time ran out                           408
+     │   └─ AppendTimedOut        the outcome of the append is unknown           408
+     ├─ Overloaded                a queue is full; try again                     429
+     ├─ Unavailable               starting, stopping or out of disk              503
+     └─ CorruptData               bytes are not what was written                 500
+
+Each class carries its wire ``code`` and ``status``. The constructor takes a sentence and the facts; the facts go
+into the body, and those named in ``header_facts`` also into response headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+
+class HeadraceError(Exception):
+    """The root: has a stable ``code``, an HTTP ``status``, a sentence and facts."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    header_facts: ClassVar[Mapping[str, str]] = {}
+    fixed_headers: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.facts)
+
+    def body(self) -> dict[str, Any]:
+        """The JSON body of the answer."""
+        return {"error": {"code": self.code, "message": self.message, **self.facts}}
+
+    def headers(self) -> dict[str, str]:
+        """The response headers that carry facts of this error."""
+        named = {
+            header: str(self.facts[fact])
+            for fact, header in self.header_facts.items()
+            if self.facts.get(fact) is not None
+        }
+        return {**self.fixed_headers, **named}
+
+
+def _rebuild(kind: type[HeadraceError], message: str, facts: dict[str, Any]) -> HeadraceError:
+    return kind(message, **facts)
+
+
+class RequestError(HeadraceError):
+    """The caller can fix it."""
+
+    code = "bad_request"
+    status = 400
+
+
+class BadRequest(RequestError):
+    """A value is wrong; ``field`` says which one."""
+
+
+class Unauthorized(RequestError):
+    """No key was given, or it is not one of ours."""
+
+    code = "unauthorized"
+    status = 401
+    fixed_headers = {"www-authenticate": "Bearer"}
+
+
+class Forbidden(RequestError):
+    """The caller is known, or known to be foreign, and may not do this."""
+
+    code = "forbidden"
+    status = 403
+
+
+class ProducerFenced(Forbidden):
+    """A newer epoch of this producer has taken over."""
+
+    code = "producer_fenced"
+    header_facts = {"producer_epoch": "producer-epoch"}
+
+
+class NotFound(RequestError):
+    """There is no such thing."""
+
+    code = "not_found"
+    status = 404
+
+
+class MethodNotAllowed(RequestError):
+    """The route exists, the verb does not."""
+
+    code = "method_not_allowed"
+    status = 405
+    header_facts = {"allow": "allow"}
+
+
+class Conflict(RequestError):
+    """The state of the stream forbids it."""
+
+    code = "conflict"
+    status = 409
+
+
+class StreamClosed(Conflict):
+    """Nothing can be appended to a closed stream."""
+
+    code = "stream_closed"
+    header_facts = {"next_offset": "stream-next-offset"}
+    fixed_headers = {"stream-closed": "true"}
+
+
+class ProducerGap(Conflict):
+    """A producer skipped a sequence number."""
+
+    code = "producer_gap"
+    header_facts = {"expected_seq": "producer-expected-seq", "received_seq": "producer-received-seq"}
+
+
+class SequenceConflict(Conflict):
+    """``Stream-Seq`` does not increase."""
+
+    header_facts = {"expected_seq": "stream-expected-seq", "received_seq": "stream-received-seq"}
+
+
+class ManagedStream(Conflict):
+    """The stream changes only through its registry."""
+
+    code = "managed_stream"
+
+
+class Gone(RequestError):
+    """It was there once."""
+
+    code = "gone"
+    status = 410
+
+
+class OffsetFenced(Gone):
+    """The offset belongs to another life of this stream."""
+
+    code = "offset_fenced"
+
+
+class OffsetGone(Gone):
+    """The offset lies before the first retained entry."""
+
+    code = "offset_gone"
+    header_facts = {"earliest_offset": "stream-earliest-offset"}
+
+
+class PreconditionFailed(RequestError):
+    """``If-Match`` names another tail than the stream has."""
+
+    code = "precondition_failed"
+    status = 412
+    header_facts = {"next_offset": "stream-next-offset"}
+
+
+class TooLarge(RequestError):
+    """The body is over its limit."""
+
+    code = "payload_too_large"
+    status = 413
+
+
+class UriTooLong(TooLarge):
+    """The request target is over its limit."""
+
+    code = "uri_too_long"
+    status = 414
+
+
+class UnsupportedMedia(RequestError):
+    """The body has an encoding we do not speak."""
+
+    code = "unsupported_media_type"
+    status = 415
+
+
+class HeadersTooLarge(TooLarge):
+    """The request's headers are over their limit."""
+
+    code = "headers_too_large"
+    status = 431
+
+
+class TimedOut(HeadraceError):
+    """Working time ran out."""
+
+    code = "request_timeout"
+    status = 408
+
+
+class AppendTimedOut(TimedOut):
+    """The append was accepted but not answered in time; its outcome is unknown."""
+
+    code = "append_timeout"
+
+
+class Overloaded(HeadraceError):
+    """A queue is full; the same request may succeed later."""
+
+    code = "overloaded"
+    status = 429
+    header_facts = {"retry_after": "retry-after"}
+
+    def __init__(self, message: str, *, retry_after: int = 1, **facts: Any) -> None:
+        super().__init__(message, retry_after=retry_after, **facts)
+
+
+class Unavailable(HeadraceError):
+    """The server is starting, stopping or cannot write."""
+
+    code = "unavailable"
+    status = 503
+    header_facts = {"retry_after": "retry-after"}
+
+    def __init__(self, message: str, *, retry_after: int = 5, **facts: Any) -> None:
+        super().__init__(message, retry_after=retry_after, **facts)
+
+
+class CorruptData(HeadraceError):
+    """Bytes at rest are not what was written; names the object and the check."""
+
+    code = "corrupt_data"
+
+
+def every_error() -> Iterator[type[HeadraceError]]:
+    """Walk the tree from the root."""
+    pending: list[type[HeadraceError]] = [HeadraceError]
+    while pending:
+        kind = pending.pop()
+        yield kind
+        pending.extend(kind.__subclasses__())

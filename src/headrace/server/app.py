@@ -1,0 +1,103 @@
+"""The route table, readable top to bottom, and what every Starlette route has in common."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from time import monotonic
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headrace.errors import HeadraceError, MethodNotAllowed, NotFound, TimedOut
+from headrace.server.answer import failure_response
+from headrace.server.auth import PROBES, Door
+from headrace.server.bridge import Bridge
+from headrace.server.requestlog import RequestLog
+from headrace.server.target import PREFIX
+from headrace.server.wire import common_headers
+
+log = logging.getLogger("headrace.server")
+
+_STREAMS = PREFIX.decode()
+_RESERVED = _STREAMS + "__ds/"
+
+
+class Front:
+    """The ASGI application: streams go to the bridge, everything else to Starlette."""
+
+    def __init__(
+        self, routes: Iterable[BaseRoute], bridge: Bridge, door: Door, request_log: RequestLog, *, timeout_s: float
+    ) -> None:
+        self._bridge = bridge
+        self._door = door
+        self._request_log = request_log
+        self._timeout_s = timeout_s
+        self._app: ASGIApp = Starlette(routes=list(routes), exception_handlers=_HANDLERS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        path = scope["path"]
+        if scope["method"] == "OPTIONS":
+            await self._preflight(scope, receive, send)
+        elif path.startswith(_STREAMS) and not path.startswith(_RESERVED):
+            await self._bridge(scope, receive, send)
+        else:
+            await self._serve(scope, receive, send)
+
+    async def _preflight(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        every = dict(self._door.preflight(headers)) | dict(common_headers("OPTIONS", headers, self._door))
+        await Response(status_code=204, headers=every)(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        common = [(k.encode(), v.encode()) for k, v in common_headers(scope["method"], headers, self._door)]
+        started, status = monotonic(), 0
+
+        async def send_secured(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], *common]
+            await send(message)
+
+        try:
+            if scope["path"] not in PROBES:
+                scope.setdefault("state", {})["principal"] = self._door.admit(headers)
+            async with asyncio.timeout(self._timeout_s):
+                await self._app(scope, receive, send_secured)
+        except HeadraceError as refusal:
+            await failure_response(refusal)(scope, receive, send_secured)
+        except TimeoutError:
+            if not status:
+                await failure_response(TimedOut("request timed out"))(scope, receive, send_secured)
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            if not status:
+                broken = HeadraceError("the server failed; the log has the details")
+                await failure_response(broken)(scope, receive, send_secured)
+        self._request_log.note(scope["method"], scope["raw_path"], status, monotonic() - started)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HeadraceError)
+    return failure_response(error)
+
+
+async def _unrouted(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        allow = (error.headers or {}).get("Allow", "")
+        return failure_response(MethodNotAllowed(f"{request.method} is not among {allow}", allow=allow))
+    return failure_response(NotFound("there is nothing at this address", path=request.url.path))
+
+
+_HANDLERS: dict[Any, Callable[..., Any]] = {HeadraceError: _refused, HTTPException: _unrouted}

@@ -1,0 +1,175 @@
+"""The door: who is calling, what they may do, and which web pages may ask.
+
+On a loopback address a program needs no key and is the user ``local``. A web page is not such a program: its
+browser sends a ``Host`` or an ``Origin`` that gives it away. Anywhere else everyone needs a key.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from headrace.config import Config, ConfigError, ServerConfig
+from headrace.errors import Forbidden, Unauthorized
+from headrace.storage.keys import SCOPES, KeyStore
+
+# What a load balancer asks without a key, wherever the server is bound; the answers name nothing.
+PROBES = frozenset({"/health", "/health/live", "/health/ready"})
+
+_MEMO_CALLERS = 4096
+_MEMO_BYTES = 512
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?", re.ASCII)
+
+_METHODS = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
+_REQUEST_HEADERS = (
+    "content-type, content-encoding, authorization, if-none-match, if-match, x-request-id, "
+    "stream-key, stream-timestamp, stream-seq, stream-ttl, stream-expires-at, stream-closed, "
+    "stream-forked-from, stream-fork-offset, stream-fork-sub-offset, stream-retention-age, stream-retention-bytes, "
+    "producer-id, producer-epoch, producer-seq"
+)
+_RESPONSE_HEADERS = (
+    "stream-next-offset, stream-end-offset, stream-earliest-offset, stream-up-to-date, stream-cursor, stream-closed, "
+    "stream-ttl, stream-expires-at, stream-retention-age, stream-retention-bytes, stream-sse-data-encoding, "
+    "stream-expected-seq, stream-received-seq, producer-epoch, producer-seq, producer-expected-seq, "
+    "producer-received-seq, etag, link, location, retry-after, x-request-id"
+)
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Who calls: a user, and what the key allows."""
+
+    user_id: str
+    scopes: frozenset[str]
+    prefix: str = ""
+
+    def require(self, scope: str, stream: str | None = None) -> None:
+        """Refuse a caller who lacks the scope; ``stream`` None speaks of the whole server."""
+        if scope not in self.scopes:
+            raise Forbidden(f"this key may not {scope}", scope=scope)
+        if self.prefix and not self._covers(scope, stream):
+            raise Forbidden("this key opens only some streams", prefix=self.prefix)
+
+    def narrow(self, prefix: str) -> str:
+        """The prefix to list by, so that a limited key sees its own streams only."""
+        if prefix.startswith(self.prefix):
+            return prefix
+        if self.prefix.startswith(prefix):
+            return self.prefix
+        raise Forbidden("this key opens only some streams", prefix=self.prefix)
+
+    def _covers(self, scope: str, stream: str | None) -> bool:
+        return scope != "admin" if stream is None else stream.startswith(self.prefix)
+
+
+LOCAL = Principal("local", frozenset(SCOPES))
+
+
+class Door:
+    """Admits callers; asks the key store about each of them once, and again when keys have changed."""
+
+    def __init__(self, config: ServerConfig, keys: KeyStore) -> None:
+        self._keys = keys
+        self._loopback = is_loopback(config.host)
+        self._scheme = "https" if config.tls_cert else "http"
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in config.cors_origins)
+        self._memo: dict[tuple[bytes | None, bytes | None, bytes | None], Principal] = {}
+        self._generation = keys.generation()
+
+    def admit(self, headers: Mapping[bytes, bytes]) -> Principal:
+        """Who sends these headers; raises Unauthorized or Forbidden where nobody may."""
+        if self._keys.generation() != self._generation:
+            self._memo.clear()
+            self._generation = self._keys.generation()
+        caller = headers.get(b"host"), headers.get(b"origin"), headers.get(b"authorization")
+        principal = self._memo.get(caller)
+        if principal is None:
+            principal = self._judge(*caller)
+            self._remember(caller, principal)
+        return principal
+
+    def cors_headers(self, origin: bytes | None) -> list[tuple[str, str]]:
+        """What a response to this origin carries, so that its page may read it."""
+        if not self._origins:
+            return []
+        if origin is None or not self._allows(_text(origin)):
+            return [("vary", "Origin")]
+        return [
+            ("access-control-allow-origin", origin.decode("latin-1")),
+            ("access-control-expose-headers", _RESPONSE_HEADERS),
+            ("vary", "Origin"),
+        ]
+
+    def preflight(self, headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
+        """The headers of the 204 that answers OPTIONS: what we understand, and to allowed origins that they may."""
+        return [
+            ("access-control-allow-methods", _METHODS),
+            ("access-control-allow-headers", _REQUEST_HEADERS),
+            ("access-control-max-age", "86400"),
+            *self.cors_headers(headers.get(b"origin")),
+        ]
+
+    def _judge(self, host: bytes | None, origin: bytes | None, authorization: bytes | None) -> Principal:
+        if authorization is not None:
+            return self._holder(_text(authorization, lower=False))
+        if not self._loopback:
+            raise Unauthorized("this server wants a key: send Authorization: Bearer <key>")
+        # Only programs leave Host out: a browser always sends it.
+        if host is not None and not is_loopback(_hostname(_text(host))):
+            raise Forbidden("Host names another machine; without a key only loopback names are served", field="Host")
+        if origin is not None and not self._is_ours(_text(origin), host) and not self._allows(_text(origin)):
+            raise Forbidden("web pages of this origin may not call; --cors-origin allows them", field="Origin")
+        return LOCAL
+
+    def _holder(self, authorization: str) -> Principal:
+        scheme, _, token = authorization.partition(" ")
+        key = self._keys.verify(token.strip()) if scheme.lower() == "bearer" else None
+        if key is None:
+            raise Unauthorized("the key is unknown, wrong or revoked")
+        highest = max(SCOPES.index(scope) for scope in key.scopes)
+        return Principal(key.user_id, frozenset(SCOPES[: highest + 1]), key.prefix)
+
+    def _is_ours(self, origin: str, host: bytes | None) -> bool:
+        return host is not None and origin == f"{self._scheme}://{_text(host)}"
+
+    def _allows(self, origin: str) -> bool:
+        return origin in self._origins or "*" in self._origins
+
+    def _remember(self, caller: tuple[bytes | None, bytes | None, bytes | None], principal: Principal) -> None:
+        if sum(len(part or b"") for part in caller) > _MEMO_BYTES:
+            return
+        if len(self._memo) >= _MEMO_CALLERS:
+            self._memo.clear()
+        self._memo[caller] = principal
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address means this machine."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def refuse_open_bind(config: Config, keys: KeyStore) -> None:
+    """Refuse to start where others could reach a server that nobody needs a key for."""
+    if not is_loopback(config.server.host) and not keys.count():
+        raise ConfigError(
+            f"{config.server.host} can be reached by others, and there is no key yet: make one with "
+            "`headrace key create`, or bind 127.0.0.1",
+            field="server.host",
+        )
+
+
+def _text(value: bytes, *, lower: bool = True) -> str:
+    text = value.decode("latin-1")
+    return text.lower() if lower else text
+
+
+def _hostname(authority: str) -> str:
+    match = _AUTHORITY.fullmatch(authority)
+    return match[1].strip("[]") if match else ""

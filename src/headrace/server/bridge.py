@@ -1,0 +1,165 @@
+"""The ASGI side of the stream resource: long bodies, encodings, pipelined requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+
+from starlette.types import Message, Receive, Scope, Send
+
+from headrace.engine.gates import Gate
+from headrace.errors import BadRequest, HeadraceError, TooLarge
+from headrace.server import encoding
+from headrace.server.dispatch import Dispatcher
+from headrace.server.exchange import Headers, Reply
+from headrace.server.requestlog import RequestLog
+from headrace.server.wire import common_headers
+
+_WAITING_CHUNKS = 4
+
+
+class Bridge:
+    """An ASGI application that hands stream requests to the dispatcher."""
+
+    def __init__(self, dispatcher: Dispatcher, gate: Gate, request_log: RequestLog, body_bytes: int) -> None:
+        self._dispatcher = dispatcher
+        self._gate = gate
+        self._request_log = request_log
+        self._body_bytes = body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = monotonic()
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        common = common_headers(scope["method"], headers, self._dispatcher.door)
+        exchange = BridgedExchange(scope, common)
+        try:
+            body = await self._read_body(headers, receive)
+        except HeadraceError as refusal:
+            exchange.reply(Reply.failure(refusal))
+        except _ClientGoneError:
+            return
+        else:
+            path, query = scope["raw_path"], scope["query_string"]
+            self._dispatcher.handle(scope["method"], path, query, scope["headers"], headers, body, exchange)
+        status = await exchange.run(receive, send)
+        responses = self._dispatcher.counters.responses
+        responses[status] = responses.get(status, 0) + 1
+        self._request_log.note(scope["method"], scope["raw_path"], status, exchange.answered_s - started)
+
+    async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        limit = self._body_bytes
+        announced = headers.get(b"content-length", b"0")
+        if announced.isdigit() and int(announced) > limit:
+            raise TooLarge(f"the body exceeds {limit} bytes", limit=limit)
+        body = bytearray()
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _ClientGoneError
+            body += message.get("body", b"")
+            if len(body) > limit:
+                raise TooLarge(f"the body exceeds {limit} bytes", limit=limit)
+            more = message.get("more_body", False)
+        return await self._decode(bytes(body), headers.get(b"content-encoding", b""))
+
+    async def _decode(self, body: bytes, encodings: bytes) -> bytes:
+        names = [name.strip() for name in encodings.decode("latin-1").lower().split(",") if name.strip()]
+        if len(names) > 2:
+            raise BadRequest("the body is encoded more than twice", field="Content-Encoding")
+        for name in reversed(names):
+            async with self._gate:
+                body = await asyncio.to_thread(encoding.decode, body, name, self._body_bytes)
+        return body
+
+
+class _ClientGoneError(Exception):
+    """The client hung up before its body was whole."""
+
+
+class BridgedExchange:
+    """An Exchange whose answer is sent by an ASGI task."""
+
+    def __init__(self, scope: Scope, common: tuple[tuple[str, str], ...]) -> None:
+        self.scheme: str = scope["scheme"]
+        self.on_gone: Callable[[], None] | None = None
+        self.on_drained: Callable[[], None] | None = None
+        self.answered_s = 0.0
+        self._is_head = scope["method"] == "HEAD"
+        self._common = common
+        self._messages: deque[Message] = deque()
+        self._moved = asyncio.Event()
+        self._gone = False
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client takes what was written."""
+        return not self._gone and len(self._messages) < _WAITING_CHUNKS
+
+    def reply(self, reply: Reply) -> None:
+        """Answer, whole."""
+        headers = reply.headers
+        if reply.status not in (204, 304) and not (self._is_head and not reply.body):
+            headers = {**headers, "content-length": str(len(reply.body))}
+        self._start(reply.status, headers)
+        self._put({"type": "http.response.body", "body": reply.body, "more_body": False})
+
+    def open(self, headers: Headers) -> None:
+        """Begin a 200 in chunks."""
+        self._start(200, headers)
+
+    def write(self, chunk: bytes) -> None:
+        """Queue a chunk."""
+        self._put({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    def finish(self) -> None:
+        """End the chunks."""
+        self._put({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def run(self, receive: Receive, send: Send) -> int:
+        """Send what is written until the answer is whole or the client is gone; answers the status."""
+        watch = asyncio.create_task(self._watch(receive))
+        status: int = 499
+        try:
+            while not self._gone:
+                await self._moved.wait()
+                self._moved.clear()
+                while self._messages:
+                    message = self._messages.popleft()
+                    status = message.get("status", status)
+                    await send(message)
+                    if message["type"] == "http.response.body" and not message["more_body"]:
+                        return status
+                    if self.on_drained is not None and len(self._messages) < _WAITING_CHUNKS:
+                        self.on_drained()
+            return status
+        finally:
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+            self._leave()
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._leave()
+        self._moved.set()
+
+    def _leave(self) -> None:
+        if self.on_gone is not None:
+            self.on_gone()
+        self.on_gone = self.on_drained = None
+
+    def _start(self, status: int, headers: Headers) -> None:
+        self.answered_s = monotonic()
+        pairs = [*headers.items(), *self._common]
+        raw = [(name.encode(), value.encode()) for name, value in pairs]
+        self._put({"type": "http.response.start", "status": status, "headers": raw})
+
+    def _put(self, message: Message) -> None:
+        self._messages.append(message)
+        self._moved.set()

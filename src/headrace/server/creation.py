@@ -1,0 +1,166 @@
+"""What a PUT asks for: reading it, comparing it with what exists, and turning it into a row."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.engine.lifecycle import Fork
+from headrace.engine.log import Log
+from headrace.engine.split import split_json
+from headrace.engine.stream import Stream
+from headrace.errors import BadRequest, Conflict, Gone, NotFound
+from headrace.server import target, values
+from headrace.server.exchange import Headers, Reply, Request
+from headrace.storage.streams import LIVE, StreamRow
+from headrace.types import JSON, OCTETS, media_type, rfc3339
+
+
+class Wish(msgspec.Struct):
+    """A stream as a PUT describes it."""
+
+    content_type: str
+    ttl_s: int | None
+    expires_us: int | None
+    closed: bool
+    retention_age_us: int | None
+    retention_bytes: int | None
+    key: str | None
+    body: bytes
+    fork: Fork | None
+    fork_origin: str | None
+
+
+def read(log: Log, request: Request) -> Wish:
+    """Read the headers of a PUT; a fork's source is looked up here."""
+    headers = request.headers
+    ttl_s, expires_us = values.ttl_s(headers), values.timestamp_us(headers, b"stream-expires-at")
+    if ttl_s is not None and expires_us is not None:
+        raise BadRequest("Stream-TTL and Stream-Expires-At exclude each other", field="Stream-TTL")
+    age_us, size = values.retention(headers)
+    content_type = _content_type(headers)
+    fork, origin = _fork(log, request)
+    if fork is not None:
+        source = fork.source
+        if content_type is not None and media_type(content_type) != source.media_type:
+            raise Conflict(f"the source holds {source.content_type}", field="Content-Type")
+        content_type = content_type or source.content_type
+        if ttl_s is None and expires_us is None:
+            ttl_s, expires_us = source.ttl_s, source.expires_us
+    return Wish(
+        content_type=content_type or OCTETS,
+        ttl_s=ttl_s,
+        expires_us=expires_us,
+        closed=values.closes(headers),
+        retention_age_us=age_us,
+        retention_bytes=size,
+        key=values.text(headers, b"stream-key") or None,
+        body=request.body,
+        fork=fork,
+        fork_origin=origin,
+    )
+
+
+def _content_type(headers: dict[bytes, bytes]) -> str | None:
+    given = values.text(headers, b"content-type")
+    if given is None or not given.strip():
+        return None
+    kind, slash, sub = media_type(given).partition("/")
+    if not (kind and slash and sub) or any(c.isspace() for c in kind + sub) or not given.isascii():
+        raise BadRequest(f"{given!r} is not a media type", field="Content-Type")
+    return given.strip()
+
+
+def _fork(log: Log, request: Request) -> tuple[Fork | None, str | None]:
+    headers = request.headers
+    path, at = values.text(headers, b"stream-forked-from"), values.text(headers, b"stream-fork-offset")
+    sub_text = values.text(headers, b"stream-fork-sub-offset")
+    if path is None:
+        for name, given in (("Stream-Fork-Offset", at), ("Stream-Fork-Sub-Offset", sub_text)):
+            if given is not None:
+                raise BadRequest(f"{name} needs Stream-Forked-From", field=name)
+        return None, None
+    sub = 0 if sub_text is None else values.whole(sub_text, "Stream-Fork-Sub-Offset")
+    if sub and at is None:
+        raise BadRequest("Stream-Fork-Sub-Offset needs Stream-Fork-Offset", field="Stream-Fork-Sub-Offset")
+    source = _source(log, request, path)
+    position = source.head.next_seq if at is None else values.fork_offset(at, source)
+    origin = [source.id, None if at is None else position, sub]
+    return Fork(source=source, position=position, sub=sub), msgspec.json.encode(origin).decode()
+
+
+def _source(log: Log, request: Request, path: str) -> Stream:
+    raw = path.strip().encode()
+    marker = raw.rfind(target.PREFIX) if not raw.startswith(target.PREFIX) else 0
+    if marker < 0:
+        raise BadRequest("Stream-Forked-From is not the path of a stream", field="Stream-Forked-From")
+    name = target.parse(raw[marker:]).name
+    request.principal.require("read", name)
+    try:
+        return log.find(name)
+    except Gone as reason:
+        raise Conflict("the source was deleted", field="Stream-Forked-From", stream=name) from reason
+    except NotFound as reason:
+        raise NotFound("the source does not exist", field="Stream-Forked-From", stream=name) from reason
+
+
+def confirm(stream: Stream, wish: Wish, request: Request) -> Reply:
+    """200 where the stream exists as described; a difference is named."""
+    if stream.head.state != LIVE:
+        raise Conflict("the name belongs to a deleted stream that forks still need", stream=stream.name)
+    for field, same in (
+        ("Content-Type", media_type(wish.content_type) == stream.media_type),
+        ("Stream-TTL", wish.ttl_s == stream.ttl_s),
+        ("Stream-Expires-At", wish.expires_us == stream.expires_us),
+        ("Stream-Closed", wish.closed == stream.head.closed),
+        ("Stream-Forked-From", _same_origin(stream.fork_origin, wish.fork_origin)),
+    ):
+        if not same:
+            raise Conflict(f"the stream exists with another {field}", field=field, stream=stream.name)
+    return Reply(200, headers(stream) | {"location": location(request)})
+
+
+def _same_origin(found: str | None, wished: str | None) -> bool:
+    if found is None or wished is None:
+        return found == wished
+    source, position, sub = msgspec.json.decode(wished)
+    known = msgspec.json.decode(found)
+    return bool(source == known[0] and sub == known[2] and (position is None or position == known[1]))
+
+
+def row(wish: Wish, name: str, now_us: int) -> tuple[StreamRow, bytes, int]:
+    """The row to store, and the first entries."""
+    deadline_us = wish.expires_us if wish.ttl_s is None else now_us + wish.ttl_s * 1_000_000
+    body, count = wish.body, 1 if wish.body else 0
+    if wish.body and media_type(wish.content_type) == JSON:
+        body, count = split_json(wish.body)
+    stored = StreamRow(
+        name=name,
+        content_type=wish.content_type,
+        created_us=now_us,
+        ttl_s=wish.ttl_s,
+        expires_us=wish.expires_us,
+        deadline_us=deadline_us,
+        retention_age_us=wish.retention_age_us,
+        retention_bytes=wish.retention_bytes,
+        closed=int(wish.closed),
+        epochs="[]",
+        fork_origin=wish.fork_origin,
+    )
+    return stored, body, count
+
+
+def headers(stream: Stream) -> Headers:
+    """The headers of a PUT's answer."""
+    described = {"content-type": stream.content_type, "stream-next-offset": stream.tail_offset()}
+    if stream.head.closed:
+        described["stream-closed"] = "true"
+    if stream.deadline_us is not None:
+        described["stream-expires-at"] = rfc3339(stream.deadline_us)
+    return described
+
+
+def location(request: Request) -> str:
+    """The absolute address of the stream, as the caller reached it."""
+    host = request.headers.get(b"host", b"").decode("latin-1")
+    path = target.address(request.target.name)
+    return f"{request.exchange.scheme}://{host}{path}" if host else path

@@ -1,0 +1,98 @@
+"""From a request to the verb that answers it: one place for admission, routing and failure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import monotonic
+
+from headrace.engine.counters import Counters
+from headrace.errors import BadRequest, HeadraceError, MethodNotAllowed, NotFound, Overloaded
+from headrace.server import target, values
+from headrace.server.auth import Door
+from headrace.server.exchange import Exchange, Reply, Request
+from headrace.server.reads import Reads
+from headrace.server.streams import Streams
+from headrace.server.target import Target
+
+log = logging.getLogger("headrace.server")
+
+_TARGETS = 16_384
+_ONCE = (b"stream-", b"producer-", b"content-", b"if-", b"host", b"authorization", b"origin")
+
+
+class Dispatcher:
+    """Answers every request on ``/v1/stream/…``, whichever way it came in."""
+
+    def __init__(self, door: Door, streams: Streams, reads: Reads, counters: Counters) -> None:
+        self.door = door
+        self.counters = counters
+        self.unsent_bytes = 0
+        self.unsent_limit = reads.engine.config.limits.unsent_bytes
+        self._targets: dict[bytes, Target] = {}
+        self._verbs: dict[tuple[str, str], Callable[[Request], None]] = {
+            ("POST", ""): streams.append,
+            ("GET", ""): reads.get,
+            ("HEAD", ""): streams.head,
+            ("PUT", ""): streams.put,
+            ("DELETE", ""): streams.delete,
+            ("POST", "_retention"): streams.retention,
+        }
+
+    def handle(
+        self,
+        method: str,
+        path: bytes,
+        query: bytes,
+        raw_headers: list[tuple[bytes, bytes]],
+        headers: dict[bytes, bytes],
+        body: bytes,
+        exchange: Exchange,
+    ) -> None:
+        """Answer through the exchange, now or later; never raises."""
+        try:
+            principal = self.door.admit(headers)
+            place = self._targets.get(path)
+            if place is None:
+                place = self._target(path)
+            verb = self._verbs.get((method, place.resource))
+            if verb is None or (place.key is not None and method != "GET"):
+                raise self._no_verb(method, place)
+            if len(headers) != len(raw_headers):
+                _refuse_repeated(raw_headers)
+            if self.unsent_bytes > self.unsent_limit and method == "GET":
+                raise Overloaded("slow readers hold too much unsent data", retry_after=2)
+            parameters = values.query(query) if query else {}
+            verb(Request(method, place, parameters, headers, body, principal, exchange, monotonic()))
+        except HeadraceError as refusal:
+            exchange.reply(Reply.failure(refusal))
+        except Exception:
+            log.exception("%s %s failed", method, path.decode("latin-1"))
+            exchange.reply(Reply.failure(HeadraceError("the server failed; the log has the details")))
+
+    def _target(self, path: bytes) -> Target:
+        place = target.parse(path)
+        if not place.name:
+            raise BadRequest("missing stream name", field="name")
+        if len(self._targets) >= _TARGETS:
+            self._targets.clear()
+        self._targets[path] = place
+        return place
+
+    def _no_verb(self, method: str, place: Target) -> HeadraceError:
+        allowed = sorted(verb for verb, resource in self._verbs if resource == place.resource)
+        if place.key is not None:
+            allowed = ["GET"]
+        if not allowed:
+            return NotFound(f"there is no {place.resource} here", resource=place.resource)
+        allow = ", ".join([*allowed, "OPTIONS"])
+        return MethodNotAllowed(f"{method} is not among {allow}", allow=allow)
+
+
+def _refuse_repeated(raw_headers: list[tuple[bytes, bytes]]) -> None:
+    seen: set[bytes] = set()
+    for name, _ in raw_headers:
+        if name in seen and name.startswith(_ONCE):
+            field = name.decode("latin-1")
+            raise BadRequest(f"{field} is given more than once", field=field)
+        seen.add(name)

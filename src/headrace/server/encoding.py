@@ -1,0 +1,100 @@
+"""Content encodings: gzip and zstd, both ways, bounded after decoding."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+from collections.abc import Callable
+
+import zstandard
+
+from headrace.engine.gates import Gate
+from headrace.errors import BadRequest, HeadraceError, TooLarge, UnsupportedMedia
+from headrace.server.exchange import Reply, Request
+
+_SMALLEST = 1024
+
+
+def decode(body: bytes, encoding: str, limit: int) -> bytes:
+    """The body without its encoding; a bomb is refused before it is unpacked."""
+    try:
+        if encoding in ("gzip", "x-gzip"):
+            return _gunzip(body, limit)
+        if encoding == "zstd":
+            return _unzstd(body, limit)
+    except (zlib.error, zstandard.ZstdError) as reason:
+        raise BadRequest(f"the body is not {encoding}: {reason}", field="Content-Encoding") from reason
+    if encoding in ("", "identity"):
+        return body
+    raise UnsupportedMedia(f"{encoding!r} is not spoken here; use gzip or zstd", field="Content-Encoding")
+
+
+def _gunzip(body: bytes, limit: int) -> bytes:
+    plain = bytearray()
+    while body:
+        unpack = zlib.decompressobj(wbits=31)
+        plain += unpack.decompress(body, limit + 1 - len(plain))
+        if len(plain) > limit or unpack.unconsumed_tail:
+            raise TooLarge(f"the body exceeds {limit} bytes once decoded", limit=limit)
+        if not unpack.eof:
+            raise BadRequest("the gzip body ends too early", field="Content-Encoding")
+        body = unpack.unused_data
+    return bytes(plain)
+
+
+def _unzstd(body: bytes, limit: int) -> bytes:
+    with zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(body, read_across_frames=True) as reader:
+        plain = reader.read(limit + 1)
+    if len(plain) > limit:
+        raise TooLarge(f"the body exceeds {limit} bytes once decoded", limit=limit)
+    return plain
+
+
+def accepted(headers: dict[bytes, bytes]) -> str:
+    """The encoding to answer in: zstd before gzip, or none."""
+    raw = headers.get(b"accept-encoding")
+    if not raw:
+        return ""
+    offers: dict[str, bool] = {}
+    for part in raw.decode("latin-1").lower().split(","):
+        name, _, weight = part.strip().partition(";")
+        offers[name.strip()] = weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return next((name for name in ("zstd", "gzip") if offers.get(name)), "")
+
+
+def _gzip(body: bytes) -> bytes:
+    return gzip.compress(body, compresslevel=1, mtime=0)
+
+
+def _zstd(body: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=1).compress(body)
+
+
+_ENCODERS: dict[str, Callable[[bytes], bytes]] = {"gzip": _gzip, "zstd": _zstd}
+
+
+class Encoder:
+    """Sends replies encoded where that helps; the work is done off the loop, through the read gate."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send(self, request: Request, reply: Reply, encoding: str) -> None:
+        """Answer now, or once the body is encoded."""
+        if not encoding or len(reply.body) < _SMALLEST:
+            request.exchange.reply(reply)
+            return
+        task = asyncio.get_running_loop().create_task(self._encode(request, reply, encoding))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _encode(self, request: Request, reply: Reply, encoding: str) -> None:
+        try:
+            async with self._gate:
+                reply.body = await asyncio.to_thread(_ENCODERS[encoding], reply.body)
+            reply.headers |= {"content-encoding": encoding, "vary": "accept-encoding"}
+        except HeadraceError as refusal:
+            reply = Reply.failure(refusal)
+        request.exchange.reply(reply)

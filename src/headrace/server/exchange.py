@@ -1,0 +1,95 @@
+"""One request and its answer, however the bytes travel.
+
+The hot connection and the ASGI side both make a :class:`Request` and offer an :class:`Exchange`; everything
+between them is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from headrace.errors import HeadraceError
+from headrace.server.auth import Principal
+from headrace.server.target import Target
+
+Headers = dict[str, str]
+
+JSON_TYPE = "application/json; charset=utf-8"
+
+
+class Reply:
+    """A whole answer."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, headers: Headers | None = None, body: bytes = b"") -> None:
+        self.status = status
+        self.headers = headers if headers is not None else {}
+        self.body = body
+
+    @classmethod
+    def json(cls, status: int, content: object, headers: Headers | None = None) -> Reply:
+        """A JSON answer, never cached."""
+        base = {"content-type": JSON_TYPE, "cache-control": "no-store"}
+        return cls(status, {**base, **(headers or {})}, msgspec.json.encode(content))
+
+    @classmethod
+    def failure(cls, error: HeadraceError) -> Reply:
+        """What an error looks like on the wire."""
+        return cls.json(error.status, error.body(), error.headers())
+
+
+class Exchange(Protocol):
+    """The way back to the caller: one whole reply, or an opened stream of chunks."""
+
+    on_gone: Callable[[], None] | None
+    on_drained: Callable[[], None] | None
+
+    @property
+    def scheme(self) -> str | None:
+        """http or https."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the caller takes what was written, or lets it pile up."""
+
+    def reply(self, reply: Reply) -> None:
+        """Answer, whole."""
+
+    def open(self, headers: Headers) -> None:
+        """Begin a 200 whose body is written in chunks."""
+
+    def write(self, chunk: bytes) -> None:
+        """Send a chunk."""
+
+    def finish(self) -> None:
+        """End the chunks."""
+
+
+class Request:
+    """What was asked, already admitted."""
+
+    __slots__ = ("body", "exchange", "headers", "method", "principal", "query", "started", "target")
+
+    def __init__(
+        self,
+        method: str,
+        target: Target,
+        query: dict[str, str],
+        headers: dict[bytes, bytes],
+        body: bytes,
+        principal: Principal,
+        exchange: Exchange,
+        started: float,
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.query = query
+        self.headers = headers
+        self.body = body
+        self.principal = principal
+        self.exchange = exchange
+        self.started = started

@@ -1,0 +1,237 @@
+"""Readers at the tail: long-polls that answer once, and SSE responses that go on.
+
+A watcher is woken after each commit that moved its stream. A thousand subscribers at the same place share one
+rendered chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random
+import re
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.config import ServerConfig
+from headrace.engine.stream import Head
+from headrace.errors import HeadraceError
+from headrace.server import values
+from headrace.server.encoding import accepted
+from headrace.server.exchange import Reply, Request
+from headrace.storage.streams import LIVE
+
+if TYPE_CHECKING:
+    from headrace.server.reads import Question, Reads
+
+_CURSOR_ORIGIN = 1_728_432_000  # 2024-10-09T00:00:00Z
+_CURSOR_STEP_S = 20
+_KEEP_ALIVE_S = 15.0
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+
+
+def cursor(given: str | None, now_s: float) -> str:
+    """The interval number that lets caches collapse live reads; always ahead of what the caller had."""
+    current = int(now_s - _CURSOR_ORIGIN) // _CURSOR_STEP_S
+    if given and given.isascii() and given.isdigit() and len(given) < 20 and int(given) >= current:
+        return str(int(given) + max(1, random.randint(1, 3600) // _CURSOR_STEP_S))
+    return str(current)
+
+
+class LongPoll:
+    """One GET that waits for the next entries."""
+
+    def __init__(self, reads: Reads, question: Question, request: Request, config: ServerConfig) -> None:
+        self._reads = reads
+        self._question = question
+        self._request = request
+        self._stream = question.stream
+        self._position = question.position
+        self._wait_s = values.wait_s(request.query, config.long_poll_s, config.max_long_poll_s)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Answer at once if there is something, else wait."""
+        if self._answer_if_ready():
+            return
+        self._reads.engine.tail.watch(self._stream, self)
+        self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._time_out)
+        self._request.exchange.on_gone = self._leave
+
+    def wake(self) -> None:
+        """The stream moved."""
+        if self._answer_if_ready():
+            self._leave()
+
+    def _answer_if_ready(self) -> bool:
+        head, question = self._stream.head, self._question
+        if head.state != LIVE:
+            return self._reply_gone()
+        if self._position < head.next_seq:
+            found = self._reads.find(question, self._position, head)
+            if found.parts:
+                self._reply_data(head, self._reads.render(question, found.parts), found.position)
+                return True
+            self._position = found.position
+        if head.closed:
+            headers = self._reads.headers(question, head, head.next_seq)
+            del headers["content-type"]
+            self._request.exchange.reply(Reply(204, headers | {"cache-control": "no-store"}))
+            return True
+        return False
+
+    def _reply_data(self, head: Head, body: bytes, position: int) -> None:
+        headers = self._reads.headers(self._question, head, position)
+        headers |= {"cache-control": "no-store", "stream-cursor": self._cursor()}
+        self._reads.encoder.send(self._request, Reply(200, headers, body), accepted(self._request.headers))
+
+    def _reply_gone(self) -> bool:
+        try:
+            self._reads.engine.log.find(self._stream.name)
+        except HeadraceError as gone:
+            self._request.exchange.reply(Reply.failure(gone))
+        else:
+            self._request.exchange.reply(Reply(204, {"cache-control": "no-store"}))
+        return True
+
+    def _time_out(self) -> None:
+        self._leave()
+        headers = self._reads.headers(self._question, self._stream.head, self._stream.head.next_seq)
+        del headers["content-type"]
+        headers |= {"cache-control": "no-store", "stream-cursor": self._cursor()}
+        self._request.exchange.reply(Reply(204, headers))
+
+    def _cursor(self) -> str:
+        return cursor(self._request.query.get("cursor"), time.time())
+
+    def _leave(self) -> None:
+        self._reads.engine.tail.leave(self._stream, self)
+        self._request.exchange.on_gone = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class Subscriber:
+    """One SSE response."""
+
+    def __init__(self, reads: Reads, question: Question, request: Request, config: ServerConfig) -> None:
+        self._reads = reads
+        self._question = question
+        self._request = request
+        self._exchange = request.exchange
+        self._stream = question.stream
+        self._position = question.position
+        self._until = asyncio.get_running_loop().time() + config.sse_lifetime_s
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Open the response and send what is there."""
+        head = self._stream.head
+        headers = self._reads.headers(self._question, head, self._position)
+        headers |= {"content-type": "text/event-stream", "cache-control": "no-cache"}
+        headers.pop("stream-up-to-date", None)
+        if not self._stream.is_text:
+            headers["stream-sse-data-encoding"] = "base64"
+        self._reads.engine.tail.watch(self._stream, self)
+        self._exchange.on_gone = self._leave
+        self._exchange.on_drained = self.wake
+        self._exchange.open(headers)
+        self._send(always=True)
+        self._arm()
+
+    def wake(self) -> None:
+        """The stream moved, or the caller has caught up with what was written."""
+        self._send(always=False)
+
+    def _send(self, *, always: bool) -> None:
+        while self._exchange.writable:
+            head = self._stream.head
+            if head.state != LIVE:
+                self._finish()
+                return
+            if not always and self._position >= head.next_seq and not head.closed:
+                return
+            chunk, self._position = self._reads.events.chunk(self._question, self._position, head, self._request)
+            self._exchange.write(chunk)
+            always = False
+            if head.closed and self._position >= head.next_seq:
+                self._finish()
+                return
+
+    def _arm(self) -> None:
+        if self._exchange.on_gone is None:
+            return  # it has ended already
+        loop = asyncio.get_running_loop()
+        wait_s = min(_KEEP_ALIVE_S, max(0.0, self._until - loop.time()))
+        self._timer = loop.call_later(wait_s, self._tick)
+
+    def _tick(self) -> None:
+        if asyncio.get_running_loop().time() >= self._until:
+            self._finish()
+            return
+        if self._exchange.writable:
+            self._send(always=True)
+        self._arm()
+
+    def _finish(self) -> None:
+        self._leave()
+        self._exchange.finish()
+
+    def _leave(self) -> None:
+        self._reads.engine.tail.leave(self._stream, self)
+        self._exchange.on_gone = self._exchange.on_drained = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class Events:
+    """Renders slices as SSE, remembering the last few so that subscribers at one place share them."""
+
+    def __init__(self, reads: Reads) -> None:
+        self._reads = reads
+        self._memo: dict[tuple[object, ...], tuple[bytes, int]] = {}
+
+    def chunk(self, question: Question, position: int, head: Head, request: Request) -> tuple[bytes, int]:
+        """The data and control events from a position on, and where they end."""
+        given, now_s = request.query.get("cursor"), time.time()
+        mark = (question.stream.id, position, question.key, question.format, head.next_seq, head.closed, given)
+        if (known := self._memo.get(mark)) is not None:
+            return known
+        rendered = self._render(question, position, head, None if head.closed else cursor(given, now_s))
+        if len(self._memo) >= 64:
+            self._memo.clear()
+        if rendered[1] > position:
+            self._memo[mark] = rendered
+        return rendered
+
+    def _render(self, question: Question, position: int, head: Head, cursor: str | None) -> tuple[bytes, int]:
+        data = b""
+        if position < head.next_seq:
+            found = self._reads.find(question, position, head)
+            if found.parts:
+                data = _data_event(question, self._reads.render(question, found.parts))
+            position = found.position
+        control: dict[str, object] = {"streamNextOffset": question.stream.offset_at(position)}
+        caught_up = position >= head.next_seq
+        if caught_up and head.closed:
+            control["streamClosed"] = True
+        elif cursor is not None:
+            control["streamCursor"] = cursor
+        if caught_up:
+            control["upToDate"] = True
+        return b"%sevent: control\ndata:%s\n\n" % (data, msgspec.json.encode(control)), position
+
+
+def _data_event(question: Question, body: bytes) -> bytes:
+    if not question.stream.is_text:
+        return b"event: data\ndata:%s\n\n" % base64.b64encode(body)
+    if b"\n" not in body and b"\r" not in body:
+        return b"event: data\n%s\n\n" % _line(body)
+    return b"event: data\n%s\n\n" % b"\n".join(_line(line) for line in _LINE_END.split(body))
+
+
+def _line(line: bytes) -> bytes:
+    # A parser drops one space after the colon; a line that begins with a space needs a second one.
+    return b"data: %s" % line if line[:1] == b" " else b"data:%s" % line

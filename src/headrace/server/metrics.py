@@ -1,0 +1,109 @@
+"""Prometheus metrics: numbers the server keeps anyway, read when someone asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from headrace.engine.engine import Engine
+from headrace.engine.gates import Gates
+from headrace.engine.memory import MemoryMonitor
+
+_COUNTED = {
+    "appends": "append requests that wrote entries",
+    "appended_events": "events appended",
+    "appended_bytes": "payload bytes appended",
+    "reads": "slices read",
+    "read_bytes": "payload bytes read",
+    "created": "streams created",
+    "deleted": "streams deleted, expired ones included",
+    "expired": "streams that expired",
+    "slow_requests": "requests that worked for longer than a second",
+}
+_NAMES = {"created": "streams_created", "deleted": "streams_deleted", "expired": "streams_expired"}
+
+
+class Metrics:
+    """Renders everything there is to measure, in the format the scraper asks for."""
+
+    def __init__(self, engine: Engine, gates: Gates, monitor: MemoryMonitor) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_ServerNumbers(engine, gates, monitor))
+        ProcessCollector(registry=self._registry)
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """The text, and its content type."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+
+class _ServerNumbers(Collector):
+    def __init__(self, engine: Engine, gates: Gates, monitor: MemoryMonitor) -> None:
+        self._engine = engine
+        self._gates = gates
+        self._monitor = monitor
+        self._started = time.monotonic()
+        self._version = version("headrace")
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._counted()
+        yield from self._writing()
+        yield from self._gated()
+        yield from self._held()
+
+    def _counted(self) -> Iterator[Metric]:
+        counters = self._engine.counters
+        for field, sentence in _COUNTED.items():
+            name = f"headrace_{_NAMES.get(field, field)}"
+            yield CounterMetricFamily(name, sentence.capitalize(), value=getattr(counters, field))
+        responses = CounterMetricFamily("headrace_responses", "Responses by status", labels=["status"])
+        for status, count in sorted(counters.responses.items()):
+            responses.add_metric([str(status)], count)
+        yield responses
+
+    def _writing(self) -> Iterator[Metric]:
+        writer, limits = self._engine.writer, self._engine.config.limits
+        yield CounterMetricFamily("headrace_commits", "Commits on disk", value=writer.commits)
+        yield CounterMetricFamily("headrace_failed_commits", "Commits rolled back", value=writer.failed_commits)
+        yield _gauge("append_queue_requests", "Operations waiting for the writer", writer.queued_requests)
+        yield _gauge("append_queue_bytes", "Bytes waiting for the writer", writer.queued_bytes)
+        yield _gauge("append_queue_limit_requests", "Operations that may wait", limits.queue_requests)
+        yield _gauge("append_queue_limit_bytes", "Bytes that may wait", limits.queue_bytes)
+
+    def _gated(self) -> Iterator[Metric]:
+        limit = GaugeMetricFamily("headrace_gate_limit", "Work admitted at once", labels=["gate", "kind"])
+        active = GaugeMetricFamily("headrace_gate_active", "Work being done", labels=["gate"])
+        queued = GaugeMetricFamily("headrace_gate_queued", "Work waiting its turn", labels=["gate"])
+        for name, gate in vars(self._gates).items():
+            limit.add_metric([name, "configured"], gate.configured_limit)
+            limit.add_metric([name, "current"], gate.current_limit)
+            active.add_metric([name], gate.active)
+            queued.add_metric([name], gate.queued)
+        yield from (limit, active, queued)
+
+    def _held(self) -> Iterator[Metric]:
+        engine, monitor = self._engine, self._monitor
+        build = GaugeMetricFamily("headrace_build_info", "The running version", labels=["version"])
+        build.add_metric([self._version], 1)
+        yield build
+        yield _gauge("uptime_seconds", "Seconds since the start", time.monotonic() - self._started)
+        yield _gauge("watchers", "Readers waiting at a tail", engine.tail.watchers)
+        yield _gauge("cached_streams", "Stream heads in memory", len(engine.log.catalog))
+        yield _gauge("memory_pressure", "1 while the search and index gates are halved", monitor.pressure_active)
+        known = {
+            "memory_rss_bytes": ("Resident memory", monitor.last.rss_bytes),
+            "memory_max_rss_bytes": ("The most there ever was", monitor.max_rss_bytes),
+            "memory_limit_bytes": ("The memory limit", monitor.limit_bytes),
+            "memory_pressure_limit_bytes": ("Where pressure begins", monitor.pressure_limit_bytes),
+        }
+        yield from (_gauge(name, text, value) for name, (text, value) in known.items() if value is not None)
+
+
+def _gauge(name: str, sentence: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"headrace_{name}", sentence, value=value)

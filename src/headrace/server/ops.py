@@ -1,0 +1,117 @@
+"""What operators ask: is it alive, is it ready, how does it fare, what does it serve."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headrace.engine.engine import Engine
+from headrace.engine.gates import Gates
+from headrace.engine.memory import MemoryMonitor
+from headrace.errors import HeadraceError, Unavailable
+from headrace.server import openapi
+from headrace.server.auth import Door
+from headrace.server.exchange import JSON_TYPE
+from headrace.server.metrics import Metrics
+from headrace.server.report import Report
+
+PROBE_TIMEOUT_S = 2.0
+PROBE_LASTS_S = 1.0
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Readiness:
+    """Whether requests should come here: the log is recovered, the server serves, and a write reaches the disk."""
+
+    def __init__(self, engine: Engine, *, timeout_s: float = PROBE_TIMEOUT_S) -> None:
+        self._engine = engine
+        self._timeout_s = timeout_s
+        self._probe: asyncio.Task[None] | None = None
+        self._asked_at = 0.0
+        # Set once requests are taken, and cleared when the server begins to stop.
+        self.serving = False
+
+    async def check(self) -> dict[str, object]:
+        """The lines of the answer; raises Unavailable with every reason while not ready."""
+        writes = await self._writes()
+        # An engine that can be asked has recovered its log.
+        lines = {"recovered": "ok", "serving": "ok" if self.serving else "not serving", "writes": writes}
+        reasons = [f"{name}: {line}" for name, line in lines.items() if line != "ok"]
+        told: dict[str, object] = {**lines, "pipeline": "absent"}
+        if reasons:
+            raise Unavailable("not ready: " + "; ".join(reasons), retry_after=1, reasons=reasons, **told)
+        return {"ready": True, **told}
+
+    async def _writes(self) -> str:
+        """The outcome of the last write; a write that is under way, or a second old, serves everyone who asks."""
+        probe, now = self._probe, time.monotonic()
+        if probe is None or (probe.done() and now >= self._asked_at + PROBE_LASTS_S):
+            self._asked_at = now
+            probe = self._probe = asyncio.create_task(self._engine.probe())
+        await asyncio.wait({probe}, timeout=self._timeout_s)
+        if not probe.done():
+            return f"no write came back within {self._timeout_s:g} s"
+        failure = probe.exception()
+        if failure is None:
+            return "ok"
+        return failure.message if isinstance(failure, HeadraceError) else "a write failed"
+
+
+def routes(
+    engine: Engine, gates: Gates, monitor: MemoryMonitor, door: Door, readiness: Readiness
+) -> list[Route]:
+    """Every route of this file; the probes are open, the numbers need a key where keys are needed."""
+    report, metrics = Report(engine, gates, monitor), Metrics(engine, gates, monitor)
+    document = msgspec.json.encode(openapi.document())
+
+    async def live(_: Request) -> Response:
+        return _json({"ok": True})
+
+    async def ready(_: Request) -> Response:
+        return _json(await readiness.check())
+
+    async def scrape(request: Request) -> Response:
+        _admit(door, request, "read")
+        body, content_type = metrics.render(request.headers.get("accept", ""))
+        return _plain(body, content_type)
+
+    async def details(request: Request) -> Response:
+        _admit(door, request, "admin")
+        return _json(report.details())
+
+    async def memory(request: Request) -> Response:
+        _admit(door, request, "admin")
+        return _json(report.memory())
+
+    async def described(_: Request) -> Response:
+        return _plain(document, JSON_TYPE)
+
+    endpoints: dict[str, Endpoint] = {
+        "/health": live,
+        "/health/live": live,
+        "/health/ready": ready,
+        "/metrics": scrape,
+        "/openapi.json": described,
+        "/v1/server/_details": details,
+        "/v1/server/_mem": memory,
+    }
+    return [Route(path, endpoint, methods=["GET"]) for path, endpoint in endpoints.items()]
+
+
+def _admit(door: Door, request: Request, scope: str) -> None:
+    door.admit(dict(request.scope["headers"])).require(scope)
+
+
+def _json(content: object) -> Response:
+    return _plain(msgspec.json.encode(content), JSON_TYPE)
+
+
+def _plain(body: bytes, content_type: str) -> Response:
+    return Response(body, headers={"content-type": content_type, "cache-control": "no-store"})

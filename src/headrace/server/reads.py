@@ -1,0 +1,164 @@
+"""Reading a stream: catch-up slices, and the start of the live modes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import quote
+
+from headrace.engine.engine import Engine
+from headrace.engine.read import Slice
+from headrace.engine.split import entries_of
+from headrace.engine.stream import Head, Stream
+from headrace.errors import BadRequest
+from headrace.format import offset as offsets
+from headrace.server import values
+from headrace.server.auth import LOCAL
+from headrace.server.encoding import Encoder, accepted
+from headrace.server.exchange import Headers, Reply, Request
+from headrace.server.live import Events, LongPoll, Subscriber
+from headrace.types import parse_timestamp_us, rfc3339
+
+CATCH_UP, LONG_POLL, SSE = "", "long-poll", "sse"
+_LIVE = {"": CATCH_UP, "false": CATCH_UP, "0": CATCH_UP, "true": LONG_POLL, "1": LONG_POLL, "long-poll": LONG_POLL}
+_LIVE["sse"] = SSE
+_FOREVER = "immutable, max-age=31536000"
+
+
+class Question(NamedTuple):
+    """What a GET asks of a stream."""
+
+    stream: Stream
+    position: int
+    key: str | None
+    format: str
+    is_now: bool
+    is_real: bool  # a minted offset was given, so that the start of the slice can never mean anything else
+
+
+class Reads:
+    """Answers GET on ``/v1/stream/{name}``."""
+
+    def __init__(self, engine: Engine, encoder: Encoder) -> None:
+        self.engine = engine
+        self.encoder = encoder
+        self.events = Events(self)
+        self._log = engine.log
+        self._config = engine.config.server
+        self._budget = engine.config.limits.read_bytes
+
+    def get(self, request: Request) -> None:
+        """Read once, or stay at the tail."""
+        stream = self._log.find(request.target.name)
+        request.principal.require("read", stream.name)
+        if stream.ttl_s is not None:
+            self._log.catalog.touch(stream)
+        live = _mode(request.query)
+        question = self._question(stream, request, live)
+        if live == SSE:
+            Subscriber(self, question, request, self._config).start()
+        elif live == LONG_POLL:
+            LongPoll(self, question, request, self._config).start()
+        else:
+            self._catch_up(question, request)
+
+    def find(self, question: Question, position: int, head: Head) -> Slice:
+        """The entries from a position on that fit one answer."""
+        return self._log.read(question.stream, head, position, budget=self._budget, key=question.key)
+
+    @staticmethod
+    def render(question: Question, parts: list[bytes]) -> bytes:
+        """Payload parts as one body."""
+        if question.format == "json":
+            return b"[" + b",".join(parts) + b"]"
+        if question.stream.is_json:
+            return b"".join(b"".join(entries_of(part)) for part in parts)
+        return b"".join(parts)
+
+    def _catch_up(self, question: Question, request: Request) -> None:
+        head = question.stream.head
+        found = Slice([], head.next_seq) if question.is_now else self.find(question, question.position, head)
+        headers = self.headers(question, head, found.position)
+        if question.is_now:
+            headers["cache-control"] = "no-store"
+        else:
+            frozen = question.is_real and (found.position < head.next_seq or head.closed)
+            scope = "" if request.principal is LOCAL else "private, "
+            headers["cache-control"] = scope + (_FOREVER if frozen else "no-cache")
+            headers["etag"] = etag(question, found.position, head)
+            if matches(request.headers.get(b"if-none-match"), headers["etag"]):
+                del headers["content-type"]
+                request.exchange.reply(Reply(304, headers))
+                return
+        reply = Reply(200, headers, self.render(question, found.parts))
+        self.encoder.send(request, reply, accepted(request.headers))
+
+    def headers(self, question: Question, head: Head, position: int) -> Headers:
+        """The headers that say where a slice ends and where the stream does."""
+        stream = question.stream
+        headers = {
+            "content-type": stream.content_type,
+            "stream-next-offset": stream.offset_at(position),
+            "stream-end-offset": stream.offset_at(head.next_seq),
+        }
+        if position >= head.next_seq:
+            headers["stream-up-to-date"] = "true"
+            if head.closed:
+                headers["stream-closed"] = "true"
+        if stream.deadline_us is not None:
+            headers["stream-expires-at"] = rfc3339(stream.deadline_us)
+        return headers
+
+    def _question(self, stream: Stream, request: Request, live: str) -> Question:
+        query, head = request.query, stream.head
+        key = request.target.key if request.target.key is not None else query.get("key")
+        if "filter" in query:
+            raise BadRequest("this stream has no search fields to filter by", field="filter")
+        given = query.get("offset")
+        is_now = given == "now"
+        is_real = False
+        if is_now:
+            position = head.next_seq
+        elif given is not None:
+            place = values.offset(given)
+            position, is_real = stream.locate(place), place.position > 0
+        elif "since" in query:
+            position = self._log.seek(stream, parse_timestamp_us(query["since"], "since"))
+        elif live:
+            raise BadRequest("a live read needs an offset", field="offset")
+        else:
+            position = head.first_seq
+        return Question(stream, position, key or None, _format(stream, query), is_now, is_real)
+
+
+def _mode(query: dict[str, str]) -> str:
+    mode = _LIVE.get(query.get("live", ""))
+    if mode is None:
+        raise BadRequest(f"live: {query['live']!r} is none of false, true, long-poll, sse", field="live")
+    return mode
+
+
+def _format(stream: Stream, query: dict[str, str]) -> str:
+    wanted = query.get("format", "json" if stream.is_json else "raw")
+    if wanted not in ("json", "raw"):
+        raise BadRequest(f"format: {wanted!r} is neither raw nor json", field="format")
+    if wanted == "json" and not stream.is_json:
+        raise BadRequest(f"format=json needs a JSON stream; this one holds {stream.content_type}", field="format")
+    return wanted
+
+
+def etag(question: Question, position: int, head: Head) -> str:
+    """A weak tag that changes with data, with closing, and with another life of the name."""
+    stream = question.stream
+    start = stream.offset_at(question.position) if question.is_real else offsets.START
+    closed = ":c" if head.closed and position >= head.next_seq else ""
+    key = quote(question.key or "", safe="")
+    at = f"{start}:{stream.offset_at(position)}"
+    return f'W/"slice:{at}:key={key}:fmt={question.format}:filter=:life={stream.id}.{question.position}{closed}"'
+
+
+def matches(if_none_match: bytes | None, tag: str) -> bool:
+    """Whether the caller already has what this tag names."""
+    if if_none_match is None:
+        return False
+    candidates = [part.strip() for part in if_none_match.decode("latin-1").split(",")]
+    return "*" in candidates or tag.removeprefix("W/") in (part.removeprefix("W/") for part in candidates)

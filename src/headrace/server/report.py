@@ -1,0 +1,301 @@
+"""What ``/v1/server/_details`` and ``/v1/server/_mem`` say: settings as they are, and the process as it is.
+
+Both keep the fields that tools know. A field is null where this server has no such thing, or cannot know it; a
+zero is a zero that was counted.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from headrace.engine import tuning
+from headrace.engine.engine import Engine
+from headrace.engine.gates import Gate, Gates
+from headrace.engine.memory import HighWater, MemoryMonitor
+from headrace.engine.stream import Stream
+from headrace.storage import database
+from headrace.storage.keys import sqlite_memory
+from headrace.types import rfc3339
+
+Document = dict[str, Any]
+
+TOP = 5
+# The newest streams in memory; looking at more of them would hold up the loop.
+_LOOKED_AT = 20_000
+_BYTE_GROUPS = (
+    "heap_estimates", "mapped_files", "disk_caches", "configured_budgets", "pipeline_buffers", "sqlite_runtime",
+)  # fmt: skip
+
+
+class Report:
+    """Writes both documents; hangs itself on the monitor, so that high-water marks see every sample."""
+
+    def __init__(self, engine: Engine, gates: Gates, monitor: MemoryMonitor) -> None:
+        self._engine = engine
+        self._config = engine.config
+        self._gates = gates
+        self._monitor = monitor
+        self._database = Path(engine.config.storage.data_dir) / "headrace.db"
+        self._high_water = HighWater(engine.clock)
+        monitor.on_sample.append(self._note)
+        self._note()
+
+    def details(self) -> Document:
+        """The node: its settings, and how full it is."""
+        return {"auto_tune": self._auto_tune(), "configured_limits": self._limits(), "runtime": self._runtime()}
+
+    def memory(self) -> Document:
+        """The memory of the process, for a quick look."""
+        self._monitor.sample()
+        subsystems = self._subsystems()
+        return {
+            "ts": rfc3339(self._engine.clock.now_us()),
+            "process": self._process(),
+            "process_breakdown": self._breakdown(),
+            "sqlite": _sqlite(),
+            "gc": _GC,
+            "high_water": self._high_water.marks(),
+            "counters": {f"headrace.mem.leak_candidate.{name}": n for name, n in subsystems["counts"].items()},
+            "runtime_counts": subsystems["counts"],
+            "runtime_bytes": {group: subsystems[group] for group in _BYTE_GROUPS},
+            "runtime_totals": _totals(subsystems),
+            "top_streams": self._top_streams(),
+        }
+
+    def _auto_tune(self) -> Document:
+        memory, limit = self._config.memory, self._monitor.limit_bytes
+        limit_mb = limit // 2**20 if memory.auto_tune and limit is not None else None
+        return {
+            "enabled": memory.auto_tune,
+            "requested_memory_mb": memory.limit_mb or None if memory.auto_tune else None,
+            "preset_mb": None if limit_mb is None else tuning.preset_mb(limit_mb),
+            "effective_memory_limit_mb": limit_mb,
+        }
+
+    def _limits(self) -> Document:
+        server, storage, limits = self._config.server, self._config.storage, self._config.limits
+        return {
+            "caches": {
+                "sqlite_cache_bytes": storage.cache_bytes,
+                "worker_sqlite_cache_bytes": storage.cache_bytes // 4,
+                **_absent("index_run_memory_cache_bytes index_run_disk_cache_bytes lexicon_index_cache_bytes"),
+                **_absent("segment_cache_bytes companion_toc_cache_bytes companion_section_cache_bytes"),
+                **_absent("companion_file_cache_bytes"),
+            },
+            "concurrency": {
+                "ingest": 1,
+                "read": self._gates.read.configured_limit,
+                "search": self._gates.search.configured_limit,
+                "async_index": self._gates.index.configured_limit,
+                **_absent("upload index_build index_compact"),
+            },
+            "ingest": {
+                "max_batch_requests": limits.batch_requests,
+                "max_batch_bytes": limits.batch_bytes,
+                "max_queue_requests": limits.queue_requests,
+                "max_queue_bytes": limits.queue_bytes,
+                "busy_timeout_ms": database._BUSY_TIMEOUT_MS,
+                "local_backlog_max_bytes": storage.max_database_bytes,
+            },
+            "search": _absent(
+                "companion_batch_segments companion_yield_blocks wal_overlay_quiet_period_ms wal_overlay_max_bytes"
+            ),
+            "segmenting": _absent("segment_max_bytes segment_target_rows segmenter_workers"),
+            "timeouts": {
+                "append_request_timeout_ms": round(server.append_timeout_s * 1000),
+                "resolver_timeout_ms": round(server.resolver_timeout_s * 1000),
+                **_absent("search_request_timeout_ms object_store_timeout_ms"),
+            },
+            "memory": {"pressure_limit_bytes": self._monitor.pressure_limit_bytes},
+        }
+
+    def _runtime(self) -> Document:
+        writer, limits = self._engine.writer, self._config.limits
+        full = writer.queued_requests >= limits.queue_requests or writer.queued_bytes >= limits.queue_bytes
+        most, held = self._config.storage.max_database_bytes, _size(self._database)
+        return {
+            "memory": self._memory_now(),
+            "ingest_queue": {"requests": writer.queued_requests, "bytes": writer.queued_bytes, "full": full},
+            "local_backpressure": {
+                "enabled": most > 0,
+                "current_bytes": held,
+                "max_bytes": most,
+                "over_limit": 0 < most <= held,
+            },
+            "uploads": {"pending_segments": 0},
+            "concurrency": self._concurrency(),
+            "top_streams": self._top_streams(),
+        }
+
+    def _memory_now(self) -> Document:
+        monitor = self._monitor
+        monitor.sample()
+        subsystems = self._subsystems()
+        return {
+            "pressure_active": monitor.pressure_active,
+            "pressure_limit_bytes": monitor.pressure_limit_bytes,
+            "last_rss_bytes": monitor.last.rss_bytes,
+            "max_rss_bytes": monitor.max_rss_bytes,
+            "process": self._process(),
+            "process_breakdown": self._breakdown(),
+            "sqlite": _sqlite(),
+            "gc": _GC,
+            "subsystems": subsystems,
+            "totals": _totals(subsystems),
+            "high_water": self._high_water.marks(),
+        }
+
+    def _concurrency(self) -> Document:
+        # One writer commits for everyone; those in its commit count as queued until they are answered.
+        queued = self._engine.writer.queued_requests
+        return {
+            "ingest": {"configured_limit": 1, "current_limit": 1, "active": int(queued > 0), "queued": queued},
+            "read": _gate(self._gates.read),
+            "search": _gate(self._gates.search),
+            "async_index": _gate(self._gates.index),
+        }
+
+    def _process(self) -> Document:
+        heap = _absent("heap_total_bytes heap_used_bytes external_bytes array_buffers_bytes")
+        return {"rss_bytes": self._monitor.last.rss_bytes, **heap}
+
+    def _breakdown(self) -> Document:
+        seen = self._monitor.last
+        mapped, sqlite = self._mapped_bytes(), sqlite_memory()["memory_used_bytes"]
+        return {
+            "source": "process_memory_usage_only" if seen.rss_bytes is None else "linux_proc_status",
+            "rss_anon_bytes": seen.rss_anon_bytes,
+            "rss_file_bytes": seen.rss_file_bytes,
+            "rss_shmem_bytes": seen.rss_shmem_bytes,
+            **_absent("js_managed_bytes js_external_non_array_buffers_bytes"),
+            "mapped_file_bytes": mapped,
+            "sqlite_runtime_bytes": sqlite,
+            "unattributed_anon_bytes": _rest(seen.rss_anon_bytes, sqlite),
+            "unattributed_rss_bytes": _rest(seen.rss_bytes, sqlite + mapped),
+        }
+
+    def _subsystems(self) -> Document:
+        engine = self._engine
+        streams, watchers = len(engine.log.catalog), engine.tail.watchers
+        return {
+            "heap_estimates": {
+                "append_queue": engine.writer.queued_bytes,
+                "cached_streams": streams * tuning.STREAM_BYTES,
+                "watchers": watchers * tuning.WAITER_BYTES,
+            },
+            "mapped_files": {"sqlite_wal_index": self._mapped_bytes()},
+            "disk_caches": {},
+            "configured_budgets": tuning.expected_parts(self._config),
+            "pipeline_buffers": {},
+            "sqlite_runtime": {"memory_used": sqlite_memory()["memory_used_bytes"]},
+            "counts": {
+                "append_queue_requests": engine.writer.queued_requests,
+                "cached_streams": streams,
+                "touched_streams": len(engine.log.catalog.touched),
+                "watchers": watchers,
+                "sqlite_connections": sqlite_memory()["open_connections"],
+            },
+        }
+
+    def _mapped_bytes(self) -> int:
+        return _size(self._database.with_name(self._database.name + "-shm"))
+
+    def _note(self) -> None:
+        subsystems = self._subsystems()
+        self._high_water.note(
+            {
+                "process": self._process(),
+                "process_breakdown": self._breakdown(),
+                "sqlite": _sqlite(),
+                "runtime_bytes": {group: subsystems[group] for group in _BYTE_GROUPS},
+                "runtime_totals": _totals(subsystems),
+            }
+        )
+
+    def _in_memory(self) -> Iterator[Stream]:
+        return islice(reversed(self._engine.log.catalog._cache.values()), _LOOKED_AT)
+
+    def _top_streams(self) -> Document:
+        """The largest among the streams in memory; a fork shares its source's bytes and is no contributor."""
+        streams = list(self._in_memory())
+        largest = _largest([stream for stream in streams if not stream.lineage], _retained)
+        return {
+            "local_storage_bytes": [
+                {
+                    "stream": s.name,
+                    "bytes": n,
+                    "wal_retained_bytes": n,
+                    "segment_cache_bytes": 0,
+                    "index_cache_bytes": 0,
+                }
+                for s, n in largest
+            ],
+            # Nothing has been uploaded yet, so all that is retained is pending.
+            "pending_wal_bytes": [
+                {"stream": s.name, "pending_wal_bytes": n, "pending_rows": s.head.next_seq - s.head.first_seq}
+                for s, n in largest
+            ],
+            "touch_journal_filter_bytes": [],
+            "notifier_waiters": [
+                {"stream": s.name, "waiters": n, "details_waiters": 0, "total_waiters": n}
+                for s, n in _largest(streams, lambda s: len(s.watchers or ()))
+            ],
+        }
+
+
+_GC = {
+    "forced_gc_count": 0,
+    "forced_gc_reclaimed_bytes_total": 0,
+    "last_forced_gc_at_ms": None,
+    "last_forced_gc_before_bytes": None,
+    "last_forced_gc_after_bytes": None,
+    "last_forced_gc_reclaimed_bytes": None,
+    "heap_snapshots_written": 0,
+    "last_heap_snapshot_at_ms": None,
+}
+
+
+def _absent(names: str) -> dict[str, None]:
+    return dict.fromkeys(names.split())
+
+
+def _sqlite() -> Document:
+    return {"available": True, "source": "sqlite3_status64", **sqlite_memory(), "prepared_statements": None}
+
+
+def _gate(gate: Gate) -> Document:
+    return {
+        "configured_limit": gate.configured_limit,
+        "current_limit": gate.current_limit,
+        "active": gate.active,
+        "queued": gate.queued,
+    }
+
+
+def _totals(subsystems: Document) -> dict[str, int]:
+    names = [group.removesuffix("s") for group in _BYTE_GROUPS]
+    return {f"{name}_bytes": sum(subsystems[group].values()) for name, group in zip(names, _BYTE_GROUPS, strict=True)}
+
+
+def _largest(streams: list[Stream], measure: Callable[[Stream], int]) -> list[tuple[Stream, int]]:
+    measured = ((stream, measure(stream)) for stream in streams)
+    return heapq.nlargest(TOP, (pair for pair in measured if pair[1]), key=lambda pair: pair[1])
+
+
+def _retained(stream: Stream) -> int:
+    return stream.head.bytes - stream.head.first_bytes
+
+
+def _rest(whole: int | None, known: int) -> int | None:
+    return None if whole is None else max(0, whole - known)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

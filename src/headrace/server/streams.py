@@ -1,0 +1,218 @@
+"""The stream resource: create, append, describe, delete. Reads live next door."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+
+import msgspec
+
+from headrace.engine.append import Append
+from headrace.engine.engine import Engine
+from headrace.engine.lifecycle import Create, Delete, SetRetention
+from headrace.engine.split import split_json
+from headrace.engine.stream import Stream
+from headrace.errors import AppendTimedOut, BadRequest, Conflict, HeadraceError, StreamClosed, TimedOut
+from headrace.server import creation, target, values
+from headrace.server.exchange import Headers, Reply, Request
+from headrace.types import media_type, rfc3339
+
+_media_type = lru_cache(maxsize=256)(media_type)
+
+APPEND_TIMEOUT = "append timed out; append outcome is unknown, check Stream-Next-Offset before retrying"
+
+
+class Streams:
+    """Answers requests on ``/v1/stream/{name}``."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._log = engine.log
+        self._limits = engine.config.limits
+
+    def append(self, request: Request) -> None:
+        """POST: entries, a closing mark, or both."""
+        log, headers = self._log, request.headers
+        stream = log.find(request.target.name)
+        request.principal.require("write", stream.name)
+        close = values.closes(headers)
+        body, count = self._entries(stream, request, close)
+        key = values.text(headers, b"stream-key") if b"stream-key" in headers else None
+        append = Append(stream, body, count, partial(self._appended, request), key=key or None, close=close)
+        if b"producer-id" in headers or b"producer-epoch" in headers or b"producer-seq" in headers:
+            append.producer = values.producer(headers)
+        if b"stream-seq" in headers:
+            append.stream_seq = values.stream_seq(headers)
+        if b"stream-timestamp" in headers:
+            append.timestamp_us = values.timestamp_us(headers, b"stream-timestamp")
+        if b"if-match" in headers:
+            append.if_match = self._if_match(stream, headers)
+        if stream.ttl_s is not None:
+            log.catalog.touch(stream)
+        log.append(append)
+
+    def _entries(self, stream: Stream, request: Request, close: bool) -> tuple[bytes, int]:
+        body = request.body
+        if not body:
+            if close:
+                return b"", 0
+            raise BadRequest("the body is empty", field="body")
+        given = request.headers.get(b"content-type")
+        if given is None:
+            raise BadRequest("Content-Type is missing", field="Content-Type")
+        if _media_type(given.decode("latin-1")) != stream.media_type:
+            self._refuse_type(stream, given.decode("latin-1"))
+        if not stream.is_json:
+            return body, 1
+        body, count = split_json(body)
+        if not count:
+            raise BadRequest("the array is empty: there is nothing to append", field="body")
+        return body, count
+
+    def _refuse_type(self, stream: Stream, given: str) -> None:
+        if stream.head.closed:
+            raise StreamClosed("the stream is closed", next_offset=stream.tail_offset())
+        raise Conflict(
+            f"the stream holds {stream.content_type}, not {given}",
+            field="Content-Type",
+            content_type=stream.content_type,
+        )
+
+    def _if_match(self, stream: Stream, headers: dict[bytes, bytes]) -> int | None:
+        """The position an append must find the tail at; -1 never matches."""
+        wanted = (values.text(headers, b"if-match") or "").strip().strip('"')
+        if wanted == "*":
+            return None
+        place = values.offset(wanted, "If-Match")
+        if not place.position:
+            return 0
+        try:
+            position = stream.locate(place)
+        except HeadraceError:
+            return -1
+        return position if position == place.position else -1
+
+    def _appended(self, request: Request, append: Append) -> None:
+        if append.settled:
+            self._log.settled(append)
+            if append.expired:
+                return
+        elif append.expired:
+            request.exchange.reply(Reply.failure(AppendTimedOut(APPEND_TIMEOUT)))
+            return
+        if append.error is not None:
+            request.exchange.reply(Reply.failure(append.error))
+            return
+        headers = {"stream-next-offset": append.stream.offset_at(append.position)}
+        status = 204
+        if append.close:
+            headers["stream-closed"] = "true"
+        if append.producer is not None:
+            headers["producer-epoch"] = str(append.producer[1])
+            headers["producer-seq"] = str(append.producer_last)
+            if append.count and not append.duplicate:
+                status = 200
+        request.exchange.reply(Reply(status, headers))
+
+    def put(self, request: Request) -> None:
+        """PUT: a new stream, or the confirmation that it exists as described."""
+        name = request.target.name
+        request.principal.require("write", name)
+        target.check_name(name, self._limits.name_bytes)
+        wish = creation.read(self._log, request)
+        existing = self._log.catalog.find(name)
+        if existing is not None and not self._log.catalog.expired(existing):
+            request.exchange.reply(creation.confirm(existing, wish, request))
+            return
+        row, body, count = creation.row(wish, name, self._engine.clock.now_us())
+        self._log.create(
+            row,
+            partial(self._created, request),
+            body=body,
+            count=count,
+            key=wish.key,
+            fork=wish.fork,
+            replaces=existing,
+        )
+
+    def _created(self, request: Request, create: Create) -> None:
+        if create.settled and create.expired:
+            return
+        if create.expired:
+            failure: HeadraceError = (
+                AppendTimedOut(APPEND_TIMEOUT) if create.row.next_seq else TimedOut("request timed out")
+            )
+            request.exchange.reply(Reply.failure(failure))
+        elif create.error is not None:
+            request.exchange.reply(Reply.failure(create.error))
+        elif create.exists:
+            self.put(request)  # someone else was quicker
+        else:
+            stream = self._log.find(request.target.name)
+            headers = creation.headers(stream)
+            headers["location"] = creation.location(request)
+            request.exchange.reply(Reply(201, headers))
+
+    def head(self, request: Request) -> None:
+        """HEAD: where the stream stands; not an access."""
+        stream = self._log.find(request.target.name)
+        request.principal.require("read", stream.name)
+        headers = describe(stream)
+        headers["cache-control"] = "no-store"
+        request.exchange.reply(Reply(200, headers))
+
+    def delete(self, request: Request) -> None:
+        """DELETE: the end of a stream; once more on a deleted one is fine."""
+        name = request.target.name
+        request.principal.require("write", name)
+        if self._log.catalog.find(name) is None and self._log.catalog.is_tombstone(name):
+            request.exchange.reply(Reply(204))
+            return
+        self._log.delete(self._log.find(name), partial(self._deleted, request))
+
+    def _deleted(self, request: Request, delete: Delete | SetRetention) -> None:
+        if delete.settled and delete.expired:
+            return
+        if delete.expired:
+            request.exchange.reply(Reply.failure(TimedOut("request timed out")))
+        elif delete.error is not None:
+            request.exchange.reply(Reply.failure(delete.error))
+        else:
+            request.exchange.reply(Reply(204))
+
+    def retention(self, request: Request) -> None:
+        """POST ``_retention``: how long and how much the stream keeps."""
+        stream = self._log.find(request.target.name)
+        request.principal.require("write", stream.name)
+        age_us, size = read_retention(request.body)
+        self._log.set_retention(stream, partial(self._deleted, request), age_us=age_us, size=size)
+
+
+def read_retention(body: bytes) -> tuple[int | None, int | None]:
+    """``{"age": "24h" | null, "bytes": n | null}``; what is left out is no limit."""
+    try:
+        rule = msgspec.json.decode(body, type=RetentionRule)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
+        raise BadRequest(f"the body is not a retention rule: {reason}", field="body") from reason
+    if rule.bytes is not None and not 0 <= rule.bytes < 2**63:
+        raise BadRequest("bytes is not a whole number", field="bytes")
+    return None if rule.age is None else values.retention_age_us(rule.age, "age"), rule.bytes
+
+
+class RetentionRule(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of ``_retention``."""
+
+    age: str | None = None
+    bytes: int | None = None
+
+
+def describe(stream: Stream) -> Headers:
+    """The headers that say where a stream stands."""
+    offset = stream.tail_offset()
+    headers = {"content-type": stream.content_type, "stream-next-offset": offset, "stream-end-offset": offset}
+    if stream.head.closed:
+        headers["stream-closed"] = "true"
+    if stream.ttl_s is not None:
+        headers["stream-ttl"] = str(stream.ttl_s)
+    if stream.deadline_us is not None:
+        headers["stream-expires-at"] = rfc3339(stream.deadline_us)
+    return headers

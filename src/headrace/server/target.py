@@ -1,0 +1,73 @@
+"""Addresses: from the raw path of a request to a stream's name and the resource asked of it."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import quote, unquote_to_bytes
+
+from headrace.errors import BadRequest
+
+PREFIX = b"/v1/stream/"
+# Reserved last segments, the ones this version does not serve yet included, so that no stream takes their name.
+RESOURCES = (
+    "_aggregate", "_details", "_index_status", "_otlp/v1/traces", "_profile", "_retention", "_routing_keys", "_schema",
+    "_search", "touch/meta", "touch/templates/activate", "touch/wait",
+)  # fmt: skip
+_RESERVED_WORDS = frozenset(word for resource in RESOURCES for word in (resource, resource.rpartition("/")[2])) - {
+    "meta", "wait", "activate", "traces",
+} | {"pk"}  # fmt: skip
+_KEY = re.compile(rb"(.+?)/pk/([^/]*)")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Target(NamedTuple):
+    """A stream's name, the resource of it ("" is the stream itself), and the key of ``pk/{key}``."""
+
+    name: str
+    resource: str
+    key: str | None
+
+
+def parse(raw_path: bytes) -> Target:
+    """Read a raw path that starts with the prefix; the rightmost reserved suffix is the resource."""
+    rest = raw_path[len(PREFIX) :].rstrip(b"/")
+    keyed = _KEY.fullmatch(rest)
+    if keyed is not None:
+        return Target(_text(keyed[1]), "", _text(keyed[2]))
+    for resource in RESOURCES:
+        suffix = b"/" + resource.encode()
+        if rest.endswith(suffix):
+            return Target(_text(rest[: -len(suffix)]), resource, None)
+    return Target(_text(rest), "", None)
+
+
+def address(name: str) -> str:
+    """The path of a stream."""
+    return PREFIX.decode() + quote(name, safe="/~!$&'()*+,;=:@")
+
+
+def check_name(name: str, limit: int) -> None:
+    """Refuse what cannot be the name of a new stream."""
+    if not name:
+        raise BadRequest("missing stream name", field="name")
+    if len(name.encode()) > limit:
+        raise BadRequest(f"a stream name has at most {limit} bytes", field="name")
+    if _CONTROL.search(name):
+        raise BadRequest("a stream name has no control characters", field="name")
+    segments = name.split("/")
+    if any(segment in ("", ".", "..") for segment in segments):
+        raise BadRequest("a stream name has no empty, '.' or '..' segments", field="name")
+    if segments[-1] in _RESERVED_WORDS or "pk" in segments:
+        raise BadRequest(f"{segments[-1]!r} is reserved and cannot end a stream name", field="name")
+    if segments[0].startswith("__"):
+        raise BadRequest("names that begin with '__' are reserved", field="name")
+
+
+def _text(raw: bytes) -> str:
+    if re.search(rb"%(?![0-9A-Fa-f]{2})", raw):
+        raise BadRequest("the path has a malformed percent escape", field="path")
+    try:
+        return unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError as reason:
+        raise BadRequest("the path is not UTF-8", field="path") from reason

@@ -1,0 +1,85 @@
+"""Opening the SQLite database: pragmas that make a commit durable, and migrations that run once."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import apsw
+
+from headrace.errors import HeadraceError, Unavailable
+
+Connection = apsw.Connection
+SQLiteError = apsw.Error
+
+_BUSY_TIMEOUT_MS = 5_000
+
+
+class NewerDatabase(HeadraceError):
+    """The database was written by a newer Headrace."""
+
+    code = "newer_database"
+
+
+def connect(
+    path: Path,
+    *,
+    cache_bytes: int,
+    readonly: bool = False,
+    checkpoint_pages: int = 0,
+    max_bytes: int = 0,
+    vfs: str | None = None,
+) -> Connection:
+    """A connection whose commits are on disk when they return."""
+    flags = apsw.SQLITE_OPEN_READWRITE | (0 if readonly else apsw.SQLITE_OPEN_CREATE)
+    connection = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=200)
+    connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
+    connection.pragma("cache_size", -max(1, cache_bytes // 1024))
+    if readonly:
+        connection.pragma("query_only", True)
+        return connection
+    connection.pragma("journal_mode", "wal")
+    connection.pragma("synchronous", "FULL")
+    connection.pragma("foreign_keys", False)
+    if checkpoint_pages:
+        connection.pragma("wal_autocheckpoint", checkpoint_pages)
+    if max_bytes:
+        connection.pragma("max_page_count", max(1, max_bytes // int(connection.pragma("page_size"))))
+    return connection
+
+
+def migrate(connection: Connection) -> int:
+    """Bring the schema to the newest version, one transaction per step; refuse a newer database."""
+    steps = migrations()
+    version = int(connection.pragma("user_version"))
+    if version > len(steps):
+        raise NewerDatabase(
+            f"the database has schema version {version}, this Headrace knows {len(steps)}: install a newer one",
+            found=version,
+            known=len(steps),
+        )
+    for number, text in enumerate(steps[version:], start=version + 1):
+        with connection:
+            connection.execute(text)
+            connection.pragma("user_version", number)
+    return len(steps)
+
+
+def migrations() -> list[str]:
+    """The texts of all migrations in order; their numbers have no gaps."""
+    files = sorted(
+        entry.name
+        for entry in resources.files("headrace.storage.migrations").iterdir()
+        if entry.name.endswith(".sql")
+    )
+    for number, name in enumerate(files, start=1):
+        if not name.startswith(f"{number:04}_"):
+            raise RuntimeError(f"migration {name} should be number {number:04}")
+    return [resources.files("headrace.storage.migrations").joinpath(name).read_text() for name in files]
+
+
+def unavailable(reason: SQLiteError) -> Unavailable:
+    """What a caller is told when SQLite could not write."""
+    if isinstance(reason, apsw.FullError):
+        return Unavailable("the disk is full; nothing was written", reason="disk_full")
+    return Unavailable(f"the log could not be written: {reason}", reason="storage")

@@ -1,0 +1,184 @@
+"""API keys: who may call, kept hashed in a small SQLite file of their own.
+
+The command line writes the file while a server reads it. ``generation`` tells the server when to look again. A
+secret has 256 random bits, so one SHA-256 is enough to store it by.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+
+from headrace.errors import BadRequest, NotFound
+from headrace.storage import database
+from headrace.storage.database import NewerDatabase, SQLiteError
+from headrace.types import Clock, SystemClock
+
+SCOPES = ("read", "write", "admin")
+MAX_TEXT = 128
+MAX_PREFIX = 512
+
+_SCHEMA_VERSION = 1
+_CACHE_BYTES = 256 * 1024
+_LOOK_EVERY_S = 1.0
+_NO_HASH = bytes(32)
+_CREATE = """
+CREATE TABLE IF NOT EXISTS keys (
+    id         TEXT PRIMARY KEY,
+    name       TEXT NOT NULL,
+    user_id    TEXT NOT NULL,
+    scopes     TEXT NOT NULL,   -- words with spaces between
+    prefix     TEXT NOT NULL,   -- the only stream names it opens begin so
+    created_us INTEGER NOT NULL,
+    revoked_us INTEGER,
+    hash       BLOB NOT NULL    -- SHA-256 of the secret
+) STRICT, WITHOUT ROWID"""
+
+
+class Key(msgspec.Struct, frozen=True):
+    """What is known about a key; the secret is not."""
+
+    id: str
+    name: str
+    user_id: str
+    scopes: tuple[str, ...]
+    prefix: str
+    created_us: int
+    revoked_us: int | None = None
+
+
+class KeyStore:
+    """The keys of one data directory, shared by every process that opens it."""
+
+    def __init__(self, path: Path, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        path.touch(mode=0o600)
+        self._connection = database.connect(path, cache_bytes=_CACHE_BYTES)
+        self._migrate()
+        self._data_version = int(self._connection.pragma("data_version"))
+        self._generation = 0
+        self._look_at = 0.0
+
+    def create(self, *, user_id: str, scopes: Collection[str], prefix: str = "", name: str = "") -> tuple[Key, str]:
+        """Make a key; the token is shown this once and cannot be had again."""
+        _check_text("user_id", user_id, MAX_TEXT, least=1)
+        _check_text("name", name, MAX_TEXT)
+        _check_text("prefix", prefix, MAX_PREFIX)
+        key = Key(secrets.token_hex(6), name, user_id, _ordered(scopes), prefix, self._clock.now_us())
+        secret = secrets.token_urlsafe(32)
+        row = (key.id, name, user_id, " ".join(key.scopes), prefix, key.created_us, None, _hash(secret))
+        self._write("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        return key, f"hr_{key.id}_{secret}"
+
+    def list(self) -> Sequence[Key]:
+        """Every key, revoked ones too, oldest first."""
+        return [key for key, _ in self._rows("ORDER BY created_us, id")]
+
+    def revoke(self, key_id: str) -> Key:
+        """End a key; doing it again changes nothing."""
+        self._write("UPDATE keys SET revoked_us = ifnull(revoked_us, ?) WHERE id = ?", (self._clock.now_us(), key_id))
+        for key, _ in self._rows("WHERE id = ?", key_id):
+            return key
+        raise NotFound("there is no such key", key=key_id)
+
+    def verify(self, token: str) -> Key | None:
+        """The key this token proves, unless it is unknown, wrong or revoked."""
+        kind, _, rest = token.partition("_")
+        key_id, _, secret = rest.partition("_")
+        if kind != "hr" or not token.isascii():
+            return None
+        key, stored = next(self._rows("WHERE id = ?", key_id), (None, _NO_HASH))
+        matches = hmac.compare_digest(_hash(secret), stored)
+        return key if key is not None and matches and key.revoked_us is None else None
+
+    def count(self) -> int:
+        """How many keys open a door."""
+        return sum(key.revoked_us is None for key, _ in self._rows(""))
+
+    def generation(self) -> int:
+        """A number that grows when keys change; other processes are looked at once a second at most."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_EVERY_S
+            version = int(self._connection.pragma("data_version"))
+            if version != self._data_version:
+                self._data_version = version
+                self._generation += 1
+        return self._generation
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def _migrate(self) -> None:
+        found = int(self._connection.pragma("user_version"))
+        if found > _SCHEMA_VERSION:
+            message = f"the keys have schema version {found}, this Headrace knows {_SCHEMA_VERSION}"
+            raise NewerDatabase(f"{message}: install a newer one", found=found, known=_SCHEMA_VERSION)
+        if found < _SCHEMA_VERSION:
+            # Another process may be doing the same: take the lock first, and find the work done.
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute(_CREATE)
+            self._connection.pragma("user_version", _SCHEMA_VERSION)
+            self._connection.execute("COMMIT")
+
+    def _write(self, sql: str, values: tuple[object, ...]) -> None:
+        try:
+            self._connection.execute(sql, values)
+        except SQLiteError as reason:
+            raise database.unavailable(reason) from reason
+        self._generation += 1
+
+    def _rows(self, clause: str, *values: object) -> Iterator[tuple[Key, bytes]]:
+        try:
+            rows: Sequence[Any] = self._connection.execute(f"SELECT * FROM keys {clause}", values).fetchall()
+        except SQLiteError as reason:
+            raise database.unavailable(reason) from reason
+        for key_id, name, user_id, scopes, prefix, created_us, revoked_us, stored in rows:
+            yield Key(key_id, name, user_id, tuple(scopes.split()), prefix, created_us, revoked_us), stored
+
+
+def sqlite_memory() -> dict[str, int]:
+    """What SQLite's allocator holds in this process, and the most it ever held."""
+    used, most_used = apsw.status(apsw.SQLITE_STATUS_MEMORY_USED)
+    slots, most_slots = apsw.status(apsw.SQLITE_STATUS_PAGECACHE_USED)
+    overflow, most_overflow = apsw.status(apsw.SQLITE_STATUS_PAGECACHE_OVERFLOW)
+    allocations, most_allocations = apsw.status(apsw.SQLITE_STATUS_MALLOC_COUNT)
+    return {
+        "memory_used_bytes": used,
+        "memory_highwater_bytes": most_used,
+        "pagecache_used_slots": slots,
+        "pagecache_used_slots_highwater": most_slots,
+        "pagecache_overflow_bytes": overflow,
+        "pagecache_overflow_highwater_bytes": most_overflow,
+        "malloc_count": allocations,
+        "malloc_count_highwater": most_allocations,
+        "open_connections": len(apsw.connections()),
+    }
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def _ordered(scopes: Collection[str]) -> tuple[str, ...]:
+    unknown = sorted(set(scopes) - set(SCOPES))
+    if unknown or not scopes:
+        given = repr(unknown[0]) if unknown else "nothing"
+        raise BadRequest(f"a key has one or more of the scopes {', '.join(SCOPES)}, not {given}", field="scopes")
+    return tuple(scope for scope in SCOPES if scope in scopes)
+
+
+def _check_text(field: str, text: str, most: int, *, least: int = 0) -> None:
+    if not least <= len(text) <= most:
+        raise BadRequest(f"{field} has {len(text)} characters, not {least} to {most}", field=field)
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise BadRequest(f"{field} holds half a character, which UTF-8 cannot carry", field=field)

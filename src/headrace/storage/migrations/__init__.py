@@ -1,0 +1,1 @@
+"""Numbered SQL files, applied once each and never edited."""

@@ -1,0 +1,153 @@
+"""The rows of ``streams``, ``producers``, ``meta`` and ``garbage``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from headrace.storage.database import Connection
+
+LIVE, SOFT_DELETED, DELETED = 0, 1, 2
+
+
+class StreamRow(msgspec.Struct, kw_only=True):
+    """A stream as it is stored; the head fields may lag behind the newest row of the WAL."""
+
+    id: int = 0
+    name: str
+    state: int = LIVE
+    content_type: str
+    created_us: int
+    ttl_s: int | None = None
+    expires_us: int | None = None
+    deadline_us: int | None = None
+    retention_age_us: int | None = None
+    retention_bytes: int | None = None
+    closed: int = 0
+    closed_by: str | None = None
+    epochs: str
+    parent: int | None = None
+    fork_seq: int | None = None
+    fork_origin: str | None = None
+    first_seq: int = 0
+    first_bytes: int = 0
+    next_seq: int = 0
+    last_us: int = 0
+    bytes: int = 0
+    stream_seq: str | None = None
+    profile: str = "generic"
+
+
+_COLUMNS = StreamRow.__struct_fields__
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM streams"
+_INSERT = f"INSERT INTO streams ({', '.join(_COLUMNS[1:])}) VALUES ({', '.join('?' * (len(_COLUMNS) - 1))}) RETURNING id"
+
+
+class Streams:
+    """Reads and writes stream rows through one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def by_name(self, name: str) -> StreamRow | None:
+        """The row of this name, whatever its state."""
+        return self._one("WHERE name = ?", name)
+
+    def by_id(self, stream: int) -> StreamRow | None:
+        """The row with this id."""
+        return self._one("WHERE id = ?", stream)
+
+    def page(self, *, prefix: str, after: str, now_us: int, limit: int) -> list[StreamRow]:
+        """Live streams in name order, strictly after a name."""
+        beyond = prefix + "\U0010ffff" * 4 if prefix else None
+        clause = "WHERE name > ? AND name >= ? AND (? IS NULL OR name < ?) AND state = 0"
+        clause += " AND (deadline_us IS NULL OR deadline_us > ? OR ttl_s IS NOT NULL) ORDER BY name LIMIT ?"
+        return list(self._many(clause, after, prefix, beyond, beyond, now_us, limit))
+
+    def due(self, now_us: int, limit: int) -> list[StreamRow]:
+        """Live streams whose stored deadline has passed."""
+        clause = (
+            "WHERE deadline_us IS NOT NULL AND deadline_us <= ? AND state = 0 ORDER BY deadline_us LIMIT ?"
+        )
+        return list(self._many(clause, now_us, limit))
+
+    def retained(self, after_id: int, limit: int) -> list[StreamRow]:
+        """Live streams with a retention rule, in id order."""
+        clause = (
+            "WHERE (retention_age_us IS NOT NULL OR retention_bytes IS NOT NULL) AND id > ? AND state != 2"
+        )
+        return list(self._many(f"{clause} ORDER BY id LIMIT ?", after_id, limit))
+
+    def forks(self, parent: int) -> list[tuple[int, int]]:
+        """The living forks of a stream as (id, fork_seq)."""
+        sql = "SELECT id, fork_seq FROM streams WHERE parent = ? AND state != 2"
+        return [(int(row[0]), int(row[1])) for row in self._connection.execute(sql, (parent,))]
+
+    def count(self) -> int:
+        """How many streams are live."""
+        return int(self._connection.execute("SELECT count(*) FROM streams WHERE state = 0").get)
+
+    def insert(self, row: StreamRow) -> int:
+        """Store a new stream and answer its id."""
+        return int(self._connection.execute(_INSERT, msgspec.structs.astuple(row)[1:]).get)
+
+    def update(self, stream: int, **values: object) -> None:
+        """Change some columns of a stream."""
+        assignments = ", ".join(f"{column} = ?" for column in values)
+        self._connection.execute(f"UPDATE streams SET {assignments} WHERE id = ?", (*values.values(), stream))
+
+    def remove(self, stream: int) -> None:
+        """Forget a stream's row; its entries become garbage."""
+        self._connection.execute("DELETE FROM streams WHERE id = ?", (stream,))
+        self.discard(stream)
+
+    def discard(self, stream: int) -> None:
+        """Let a sweep remove the entries and producers of a stream."""
+        self._connection.execute("INSERT OR IGNORE INTO garbage VALUES (?)", (stream,))
+
+    def drop_tombstones(self, deleted_before_us: int, limit: int) -> int:
+        """Forget streams that were deleted long ago; their deadline says when."""
+        sql = "DELETE FROM streams WHERE id IN (SELECT id FROM streams"
+        sql += " WHERE deadline_us IS NOT NULL AND deadline_us <= ? AND state = 2 LIMIT ?)"
+        self._connection.execute(sql, (deleted_before_us, limit))
+        return int(self._connection.changes())
+
+    def producer(self, stream: int, producer: str) -> tuple[int, int] | None:
+        """The epoch and last sequence number of a producer."""
+        sql = "SELECT epoch, seq FROM producers WHERE stream = ? AND producer = ?"
+        row = self._connection.execute(sql, (stream, producer)).fetchone()
+        return None if row is None else (int(row[0]), int(row[1]))
+
+    def save_producers(self, rows: Iterable[tuple[int, str, int, int]]) -> None:
+        """Store producer states as (stream, producer, epoch, seq)."""
+        self._connection.executemany("INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?)", rows)
+
+    def meta(self, name: str, default: int = 0) -> int:
+        """A stored number."""
+        row = self._connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return default if row is None else int(row[0])
+
+    def set_meta(self, name: str, value: int) -> None:
+        """Store a number."""
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    def purge(self, rows: int) -> int:
+        """Remove up to so many rows of deleted streams; answers how many went."""
+        found = self._connection.execute("SELECT stream FROM garbage LIMIT 1").fetchone()
+        if found is None:
+            return 0
+        sql = "DELETE FROM wal WHERE id IN (SELECT id FROM wal WHERE stream = ? LIMIT ?)"
+        self._connection.execute(sql, (found[0], rows))
+        gone = int(self._connection.changes())
+        if gone < rows:
+            self._connection.execute("DELETE FROM producers WHERE stream = ?", (found[0],))
+            self._connection.execute("DELETE FROM garbage WHERE stream = ?", (found[0],))
+        return gone + 1
+
+    def _one(self, clause: str, *values: object) -> StreamRow | None:
+        return next(self._many(clause, *values), None)
+
+    def _many(self, clause: str, *values: object) -> Iterator[StreamRow]:
+        for row in self._connection.execute(f"{_SELECT} {clause}", values).fetchall():
+            yield StreamRow(**dict(zip(_COLUMNS, row, strict=True)))

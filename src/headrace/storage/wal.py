@@ -1,0 +1,89 @@
+"""The rows of ``wal``: one per append request, found by stream and sequence number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from headrace.storage.database import Connection
+
+
+class Entries(NamedTuple):
+    """What one append request wrote: ``count`` entries from ``seq`` on."""
+
+    seq: int
+    count: int
+    append_us: int
+    version: int
+    key: str | None
+    stream_seq: str | None
+    bytes: int
+    body: bytes
+
+
+_SELECT = "SELECT seq, count, append_us, version, key, stream_seq, bytes, body FROM wal"
+_FROM = "seq >= ifnull((SELECT max(seq) FROM wal WHERE stream = ?1 AND seq <= ?2), ?2)"
+_INSERT = """INSERT INTO wal (stream, seq, count, append_us, version, key, stream_seq, bytes, body)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+
+Row = tuple[int, int, int, int, int, str | None, str | None, int, bytes]
+
+
+class Wal:
+    """Reads and writes entries through one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def insert(self, rows: Iterable[Row]) -> None:
+        """Store rows: the stream's id, then the fields of Entries."""
+        self._connection.executemany(_INSERT, rows)
+
+    def scan(self, stream: int, position: int, end: int) -> Iterator[Entries]:
+        """Rows that hold entries in [position, end), in order; the first may begin earlier, the last end later."""
+        sql = f"{_SELECT} WHERE stream = ?1 AND {_FROM} AND seq < ?3 ORDER BY seq"
+        return self._rows(sql, (stream, position, end))
+
+    def scan_key(self, stream: int, key: str, position: int, end: int) -> Iterator[Entries]:
+        """The same for rows of one key."""
+        sql = f"{_SELECT} WHERE stream = ?1 AND key = ?4 AND {_FROM} AND seq < ?3 ORDER BY seq"
+        return self._rows(sql, (stream, position, end, key))
+
+    def newest(self, stream: int) -> Entries | None:
+        """The last row of a stream."""
+        return self._one(f"{_SELECT} WHERE stream = ? ORDER BY seq DESC LIMIT 1", (stream,))
+
+    def holding(self, stream: int, seq: int) -> Entries | None:
+        """The row that holds this entry, if it is still here."""
+        row = self._one(f"{_SELECT} WHERE stream = ? AND seq <= ? ORDER BY seq DESC LIMIT 1", (stream, seq))
+        return row if row is not None and seq < row.seq + row.count else None
+
+    def times(self, stream: int, low: int, high: int) -> tuple[int, int, int] | None:
+        """(seq, count, append_us) of the row that holds the middle of [low, high)."""
+        sql = "SELECT seq, count, append_us FROM wal WHERE stream = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
+        row = self._connection.execute(sql, (stream, (low + high) // 2)).fetchone()
+        return None if row is None else (int(row[0]), int(row[1]), int(row[2]))
+
+    def first_after_bytes(self, stream: int, position: int, threshold: int) -> Entries | None:
+        """The first row from position on whose running byte count exceeds a threshold."""
+        sql = f"{_SELECT} WHERE stream = ? AND seq >= ? AND bytes > ? ORDER BY seq LIMIT 1"
+        return self._one(sql, (stream, position, threshold))
+
+    def trim(self, stream: int, below: int, rows: int) -> int:
+        """Remove up to so many rows whose entries all lie below a sequence number; answers how many went."""
+        sql = "DELETE FROM wal WHERE id IN (SELECT id FROM wal WHERE stream = ? AND seq + count <= ?"
+        self._connection.execute(f"{sql} AND seq < ? ORDER BY seq LIMIT ?)", (stream, below, below, rows))
+        return int(self._connection.changes())
+
+    def _one(self, sql: str, values: tuple[object, ...]) -> Entries | None:
+        row = self._connection.execute(sql, values).fetchone()
+        return None if row is None else Entries(*row)
+
+    def _rows(self, sql: str, values: tuple[object, ...]) -> Iterator[Entries]:
+        cursor = self._connection.cursor()
+        try:
+            for row in cursor.execute(sql, values):
+                yield Entries._make(row)
+        finally:
+            # An abandoned statement would keep its snapshot open and the WAL file from being reused.
+            cursor.close()

@@ -1,0 +1,78 @@
+"""The nouns that every layer speaks of."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from headrace.errors import BadRequest
+
+JSON = "application/json"
+OCTETS = "application/octet-stream"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS_US = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+_DURATION = re.compile(r"(?:(?:0|[1-9]\d{0,11})(?:ms|s|m|h|d))+", re.ASCII)
+_PART = re.compile(r"(\d+)(ms|s|m|h|d)", re.ASCII)
+_RFC3339 = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
+)
+
+
+class Clock(Protocol):
+    """Where the time comes from."""
+
+    def now_us(self) -> int:
+        """Microseconds since 1970."""
+
+
+class SystemClock:
+    """The machine's own time."""
+
+    def now_us(self) -> int:
+        """Microseconds since 1970."""
+        return time.time_ns() // 1000
+
+
+def media_type(content_type: str) -> str:
+    """The part of a content type that counts: before the parameters, in lower case."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def parse_duration_us(text: str, field: str) -> int:
+    """``90s``, ``24h`` or ``1h30m`` in microseconds."""
+    if not _DURATION.fullmatch(text):
+        raise BadRequest(f"{field}: {text!r} is not a duration such as 15s, 30m or 24h", field=field)
+    return sum(int(number) * _UNITS_US[unit] for number, unit in _PART.findall(text))
+
+
+def parse_timestamp_us(text: str, field: str) -> int:
+    """An RFC 3339 time (up to nine fraction digits) or Unix nanoseconds, in microseconds."""
+    if text.isascii() and text.isdigit() and len(text) <= 20:
+        return int(text) // 1000
+    match = _RFC3339.fullmatch(text)
+    if match is None:
+        raise BadRequest(f"{field}: {text!r} is neither RFC 3339 nor Unix nanoseconds", field=field)
+    *calendar, fraction, sign, hours, minutes = match.groups()
+    try:
+        moment = datetime(*(int(part) for part in calendar), tzinfo=UTC)  # type: ignore[misc, arg-type]
+    except ValueError as reason:
+        raise BadRequest(f"{field}: {text!r}: {reason}", field=field) from reason
+    micros = (moment - _EPOCH) // timedelta(microseconds=1) + int((fraction or "").ljust(6, "0")[:6])
+    if sign:
+        if int(hours) > 23 or int(minutes) > 59:
+            raise BadRequest(f"{field}: {text!r} has no such time zone", field=field)
+        shift = (int(hours) * 60 + int(minutes)) * 60_000_000
+        micros += -shift if sign == "+" else shift
+    return micros
+
+
+def rfc3339(micros: int) -> str:
+    """A moment as UTC text with microseconds, or without a fraction where it is zero."""
+    try:
+        moment = _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return "9999-12-31T23:59:59.999999Z" if micros > 0 else "0001-01-01T00:00:00Z"
+    return moment.isoformat().replace("+00:00", "Z")

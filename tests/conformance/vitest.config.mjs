@@ -1,0 +1,11 @@
+import { defineConfig } from "vitest/config";
+
+export default defineConfig({
+  test: {
+    include: ["conformance.test.mjs"],
+    testTimeout: 30000,
+    reporters: ["json"],
+    outputFile: process.env.HEADRACE_CONFORMANCE_REPORT,
+    cache: false,
+  },
+});

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from headrace.config import LimitsConfig, MiB
+from headrace.engine import memory
+from headrace.engine.gates import Gates
+from headrace.engine.memory import HighWater, MemoryMonitor, ProcessMemory
+
+GiB = 1024 * MiB
+
+
+def _machine(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+_MEMINFO = {"proc/meminfo": "MemTotal:        8388608 kB\nMemFree:  100 kB\n"}
+
+
+def test_a_given_limit_counts_before_all_others(tmp_path: Path) -> None:
+    assert memory.limit_bytes(300, _machine(tmp_path, _MEMINFO)) == 300 * MiB
+
+
+def test_without_a_container_the_limit_is_the_machines(tmp_path: Path) -> None:
+    assert memory.limit_bytes(0, _machine(tmp_path, _MEMINFO)) == 8 * GiB
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "1073741824\n"},
+        {
+            "proc/self/cgroup": "0::/a/b\n",
+            "sys/fs/cgroup/a/memory.max": "1073741824\n",
+            "sys/fs/cgroup/a/b/memory.max": "max\n",
+        },
+        {
+            "proc/self/cgroup": "5:cpu:/x\n4:memory:/box/1\n0::/\n",
+            "sys/fs/cgroup/memory/box/1/memory.limit_in_bytes": "1073741824\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        },
+        # The group of the host is named, but the container sees its own as the root.
+        {
+            "proc/self/cgroup": "4:memory,other:/docker/abc\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "1073741824\n",
+        },
+    ],
+)
+def test_the_limit_of_a_container_counts(tmp_path: Path, files: dict[str, str]) -> None:
+    assert memory.limit_bytes(0, _machine(tmp_path, _MEMINFO | files)) == GiB
+
+
+def test_where_nobody_knows_a_limit_there_is_none(tmp_path: Path) -> None:
+    assert memory.limit_bytes(0, tmp_path) is None
+
+
+def test_this_process_has_memory() -> None:
+    seen = memory.read_process()
+    assert seen.rss_bytes is not None
+    assert seen.rss_bytes > 5 * MiB
+    assert seen.peak_rss_bytes is not None
+    assert seen.peak_rss_bytes >= seen.rss_bytes * 0.9
+
+
+def test_where_the_kernel_does_not_say_everything_is_unknown(tmp_path: Path) -> None:
+    assert memory.read_process(tmp_path / "status") == ProcessMemory()
+
+
+class _Process:
+    """A process whose memory the test decides."""
+
+    def __init__(self) -> None:
+        self.rss_bytes: int | None = 100
+
+    def __call__(self) -> ProcessMemory:
+        return ProcessMemory(rss_bytes=self.rss_bytes)
+
+
+def test_pressure_halves_the_gates_and_lifts_only_well_below_the_threshold() -> None:
+    process, gates = _Process(), Gates(LimitsConfig(concurrent_searches=4))
+    monitor = MemoryMonitor(gates, limit_bytes=1000, read=process)
+    seen = []
+    for rss in (850, 851, 800, 766, 764, 800, 849):
+        process.rss_bytes = rss
+        monitor.sample()
+        seen.append((monitor.pressure_active, gates.search.current_limit))
+    tight, loose = (True, 2), (False, 4)
+    assert seen == [loose, tight, tight, tight, loose, loose, loose]
+    assert monitor.pressure_limit_bytes == 850
+    assert monitor.max_rss_bytes == 851
+
+
+def test_without_a_limit_or_a_reading_there_is_no_pressure() -> None:
+    process, gates = _Process(), Gates(LimitsConfig())
+    process.rss_bytes = 10**15
+    assert not MemoryMonitor(gates, limit_bytes=None, read=process).pressure_active
+    process.rss_bytes = None
+    silent = MemoryMonitor(gates, limit_bytes=1, read=process)
+    assert not silent.pressure_active
+    assert silent.max_rss_bytes is None
+
+
+def test_watching_samples_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "SAMPLE_S", 0.001)
+
+    async def scenario() -> None:
+        monitor = MemoryMonitor(Gates(LimitsConfig()), limit_bytes=GiB)
+        sampled = asyncio.Semaphore(0)
+        monitor.on_sample.append(sampled.release)
+        task = asyncio.create_task(monitor.watch())
+        for _ in range(3):
+            await asyncio.wait_for(sampled.acquire(), 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())
+
+
+class _Clock:
+    now = 0
+
+    def now_us(self) -> int:
+        return self.now
+
+
+def test_high_water_keeps_the_highest_value_and_its_moment() -> None:
+    clock = _Clock()
+    water = HighWater(clock)
+    water.note({"process": {"rss": 5, "heap": None}, "source": "text", "flag": True})
+    clock.now = 1_000_000
+    water.note({"process": {"rss": 7, "heap": 1}})
+    clock.now = 2_000_000
+    water.note({"process": {"rss": 6, "heap": 1}})
+    at = "1970-01-01T00:00:01Z"
+    assert water.marks() == {"process": {"rss": {"value": 7, "at": at}, "heap": {"value": 1, "at": at}}}

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import multiprocessing
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import BadRequest, NotFound
+from headrace.storage.database import NewerDatabase
+from headrace.storage.keys import KeyStore, sqlite_memory
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.db"
+
+
+@pytest.fixture
+def keys(path: Path) -> Iterator[KeyStore]:
+    store = KeyStore(path)
+    yield store
+    store.close()
+
+
+def test_a_token_proves_its_key_and_no_other(keys: KeyStore) -> None:
+    first, first_token = keys.create(user_id="ann", scopes=["write"], prefix="a/", name="laptop")
+    second, second_token = keys.create(user_id="bob", scopes={"read", "admin"})
+    assert keys.verify(first_token) == first
+    assert keys.verify(second_token) == second
+    assert (first.user_id, first.scopes, first.prefix, first.name) == ("ann", ("write",), "a/", "laptop")
+    assert second.scopes == ("read", "admin")
+
+
+def test_a_changed_token_proves_nothing(keys: KeyStore) -> None:
+    first, token = keys.create(user_id="ann", scopes=["read"])
+    _, other = keys.create(user_id="bob", scopes=["admin"])
+    swapped = f"hr_{first.id}_{other.split('_', 2)[2]}"
+    changed = [token[:-1] + ("a" if token[-1] != "a" else "b"), token + "a", token[:-1], token.upper(), swapped]
+    assert [keys.verify(text) for text in changed] == [None] * len(changed)
+
+
+@pytest.mark.parametrize("token", ["", "hr", "hr_", "hr__", "hr_x_", "_", "hr_é_é", "Bearer x", "hr_" + "0" * 5000])
+def test_text_that_is_no_token_proves_nothing(keys: KeyStore, token: str) -> None:
+    keys.create(user_id="ann", scopes=["read"])
+    assert keys.verify(token) is None
+
+
+def test_a_revoked_key_opens_nothing_but_is_still_listed(keys: KeyStore) -> None:
+    key, token = keys.create(user_id="ann", scopes=["read"])
+    kept, _ = keys.create(user_id="bob", scopes=["read"])
+    revoked = keys.revoke(key.id)
+    assert keys.verify(token) is None
+    assert keys.count() == 1
+    assert keys.list() == [revoked, kept]
+    assert revoked.revoked_us is not None
+    assert keys.revoke(key.id) == revoked
+
+
+def test_an_unknown_key_cannot_be_revoked(keys: KeyStore) -> None:
+    with pytest.raises(NotFound):
+        keys.revoke("nobody")
+
+
+def test_the_secret_is_nowhere_in_the_files(keys: KeyStore, path: Path) -> None:
+    _, token = keys.create(user_id="ann", scopes=["read"])
+    secret = token.split("_", 2)[2].encode()
+    assert all(secret not in file.read_bytes() for file in path.parent.iterdir())
+    assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in path.parent.iterdir())
+
+
+def test_keys_outlive_the_process_that_made_them(path: Path) -> None:
+    first = KeyStore(path)
+    key, token = first.create(user_id="ann", scopes=["read"])
+    first.close()
+    second = KeyStore(path)
+    assert second.verify(token) == key
+    second.close()
+
+
+def test_the_generation_moves_when_this_store_changes_keys(keys: KeyStore) -> None:
+    start = keys.generation()
+    assert keys.generation() == start
+    key, _ = keys.create(user_id="ann", scopes=["read"])
+    made = keys.generation()
+    keys.revoke(key.id)
+    assert start < made < keys.generation()
+
+
+def test_the_generation_moves_when_another_process_changes_keys(keys: KeyStore, path: Path) -> None:
+    start = keys.generation()
+    worker = multiprocessing.get_context("spawn").Process(target=_create_one, args=(path,))
+    worker.start()
+    worker.join(60)
+    assert worker.exitcode == 0
+    deadline = time.monotonic() + 10
+    while keys.generation() == start and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert keys.generation() > start
+    assert [key.user_id for key in keys.list()] == ["other"]
+
+
+def _create_one(path: Path) -> None:
+    store = KeyStore(path)
+    store.create(user_id="other", scopes=["read"])
+    store.close()
+
+
+def test_processes_that_open_a_new_store_at_once_all_succeed(path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_create_one, args=(path,)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    store = KeyStore(path)
+    assert store.count() == 3
+    store.close()
+
+
+def test_a_newer_file_is_refused(path: Path) -> None:
+    KeyStore(path).close()
+    connection = apsw.Connection(str(path))
+    connection.pragma("user_version", 99)
+    connection.close()
+    with pytest.raises(NewerDatabase):
+        KeyStore(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "facts"),
+    [
+        ("user_id", {"user_id": ""}),
+        ("user_id", {"user_id": "x" * 129}),
+        ("user_id", {"user_id": "\ud800"}),
+        ("name", {"name": "x" * 129}),
+        ("prefix", {"prefix": "x" * 513}),
+        ("scopes", {"scopes": []}),
+        ("scopes", {"scopes": ["read", "root"]}),
+    ],
+)
+def test_a_key_that_does_not_fit_is_refused_with_its_field(
+    keys: KeyStore, field: str, facts: dict[str, object]
+) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        keys.create(**{"user_id": "ann", "scopes": ["read"], **facts})  # type: ignore[arg-type]
+    assert refusal.value.facts["field"] == field
+    assert keys.count() == 0
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyStore]:
+    store = KeyStore(tmp_path_factory.mktemp("keys") / "keys.db")
+    yield store
+    store.close()
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=128))
+def test_any_text_can_name_a_user(shared: KeyStore, user_id: str) -> None:
+    key, token = shared.create(user_id=user_id, scopes=["read"])
+    assert shared.verify(token) == key
+    assert key.user_id == user_id
+
+
+def test_sqlite_memory_counts_what_a_connection_takes(path: Path) -> None:
+    before = sqlite_memory()
+    store = KeyStore(path)
+    during = sqlite_memory()
+    store.close()
+    assert during["open_connections"] == before["open_connections"] + 1
+    assert during["memory_used_bytes"] > before["memory_used_bytes"]
+    assert during["memory_highwater_bytes"] >= during["memory_used_bytes"]
