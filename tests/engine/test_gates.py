@@ -214,5 +214,6 @@ async def _walk(limit: int, steps: list[tuple[str, int]]) -> None:
     if visitors.tasks:
         _, waiting = await asyncio.wait(visitors.tasks.values(), timeout=5)
         assert not waiting
-    assert visitors.entered == sorted(visitors.entered)
+    if allowed == 1:  # of two that are admitted together, either may run first
+        assert visitors.entered == sorted(visitors.entered)
     assert (gate.active, gate.queued) == (0, 0)

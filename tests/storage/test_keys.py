@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-import multiprocessing
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,10 +95,7 @@ def test_the_generation_moves_when_this_store_changes_keys(keys: KeyStore) -> No
 
 def test_the_generation_moves_when_another_process_changes_keys(keys: KeyStore, path: Path) -> None:
     start = keys.generation()
-    worker = multiprocessing.get_context("spawn").Process(target=_create_one, args=(path,))
-    worker.start()
-    worker.join(60)
-    assert worker.exitcode == 0
+    assert _create_elsewhere(path).wait(60) == 0
     deadline = time.monotonic() + 10
     while keys.generation() == start and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -105,20 +103,22 @@ def test_the_generation_moves_when_another_process_changes_keys(keys: KeyStore, 
     assert [key.user_id for key in keys.list()] == ["other"]
 
 
-def _create_one(path: Path) -> None:
-    store = KeyStore(path)
-    store.create(user_id="other", scopes=["read"])
-    store.close()
+_CREATE = """
+import sys, pathlib
+from headrace.storage.keys import KeyStore
+store = KeyStore(pathlib.Path(sys.argv[1]))
+store.create(user_id="other", scopes=["read"])
+store.close()
+"""
+
+
+def _create_elsewhere(path: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", _CREATE, str(path)])
 
 
 def test_processes_that_open_a_new_store_at_once_all_succeed(path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_create_one, args=(path,)) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
-    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    workers = [_create_elsewhere(path) for _ in range(3)]
+    assert [worker.wait(60) for worker in workers] == [0, 0, 0]
     store = KeyStore(path)
     assert store.count() == 3
     store.close()

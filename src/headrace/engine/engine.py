@@ -30,15 +30,15 @@ _SWEEP_STREAMS = 500
 class Engine:
     """The running system. Open it on an event loop, and close it there."""
 
-    def __init__(self, config: Config, clock: Clock) -> None:
+    def __init__(self, config: Config, clock: Clock, vfs: str | None = None) -> None:
         self.config = config
         self.clock = clock
         self.counters = Counters()
         data_dir = Path(config.storage.data_dir)
         data_dir.mkdir(parents=True, exist_ok=True)
         path = data_dir / "headrace.db"
-        self.writer = Writer(path, config, clock)
-        self._reader = database.connect(path, cache_bytes=config.storage.cache_bytes // 4, readonly=True)
+        self.writer = Writer(path, config, clock, vfs)
+        self._reader = database.connect(path, cache_bytes=config.storage.cache_bytes // 4, readonly=True, vfs=vfs)
         self.streams, self.wal = Streams(self._reader), Wal(self._reader)
         self.tail = Tail(config.limits.waiters)
         catalog = Catalog(self.streams, self.wal, clock, capacity=config.limits.cached_streams)
@@ -46,9 +46,9 @@ class Engine:
         self._sweeper: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, config: Config, clock: Clock | None = None) -> Engine:
-        """Recover the log and start the writer."""
-        engine = cls(config, clock or SystemClock())
+    async def open(cls, config: Config, clock: Clock | None = None, vfs: str | None = None) -> Engine:
+        """Recover the log and start the writer; ``vfs`` names another file system for SQLite."""
+        engine = cls(config, clock or SystemClock(), vfs)
         engine.writer.start()
         engine._sweeper = asyncio.create_task(engine._sweep_forever())
         return engine

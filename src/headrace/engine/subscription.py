@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
@@ -125,6 +126,8 @@ class Subscription:
         self.ready = False
         self.full = False
         self.working = False
+        self.event_lost = False
+        self.paused_until_us = 0
 
     @property
     def is_webhook(self) -> bool:
@@ -135,6 +138,11 @@ class Subscription:
     def lease_us(self) -> int:
         """How long a wake lives without being heard of."""
         return self.definition.lease_ttl_ms * 1000
+
+    @property
+    def callback_url(self) -> str:
+        """Where a receiver reports to, at the address by which the subscriber knows this server."""
+        return f"{self.base_url}/subscriptions/{quote(self.id, safe='')}/callback"
 
     def wants(self, name: str) -> bool:
         """Whether the pattern takes a stream; it never takes the stream its own wakes go to."""
@@ -188,13 +196,15 @@ class Subscription:
             moves[path] = _checked(link, text, floor, find(link))
         return moves
 
-    def settles(self, moves: dict[str, str]) -> bool:
-        """Whether nothing is pending once the cursors have moved."""
-        return all(
-            path in moves and offsets.decode(moves[path]).position >= link.tail for path, link in self.pending.items()
-        )
+    def forward(self, moves: Mapping[str, str]) -> dict[str, str]:
+        """Those of the moves that take a cursor forward."""
+        return {
+            path: text
+            for path, text in moves.items()
+            if path in self.links and offsets.decode(text).position > self.links[path].position
+        }
 
-    def move(self, moves: dict[str, str]) -> None:
+    def move(self, moves: Mapping[str, str]) -> None:
         """Set the cursors."""
         for path, text in moves.items():
             link = self.links.get(path)
@@ -207,15 +217,15 @@ class Subscription:
 def _checked(link: Link, text: str, floor: int, stream: Stream | None) -> str:
     """The canonical text of an acked offset, if it lies between the cursor and the stream's tail."""
     try:
-        position = offsets.decode(text).position
+        place = offsets.decode(text)
     except ValueError as reason:
         raise InvalidOffset(f"not an offset: {reason}", stream=link.path) from reason
-    tail = 0 if stream is None else stream.head.next_seq
+    position, tail = place.position, 0 if stream is None else stream.head.next_seq
     if position < floor:
         raise InvalidOffset("the offset lies before the cursor", stream=link.path, acked_offset=link.acked)
     if position > tail:
         raise InvalidOffset("the offset lies beyond the stream's tail", stream=link.path)
     canonical = offsets.START if stream is None else stream.offset_at(position)
-    if canonical != text.upper():
+    if offsets.decode(canonical) != place:
         raise InvalidOffset("the offset is not one of this stream", stream=link.path)
     return canonical

@@ -115,20 +115,22 @@ class Batch:
 class Writer:
     """Owns the writing connection and its thread; operations are submitted from the event loop."""
 
-    def __init__(self, path: Path, config: Config, clock: Clock) -> None:
+    def __init__(self, path: Path, config: Config, clock: Clock, vfs: str | None = None) -> None:
         storage = config.storage
         self._connection = database.connect(
             path,
             cache_bytes=storage.cache_bytes,
             checkpoint_pages=storage.checkpoint_pages,
             max_bytes=storage.max_database_bytes,
+            vfs=vfs,
         )
         database.migrate(self._connection)
         self._streams, self._wal = Streams(self._connection), Wal(self._connection)
         self._limits = config.limits
         self._timeouts = config.server
         self._clock = clock
-        self._queue: SimpleQueue[Operation | None] = SimpleQueue()
+        self._queue: SimpleQueue[list[Operation] | None] = SimpleQueue()
+        self._gathered: list[Operation] = []
         self._thread = threading.Thread(target=self._run, name="headrace-writer", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
@@ -162,7 +164,16 @@ class Writer:
         operation.submitted = monotonic()
         self._in_flight.append(operation)
         self.queued_bytes += operation.size
-        self._queue.put(operation)
+        if not self._gathered:
+            # What arrives in one turn of the loop is handed over together: fewer wake-ups, larger commits.
+            assert self._loop is not None
+            self._loop.call_soon(self._hand_over)
+        self._gathered.append(operation)
+
+    def _hand_over(self) -> None:
+        if self._gathered:
+            self._queue.put(self._gathered)
+            self._gathered = []
 
     def expire(self) -> None:
         """Tell the callers of operations whose time has run out; the operations go on."""
@@ -179,31 +190,33 @@ class Writer:
     async def stop(self) -> None:
         """Commit and answer what was accepted, then close the log."""
         self._stopping = True
+        self._hand_over()
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
         await asyncio.sleep(0)  # the last batch settles on the loop
         self._connection.close()
 
     def _run(self) -> None:
-        while (first := self._queue.get()) is not None:
-            operations, last = self._take(first)
+        while (operations := self._queue.get()) is not None:
+            last = self._take_more(operations)
             self._commit(operations)
             if last:
                 break
 
-    def _take(self, first: Operation) -> tuple[list[Operation], bool]:
-        operations, size = [first], first.size
+    def _take_more(self, operations: list[Operation]) -> bool:
+        """Add what else is queued, up to the size of a batch; answers whether it was the last."""
         get, most, most_bytes = self._queue.get_nowait, self._limits.batch_requests, self._limits.batch_bytes
+        size = sum(operation.size for operation in operations)
         try:
             while len(operations) < most and size < most_bytes:
-                operation = get()
-                if operation is None:
-                    return operations, True
-                operations.append(operation)
-                size += operation.size
+                more = get()
+                if more is None:
+                    return True
+                operations += more
+                size += sum(operation.size for operation in more)
         except Empty:
             pass
-        return operations, False
+        return False
 
     def _commit(self, operations: list[Operation]) -> None:
         batch = Batch(self._streams, self._wal, self._clock.now_us())

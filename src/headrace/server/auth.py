@@ -19,6 +19,8 @@ from headrace.storage.keys import SCOPES, KeyStore
 # What a load balancer asks without a key, wherever the server is bound; the answers name nothing.
 PROBES = frozenset({"/health", "/health/live", "/health/ready"})
 
+# A receiver of webhooks checks signatures, and a worker answers with the token that its wake carried.
+_PROVEN_OTHERWISE = re.compile(r"/v1/stream/__ds/(jwks\.json|subscriptions/[^/]+/(callback|ack|release))")
 _MEMO_CALLERS = 4096
 _MEMO_BYTES = 512
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?", re.ASCII)
@@ -153,6 +155,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_open(path: str) -> bool:
+    """Whether a decoded path is served without a key, or checks a proof of its own."""
+    return path in PROBES or _PROVEN_OTHERWISE.fullmatch(path) is not None
 
 
 def refuse_open_bind(config: Config, keys: KeyStore) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -16,8 +15,7 @@ from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor
 from headrace.errors import HeadraceError, Unavailable
 from headrace.server import openapi
-from headrace.server.auth import Door
-from headrace.server.exchange import JSON_TYPE
+from headrace.server.answer import json_response
 from headrace.server.metrics import Metrics
 from headrace.server.report import Report
 
@@ -64,34 +62,32 @@ class Readiness:
         return failure.message if isinstance(failure, HeadraceError) else "a write failed"
 
 
-def routes(
-    engine: Engine, gates: Gates, monitor: MemoryMonitor, door: Door, readiness: Readiness
-) -> list[Route]:
-    """Every route of this file; the probes are open, the numbers need a key where keys are needed."""
+def routes(engine: Engine, gates: Gates, monitor: MemoryMonitor, readiness: Readiness) -> list[Route]:
+    """Every route of this file; the probes need no key, the settings and stream names need an operator's."""
     report, metrics = Report(engine, gates, monitor), Metrics(engine, gates, monitor)
-    document = msgspec.json.encode(openapi.document())
+    document = openapi.document()
 
     async def live(_: Request) -> Response:
-        return _json({"ok": True})
+        return json_response({"ok": True})
 
     async def ready(_: Request) -> Response:
-        return _json(await readiness.check())
-
-    async def scrape(request: Request) -> Response:
-        _admit(door, request, "read")
-        body, content_type = metrics.render(request.headers.get("accept", ""))
-        return _plain(body, content_type)
-
-    async def details(request: Request) -> Response:
-        _admit(door, request, "admin")
-        return _json(report.details())
-
-    async def memory(request: Request) -> Response:
-        _admit(door, request, "admin")
-        return _json(report.memory())
+        return json_response(await readiness.check())
 
     async def described(_: Request) -> Response:
-        return _plain(document, JSON_TYPE)
+        return json_response(document)
+
+    async def scrape(request: Request) -> Response:
+        request.state.principal.require("read")
+        body, content_type = metrics.render(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type, "cache-control": "no-store"})
+
+    async def details(request: Request) -> Response:
+        request.state.principal.require("admin")
+        return json_response(report.details())
+
+    async def memory(request: Request) -> Response:
+        request.state.principal.require("admin")
+        return json_response(report.memory())
 
     endpoints: dict[str, Endpoint] = {
         "/health": live,
@@ -103,15 +99,3 @@ def routes(
         "/v1/server/_mem": memory,
     }
     return [Route(path, endpoint, methods=["GET"]) for path, endpoint in endpoints.items()]
-
-
-def _admit(door: Door, request: Request, scope: str) -> None:
-    door.admit(dict(request.scope["headers"])).require(scope)
-
-
-def _json(content: object) -> Response:
-    return _plain(msgspec.json.encode(content), JSON_TYPE)
-
-
-def _plain(body: bytes, content_type: str) -> Response:
-    return Response(body, headers={"content-type": content_type, "cache-control": "no-store"})

@@ -29,6 +29,7 @@ MAX_PREFIX = 512
 _SCHEMA_VERSION = 1
 _CACHE_BYTES = 256 * 1024
 _LOOK_EVERY_S = 1.0
+_OPEN_WITHIN_S = 5.0
 _NO_HASH = bytes(32)
 _CREATE = """
 CREATE TABLE IF NOT EXISTS keys (
@@ -61,7 +62,7 @@ class KeyStore:
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         path.touch(mode=0o600)
-        self._connection = database.connect(path, cache_bytes=_CACHE_BYTES)
+        self._connection = _connect(path)
         self._migrate()
         self._data_version = int(self._connection.pragma("data_version"))
         self._generation = 0
@@ -163,6 +164,18 @@ def sqlite_memory() -> dict[str, int]:
         "malloc_count_highwater": most_allocations,
         "open_connections": len(apsw.connections()),
     }
+
+
+def _connect(path: Path) -> database.Connection:
+    """Open the file; SQLite does not wait by itself while another process makes it a WAL database."""
+    give_up = time.monotonic() + _OPEN_WITHIN_S
+    while True:
+        try:
+            return database.connect(path, cache_bytes=_CACHE_BYTES)
+        except apsw.BusyError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
 
 
 def _hash(secret: str) -> bytes:

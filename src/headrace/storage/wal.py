@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from headrace.storage.database import Connection
@@ -23,8 +24,9 @@ class Entries(NamedTuple):
 
 _SELECT = "SELECT seq, count, append_us, version, key, stream_seq, bytes, body FROM wal"
 _FROM = "seq >= ifnull((SELECT max(seq) FROM wal WHERE stream = ?1 AND seq <= ?2), ?2)"
-_INSERT = """INSERT INTO wal (stream, seq, count, append_us, version, key, stream_seq, bytes, body)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_INSERT = "INSERT INTO wal (stream, seq, count, append_us, version, key, stream_seq, bytes, body) VALUES "
+# Each statement lets go of the interpreter's lock once, so many rows share one.
+_INSERTS = tuple((rows, _INSERT + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?)"] * rows)) for rows in (64, 16, 4, 1))
 
 Row = tuple[int, int, int, int, int, str | None, str | None, int, bytes]
 
@@ -35,9 +37,13 @@ class Wal:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def insert(self, rows: Iterable[Row]) -> None:
+    def insert(self, rows: Sequence[Row]) -> None:
         """Store rows: the stream's id, then the fields of Entries."""
-        self._connection.executemany(_INSERT, rows)
+        start = 0
+        for size, sql in _INSERTS:
+            while len(rows) - start >= size:
+                self._connection.execute(sql, tuple(chain.from_iterable(rows[start : start + size])))
+                start += size
 
     def scan(self, stream: int, position: int, end: int) -> Iterator[Entries]:
         """Rows that hold entries in [position, end), in order; the first may begin earlier, the last end later."""

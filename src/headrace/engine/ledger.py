@@ -1,0 +1,125 @@
+"""Subscriptions on disk: whatever anyone is told of a subscription is written here first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headrace.engine.engine import Engine
+from headrace.engine.signing import Keyring, fresh_secret
+from headrace.engine.subscription import Definition, Link, Subscription
+from headrace.engine.wakes import Wakes
+from headrace.engine.writer import Batch
+from headrace.storage.subscriptions import LinkRow, SubscriptionRow, SubscriptionRows
+
+_NO_MOVES: Mapping[str, str] = {}
+
+
+class Stored(NamedTuple):
+    """A subscription and its links, as they were found on disk."""
+
+    subscription: Subscription
+    links: list[LinkRow]
+
+
+class Ledger:
+    """Reads and writes subscriptions inside the log's own commits."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def load(self) -> list[Stored]:
+        """Every subscription, not yet linked."""
+
+        def read(rows: SubscriptionRows) -> list[Stored]:
+            return [Stored(_subscription(row), rows.links(row.id)) for row in rows.all()]
+
+        found: list[Stored] = await self._apply(read)
+        return found
+
+    async def keyring(self) -> Keyring:
+        """The server's secrets, made once."""
+        signing, tokens = fresh_secret(), fresh_secret()
+
+        def keep(rows: SubscriptionRows) -> Keyring:
+            return Keyring(rows.secret("ed25519", signing), rows.secret("token", tokens))
+
+        found: Keyring = await self._apply(keep)
+        return found
+
+    async def stream_names(self, prefix: str, after: str, limit: int) -> list[str]:
+        """Names of live streams in order, strictly after a name."""
+        found: list[str] = await self._apply(lambda rows: rows.stream_names(prefix, after, limit))
+        return found
+
+    async def save(
+        self, subscription: Subscription, wakes: Wakes, moves: Mapping[str, str] = _NO_MOVES, base_url: str | None = None
+    ) -> None:
+        """Write the next state, moved cursors and links that changed; only then is it the state in memory."""
+        address = base_url or subscription.base_url
+        row = _row(subscription, wakes, address)
+        touched = {**subscription.unsaved, **{p: subscription.links[p] for p in moves if p in subscription.links}}
+        links = [_link_row(link, moves.get(path, link.acked)) for path, link in touched.items()]
+        unlinked = tuple(subscription.unlinked)
+
+        def write(rows: SubscriptionRows) -> None:
+            rows.save(row)
+            rows.unlink(subscription.id, unlinked)
+            rows.save_links(links)
+
+        await self._apply(write)
+        subscription.wakes, subscription.base_url = wakes, address
+        subscription.move(dict(moves))
+        self._forget(subscription, touched, links, unlinked)
+
+    async def remove(self, subscription: Subscription) -> None:
+        """Forget a subscription."""
+        await self._apply(lambda rows: rows.remove(subscription.id))
+
+    def _forget(
+        self, subscription: Subscription, touched: Mapping[str, Link], links: list[LinkRow], unlinked: tuple[str, ...]
+    ) -> None:
+        """Strike out what was written, unless it has changed since."""
+        for row in links:
+            link = subscription.unsaved.get(row.path)
+            if link is touched[row.path] and _link_row(link, link.acked) == row:
+                del subscription.unsaved[row.path]
+        subscription.unlinked.difference_update(unlinked)
+
+    async def _apply(self, work: Any) -> Any:
+        def perform(batch: Batch) -> Any:
+            return work(SubscriptionRows(batch.streams._connection))
+
+        return await self._engine.apply(perform)
+
+
+def _subscription(row: SubscriptionRow) -> Subscription:
+    wakes = Wakes(
+        generation=row.generation,
+        wake_id=row.wake_id,
+        holder=row.holder,
+        lease_until_us=row.lease_until_us,
+        deliver_at_us=row.deliver_at_us,
+        attempts=row.attempts,
+        last_error=row.last_error,
+    )
+    definition = msgspec.json.decode(row.definition, type=Definition)
+    return Subscription(row.id, definition, row.base_url, row.created_us, wakes)
+
+
+def _row(subscription: Subscription, wakes: Wakes, base_url: str) -> SubscriptionRow:
+    return SubscriptionRow(
+        id=subscription.id,
+        definition=msgspec.json.encode(subscription.definition).decode(),
+        base_url=base_url,
+        created_us=subscription.created_us,
+        **msgspec.structs.asdict(wakes),
+    )
+
+
+def _link_row(link: Link, acked: str) -> LinkRow:
+    return LinkRow(
+        subscription=link.owner.id, path=link.path, stream=link.stream, explicit=link.explicit, acked=acked
+    )

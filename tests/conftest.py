@@ -1,0 +1,104 @@
+"""Fixtures are factories: real servers in real processes, each on its own port and directory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "default",
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.register_profile("deep", settings.get_profile("default"), max_examples=2_000, derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+class ServerProcess:
+    """A server in its own process; ``stop`` is graceful, ``kill`` is not, ``start`` may follow either."""
+
+    def __init__(self, data_dir: Path, settings: dict[str, str]) -> None:
+        self.data_dir = data_dir
+        self._environ = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")},
+            "HEADRACE_SERVER__PORT": "0",
+            "HEADRACE_STORAGE__DATA_DIR": str(data_dir),
+            **{f"HEADRACE_{name.upper()}": value for name, value in settings.items()},
+        }
+        self.url = ""
+        self._log = data_dir.with_name(data_dir.name + ".log")
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> ServerProcess:
+        """Start it and wait until it listens."""
+        with self._log.open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "headrace.server"],
+                env=self._environ,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().strip()
+        if not line:
+            raise RuntimeError(f"the server did not start:\n{self.log()}")
+        self.url = line
+        return self
+
+    def log(self) -> str:
+        """What it wrote to its error stream."""
+        return self._log.read_text()
+
+    def stop(self) -> int:
+        """Ask it to finish and wait."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """SIGKILL."""
+        return self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> int:
+        if self.process is None:
+            return 0
+        self.process.send_signal(number)
+        code = self.process.wait(timeout=30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process = None
+        return code
+
+
+StartServer = Callable[..., ServerProcess]
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
+    """Start servers by ``start_server(server__port="0", limits__body_bytes="1000", data="name")``."""
+    started: list[ServerProcess] = []
+
+    def start(*, data: str = "data", **settings: str) -> ServerProcess:
+        server = ServerProcess(tmp_path / data, settings).start()
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server with default settings for all tests of a module."""
+    running = ServerProcess(tmp_path_factory.mktemp("server") / "data", {}).start()
+    yield running
+    running.kill()
