@@ -11,7 +11,7 @@ from itertools import islice
 
 from headrace.engine.stream import Stream
 from headrace.errors import CorruptData
-from headrace.storage.streams import DELETED, Streams
+from headrace.storage.streams import DELETED, StreamRow, Streams
 from headrace.storage.wal import Wal
 from headrace.types import Clock
 
@@ -36,18 +36,25 @@ class Catalog:
     def find(self, name: str) -> Stream | None:
         """The stream of this name, soft-deleted ones included; None where it is gone or never was."""
         stream = self._cache.get(name)
-        if stream is not None:
+        if stream is not None and stream.head.state != DELETED:
             return stream
         row = self._streams.by_name(name)
         if row is None or row.state == DELETED:
             return None
+        stream = self._cache[name] = self.load(row)
+        if len(self._cache) > self._capacity:
+            self._evict()
+        return stream
+
+    def load(self, row: StreamRow) -> Stream:
+        """The stream of a row: the one in memory, or a new one that is not kept."""
+        cached = self._cache.get(row.name)
+        if cached is not None and cached.id == row.id:
+            return cached
         stream = Stream(row, self._wal.newest(row.id), self._lineage(row.parent, row.fork_seq))
         if stream.ttl_s is not None:
             # A restart counts as an access.
             stream.deadline_us = max(stream.deadline_us or 0, self._started_us + stream.ttl_s * 1_000_000)
-        self._cache[name] = stream
-        if len(self._cache) > self._capacity:
-            self._evict()
         return stream
 
     def is_tombstone(self, name: str) -> bool:
@@ -65,15 +72,12 @@ class Catalog:
             stream.deadline_us = self._clock.now_us() + stream.ttl_s * 1_000_000
             self.touched[stream] = None
 
-    def forget(self, name: str) -> None:
-        """Drop a stream from the cache; the next look-up reads its row."""
-        stream = self._cache.pop(name, None)
-        if stream is not None:
+    def forget(self, name: str, stream_id: int) -> None:
+        """Drop a deleted stream from the cache; a new one that took its name stays."""
+        stream = self._cache.get(name)
+        if stream is not None and stream.id == stream_id:
+            del self._cache[name]
             self.touched.pop(stream, None)
-
-    def cached(self, name: str) -> Stream | None:
-        """The stream if it is in memory."""
-        return self._cache.get(name)
 
     def _lineage(self, parent: int | None, fork_seq: int | None) -> tuple[tuple[int, int], ...]:
         """The ancestors a fork reads from, oldest first, each with the end of its part."""

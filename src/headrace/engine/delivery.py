@@ -8,15 +8,15 @@ import logging
 import random
 import secrets
 from collections.abc import Mapping
-
-import msgspec
+from functools import partial
 
 from headrace.engine.announcing import Announcer
 from headrace.engine.ledger import Ledger
 from headrace.engine.schedule import Schedule
-from headrace.engine.snapshot import first_pending
+from headrace.engine.snapshot import first_pending, stream_of
 from headrace.engine.subscription import Subscription
 from headrace.engine.wakes import Wakes
+from headrace.engine.webhook import DeliveryFailed
 from headrace.errors import HeadraceError
 from headrace.types import Clock
 
@@ -117,6 +117,9 @@ class Delivery:
             # The log takes no writes at the moment; nothing was announced that is not on disk.
             log.warning("subscription %s waits: %s", subscription.id, reason)
             subscription.paused_until_us = self._clock.now_us() + _PAUSE_US
+        except Exception:
+            log.exception("subscription %s could not be served", subscription.id)
+            subscription.paused_until_us = self._clock.now_us() + _PAUSE_US
         finally:
             subscription.working = False
             self.changed(subscription)
@@ -124,27 +127,28 @@ class Delivery:
     async def _step(self, subscription: Subscription) -> None:
         if not await self._prepare(subscription):
             return
-        wake_id = subscription.wakes.wake_id
+        wake_id, moves, failure = subscription.wakes.wake_id, None, None
         try:
             moves = await self._announcer.announce(subscription)
-        except Exception as reason:
-            await self._conclude(subscription, wake_id, None, self._announcer.explain(reason))
-        else:
-            await self._conclude(subscription, wake_id, moves, None)
+        except DeliveryFailed as reason:
+            failure = str(reason)
+        await self._conclude(subscription, wake_id, moves, failure)
 
     async def _prepare(self, subscription: Subscription) -> bool:
         """Bring the state up to now and write it; answers whether a wake is to be announced."""
         async with subscription.lock:
             if not subscription.ready:
                 return False
-            wakes, due = self._next(subscription)
+            lost = subscription.event_lost
+            wakes, due = self._next(subscription, lost)
             if wakes != subscription.wakes or subscription.unsaved or subscription.unlinked:
                 await self._ledger.save(subscription, wakes)
+            if lost:
+                subscription.event_lost = False
             return due
 
-    def _next(self, subscription: Subscription) -> tuple[Wakes, bool]:
-        now_us, lost = self._clock.now_us(), subscription.event_lost
-        subscription.event_lost = False
+    def _next(self, subscription: Subscription, lost: bool) -> tuple[Wakes, bool]:
+        now_us = self._clock.now_us()
         wakes = subscription.wakes.expire(now_us)
         pending = first_pending(subscription, self._announcer.catalog) is not None
         unclaimed = wakes.wake_id is not None and wakes.lease_until_us is None
@@ -153,7 +157,7 @@ class Delivery:
         elif unclaimed and not pending:
             wakes = wakes.finish()
         elif unclaimed and lost and wakes.deliver_at_us is None:
-            wakes = msgspec.structs.replace(wakes, deliver_at_us=now_us)
+            wakes = wakes.announce_again(now_us)
         due = wakes.wake_id is not None and wakes.deliver_at_us is not None and wakes.deliver_at_us <= now_us
         if due and subscription.is_webhook:
             wakes = wakes.lease(now_us + subscription.lease_us)
@@ -165,10 +169,13 @@ class Delivery:
         """Note how an announcement went, unless the wake is over or was heard of in another way."""
         async with subscription.lock:
             wakes = subscription.wakes
-            if not subscription.ready or wakes.wake_id != wake_id or wakes.deliver_at_us is None and not moves:
+            if not subscription.ready or wakes.wake_id != wake_id:
                 return
-            if failure is not None:
-                wakes, moves = wakes.failed(self._clock.now_us(), random.uniform(-1, 1), failure), None
-            else:
-                wakes = wakes.delivered() if moves is None else wakes.finish()
-            await self._ledger.save(subscription, wakes, subscription.forward(moves or {}))
+            if moves is not None:
+                forward = subscription.forward(moves, partial(stream_of, self._announcer.catalog))
+                await self._ledger.save(subscription, wakes.finish(), forward)
+            elif wakes.deliver_at_us is not None and failure is not None:
+                wakes = wakes.failed(self._clock.now_us(), random.uniform(-1, 1), failure)
+                await self._ledger.save(subscription, wakes)
+            elif wakes.deliver_at_us is not None:
+                await self._ledger.save(subscription, wakes.delivered())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -14,6 +14,7 @@ from headrace.engine.wakes import Wakes
 from headrace.engine.writer import Batch
 from headrace.storage.subscriptions import LinkRow, SubscriptionRow, SubscriptionRows
 
+T = TypeVar("T")
 _NO_MOVES: Mapping[str, str] = {}
 
 
@@ -36,8 +37,7 @@ class Ledger:
         def read(rows: SubscriptionRows) -> list[Stored]:
             return [Stored(_subscription(row), rows.links(row.id)) for row in rows.all()]
 
-        found: list[Stored] = await self._apply(read)
-        return found
+        return await self._apply(read)
 
     async def keyring(self) -> Keyring:
         """The server's secrets, made once."""
@@ -46,16 +46,18 @@ class Ledger:
         def keep(rows: SubscriptionRows) -> Keyring:
             return Keyring(rows.secret("ed25519", signing), rows.secret("token", tokens))
 
-        found: Keyring = await self._apply(keep)
-        return found
+        return await self._apply(keep)
 
     async def stream_names(self, prefix: str, after: str, limit: int) -> list[str]:
         """Names of live streams in order, strictly after a name."""
-        found: list[str] = await self._apply(lambda rows: rows.stream_names(prefix, after, limit))
-        return found
+        return await self._apply(lambda rows: rows.stream_names(prefix, after, limit))
 
     async def save(
-        self, subscription: Subscription, wakes: Wakes, moves: Mapping[str, str] = _NO_MOVES, base_url: str | None = None
+        self,
+        subscription: Subscription,
+        wakes: Wakes,
+        moves: Mapping[str, str] = _NO_MOVES,
+        base_url: str | None = None,
     ) -> None:
         """Write the next state, moved cursors and links that changed; only then is it the state in memory."""
         address = base_url or subscription.base_url
@@ -71,28 +73,32 @@ class Ledger:
 
         await self._apply(write)
         subscription.wakes, subscription.base_url = wakes, address
-        subscription.move(dict(moves))
-        self._forget(subscription, touched, links, unlinked)
+        for path, text in moves.items():
+            if path in touched and subscription.links.get(path) is touched[path]:
+                subscription.move(touched[path], text)
+        _strike_out(subscription, touched, links, unlinked)
 
     async def remove(self, subscription: Subscription) -> None:
         """Forget a subscription."""
         await self._apply(lambda rows: rows.remove(subscription.id))
 
-    def _forget(
-        self, subscription: Subscription, touched: Mapping[str, Link], links: list[LinkRow], unlinked: tuple[str, ...]
-    ) -> None:
-        """Strike out what was written, unless it has changed since."""
-        for row in links:
-            link = subscription.unsaved.get(row.path)
-            if link is touched[row.path] and _link_row(link, link.acked) == row:
-                del subscription.unsaved[row.path]
-        subscription.unlinked.difference_update(unlinked)
-
-    async def _apply(self, work: Any) -> Any:
-        def perform(batch: Batch) -> Any:
+    async def _apply(self, work: Callable[[SubscriptionRows], T]) -> T:
+        def perform(batch: Batch) -> T:
             return work(SubscriptionRows(batch.streams._connection))
 
-        return await self._engine.apply(perform)
+        found: T = await self._engine.apply(perform)
+        return found
+
+
+def _strike_out(
+    subscription: Subscription, touched: Mapping[str, Link], links: list[LinkRow], unlinked: tuple[str, ...]
+) -> None:
+    """Forget what was to be written and has been, unless it has changed since."""
+    for row in links:
+        link = subscription.unsaved.get(row.path)
+        if link is touched[row.path] and _link_row(link, link.acked) == row:
+            del subscription.unsaved[row.path]
+    subscription.unlinked.difference_update(unlinked)
 
 
 def _subscription(row: SubscriptionRow) -> Subscription:
@@ -120,6 +126,4 @@ def _row(subscription: Subscription, wakes: Wakes, base_url: str) -> Subscriptio
 
 
 def _link_row(link: Link, acked: str) -> LinkRow:
-    return LinkRow(
-        subscription=link.owner.id, path=link.path, stream=link.stream, explicit=link.explicit, acked=acked
-    )
+    return LinkRow(subscription=link.owner.id, path=link.path, stream=link.stream, explicit=link.explicit, acked=acked)

@@ -33,7 +33,7 @@ class Change(Operation):
         super().__init__(size)
         self.done = done
         self.pinned = pinned
-        self.dropped: list[str] = []
+        self.dropped: list[tuple[str, int]] = []
         for stream in pinned:
             stream.pins += 1
 
@@ -159,14 +159,14 @@ class Delete(Change):
         self.dropped += delete(batch, self.stream)
 
 
-def delete(batch: Batch, stream: Stream) -> list[str]:
-    """Mark a stream deleted, for its forks' sake softly; answers the names that are gone for good."""
+def delete(batch: Batch, stream: Stream) -> list[tuple[str, int]]:
+    """Mark a stream deleted, for its forks' sake softly; answers the names and ids that are gone for good."""
     if batch.streams.forks(stream.id):
         batch.draft(stream).state = SOFT_DELETED
         batch.streams.update(stream.id, state=SOFT_DELETED, deadline_us=None)
         return []
     batch.draft(stream).state = DELETED
-    dropped = [stream.name]
+    dropped = [(stream.name, stream.id)]
     _bury(batch, stream.id)
     parent = stream.parent
     while parent is not None:
@@ -174,7 +174,7 @@ def delete(batch: Batch, stream: Stream) -> list[str]:
         if row is None or row.state != SOFT_DELETED or batch.streams.forks(parent):
             break
         _bury(batch, parent)
-        dropped.append(row.name)
+        dropped.append((row.name, row.id))
         parent = row.parent
     return dropped
 

@@ -69,7 +69,6 @@ class Log:
         def answered(create: Create) -> None:
             self._drop(create.dropped)
             if create.settled and create.error is None and not create.exists:
-                self.catalog.forget(create.row.name)
                 self.counters.created += 1
                 if create.count:
                     self._announce(create)
@@ -147,8 +146,8 @@ class Log:
             rows = self._streams.page(prefix=prefix, after=after, now_us=self.clock.now_us(), limit=want)
             for row in rows:
                 after = row.name
-                stream = self.catalog.find(row.name)
-                if stream is not None and not self.catalog.expired(stream) and stream.head.state == LIVE:
+                stream = self.catalog.load(row)
+                if not self.catalog.expired(stream) and stream.head.state == LIVE:
                     found.append(stream)
             if len(rows) < want:
                 break
@@ -162,9 +161,9 @@ class Log:
                 stream.pins -= 1
             raise
 
-    def _drop(self, names: list[str]) -> None:
-        for name in names:
-            self.catalog.forget(name)
+    def _drop(self, dropped: list[tuple[str, int]]) -> None:
+        for name, stream_id in dropped:
+            self.catalog.forget(name, stream_id)
 
     def _announce(self, create: Create) -> None:
         stream = self.catalog.find(create.row.name)

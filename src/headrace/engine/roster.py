@@ -82,9 +82,7 @@ class Roster:
         subscription = stored.subscription
         self.add(subscription)
         for row in stored.links:
-            link = Link(
-                subscription, row.path, stream=row.stream, explicit=row.explicit, acked=row.acked, tail=0
-            )
+            link = Link(subscription, row.path, stream=row.stream, explicit=row.explicit, acked=row.acked, tail=0)
             subscription.links[row.path] = link
             stream = stream_of(self._catalog, link)
             if stream is not None:

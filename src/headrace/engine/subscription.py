@@ -196,22 +196,21 @@ class Subscription:
             moves[path] = _checked(link, text, floor, find(link))
         return moves
 
-    def forward(self, moves: Mapping[str, str]) -> dict[str, str]:
-        """Those of the moves that take a cursor forward."""
-        return {
-            path: text
-            for path, text in moves.items()
-            if path in self.links and offsets.decode(text).position > self.links[path].position
-        }
-
-    def move(self, moves: Mapping[str, str]) -> None:
-        """Set the cursors."""
+    def forward(self, moves: Mapping[str, str], find: Callable[[Link], Stream | None]) -> dict[str, str]:
+        """Those of the moves that take a cursor forward within its stream."""
+        found: dict[str, str] = {}
         for path, text in moves.items():
-            link = self.links.get(path)
-            if link is not None:
-                link.acked, link.position = text, offsets.decode(text).position
-                if link.position >= link.tail:
-                    self.pending.pop(path, None)
+            link, position = self.links.get(path), offsets.decode(text).position
+            stream = None if link is None else find(link)
+            if link is not None and stream is not None and position > link.position:
+                found |= {path: text} if stream.offset_at(position) == text else {}
+        return found
+
+    def move(self, link: Link, text: str) -> None:
+        """Set a cursor."""
+        link.acked, link.position = text, offsets.decode(text).position
+        if link.position >= link.tail:
+            self.pending.pop(link.path, None)
 
 
 def _checked(link: Link, text: str, floor: int, stream: Stream | None) -> str:

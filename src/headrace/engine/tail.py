@@ -14,30 +14,38 @@ class Watcher(Protocol):
     def wake(self) -> None:
         """The stream has a new head, or is gone."""
 
+    def end(self) -> None:
+        """The server stops: answer and leave."""
+
 
 class Tail:
     """The watchers of all streams, bounded in number."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self.watchers = 0
+        self._watchers: dict[Watcher, None] = {}
+
+    @property
+    def watchers(self) -> int:
+        """How many wait."""
+        return len(self._watchers)
 
     def watch(self, stream: Stream, watcher: Watcher) -> None:
         """Wake this watcher from now on; pins the stream."""
-        if self.watchers >= self._limit:
+        if len(self._watchers) >= self._limit:
             raise Overloaded("too many readers are waiting", retry_after=1)
         if stream.watchers is None:
             stream.watchers = {}
         stream.watchers[watcher] = None
         stream.pins += 1
-        self.watchers += 1
+        self._watchers[watcher] = None
 
     def leave(self, stream: Stream, watcher: Watcher) -> None:
         """Stop waking this watcher."""
         if stream.watchers is not None and watcher in stream.watchers:
             del stream.watchers[watcher]
             stream.pins -= 1
-            self.watchers -= 1
+            del self._watchers[watcher]
             if not stream.watchers:
                 stream.watchers = None
 
@@ -45,3 +53,8 @@ class Tail:
         """Wake everyone who watches a stream."""
         for watcher in tuple(stream.watchers or ()):
             watcher.wake()
+
+    def end(self) -> None:
+        """Let everyone go, for the server stops."""
+        for watcher in tuple(self._watchers):
+            watcher.end()

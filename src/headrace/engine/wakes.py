@@ -47,7 +47,12 @@ class Wakes(msgspec.Struct, frozen=True):
         """A new generation, to be announced at once."""
         assert self.wake_id is None
         return msgspec.structs.replace(
-            self, generation=self.generation + 1, wake_id=wake_id, holder=None, lease_until_us=None, deliver_at_us=now_us
+            self,
+            generation=self.generation + 1,
+            wake_id=wake_id,
+            holder=None,
+            lease_until_us=None,
+            deliver_at_us=now_us,
         )
 
     def lease(self, until_us: int) -> Wakes:
@@ -76,6 +81,10 @@ class Wakes(msgspec.Struct, frozen=True):
     def delivered(self) -> Wakes:
         """Whoever had to hear of the wake has heard of it."""
         return msgspec.structs.replace(self, deliver_at_us=None, attempts=0, last_error=None)
+
+    def announce_again(self, now_us: int) -> Wakes:
+        """The wake is to be announced once more."""
+        return msgspec.structs.replace(self, deliver_at_us=now_us)
 
     def failed(self, now_us: int, spread: float, reason: str) -> Wakes:
         """The announcement is tried again after a pause that doubles; ``spread`` in [-1, 1] picks the jitter."""

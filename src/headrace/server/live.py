@@ -65,6 +65,10 @@ class LongPoll:
         if self._answer_if_ready():
             self._leave()
 
+    def end(self) -> None:
+        """Answer as if the time had run out."""
+        self._time_out()
+
     def _answer_if_ready(self) -> bool:
         head, question = self._stream.head, self._question
         if head.state != LIVE:
@@ -144,6 +148,10 @@ class Subscriber:
     def wake(self) -> None:
         """The stream moved, or the caller has caught up with what was written."""
         self._send(always=False)
+
+    def end(self) -> None:
+        """End the response; the client resumes elsewhere or later."""
+        self._finish()
 
     def _send(self, *, always: bool) -> None:
         while self._exchange.writable:

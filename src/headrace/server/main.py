@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -16,6 +17,7 @@ from starlette.routing import BaseRoute
 from headrace.config import Config
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gate
+from headrace.engine.tail import Tail
 from headrace.server import listing
 from headrace.server.app import Front
 from headrace.server.auth import Door, refuse_open_bind
@@ -31,6 +33,18 @@ from headrace.storage.keys import KeyStore
 _TICK_S = 0.25
 # With the default of 5 ms the writer's thread and the event loop starve each other.
 _SWITCH_INTERVAL_S = 0.0002
+
+
+class _Uvicorn(uvicorn.Server):
+    """Lets parked readers go before it waits for requests in flight."""
+
+    def __init__(self, config: uvicorn.Config, tail: Tail) -> None:
+        super().__init__(config)
+        self._tail = tail
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._tail.end()
+        await super().shutdown(sockets)
 
 
 class Server:
@@ -49,7 +63,7 @@ class Server:
         engine = await Engine.open(self._config)
         try:
             front, protocol = self._build(engine)
-            self._server = uvicorn.Server(_uvicorn_config(self._config, front, protocol))
+            self._server = _Uvicorn(_uvicorn_config(self._config, front, protocol), engine.tail)
             housekeeping = asyncio.create_task(self._keep_house(engine))
             announcing = asyncio.create_task(self._announce(ready))
             try:
