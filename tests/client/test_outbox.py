@@ -238,21 +238,48 @@ def test_refused_batch_fails_alone_when_others_follow() -> None:
     assert failed == [3, 6]
 
 
+def opened(*events: int) -> tuple[Outbox, ServerModel, list[OutBatch]]:
+    """A producer whose first event is appended and whose others are on their way."""
+    outbox, server = filled(*events), ServerModel()
+    first = outbox.take(0.0)
+    assert first is not None
+    server.post(0, 0, [events[0]])
+    outbox.delivered(first, "1", duplicate=False)
+    outbox.collect()
+    return outbox, server, list(iter(lambda: outbox.take(0.0), None))
+
+
 def test_what_follows_a_refused_batch_is_sent_again_when_its_own_answer_was_lost() -> None:
-    server = ServerModel(strict=True)
-    outbox = filled(1, 3, 4)
-    opening = outbox.take(0.0)
-    assert opening is not None
-    outbox.delivered(opening, "1", duplicate=False)
-    server.post(0, 0, [1])
-    refused, behind = outbox.take(0.0), outbox.take(0.0)
-    assert refused is not None
-    assert behind is not None
+    outbox, server, (refused, behind) = opened(1, 3, 4)
     outbox.failed(refused, BadRequest("refused"), 0.0)
     outbox.failed(behind, LOST, 0.0)
     deliver(outbox, server)
     assert server.log == [1, 4]
     assert [settled.handle for settled in outbox.collect() if settled.error] == [3]
+
+
+def test_what_may_have_been_appended_is_never_sent_under_another_number() -> None:
+    outbox, server, (first, second) = opened(1, 3, 4)
+    for batch in (first, second):
+        server.post(batch.epoch, batch.seq, [int(event) for event in batch.events])
+        outbox.failed(batch, LOST, 0.0)
+    server.strict = True
+    deliver(outbox, server)
+    assert server.log == [1, 3, 4]
+    outcomes = {settled.handle: settled.error for settled in outbox.collect()}
+    assert isinstance(outcomes[3], OutcomeUnknown)
+    assert isinstance(outcomes[4], OutcomeUnknown)
+
+
+def test_what_precedes_a_refused_batch_is_asked_for_again_before_the_epoch_changes() -> None:
+    outbox, server, (before, refused) = opened(1, 2, 3)
+    server.post(before.epoch, before.seq, [2])
+    outbox.failed(before, LOST, 0.0)
+    outbox.failed(refused, BadRequest("refused"), 0.0)
+    deliver(outbox, server)
+    outcomes = {settled.handle: settled.error for settled in outbox.collect()}
+    assert outcomes[2] is None
+    assert isinstance(outcomes[3], BadRequest)
 
 
 def test_everything_fails_when_the_server_forgot_the_producer() -> None:

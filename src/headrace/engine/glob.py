@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from itertools import takewhile
 
 
 class Star(Enum):
@@ -23,12 +24,9 @@ class Glob:
     @property
     def prefix(self) -> str:
         """Text that every matching name begins with."""
-        plain: list[str] = []
-        for part in self._parts:
-            if isinstance(part, Star):
-                break
-            plain.append(part)
-        return "/".join(plain)
+        plain = list(takewhile(lambda part: not isinstance(part, Star), self._parts))
+        text = "/".join(str(part) for part in plain)
+        return text + "/" if text and self._parts[len(plain) :][:1] == [Star.ONE] else text
 
     def matches(self, name: str) -> bool:
         """Whether the whole name fits; takes at most the length of the name times that of the pattern."""

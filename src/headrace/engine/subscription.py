@@ -145,7 +145,7 @@ class Subscription:
         return f"{self.base_url}/subscriptions/{quote(self.id, safe='')}/callback"
 
     def wants(self, name: str) -> bool:
-        """Whether the pattern takes a stream; it never takes the stream its own wakes go to."""
+        """Whether the pattern takes a stream; it never takes the stream that its own wakes go to."""
         return self.glob is not None and name != self.definition.wake_stream and self.glob.matches(name)
 
     def link(self, path: str, *, stream: int | None, explicit: bool, acked: str, tail: int) -> Link:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -99,10 +100,15 @@ class Subscriptions:
     def __len__(self) -> int:
         return len(self._roster.by_id)
 
+    def find(self, id: str) -> Subscription | None:
+        """The subscription of this name, if there is one."""
+        found = self._roster.by_id.get(id)
+        return found if found is not None and found.ready else None
+
     def get(self, id: str) -> Subscription:
         """The subscription of this name."""
-        found = self._roster.by_id.get(id)
-        if found is None or not found.ready:
+        found = self.find(id)
+        if found is None:
             raise SubscriptionNotFound("there is no such subscription", subscription=id)
         return found
 
@@ -151,7 +157,7 @@ class Subscriptions:
         if found.definition != definition:
             raise SubscriptionExists("the subscription exists and asks for something else", subscription=found.id)
         if found.base_url != base_url:
-            async with found.lock:
+            async with self._turn(found):
                 await self._ledger.save(found, found.wakes, base_url=base_url)
 
     async def _create(self, id: str, definition: Definition, base_url: str) -> Subscription:
@@ -174,32 +180,26 @@ class Subscriptions:
             found = self._roster.by_id.get(id)
             if found is None:
                 return
-            async with found.lock:
+            async with self._turn(found):
                 await self._ledger.remove(found)
                 found.ready = False
                 self._roster.drop(found)
-                self.delivery.changed(found)
 
     async def _add_streams(self, id: str, paths: tuple[str, ...]) -> None:
         found = self.get(id)
-        async with found.lock:
-            self._still(found)
+        async with self._turn(found):
             self._roster.name(found, paths)
             await self._ledger.save(found, found.wakes)
-        self.delivery.changed(found)
 
     async def _remove_stream(self, id: str, path: str) -> None:
         found = self.get(id)
-        async with found.lock:
-            self._still(found)
+        async with self._turn(found):
             self._roster.unname(found, path)
             await self._ledger.save(found, found.wakes)
-        self.delivery.changed(found)
 
     async def _claim(self, id: str, worker: str) -> Claim:
         found = self._of_kind(id, "pull-wake")
-        async with found.lock:
-            self._still(found)
+        async with self._turn(found):
             now_us = self._engine.clock.now_us()
             wakes = found.wakes.expire(now_us)
             if wakes.holder is None and first_pending(found, self._catalog) is None:
@@ -208,12 +208,12 @@ class Subscriptions:
                 wakes = wakes.begin(new_wake_id(), now_us)
             wakes = wakes.claim(worker, now_us + found.lease_us)
             await self._ledger.save(found, wakes)
-            self.delivery.changed(found)
             return self._claimed(found)
 
     async def _nothing_to_claim(self, found: Subscription, wakes: Wakes) -> None:
         """Refuse a claim, and end a wake that nobody needs: the next entry must begin a new one."""
-        await self._ledger.save(found, wakes.finish())
+        if found.wakes.wake_id is not None:
+            await self._ledger.save(found, wakes.finish())
         raise NoPendingWork("nothing waits in the streams of this subscription", generation=wakes.generation)
 
     def _claimed(self, found: Subscription) -> Claim:
@@ -229,24 +229,21 @@ class Subscriptions:
 
     async def _ack(self, id: str, kind: str, proof: Proof, acks: tuple[Ack, ...], done: bool) -> bool:
         found = self._of_kind(id, kind)
-        async with found.lock:
+        async with self._turn(found):
             self._prove(found, proof)
             moves = found.moves(acks, partial(stream_of, self._catalog))
             wakes = found.wakes.finish() if done else found.wakes.delivered().lease(self._lease_end(found))
             await self._ledger.save(found, wakes, moves)
-            self.delivery.changed(found)
             return done and bool(found.pending)
 
     async def _release(self, id: str, proof: Proof) -> None:
         found = self._of_kind(id, "pull-wake")
-        async with found.lock:
+        async with self._turn(found):
             self._prove(found, proof)
             await self._ledger.save(found, found.wakes.finish())
-            self.delivery.changed(found)
 
     def _prove(self, found: Subscription, proof: Proof) -> None:
         """Refuse whoever does not hold the wake in flight: token, generation and wake id must all be its own."""
-        self._still(found)
         generation = self.keyring.generation(found, proof.token)
         found.wakes.check(proof.wake_id, proof.generation, self._engine.clock.now_us())
         if generation != proof.generation:
@@ -258,10 +255,16 @@ class Subscriptions:
             raise InvalidRequest(f"this is not a {kind} subscription", subscription=id)
         return found
 
-    def _still(self, found: Subscription) -> None:
-        """Refuse a subscription that was deleted while the caller waited for it."""
-        if not found.ready:
-            raise SubscriptionNotFound("there is no such subscription", subscription=found.id)
+    @asynccontextmanager
+    async def _turn(self, found: Subscription) -> AsyncIterator[None]:
+        """Be the only one to change a subscription, if it is still there when the turn comes."""
+        async with found.lock:
+            if not found.ready:
+                raise SubscriptionNotFound("there is no such subscription", subscription=found.id)
+            try:
+                yield
+            finally:
+                self.delivery.changed(found)
 
     def _lease_end(self, found: Subscription) -> int:
         return self._engine.clock.now_us() + found.lease_us

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.errors import HeadraceError, MethodNotAllowed, NotFound, TimedOut
 from headrace.server.answer import failure_response
-from headrace.server.auth import PROBES, Door
+from headrace.server.auth import Door, is_open
 from headrace.server.bridge import Bridge
 from headrace.server.requestlog import RequestLog
 from headrace.server.target import PREFIX
@@ -70,7 +70,7 @@ class Front:
             await send(message)
 
         try:
-            if scope["path"] not in PROBES:
+            if not is_open(scope["path"]):
                 scope.setdefault("state", {})["principal"] = self._door.admit(headers)
             async with asyncio.timeout(self._timeout_s):
                 await self._app(scope, receive, send_secured)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
+from time import monotonic
 
 import msgspec
 
@@ -21,6 +22,7 @@ PROBES = frozenset({"/health", "/health/live", "/health/ready"})
 
 # A receiver of webhooks checks signatures, and a worker answers with the token that its wake carried.
 _PROVEN_OTHERWISE = re.compile(r"/v1/stream/__ds/(jwks\.json|subscriptions/[^/]+/(callback|ack|release))")
+_LOOK_EVERY_S = 1.0
 _MEMO_CALLERS = 4096
 _MEMO_BYTES = 512
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?", re.ASCII)
@@ -78,13 +80,17 @@ class Door:
         self._scheme = "https" if config.tls_cert else "http"
         self._origins = frozenset(origin.rstrip("/").lower() for origin in config.cors_origins)
         self._memo: dict[tuple[bytes | None, bytes | None, bytes | None], Principal] = {}
-        self._generation = keys.generation()
+        self._generation = keys.generation
+        self._look_at = 0.0
 
     def admit(self, headers: Mapping[bytes, bytes]) -> Principal:
         """Who sends these headers; raises Unauthorized or Forbidden where nobody may."""
-        if self._keys.generation() != self._generation:
+        if monotonic() >= self._look_at:
+            self._look_at = monotonic() + _LOOK_EVERY_S
+            self._keys.look()
+        if self._keys.generation != self._generation:
+            self._generation = self._keys.generation
             self._memo.clear()
-            self._generation = self._keys.generation()
         caller = headers.get(b"host"), headers.get(b"origin"), headers.get(b"authorization")
         principal = self._memo.get(caller)
         if principal is None:

@@ -45,8 +45,6 @@ class Bridge:
             path, query = scope["raw_path"], scope["query_string"]
             self._dispatcher.handle(scope["method"], path, query, scope["headers"], headers, body, exchange)
         status = await exchange.run(receive, send)
-        responses = self._dispatcher.counters.responses
-        responses[status] = responses.get(status, 0) + 1
         self._request_log.note(scope["method"], scope["raw_path"], status, exchange.answered_s - started)
 
     async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:

@@ -243,10 +243,7 @@ class Connection(HttpToolsProtocol):
         return render_head(status, headers, common_headers(self._method, self._fields, self.dispatcher.door), extra)
 
     def _answered(self, status: int) -> None:
-        responses = self.dispatcher.counters.responses
-        responses[status] = responses.get(status, 0) + 1
-        if status >= 500 or self.seen_s - self._started_s > 1.0:
-            self.request_log.note(self._method, self.url, status, monotonic() - self._started_s)
+        self.request_log.note(self._method, self.url, status, self._working_s())
         self.on_gone = self.on_drained = None
         cycle = self._hot_cycle
         cycle.response_complete = True
@@ -254,6 +251,10 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
         elif self.pipeline or self.flow.read_paused:
             self.on_response_complete()
+
+    def _working_s(self) -> float:
+        """Time spent on the request; a parked reader's wait is its own business."""
+        return 0.0 if self.on_gone is not None else monotonic() - self._started_s
 
     def _refuse(self, error: HeadraceError) -> None:
         """Answer a request that never became one, and hang up."""

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from time import monotonic
 
-from headrace.engine.counters import Counters
 from headrace.errors import BadRequest, HeadraceError, MethodNotAllowed, NotFound, Overloaded
 from headrace.server import target, values
 from headrace.server.auth import Door
@@ -24,9 +23,8 @@ _ONCE = (b"stream-", b"producer-", b"content-", b"if-", b"host", b"authorization
 class Dispatcher:
     """Answers every request on ``/v1/stream/…``, whichever way it came in."""
 
-    def __init__(self, door: Door, streams: Streams, reads: Reads, counters: Counters) -> None:
+    def __init__(self, door: Door, streams: Streams, reads: Reads) -> None:
         self.door = door
-        self.counters = counters
         self.unsent_bytes = 0
         self.unsent_limit = reads.engine.config.limits.unsent_bytes
         self._targets: dict[bytes, Target] = {}

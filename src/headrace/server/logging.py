@@ -58,5 +58,7 @@ def note_request(
 
 def _rendering(stream: TextIO) -> list[Any]:
     if stream.isatty():
-        return [structlog.dev.ConsoleRenderer()]
-    return [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+    # Local variables hold bodies and keys, which belong in no log.
+    traceback = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    return [structlog.processors.ExceptionRenderer(traceback), structlog.processors.JSONRenderer()]

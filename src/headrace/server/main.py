@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -14,35 +15,45 @@ from typing import Any
 import uvicorn
 from starlette.routing import BaseRoute
 
-from headrace.config import Config
+from headrace.config import Config, MiB
+from headrace.engine import memory
 from headrace.engine.engine import Engine
-from headrace.engine.gates import Gate
+from headrace.engine.gates import Gates
+from headrace.engine.memory import MemoryMonitor
+from headrace.engine.subscriptions import Subscriptions
 from headrace.engine.tail import Tail
-from headrace.server import listing
+from headrace.engine.tuning import tune
+from headrace.server import listing, logging, ops
 from headrace.server.app import Front
 from headrace.server.auth import Door, refuse_open_bind
 from headrace.server.bridge import Bridge
 from headrace.server.connection import Connection
 from headrace.server.dispatch import Dispatcher
 from headrace.server.encoding import Encoder
+from headrace.server.ops import Readiness
 from headrace.server.reads import Reads
 from headrace.server.requestlog import RequestLog
 from headrace.server.streams import Streams
+from headrace.server.subscriptions import routes as subscription_routes
 from headrace.storage.keys import KeyStore
 
 _TICK_S = 0.25
 # With the default of 5 ms the writer's thread and the event loop starve each other.
 _SWITCH_INTERVAL_S = 0.0002
+# Requests make no cycles; the collector need not look at every few hundred of their objects.
+_GC_THRESHOLDS = (20_000, 20, 50)
 
 
 class _Uvicorn(uvicorn.Server):
     """Lets parked readers go before it waits for requests in flight."""
 
-    def __init__(self, config: uvicorn.Config, tail: Tail) -> None:
+    def __init__(self, config: uvicorn.Config, tail: Tail, readiness: Readiness) -> None:
         super().__init__(config)
         self._tail = tail
+        self._readiness = readiness
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._readiness.serving = False
         self._tail.end()
         await super().shutdown(sockets)
 
@@ -51,58 +62,71 @@ class Server:
     """The server of one data directory."""
 
     def __init__(self, config: Config) -> None:
+        if config.memory.auto_tune:
+            limit_bytes = memory.limit_bytes(config.memory.limit_mb)
+            if limit_bytes is not None:
+                config = tune(limit_bytes // MiB, config)
         self._config = config
-        self._data_dir = Path(config.storage.data_dir)
-        self._data_dir.mkdir(parents=True, exist_ok=True)
-        self.keys = KeyStore(self._data_dir / "keys.db")
-        refuse_open_bind(config, self.keys)
-        self._server: uvicorn.Server | None = None
+        data_dir = Path(config.storage.data_dir)
+        data_dir.mkdir(parents=True, exist_ok=True)
+        self._keys = KeyStore(data_dir / "keys.db")
+        refuse_open_bind(config, self._keys)
+        self._server: _Uvicorn | None = None
 
     async def run(self, ready: Callable[[str], None] | None = None) -> None:
         """Serve until a signal comes; ``ready`` is told the address."""
-        engine = await Engine.open(self._config)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._keys.close)
+            engine = await Engine.open(self._config)
+            stack.push_async_callback(engine.close)
+            subscriptions = None
+            if self._config.subscriptions.enabled:
+                subscriptions = await Subscriptions.open(engine)
+                stack.push_async_callback(subscriptions.close)
+            await self._serve(engine, subscriptions, ready)
+
+    async def _serve(
+        self, engine: Engine, subscriptions: Subscriptions | None, ready: Callable[[str], None] | None
+    ) -> None:
+        gates = Gates(self._config.limits)
+        monitor = MemoryMonitor(gates, limit_bytes=memory.limit_bytes(self._config.memory.limit_mb))
+        readiness = Readiness(engine)
+        routes = [*listing.routes(engine), *ops.routes(engine, gates, monitor, readiness)]
+        if subscriptions is not None:
+            routes += subscription_routes(subscriptions)
+        front, protocol = self.build(engine, gates, routes)
+        self._server = _Uvicorn(_uvicorn_config(self._config, front, protocol), engine.tail, readiness)
+        chores = (self._keep_house(engine), monitor.watch(), self._announce(readiness, ready))
+        tasks = [asyncio.create_task(chore) for chore in chores]
         try:
-            front, protocol = self._build(engine)
-            self._server = _Uvicorn(_uvicorn_config(self._config, front, protocol), engine.tail)
-            housekeeping = asyncio.create_task(self._keep_house(engine))
-            announcing = asyncio.create_task(self._announce(ready))
-            try:
-                await self._server.serve()
-            finally:
-                for task in (housekeeping, announcing):
-                    task.cancel()
+            await self._server.serve()
         finally:
-            await engine.close()
-            self.keys.close()
+            for task in tasks:
+                task.cancel()
 
-    def _build(self, engine: Engine) -> tuple[Front, type[Connection]]:
+    def build(self, engine: Engine, gates: Gates, routes: Iterable[BaseRoute]) -> tuple[Front, type[Connection]]:
+        """The two ways in: the ASGI application, and the connection that answers without it."""
         config = self._config
-        door = Door(config.server, self.keys)
-        read_gate = Gate(config.limits.concurrent_reads)
+        door = Door(config.server, self._keys)
         request_log = RequestLog(engine.counters)
-        reads = Reads(engine, Encoder(read_gate))
-        dispatcher = Dispatcher(door, Streams(engine), reads, engine.counters)
-        bridge = Bridge(dispatcher, read_gate, request_log, config.limits.body_bytes)
-        routes: list[BaseRoute] = [*listing.routes(engine)]
-        timeout_s = config.server.resolver_timeout_s
-        front = Front(routes, bridge, door, request_log, timeout_s=timeout_s)
-        protocol = type(
-            "Connection",
-            (Connection,),
-            {
-                "dispatcher": dispatcher,
-                "request_log": request_log,
-                "header_bytes": config.limits.header_bytes,
-                "url_bytes": config.limits.url_bytes,
-                "max_connections": config.server.max_connections,
-            },
-        )
-        return front, protocol
+        reads = Reads(engine, Encoder(gates.read))
+        dispatcher = Dispatcher(door, Streams(engine), reads)
+        bridge = Bridge(dispatcher, gates.read, request_log, config.limits.body_bytes)
+        front = Front(routes, bridge, door, request_log, timeout_s=config.server.resolver_timeout_s)
+        settings = {
+            "dispatcher": dispatcher,
+            "request_log": request_log,
+            "header_bytes": config.limits.header_bytes,
+            "url_bytes": config.limits.url_bytes,
+            "max_connections": config.server.max_connections,
+        }
+        return front, type("Connection", (Connection,), settings)
 
-    async def _announce(self, ready: Callable[[str], None] | None) -> None:
+    async def _announce(self, readiness: Readiness, ready: Callable[[str], None] | None) -> None:
         assert self._server is not None
         while not self._server.started:
             await asyncio.sleep(0.01)
+        readiness.serving = True
         if ready is not None:
             ready(self.address())
 
@@ -156,7 +180,9 @@ def _uvicorn_config(config: Config, front: Front, protocol: type[Connection]) ->
 
 def serve(config: Config, ready: Callable[[str], None] | None = None) -> None:
     """Run the server in this process until it is told to stop."""
+    logging.configure()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.set_threshold(*_GC_THRESHOLDS)
     server = Server(config)
     with contextlib.suppress(KeyboardInterrupt):
         _run(server.run(ready))

@@ -10,12 +10,16 @@ Node = dict[str, Any]
 _CROCKFORD = "[0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]"
 _OFFSET = rf"[0-7]{_CROCKFORD}{{18}}[048CGMRWcgmrw]0{{6}}"
 _DURATION = r"((0|[1-9][0-9]{0,11})(ms|s|m|h|d))+"
-_MOMENT = "an RFC 3339 time, or Unix nanoseconds"
 
 _TEXT: Node = {"type": "string"}
 _WHOLE: Node = {"type": "integer", "minimum": 0}
 _DIGITS: Node = {"type": "string", "pattern": r"^(0|[1-9][0-9]{0,17})$"}
 _COUNTER: Node = {"type": "integer", "minimum": 0, "maximum": 2**53 - 1}
+_MOMENT: Node = {
+    "description": "an RFC 3339 time, or Unix nanoseconds",
+    "anyOf": [{"type": "string", "format": "date-time"}, {"type": "string", "pattern": "^[0-9]{1,20}$"}],
+}
+_AGE: Node = {"type": "string", "pattern": f"^(?=.*[1-9]){_DURATION}$"}
 _TRUE: Node = {"type": "string", "enum": ["true"]}
 _MINTED: Node = {"type": "string", "pattern": f"^{_OFFSET}$"}
 
@@ -122,8 +126,8 @@ _SLICE = {**_NEXT, **_END, **_UP_TO_DATE, **_CLOSED, **_EXPIRES}
 
 _CLOSING = _header("Stream-Closed", _TEXT, "`true` closes the stream; anything else is as if absent")
 _KEYING = _header("Stream-Key", {"type": "string", "maxLength": 1024}, "the key of the entries")
-_ENCODING = _header("Content-Encoding", {"type": "string", "enum": ["identity", "gzip", "zstd"]}, "of the body")
 _PAYLOAD: Node = {
+    "description": "entries; the body may be encoded as gzip or zstd",
     "required": False,
     "content": {
         "application/json": {"schema": {}},
@@ -141,15 +145,14 @@ _CREATE = _operation(
         s201=_plain("it was created", {**_NEXT, **_CLOSED, **_EXPIRES, **_LOCATION}),
     ),
     _header("Stream-TTL", {"type": "string", "pattern": f"^(0|[1-9][0-9]*|{_DURATION})$"}, "sliding lifetime"),
-    _header("Stream-Expires-At", _TEXT, f"fixed end of life: {_MOMENT}"),
-    _header("Stream-Retention-Age", {"type": "string", "pattern": f"^{_DURATION}$"}, "how long entries are kept"),
+    _header("Stream-Expires-At", _MOMENT, "fixed end of life, instead of a sliding one"),
+    _header("Stream-Retention-Age", _AGE, "how long entries are kept"),
     _header("Stream-Retention-Bytes", _DIGITS, "how much is kept"),
     _header("Stream-Forked-From", _TEXT, "the path of the stream to fork"),
     _header("Stream-Fork-Offset", _TEXT, "where the fork leaves its source; its tail by default"),
     _header("Stream-Fork-Sub-Offset", _DIGITS, "bytes or messages past the fork offset"),
     _CLOSING,
     _KEYING,
-    _ENCODING,
     body=_PAYLOAD,
 )
 _APPEND = _operation(
@@ -160,7 +163,7 @@ _APPEND = _operation(
         s200=_plain("the producer's entries are on disk", {**_NEXT, **_CLOSED, **_PRODUCED}),
         s204=_plain("the entries are on disk", {**_NEXT, **_CLOSED, **_PRODUCED}),
     ),
-    _header("Stream-Timestamp", _TEXT, f"append time, never before the last one: {_MOMENT}"),
+    _header("Stream-Timestamp", _MOMENT, "append time; raised to that of the last entry"),
     _header("Stream-Seq", {"type": "string", "minLength": 1, "maxLength": 1024}, "must grow, byte by byte"),
     _header("Producer-Id", {"type": "string", "minLength": 1, "maxLength": 1024}, "goes with the next two"),
     _header("Producer-Epoch", _COUNTER, "a higher epoch takes over from a lower one"),
@@ -168,12 +171,11 @@ _APPEND = _operation(
     _header("If-Match", _TEXT, "append only while this offset is the tail; `*` always matches"),
     _CLOSING,
     _KEYING,
-    _ENCODING,
     body=_PAYLOAD,
 )
 _READING = (
     _query("offset", {"type": "string", "pattern": f"^(-1|now|{_OFFSET})$"}, "read after it; live reads need one"),
-    _query("since", _TEXT, f"without an offset: read from a moment on: {_MOMENT}"),
+    _query("since", _MOMENT, "without an offset: read from this moment on"),
     _query("format", {"type": "string", "enum": ["raw", "json"]}, "json: an array; raw: entries joined"),
     _query(
         "live", {"type": "string", "enum": ["", "false", "0", "true", "1", "long-poll", "sse"]}, "wait for new entries"
@@ -187,8 +189,7 @@ _READING = (
     _header("If-None-Match", _TEXT, "ETag of a slice the caller has"),
 )
 _READ_ANSWERS = _answers(
-    "404 410",
-    429,
+    "404 410 429",
     s200={
         "description": "entries as the stream's own type, or events with live=sse",
         "headers": {**_SLICE, **_CURSOR, **_ETAG},
@@ -224,13 +225,12 @@ _RETAIN = _operation(
     "retain_stream",
     "Change how much the stream keeps; what is left out is no limit",
     _answers("404 410 413 415 429", s204=_plain("the rule is set")),
-    _ENCODING,
     body=_body(
         {
             "type": "object",
             "additionalProperties": False,
             "properties": {
-                "age": _either({"type": "string", "pattern": f"^{_DURATION}$"}),
+                "age": _either(_AGE),
                 "bytes": _either({"type": "integer", "minimum": 0, "maximum": 2**63 - 1}),
             },
         }

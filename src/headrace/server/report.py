@@ -116,7 +116,7 @@ class Report:
     def _runtime(self) -> Document:
         writer, limits = self._engine.writer, self._config.limits
         full = writer.queued_requests >= limits.queue_requests or writer.queued_bytes >= limits.queue_bytes
-        most, held = self._config.storage.max_database_bytes, _size(self._database)
+        most, held = self._config.storage.max_database_bytes, self._held_bytes()
         return {
             "memory": self._memory_now(),
             "ingest_queue": {"requests": writer.queued_requests, "bytes": writer.queued_bytes, "full": full},
@@ -200,6 +200,11 @@ class Report:
                 "sqlite_connections": sqlite_memory()["open_connections"],
             },
         }
+
+    def _held_bytes(self) -> int:
+        """Bytes of the database that are in use: pages freed by retention are used again before it grows."""
+        pragma = self._engine._reader.pragma
+        return (int(pragma("page_count")) - int(pragma("freelist_count"))) * int(pragma("page_size"))
 
     def _mapped_bytes(self) -> int:
         return _size(self._database.with_name(self._database.name + "-shm"))

@@ -1,7 +1,7 @@
 """API keys: who may call, kept hashed in a small SQLite file of their own.
 
-The command line writes the file while a server reads it. ``generation`` tells the server when to look again. A
-secret has 256 random bits, so one SHA-256 is enough to store it by.
+The command line writes the file while a server reads it: ``generation`` moves when keys have changed, here or,
+after a :meth:`KeyStore.look`, elsewhere. A secret has 256 random bits, so one SHA-256 is enough to store it by.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ MAX_PREFIX = 512
 
 _SCHEMA_VERSION = 1
 _CACHE_BYTES = 256 * 1024
-_LOOK_EVERY_S = 1.0
 _OPEN_WITHIN_S = 5.0
 _NO_HASH = bytes(32)
 _CREATE = """
@@ -65,8 +64,7 @@ class KeyStore:
         self._connection = _connect(path)
         self._migrate()
         self._data_version = int(self._connection.pragma("data_version"))
-        self._generation = 0
-        self._look_at = 0.0
+        self.generation = 0
 
     def create(self, *, user_id: str, scopes: Collection[str], prefix: str = "", name: str = "") -> tuple[Key, str]:
         """Make a key; the token is shown this once and cannot be had again."""
@@ -104,16 +102,12 @@ class KeyStore:
         """How many keys open a door."""
         return sum(key.revoked_us is None for key, _ in self._rows(""))
 
-    def generation(self) -> int:
-        """A number that grows when keys change; other processes are looked at once a second at most."""
-        now = time.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + _LOOK_EVERY_S
-            version = int(self._connection.pragma("data_version"))
-            if version != self._data_version:
-                self._data_version = version
-                self._generation += 1
-        return self._generation
+    def look(self) -> None:
+        """Notice what other processes have changed; costs a few microseconds."""
+        version = int(self._connection.pragma("data_version"))
+        if version != self._data_version:
+            self._data_version = version
+            self.generation += 1
 
     def close(self) -> None:
         """Let go of the file."""
@@ -136,7 +130,7 @@ class KeyStore:
             self._connection.execute(sql, values)
         except SQLiteError as reason:
             raise database.unavailable(reason) from reason
-        self._generation += 1
+        self.generation += 1
 
     def _rows(self, clause: str, *values: object) -> Iterator[tuple[Key, bytes]]:
         try:

@@ -41,7 +41,8 @@ class StreamRow(msgspec.Struct, kw_only=True):
 
 _COLUMNS = StreamRow.__struct_fields__
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM streams"
-_INSERT = f"INSERT INTO streams ({', '.join(_COLUMNS[1:])}) VALUES ({', '.join('?' * (len(_COLUMNS) - 1))}) RETURNING id"
+_VALUES = ", ".join("?" * (len(_COLUMNS) - 1))
+_INSERT = f"INSERT INTO streams ({', '.join(_COLUMNS[1:])}) VALUES ({_VALUES}) RETURNING id"
 
 
 class Streams:
@@ -67,16 +68,12 @@ class Streams:
 
     def due(self, now_us: int, limit: int) -> list[StreamRow]:
         """Live streams whose stored deadline has passed."""
-        clause = (
-            "WHERE deadline_us IS NOT NULL AND deadline_us <= ? AND state = 0 ORDER BY deadline_us LIMIT ?"
-        )
+        clause = "WHERE deadline_us IS NOT NULL AND deadline_us <= ? AND state = 0 ORDER BY deadline_us LIMIT ?"
         return list(self._many(clause, now_us, limit))
 
     def retained(self, after_id: int, limit: int) -> list[StreamRow]:
         """Live streams with a retention rule, in id order."""
-        clause = (
-            "WHERE (retention_age_us IS NOT NULL OR retention_bytes IS NOT NULL) AND id > ? AND state != 2"
-        )
+        clause = "WHERE (retention_age_us IS NOT NULL OR retention_bytes IS NOT NULL) AND id > ? AND state != 2"
         return list(self._many(f"{clause} ORDER BY id LIMIT ?", after_id, limit))
 
     def forks(self, parent: int) -> list[tuple[int, int]]:
@@ -150,4 +147,4 @@ class Streams:
 
     def _many(self, clause: str, *values: object) -> Iterator[StreamRow]:
         for row in self._connection.execute(f"{_SELECT} {clause}", values).fetchall():
-            yield StreamRow(**dict(zip(_COLUMNS, row, strict=True)))
+            yield msgspec.convert(dict(zip(_COLUMNS, row, strict=True)), StreamRow)

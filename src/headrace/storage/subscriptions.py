@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -50,13 +51,13 @@ class SubscriptionRows:
 
     def all(self) -> list[SubscriptionRow]:
         """Every subscription."""
-        rows = self._connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM subscriptions").fetchall()
+        rows: Any = self._connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM subscriptions").fetchall()
         return [SubscriptionRow(**dict(zip(_COLUMNS, row, strict=True))) for row in rows]
 
     def links(self, subscription: str) -> list[LinkRow]:
         """The streams of a subscription, by name."""
         sql = f"SELECT {', '.join(_LINK)} FROM links WHERE subscription = ? ORDER BY path"
-        rows = self._connection.execute(sql, (subscription,)).fetchall()
+        rows: Any = self._connection.execute(sql, (subscription,)).fetchall()
         return [
             LinkRow(subscription=owner, path=path, stream=stream, explicit=bool(explicit), acked=acked)
             for owner, path, stream, explicit, acked in rows
@@ -87,10 +88,8 @@ class SubscriptionRows:
     def secret(self, purpose: str, fresh: bytes) -> bytes:
         """The stored secret for a purpose; the fresh one where there was none."""
         self._connection.execute("INSERT OR IGNORE INTO signing_keys VALUES (?, ?)", (purpose, fresh))
-        found: Sequence[bytes] = self._connection.execute(
-            "SELECT secret FROM signing_keys WHERE purpose = ?", (purpose,)
-        ).fetchone()
-        return bytes(found[0])
+        found: Any = self._connection.execute("SELECT secret FROM signing_keys WHERE purpose = ?", (purpose,)).get
+        return bytes(found)
 
 
 def _beyond(prefix: str) -> str:

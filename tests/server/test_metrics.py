@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.config import Config, LimitsConfig, MiB, StorageConfig
+from headrace.engine.append import Append
+from headrace.engine.engine import Engine
+from headrace.engine.gates import Gates
+from headrace.engine.memory import MemoryMonitor, ProcessMemory
+from headrace.server.metrics import Metrics
+from headrace.storage.streams import StreamRow
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def _samples(metrics: Metrics) -> Samples:
+    body, content_type = metrics.render("text/plain")
+    assert content_type.startswith("text/plain")
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(body.decode())
+        for sample in family.samples
+    }
+
+
+async def _append(engine: Engine, name: str, *bodies: bytes) -> None:
+    created: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    row = StreamRow(name=name, content_type="text/plain", created_us=1, epochs="[]")
+    engine.log.create(row, created.set_result)
+    await created
+    for body in bodies:
+        appended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        engine.log.append(Append(engine.log.find(name), body, 1, appended.set_result))
+        engine.log.settled(await appended)
+
+
+def test_the_numbers_are_those_of_the_engine_its_gates_and_its_memory(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        limits = LimitsConfig(concurrent_searches=4, queue_bytes=777)
+        engine = await Engine.open(Config(storage=StorageConfig(data_dir=str(tmp_path)), limits=limits))
+        gates = Gates(limits)
+        monitor = MemoryMonitor(gates, limit_bytes=100 * MiB, read=lambda: ProcessMemory(rss_bytes=90 * MiB))
+        metrics = Metrics(engine, gates, monitor)
+        await _append(engine, "a", b"four", b"five!")
+        engine.counters.responses[204] = 2
+        async with gates.read:
+            found = _samples(metrics)
+        assert found["headrace_appends_total", ()] == 2
+        assert found["headrace_appended_events_total", ()] == 2
+        assert found["headrace_appended_bytes_total", ()] == 9
+        assert found["headrace_streams_created_total", ()] == 1
+        assert found["headrace_commits_total", ()] == engine.writer.commits == 3
+        assert found["headrace_failed_commits_total", ()] == 0
+        assert found["headrace_append_queue_requests", ()] == 0
+        assert found["headrace_append_queue_limit_bytes", ()] == 777
+        assert found["headrace_responses_total", (("status", "204"),)] == 2
+        assert found["headrace_cached_streams", ()] == 1
+        assert found["headrace_watchers", ()] == 0
+        assert found["headrace_gate_active", (("gate", "read"),)] == 1
+        assert found["headrace_gate_limit", (("gate", "search"), ("kind", "configured"))] == 4
+        assert found["headrace_gate_limit", (("gate", "search"), ("kind", "current"))] == 2
+        assert found["headrace_memory_pressure", ()] == 1
+        assert found["headrace_memory_rss_bytes", ()] == 90 * MiB
+        assert found["headrace_memory_limit_bytes", ()] == 100 * MiB
+        assert found["process_open_fds", ()] > 0
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        engine = await Engine.open(Config(storage=StorageConfig(data_dir=str(tmp_path))))
+        gates = Gates(LimitsConfig())
+        metrics = Metrics(engine, gates, MemoryMonitor(gates, limit_bytes=None, read=ProcessMemory))
+        names = {name for name, _ in _samples(metrics)}
+        assert not {name for name in names if name.startswith("headrace_memory_") and name.endswith("_bytes")}
+        assert all(name.startswith(("headrace_", "process_")) for name in names)
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_scraper_that_wants_openmetrics_gets_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        engine = await Engine.open(Config(storage=StorageConfig(data_dir=str(tmp_path))))
+        gates = Gates(LimitsConfig())
+        metrics = Metrics(engine, gates, MemoryMonitor(gates, limit_bytes=None))
+        body, content_type = metrics.render("application/openmetrics-text; version=1.0.0")
+        assert content_type.startswith("application/openmetrics-text")
+        assert body.endswith(b"# EOF\n")
+        await engine.close()
+
+    asyncio.run(scenario())
