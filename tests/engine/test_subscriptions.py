@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from headrace.config import Config, StorageConfig
-from headrace.engine.append import Append
-from headrace.engine.engine import Engine
-from headrace.engine.lifecycle import Create, Delete
 from headrace.engine.roster import Bounds
-from headrace.engine.stream import Stream
 from headrace.engine.subscription import (
     Ack,
     Definition,
@@ -32,164 +24,23 @@ from headrace.engine.subscription import (
 )
 from headrace.engine.subscriptions import Claim, Proof, Subscriptions
 from headrace.engine.wakes import AlreadyClaimed, Fenced
-from headrace.engine.webhook import Webhooks, WebhookUrlRejected
 from headrace.format import offset as offsets
-from headrace.storage.streams import StreamRow
 
 BASE = "http://here.example/v1/stream/__ds"
-SECOND = 1_000_000
 PULL = Definition(type="pull-wake", pattern="events/*", wake_stream="wake/pool", lease_ttl_ms=5_000)
+HOOK = Definition(type="webhook", pattern="events/*", webhook_url="http://127.0.0.1:1/")
 
-
-class FakeClock:
-    """Time that stands still until it is told to move."""
-
-    def __init__(self) -> None:
-        self.us = 1_700_000_000 * SECOND
-
-    def now_us(self) -> int:
-        return self.us
-
-
-class Receiver:
-    """A webhook receiver: a real HTTP server whose answers are scripted; the last one is repeated."""
-
-    def __init__(self, *answers: tuple[int, dict[str, Any]]) -> None:
-        self.answers = list(answers)
-        self.received: list[tuple[dict[str, str], bytes]] = []
-        self.before_answer: Callable[[dict[str, Any]], Awaitable[None]] | None = None
-
-    @property
-    def bodies(self) -> list[dict[str, Any]]:
-        return [json.loads(body) for _, body in self.received]
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in lines[1:-2])
-        signature = next(line.split(": ", 1)[1] for line in lines if line.lower().startswith("webhook-signature"))
-        body = await reader.readexactly(int(headers["content-length"]))
-        self.received.append(({**headers, "webhook-signature": signature}, body))
-        if self.before_answer is not None:
-            await self.before_answer(json.loads(body))
-        status, answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        content = json.dumps(answer).encode()
-        writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (status, len(content)) + content)
-        await writer.drain()
-        writer.close()
-
-
-class World:
-    """An engine and its subscriptions on one directory, which can be closed and opened again."""
-
-    def __init__(self, directory: Path, bounds: Bounds) -> None:
-        self.config = Config(storage=StorageConfig(data_dir=str(directory)))
-        self.bounds = bounds
-        self.clock = FakeClock()
-        self.engine: Engine
-        self.subscriptions: Subscriptions
-
-    async def open(self) -> None:
-        self.engine = await Engine.open(self.config, self.clock)
-        self.subscriptions = await Subscriptions.open(self.engine, bounds=self.bounds, webhooks=Webhooks())
-        await self.idle()
-
-    async def close(self) -> None:
-        await self.subscriptions.close()
-        await self.engine.close()
-
-    async def restart(self) -> None:
-        await self.close()
-        await self.open()
-
-    async def idle(self) -> None:
-        await self.subscriptions.delivery.idle()
-
-    async def pass_time(self, seconds: float) -> None:
-        self.clock.us += round(seconds * SECOND)
-        await self.idle()
-
-    async def create(self, name: str, body: bytes = b"", content_type: str = "application/json") -> Stream:
-        row = StreamRow(name=name, content_type=content_type, created_us=self.clock.us, epochs="[]")
-        settled: asyncio.Future[Create] = asyncio.get_running_loop().create_future()
-        self.engine.log.create(row, settled.set_result, body=body, count=1 if body else 0)
-        await settled
-        return self.engine.log.find(name)
-
-    async def append(self, name: str, *, count: int = 1) -> str:
-        """Append entries without waiting for what they set off; answers the new tail."""
-        stream = self.engine.log.find(name)
-        settled: asyncio.Future[Append] = asyncio.get_running_loop().create_future()
-
-        def done(append: Append) -> None:
-            self.engine.log.settled(append)
-            settled.set_result(append)
-
-        self.engine.log.append(Append(stream, b",".join([b"{}"] * count), count, done))
-        await settled
-        return stream.tail_offset()
-
-    async def delete(self, name: str) -> None:
-        settled: asyncio.Future[Delete] = asyncio.get_running_loop().create_future()
-        self.engine.log.delete(self.engine.log.find(name), settled.set_result)
-        await settled
-
-    def events(self, name: str = "wake/pool") -> list[dict[str, Any]]:
-        stream = self.engine.log.find(name)
-        parts = self.engine.log.read(stream, stream.head, 0, budget=1 << 20).parts
-        found: list[dict[str, Any]] = msgspec.json.decode(b"[" + b",".join(parts) + b"]")
-        return found
-
-    def acked(self, id: str) -> dict[str, str]:
-        return {link.path: link.acked for link in self.subscriptions.get(id).links.values()}
-
-
-@asynccontextmanager
-async def world(directory: Path, bounds: Bounds | None = None) -> AsyncIterator[World]:
-    made = World(directory, bounds or Bounds())
-    await made.open()
-    try:
-        yield made
-    finally:
-        await made.close()
-
-
-@asynccontextmanager
-async def receiver(*answers: tuple[int, dict[str, Any]]) -> AsyncIterator[tuple[Receiver, str]]:
-    made = Receiver(*(answers or ((200, {}),)))
-    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
-    try:
-        yield made, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
-    finally:
-        server.close()
-
-
-def hook(url: str, lease_ms: int = 5_000) -> Definition:
-    return Definition(type="webhook", pattern="events/*", webhook_url=url, lease_ttl_ms=lease_ms)
+Opened = Callable[..., Any]
 
 
 def proof_of(claim: Claim) -> Proof:
     return Proof(claim.token, claim.wake_id, claim.generation)
 
 
-def proof_in(body: dict[str, Any]) -> Proof:
-    return Proof(body["callback_token"], body["wake_id"], body["generation"])
-
-
-def run(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
-    """Make a test of a coroutine function that wants a directory."""
-
-    def wrapped(tmp_path: Path) -> None:
-        asyncio.run(asyncio.wait_for(test(tmp_path), 30))  # type: ignore[arg-type]
-
-    wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
-    return wrapped
-
-
-@run
 async def test_streams_that_exist_are_linked_at_their_tail_and_later_ones_before_their_first_append(
-    tmp_path: Path,
+    world: Opened,
 ) -> None:
-    async with world(tmp_path) as w:
+    async with world() as w:
         await w.create("events/old", b"1")
         await w.create("events/empty")
         await w.create("other/a", b"1")
@@ -202,9 +53,8 @@ async def test_streams_that_exist_are_linked_at_their_tail_and_later_ones_before
         assert {link.path for link in w.subscriptions.get("s").pending.values()} == {"events/new"}
 
 
-@run
-async def test_a_second_put_confirms_the_same_definition_and_refuses_another(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_a_second_put_confirms_the_same_definition_and_refuses_another(world: Opened) -> None:
+    async with world() as w:
         assert (await w.subscriptions.put("s", PULL, BASE))[1] is True
         assert (await w.subscriptions.put("s", PULL, "https://moved.example/v1/stream/__ds"))[1] is False
         with pytest.raises(SubscriptionExists):
@@ -215,9 +65,8 @@ async def test_a_second_put_confirms_the_same_definition_and_refuses_another(tmp
         )
 
 
-@run
-async def test_a_wake_event_names_the_subscription_and_is_written_once_until_the_wake_is_over(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_a_wake_event_names_the_subscription_and_is_written_once_until_the_wake_is_over(world: Opened) -> None:
+    async with world() as w:
         await w.create("wake/pool")
         await w.create("events/a")
         await w.subscriptions.put("s", PULL, BASE)
@@ -234,9 +83,8 @@ async def test_a_wake_event_names_the_subscription_and_is_written_once_until_the
         assert [event["generation"] for event in w.events()] == [1, 2]
 
 
-@run
-async def test_wake_events_come_late_when_the_wake_stream_is_made_late(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_wake_events_come_late_when_the_wake_stream_is_made_late(world: Opened) -> None:
+    async with world() as w:
         await w.create("events/a")
         await w.subscriptions.put("s", PULL, BASE)
         await w.append("events/a")
@@ -249,9 +97,8 @@ async def test_wake_events_come_late_when_the_wake_stream_is_made_late(tmp_path:
         assert w.subscriptions.get("s").wakes.attempts == 0
 
 
-@run
-async def test_a_wake_event_is_written_again_when_its_stream_is_deleted_unclaimed(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_a_wake_event_is_written_again_when_its_stream_is_deleted_unclaimed(world: Opened) -> None:
+    async with world() as w:
         await w.create("wake/pool")
         await w.create("events/a")
         await w.subscriptions.put("s", PULL, BASE)
@@ -264,9 +111,8 @@ async def test_a_wake_event_is_written_again_when_its_stream_is_deleted_unclaime
         assert [event["generation"] for event in w.events()] == [1]
 
 
-@run
-async def test_wake_events_are_lines_in_a_stream_that_is_not_json(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_wake_events_are_lines_in_a_stream_that_is_not_json(world: Opened) -> None:
+    async with world() as w:
         stream = await w.create("wake/pool", content_type="text/plain")
         await w.create("events/a")
         await w.subscriptions.put("s", PULL, BASE)
@@ -276,9 +122,8 @@ async def test_wake_events_are_lines_in_a_stream_that_is_not_json(tmp_path: Path
         assert line.endswith(b"\n") and json.loads(line)["subscription_id"] == "s"
 
 
-@run
-async def test_a_pattern_never_takes_the_stream_its_own_wakes_go_to(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_a_pattern_never_takes_the_stream_its_own_wakes_go_to(world: Opened) -> None:
+    async with world() as w:
         await w.create("wake/pool")
         await w.create("events/a")
         await w.subscriptions.put("s", msgspec.structs.replace(PULL, pattern="**"), BASE)
@@ -287,9 +132,8 @@ async def test_a_pattern_never_takes_the_stream_its_own_wakes_go_to(tmp_path: Pa
         assert set(w.acked("s")) == {"events/a"}
 
 
-@run
-async def test_a_claim_works_right_after_an_append_and_excludes_others(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_a_claim_works_right_after_an_append_and_excludes_others(world: Opened) -> None:
+    async with world() as w:
         await w.create("events/a")
         await w.subscriptions.put("s", PULL, BASE)
         with pytest.raises(NoPendingWork):
@@ -304,9 +148,8 @@ async def test_a_claim_works_right_after_an_append_and_excludes_others(tmp_path:
         assert refusal.value.facts == {"current_holder": "w1", "generation": 1}
 
 
-@run
-async def test_an_expired_lease_frees_the_subscription_and_fences_the_old_worker(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_an_expired_lease_frees_the_subscription_and_fences_the_old_worker(world: Opened) -> None:
+    async with world() as w:
         await w.create("wake/pool")
         await w.create("events/a")
         await w.subscriptions.put("s", PULL, BASE)
@@ -327,9 +170,8 @@ async def test_an_expired_lease_frees_the_subscription_and_fences_the_old_worker
         assert (await w.subscriptions.claim("s", "w2")).generation == 2
 
 
-@run
-async def test_an_ack_without_done_is_a_heartbeat(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_an_ack_without_done_is_a_heartbeat(world: Opened) -> None:
+    async with world() as w:
         await w.create("events/a")
         await w.subscriptions.put("s", PULL, BASE)
         first = await w.append("events/a")
@@ -343,9 +185,8 @@ async def test_an_ack_without_done_is_a_heartbeat(tmp_path: Path) -> None:
         assert await w.subscriptions.ack("s", "pull-wake", proof_of(claim), [], done=True) is True
 
 
-@run
-async def test_a_released_wake_is_followed_by_another(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_a_released_wake_is_followed_by_another(world: Opened) -> None:
+    async with world() as w:
         await w.create("wake/pool")
         await w.create("events/a")
         await w.subscriptions.put("s", PULL, BASE)
@@ -357,9 +198,8 @@ async def test_a_released_wake_is_followed_by_another(tmp_path: Path) -> None:
         assert (await w.subscriptions.claim("s", "w2")).generation == 2
 
 
-@run
-async def test_acks_that_no_cursor_can_follow_move_nothing(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_acks_that_no_cursor_can_follow_move_nothing(world: Opened) -> None:
+    async with world() as w:
         await w.create("events/a")
         await w.create("events/b")
         await w.subscriptions.put("s", PULL, BASE)
@@ -385,9 +225,8 @@ async def test_acks_that_no_cursor_can_follow_move_nothing(tmp_path: Path) -> No
             await w.subscriptions.ack("s", "pull-wake", proof_of(claim), [good, Ack("events/a", first)], done=True)
 
 
-@run
-async def test_token_generation_and_wake_id_must_all_match(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_token_generation_and_wake_id_must_all_match(world: Opened) -> None:
+    async with world() as w:
         await w.create("events/a")
         await w.subscriptions.put("s", PULL, BASE)
         await w.subscriptions.put("t", PULL, BASE)
@@ -405,9 +244,8 @@ async def test_token_generation_and_wake_id_must_all_match(tmp_path: Path) -> No
         await w.subscriptions.ack("s", "pull-wake", proof_of(mine), [], done=True)
 
 
-@run
-async def test_tokens_of_a_deleted_subscription_do_not_open_its_successor(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_tokens_of_a_deleted_subscription_do_not_open_its_successor(world: Opened) -> None:
+    async with world() as w:
         await w.create("events/a")
         await w.subscriptions.put("s", PULL, BASE)
         await w.append("events/a")
@@ -424,20 +262,18 @@ async def test_tokens_of_a_deleted_subscription_do_not_open_its_successor(tmp_pa
             await w.subscriptions.ack("s", "pull-wake", Proof(old.token, new.wake_id, 1), [], done=True)
 
 
-@run
-async def test_verbs_of_the_other_kind_are_refused(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_verbs_of_the_other_kind_are_refused(world: Opened) -> None:
+    async with world() as w:
         await w.subscriptions.put("pull", PULL, BASE)
-        await w.subscriptions.put("hook", hook("http://127.0.0.1:1/"), BASE)
+        await w.subscriptions.put("hook", HOOK, BASE)
         with pytest.raises(InvalidRequest):
             await w.subscriptions.claim("hook", "w1")
         with pytest.raises(InvalidRequest):
             await w.subscriptions.ack("pull", "webhook", Proof("1.x", "w", 1), [], done=True)
 
 
-@run
-async def test_named_streams_come_and_go_and_a_pattern_keeps_its_own(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_named_streams_come_and_go_and_a_pattern_keeps_its_own(world: Opened) -> None:
+    async with world() as w:
         await w.create("events/a")
         await w.subscriptions.put("s", PULL, BASE)
         await w.subscriptions.add_streams("s", ["events/a", "manual/later"])
@@ -455,9 +291,8 @@ async def test_named_streams_come_and_go_and_a_pattern_keeps_its_own(tmp_path: P
         assert kinds == {"events/a": "glob"} and not w.subscriptions.get("s").pending
 
 
-@run
-async def test_a_deleted_stream_is_unlinked_and_its_successor_starts_anew(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_a_deleted_stream_is_unlinked_and_its_successor_starts_anew(world: Opened) -> None:
+    async with world() as w:
         await w.create("events/a")
         await w.create("events/b")
         await w.subscriptions.put("s", PULL, BASE)
@@ -473,9 +308,8 @@ async def test_a_deleted_stream_is_unlinked_and_its_successor_starts_anew(tmp_pa
         assert offsets.decode(view.tail_offset).position == 1
 
 
-@run
-async def test_a_wake_that_lost_its_streams_does_not_keep_the_next_one_away(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_a_wake_that_lost_its_streams_does_not_keep_the_next_one_away(world: Opened) -> None:
+    async with world() as w:
         await w.create("wake/pool")
         await w.create("events/a")
         await w.create("events/b")
@@ -489,9 +323,8 @@ async def test_a_wake_that_lost_its_streams_does_not_keep_the_next_one_away(tmp_
         assert [(event["generation"], event["stream"]) for event in w.events()] == [(1, "events/a"), (2, "events/b")]
 
 
-@run
-async def test_everything_survives_a_restart(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_everything_survives_a_restart(world: Opened) -> None:
+    async with world() as w:
         await w.create("wake/pool")
         await w.create("events/a")
         await w.subscriptions.put("s", PULL, BASE)
@@ -510,9 +343,8 @@ async def test_everything_survives_a_restart(tmp_path: Path) -> None:
         assert (await w.subscriptions.claim("s", "w2")).generation == 2
 
 
-@run
-async def test_streams_that_a_crash_kept_from_being_noted_are_found_at_the_next_start(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_streams_that_a_crash_kept_from_being_noted_are_found_at_the_next_start(world: Opened) -> None:
+    async with world() as w:
         await w.create("wake/pool")
         await w.subscriptions.put("s", PULL, BASE)
         await w.subscriptions.close()
@@ -525,9 +357,8 @@ async def test_streams_that_a_crash_kept_from_being_noted_are_found_at_the_next_
         assert [event["stream"] for event in w.events()] == ["events/a"]
 
 
-@run
-async def test_numbers_are_bounded(tmp_path: Path) -> None:
-    async with world(tmp_path, Bounds(subscriptions=2, streams=2)) as w:
+async def test_numbers_are_bounded(world: Opened) -> None:
+    async with world(Bounds(subscriptions=2, streams=2)) as w:
         await w.create("events/a")
         await w.subscriptions.put("s", PULL, BASE)
         await w.create("events/b", b"1")
@@ -544,154 +375,3 @@ async def test_numbers_are_bounded(tmp_path: Path) -> None:
         await w.delete("events/a")
         await w.append("events/c")
         assert set(found.links) == {"events/b", "events/c"} and not found.full
-
-
-@run
-async def test_a_webhook_is_signed_and_done_acks_what_it_was_told(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, receiver((200, {"done": True})) as (hooks, url):
-        await w.create("events/a")
-        await w.subscriptions.put("s", hook(url), BASE)
-        tail = await w.append("events/a")
-        await w.idle()
-        (body,) = hooks.bodies
-        assert body["subscription_id"] == "s" and body["generation"] == 1
-        assert body["callback_url"] == f"{BASE}/subscriptions/s/callback"
-        assert body["streams"] == [
-            {
-                "path": "events/a",
-                "link_type": "glob",
-                "acked_offset": offsets.START,
-                "tail_offset": tail,
-                "has_pending": True,
-            }
-        ]
-        headers, raw = hooks.received[0]
-        assert headers["webhook-signature"] == w.subscriptions.keyring.sign(raw, w.clock.us)
-        assert w.acked("s") == {"events/a": tail}
-        assert w.subscriptions.get("s").wakes.wake_id is None
-
-
-@run
-async def test_entries_that_come_during_a_delivery_bring_another_wake(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, receiver((200, {"done": True})) as (hooks, url):
-        await w.create("events/a")
-        await w.subscriptions.put("s", hook(url), BASE)
-
-        async def append_once(_: dict[str, Any]) -> None:
-            hooks.before_answer = None
-            await w.append("events/a")
-
-        hooks.before_answer = append_once
-        await w.append("events/a")
-        await w.idle()
-        assert [body["generation"] for body in hooks.bodies] == [1, 2]
-        assert w.acked("s")["events/a"] == hooks.bodies[1]["streams"][0]["tail_offset"]
-
-
-@run
-async def test_a_receiver_may_call_back_before_it_answers(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, receiver((500, {})) as (hooks, url):
-        await w.create("events/a")
-        await w.subscriptions.put("s", hook(url), BASE)
-
-        async def call_back(body: dict[str, Any]) -> None:
-            acks = [Ack("events/a", body["streams"][0]["tail_offset"])]
-            assert await w.subscriptions.ack("s", "webhook", proof_in(body), acks, done=True) is False
-            with pytest.raises(Fenced):
-                await w.subscriptions.ack("s", "webhook", proof_in(body), acks, done=True)
-
-        hooks.before_answer = call_back
-        await w.append("events/a")
-        await w.idle()
-        await w.pass_time(600)
-        assert len(hooks.received) == 1 and not w.subscriptions.get("s").pending
-
-
-@run
-async def test_a_receiver_that_never_calls_back_is_woken_when_its_lease_is_over(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, receiver((200, {})) as (hooks, url):
-        await w.create("events/a")
-        await w.subscriptions.put("s", hook(url, lease_ms=5_000), BASE)
-        await w.append("events/a")
-        await w.idle()
-        await w.pass_time(4.9)
-        assert len(hooks.received) == 1
-        await w.pass_time(0.1)
-        first, second = hooks.bodies
-        assert (first["generation"], second["generation"]) == (1, 2)
-        with pytest.raises(Fenced):
-            await w.subscriptions.ack("s", "webhook", proof_in(first), [], done=True)
-        assert await w.subscriptions.ack("s", "webhook", proof_in(second), [], done=False) is False
-
-
-@run
-async def test_failed_deliveries_are_tried_again_after_pauses_that_double_up_to_a_minute(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, receiver((500, {})) as (hooks, url):
-        await w.create("events/a")
-        await w.subscriptions.put("s", hook(url, lease_ms=600_000), BASE)
-        await w.append("events/a")
-        await w.idle()
-        for base in (1, 2, 4, 8, 16, 32, 60, 60):
-            wakes, sent = w.subscriptions.get("s").wakes, len(hooks.received)
-            assert wakes.last_error == "the receiver answered 500"
-            assert wakes.deliver_at_us is not None
-            pause_us = wakes.deliver_at_us - w.clock.us
-            assert base * 0.8 * SECOND <= pause_us <= base * 1.2 * SECOND
-            await w.restart()  # the schedule is kept
-            assert w.subscriptions.get("s").wakes == wakes
-            await w.pass_time((pause_us - 1) / SECOND)
-            assert len(hooks.received) == sent
-            await w.pass_time(1 / SECOND)
-            assert len(hooks.received) == sent + 1
-        assert len({body["wake_id"] for body in hooks.bodies}) == 1
-        hooks.answers = [(200, {"done": True})]
-        await w.pass_time(72)
-        assert w.subscriptions.get("s").wakes.attempts == 0 and not w.subscriptions.get("s").pending
-
-
-@run
-async def test_a_pause_holds_though_the_lease_ends_in_it(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, receiver((500, {}), (500, {}), (500, {}), (200, {"done": True})) as (hooks, url):
-        await w.create("events/a")
-        await w.subscriptions.put("s", hook(url, lease_ms=1_000), BASE)
-        await w.append("events/a")
-        await w.idle()
-        await w.pass_time(1.2)
-        await w.pass_time(2.4)
-        assert len(hooks.received) == 3
-        await w.pass_time(1)
-        assert w.subscriptions.get("s").wakes.wake_id is None
-        assert len(hooks.received) == 3
-        await w.pass_time(3.8)
-        assert len(hooks.received) == 4
-        assert hooks.bodies[3]["generation"] > hooks.bodies[2]["generation"]
-        assert not w.subscriptions.get("s").pending
-
-
-@run
-async def test_a_delivery_cut_off_by_a_stop_is_made_again_at_the_next_start(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, receiver((200, {"done": True})) as (hooks, url):
-        await w.create("events/a")
-        await w.subscriptions.put("s", hook(url), BASE)
-        arrived, forever = asyncio.Event(), asyncio.Event()
-
-        async def hang(_: dict[str, Any]) -> None:
-            hooks.before_answer = None
-            arrived.set()
-            await forever.wait()
-
-        hooks.before_answer = hang
-        await w.append("events/a")
-        await arrived.wait()
-        await w.restart()
-        forever.set()
-        assert [body["wake_id"] for body in hooks.bodies] == [hooks.bodies[0]["wake_id"]] * 2
-        assert not w.subscriptions.get("s").pending
-
-
-@run
-async def test_unsafe_addresses_are_refused_before_anything_is_made(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        with pytest.raises(WebhookUrlRejected):
-            await w.subscriptions.put("s", hook("http://10.0.0.1/hook"), BASE)
-        assert len(w.subscriptions) == 0

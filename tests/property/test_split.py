@@ -54,8 +54,12 @@ def _refuse(constant: str) -> Any:
 
 
 def parsed(body: bytes) -> Any:
-    """What strict JSON makes of a body; numbers stay as they were spelled."""
-    return json.loads(body.decode(), parse_int=lambda n: f"#{n}", parse_float=lambda n: f"#{n}", parse_constant=_refuse)
+    """What strict JSON makes of a body; numbers stay as they were spelled, and half a surrogate pair is no text."""
+    value = json.loads(
+        body.decode(), parse_int=lambda n: f"#{n}", parse_float=lambda n: f"#{n}", parse_constant=_refuse
+    )
+    json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def entries(body: bytes) -> list[Any]:
@@ -123,6 +127,8 @@ TELLING = [bytes([c]) for c in b'\x00\x1f\x7f\x80\xc3\xff"\\,:[]{}0-+.eE \t\n\x0
 @example(b'"\x01"')
 @example(b'"\\x"')
 @example(b'"\\ud800"')
+@example(b'{"\\ude00\\ud83d":[]}')
+@example(b'[[{"a":"\\ud83d\\u0041"}]]')
 @example(b'"\\u12"')
 @example(b'"\xed\xa0\x80"')
 @example(b'{"a":1,}')

@@ -69,10 +69,10 @@ def create(name: str, **options: Unpack[CreateOptions]) -> Request:
     headers = _present(
         {
             "content-type": content_type,
-            "stream-ttl": _span(options.get("ttl")),
+            "stream-ttl": _seconds(options.get("ttl")),
             "stream-expires-at": _moment(options.get("expires_at")),
             "stream-closed": _flag(options.get("closed", False)),
-            "stream-retention-age": _span(options.get("retention_age")),
+            "stream-retention-age": _duration(options.get("retention_age")),
             "stream-retention-bytes": _text(options.get("retention_bytes")),
             "stream-forked-from": stream_path(source) if source else "",
             "stream-fork-offset": options.get("fork_offset", ""),
@@ -177,8 +177,15 @@ def _moment(value: Moment | None) -> str:
     return _text(value) if isinstance(value, int | None) else value
 
 
-def _span(value: Span | None) -> str:
+def _seconds(value: Span | None) -> str:
+    """A span where the protocol wants whole seconds; text goes as it is."""
     if isinstance(value, timedelta):
-        millis = value // timedelta(milliseconds=1)
-        return str(millis // 1000) if millis % 1000 == 0 else f"{millis}ms"
+        whole, rest = divmod(value, timedelta(seconds=1))
+        return f"{value // timedelta(milliseconds=1)}ms" if rest else str(whole)
     return _text(value) if isinstance(value, int | None) else value
+
+
+def _duration(value: Span | None) -> str:
+    """A span with its unit."""
+    text = _seconds(value)
+    return f"{text}s" if text.isdigit() else text

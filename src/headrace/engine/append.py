@@ -114,9 +114,7 @@ class Append(Operation):
         head.next_seq = seq + self.count
         head.last_us = append_us
         head.bytes += len(body)
-        batch.rows.append(
-            (self.stream.id, seq, self.count, append_us, 0, self.key, head.stream_seq, head.bytes, body)
-        )
+        batch.rows.append((self.stream.id, seq, self.count, append_us, 0, self.key, head.stream_seq, head.bytes, body))
 
     def _append_time(self, head: Head, now_us: int) -> int:
         hint = self.timestamp_us
@@ -161,7 +159,5 @@ class Append(Operation):
             self.producer_last = last_seq
             return True
         if seq > last_seq + 1:
-            raise ProducerGap(
-                "producer sequence numbers are missing", expected_seq=last_seq + 1, received_seq=seq
-            )
+            raise ProducerGap("producer sequence numbers are missing", expected_seq=last_seq + 1, received_seq=seq)
         return False

@@ -27,9 +27,7 @@ class Change(Operation):
 
     __slots__ = ("done", "dropped", "pinned")
 
-    def __init__(
-        self, done: Callable[[Any], None], *, pinned: tuple[Stream, ...] = (), size: int = 0
-    ) -> None:
+    def __init__(self, done: Callable[[Any], None], *, pinned: tuple[Stream, ...] = (), size: int = 0) -> None:
         super().__init__(size)
         self.done = done
         self.pinned = pinned
@@ -142,9 +140,7 @@ class Delete(Change):
 
     __slots__ = ("deadline_us", "stream")
 
-    def __init__(
-        self, stream: Stream, done: Callable[[Delete], None], *, deadline_us: int | None = None
-    ) -> None:
+    def __init__(self, stream: Stream, done: Callable[[Delete], None], *, deadline_us: int | None = None) -> None:
         super().__init__(done, pinned=(stream,), size=100)
         self.stream = stream
         self.deadline_us = deadline_us

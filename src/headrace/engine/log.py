@@ -97,9 +97,7 @@ class Log:
         if stream.watchers:
             self.tail.wake(stream)
 
-    def read(
-        self, stream: Stream, head: Head, position: int, *, budget: int, key: str | None = None
-    ) -> Slice:
+    def read(self, stream: Stream, head: Head, position: int, *, budget: int, key: str | None = None) -> Slice:
         """Committed entries from a position on."""
         found = reading.read(self._wal, stream, head, position, budget=budget, key=key)
         self.counters.reads += 1
@@ -110,9 +108,7 @@ class Log:
         """The position before the first entry that was appended at or after a moment."""
         return reading.seek_time(self._wal, stream, stream.head, since_us)
 
-    def delete(
-        self, stream: Stream, done: Callable[[Delete], None], *, deadline_us: int | None = None
-    ) -> None:
+    def delete(self, stream: Stream, done: Callable[[Delete], None], *, deadline_us: int | None = None) -> None:
         """Delete a stream and wake who reads it."""
 
         def answered(delete: Delete) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from headrace.engine.split import entries_of, slice_json
@@ -17,9 +17,7 @@ class Slice(NamedTuple):
     position: int
 
 
-def read(
-    wal: Wal, stream: Stream, head: Head, position: int, *, budget: int, key: str | None = None
-) -> Slice:
+def read(wal: Wal, stream: Stream, head: Head, position: int, *, budget: int, key: str | None = None) -> Slice:
     """Entries from ``position`` to the head, as many as the budget allows and at least one."""
     parts: list[bytes] = []
     end = head.next_seq
@@ -52,9 +50,7 @@ def _cut(stream: Stream, row: Entries, skip: int, stop: int, budget: int) -> tup
     return b",".join(entries[skip:last]), last
 
 
-def _rows(
-    wal: Wal, stream: Stream, position: int, end: int, key: str | None
-) -> Iterator[tuple[Entries, int]]:
+def _rows(wal: Wal, stream: Stream, position: int, end: int, key: str | None) -> Iterator[tuple[Entries, int]]:
     """Rows that hold entries of [position, end), each with the end of the ancestor it was read from."""
     for owner, limit in (*stream.lineage, (stream.id, end)):
         until = min(limit, end)
@@ -82,7 +78,7 @@ def bytes_before(wal: Wal, stream: Stream, head: Head, position: int) -> int:
     row = holding(wal, stream, position)
     if row is None:
         return head.first_bytes
-    before = row.bytes - len(row.body)
+    before = row.total_bytes - len(row.body)
     if position == row.seq:
         return before
     return before + len(slice_json(row.body, 0, position - row.seq))
@@ -98,11 +94,21 @@ def time_before(wal: Wal, stream: Stream, head: Head, position: int) -> int:
 
 def seek_time(wal: Wal, stream: Stream, head: Head, since_us: int) -> int:
     """The position just before the first retained entry appended at or after a moment; the tail if none was."""
+    return _seek(wal, stream, head, lambda row: row.append_us >= since_us)
+
+
+def seek_bytes(wal: Wal, stream: Stream, head: Head, before: int) -> int:
+    """The start of the first append request that has at least so many payload bytes before it."""
+    return _seek(wal, stream, head, lambda row: row.total_bytes - len(row.body) >= before)
+
+
+def _seek(wal: Wal, stream: Stream, head: Head, reached: Callable[[Entries], bool]) -> int:
+    """Where the first row begins for which ``reached`` holds; it holds for every later row too."""
     low, high = head.first_seq, head.next_seq
     while low < high:
         middle = (low + high) // 2
         row = holding(wal, stream, middle)
-        if row is not None and row.append_us >= since_us:
+        if row is not None and reached(row):
             high = max(row.seq, low)
         else:
             low = min(high, row.seq + row.count if row is not None else middle + 1)

@@ -74,9 +74,7 @@ class Stream:
         self.deadline_us = row.deadline_us
         self.retention_age_us = row.retention_age_us
         self.retention_bytes = row.retention_bytes
-        self.epochs: tuple[tuple[int, int], ...] = msgspec.json.decode(
-            row.epochs, type=tuple[tuple[int, int], ...]
-        )
+        self.epochs: tuple[tuple[int, int], ...] = msgspec.json.decode(row.epochs, type=tuple[tuple[int, int], ...])
         self.parent = row.parent
         self.fork_origin = row.fork_origin
         self.profile = row.profile
@@ -133,5 +131,5 @@ def _head(row: StreamRow, newest: Entries | None) -> Head:
     )
     if newest is not None and newest.seq + newest.count >= head.next_seq:
         head.next_seq = newest.seq + newest.count
-        head.last_us, head.bytes, head.stream_seq = newest.append_us, newest.bytes, newest.stream_seq
+        head.last_us, head.bytes, head.stream_seq = newest.append_us, newest.total_bytes, newest.stream_seq
     return head

@@ -85,20 +85,8 @@ def first_retained(wal: Wal, stream: Stream, head: Head, now_us: int) -> int:
     if stream.retention_age_us is not None:
         first = max(first, reading.seek_time(wal, stream, head, now_us - stream.retention_age_us))
     if stream.retention_bytes is not None and head.bytes - head.first_bytes > stream.retention_bytes:
-        first = max(first, _seek_bytes(wal, stream, head, head.bytes - stream.retention_bytes))
+        first = max(first, reading.seek_bytes(wal, stream, head, head.bytes - stream.retention_bytes))
     return first
-
-
-def _seek_bytes(wal: Wal, stream: Stream, head: Head, before: int) -> int:
-    """The start of the first append request that has at least so many payload bytes before it."""
-    low, high = head.first_seq, head.next_seq
-    while low < high:
-        row = reading.holding(wal, stream, (low + high) // 2)
-        if row is not None and row.bytes - len(row.body) >= before:
-            high = max(row.seq, low)
-        else:
-            low = min(high, row.seq + row.count if row is not None else (low + high) // 2 + 1)
-    return low
 
 
 def _needed_by_forks(streams: Streams, stream: int) -> list[int]:

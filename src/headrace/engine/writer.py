@@ -96,9 +96,7 @@ class Batch:
             self.wal.insert(self.rows)
             self.rows = []
         if self.producers:
-            self.streams.save_producers(
-                (s.id, p, epoch, seq) for (s, p), (epoch, seq) in self.producers.items()
-            )
+            self.streams.save_producers((s.id, p, epoch, seq) for (s, p), (epoch, seq) in self.producers.items())
         if self._next_epoch is not None:
             self.streams.set_meta("next_epoch", self._next_epoch)
 

@@ -42,6 +42,7 @@ class Front:
         self._app: ASGIApp = Starlette(routes=list(routes), exception_handlers=_HANDLERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
         if scope["type"] != "http":
             return
         path = scope["path"]

@@ -31,6 +31,7 @@ class Bridge:
         self._body_bytes = body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the whole body, dispatch, and send what comes back."""
         started = monotonic()
         headers: dict[bytes, bytes] = dict(scope["headers"])
         common = common_headers(scope["method"], headers, self._dispatcher.door)

@@ -351,8 +351,124 @@ _SERVER_PATHS: Node = {
 }
 
 
-def document() -> Node:
-    """The whole document."""
+# -- subscriptions
+
+
+def _closed(required: str = "", **properties: Node) -> Node:
+    """A request body that may hold these properties and no others."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": required.split(),
+        "properties": properties,
+    }
+
+
+_ID = _path("id", {"type": "string", "minLength": 1, "maxLength": 256}, "the subscription's name")
+_NAMES: Node = {"type": "array", "items": _TEXT}
+_FOLLOWED = _object(path=_TEXT, link_type={"enum": ["explicit", "glob"]}, acked_offset=_MINTED)
+_SUBSCRIPTION: Node = _object(
+    id=_TEXT,
+    type={"enum": ["webhook", "pull-wake"]},
+    streams={"type": "array", "items": _FOLLOWED},
+    lease_ttl_ms=_WHOLE,
+    created_at={"type": "string", "format": "date-time"},
+    status={"enum": ["active", "failed"]},
+    generation=_WHOLE,
+)
+_SUBSCRIBED: Node = {"$ref": "#/components/schemas/Subscription"}
+_WISH = _closed(
+    "type",
+    type={"enum": ["webhook", "pull-wake"]},
+    pattern=_either(_TEXT),
+    streams=_either(_NAMES),
+    webhook=_either(_closed("url", url=_TEXT)),
+    wake_stream=_either(_TEXT),
+    lease_ttl_ms={"type": "integer", "minimum": 1_000, "maximum": 600_000, "default": 30_000},
+    description=_either({"type": "string", "maxLength": 1024}),
+)
+_WAKE = {"wake_id": _TEXT, "generation": {"type": "integer"}}
+_PROGRESS = _closed(
+    "wake_id generation",
+    **_WAKE,
+    acks={"type": "array", "items": _closed("offset", offset=_TEXT, stream=_either(_TEXT), path=_either(_TEXT))},
+    done={"type": "boolean", "default": False},
+)
+_CLAIMED = _object(
+    wake_id=_TEXT,
+    generation=_WHOLE,
+    token=_TEXT,
+    streams={"type": "array", "items": _object(path=_TEXT, acked_offset=_MINTED, tail_offset=_MINTED)},
+)
+_JWKS: Node = {
+    "description": "a JSON Web Key Set",
+    "content": {"application/jwk-set+json": {"schema": _object(keys={"type": "array", "items": {"type": "object"}})}},
+}
+_ACKED = _json("noted", _object(ok={"const": True}, next_wake={"type": "boolean"}))
+
+
+def _subscribing(operation: str, text: str, failures: str, body: Node | None = None, **successes: Node) -> Node:
+    answers = _answers(f"{failures} 413 415 429" if body else f"{failures} 429", **successes)
+    return _operation(operation, text, answers, body=_body(body) if body else None)
+
+
+def _reporting(operation: str, text: str, body: Node, **successes: Node) -> Node:
+    """A call of the worker that holds a wake: proven by the token that came with it."""
+    return {"post": {**_subscribing(operation, text, "404 409", body, **successes), "security": [{"token": []}]}}
+
+
+_ONE = "/v1/stream/__ds/subscriptions/{id}"
+_SUBSCRIPTION_PATHS: Node = {
+    "/v1/stream/__ds/jwks.json": _get(
+        "sign_subscription", "The keys that webhooks are signed with", _JWKS, keyed=False
+    ),
+    _ONE: {
+        "get": _subscribing("get_subscription", "Describe a subscription", "404", s200=_json("it", _SUBSCRIBED)),
+        "put": _subscribing(
+            "put_subscription",
+            "Create a subscription, or confirm it",
+            "409",
+            _WISH,
+            s200=_json("it exists just so", _SUBSCRIBED),
+            s201=_json("it was created", _SUBSCRIBED),
+        ),
+        "delete": _subscribing("delete_subscription", "Forget a subscription", "", s204=_plain("it is gone")),
+    },
+    f"{_ONE}/streams": {
+        "post": _subscribing(
+            "link_subscription",
+            "Follow more streams by name",
+            "404 409",
+            _closed("streams", streams={**_NAMES, "minItems": 1}),
+            s204=_plain("they are followed"),
+        )
+    },
+    f"{_ONE}/streams/{{path}}": {
+        "parameters": [_path("path", {"type": "string", "minLength": 1}, "the stream's name")],
+        "delete": _subscribing("unlink_subscription", "Follow a stream no more", "404", s204=_plain("it is not named")),
+    },
+    f"{_ONE}/claim": {
+        "post": _subscribing(
+            "claim_subscription",
+            "Take the wake that waits for a worker",
+            "404 409",
+            _closed("worker", worker={"type": "string", "minLength": 1, "maxLength": 1024}),
+            s200=_json("it is yours", _CLAIMED),
+        )
+    },
+    f"{_ONE}/ack": _reporting("ack_subscription", "Report progress of a claimed wake", _PROGRESS, s200=_ACKED),
+    f"{_ONE}/callback": _reporting("callback_subscription", "Report progress of a webhook", _PROGRESS, s200=_ACKED),
+    f"{_ONE}/release": _reporting(
+        "release_subscription", "Give a wake back", _closed("wake_id generation", **_WAKE), s204=_plain("it is free")
+    ),
+}
+for _where, _verbs in _SUBSCRIPTION_PATHS.items():
+    if "{id}" in _where:
+        _verbs["parameters"] = [_ID, *_verbs.get("parameters", ())]
+
+
+def document(*, subscriptions: bool = True) -> Node:
+    """The whole document, with subscriptions where they are served."""
     error = _object(error=_object(code=_TEXT, message=_TEXT))
     return {
         "openapi": "3.1.0",
@@ -361,10 +477,13 @@ def document() -> Node:
             "version": version("headrace"),
             "description": "Durable event streams over HTTP. Errors have a stable `code`.",
         },
-        "paths": {**_SERVER_PATHS, **_STREAM_PATHS},
+        "paths": {**_SERVER_PATHS, **_STREAM_PATHS, **(_SUBSCRIPTION_PATHS if subscriptions else {})},
         "components": {
-            "schemas": {"Error": error, "Stream": _DESCRIPTOR},
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "schemas": {"Error": error, "Stream": _DESCRIPTOR, "Subscription": _SUBSCRIPTION},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "token": {"type": "http", "scheme": "bearer", "description": "the token of a wake"},
+            },
         },
         "security": [{}, {"key": []}],
     }

@@ -65,7 +65,7 @@ class Readiness:
 def routes(engine: Engine, gates: Gates, monitor: MemoryMonitor, readiness: Readiness) -> list[Route]:
     """Every route of this file; the probes need no key, the settings and stream names need an operator's."""
     report, metrics = Report(engine, gates, monitor), Metrics(engine, gates, monitor)
-    document = openapi.document()
+    document = openapi.document(subscriptions=engine.config.subscriptions.enabled)
 
     async def live(_: Request) -> Response:
         return json_response({"ok": True})

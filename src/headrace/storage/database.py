@@ -68,9 +68,7 @@ def migrate(connection: Connection) -> int:
 def migrations() -> list[str]:
     """The texts of all migrations in order; their numbers have no gaps."""
     files = sorted(
-        entry.name
-        for entry in resources.files("headrace.storage.migrations").iterdir()
-        if entry.name.endswith(".sql")
+        entry.name for entry in resources.files("headrace.storage.migrations").iterdir() if entry.name.endswith(".sql")
     )
     for number, name in enumerate(files, start=1):
         if not name.startswith(f"{number:04}_"):

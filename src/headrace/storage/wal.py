@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
+
+import msgspec
 
 from headrace.storage.database import Connection
 
 
-class Entries(NamedTuple):
+class Entries(msgspec.Struct, frozen=True):
     """What one append request wrote: ``count`` entries from ``seq`` on."""
 
     seq: int
@@ -18,13 +19,13 @@ class Entries(NamedTuple):
     version: int
     key: str | None
     stream_seq: str | None
-    bytes: int
+    total_bytes: int
     body: bytes
 
 
-_SELECT = "SELECT seq, count, append_us, version, key, stream_seq, bytes, body FROM wal"
+_SELECT = "SELECT seq, count, append_us, version, key, stream_seq, total_bytes, body FROM wal"
 _FROM = "seq >= ifnull((SELECT max(seq) FROM wal WHERE stream = ?1 AND seq <= ?2), ?2)"
-_INSERT = "INSERT INTO wal (stream, seq, count, append_us, version, key, stream_seq, bytes, body) VALUES "
+_INSERT = "INSERT INTO wal (stream, seq, count, append_us, version, key, stream_seq, total_bytes, body) VALUES "
 # Each statement lets go of the interpreter's lock once, so many rows share one.
 _INSERTS = tuple((rows, _INSERT + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?)"] * rows)) for rows in (64, 16, 4, 1))
 
@@ -64,17 +65,6 @@ class Wal:
         row = self._one(f"{_SELECT} WHERE stream = ? AND seq <= ? ORDER BY seq DESC LIMIT 1", (stream, seq))
         return row if row is not None and seq < row.seq + row.count else None
 
-    def times(self, stream: int, low: int, high: int) -> tuple[int, int, int] | None:
-        """(seq, count, append_us) of the row that holds the middle of [low, high)."""
-        sql = "SELECT seq, count, append_us FROM wal WHERE stream = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
-        row = self._connection.execute(sql, (stream, (low + high) // 2)).fetchone()
-        return None if row is None else (int(row[0]), int(row[1]), int(row[2]))
-
-    def first_after_bytes(self, stream: int, position: int, threshold: int) -> Entries | None:
-        """The first row from position on whose running byte count exceeds a threshold."""
-        sql = f"{_SELECT} WHERE stream = ? AND seq >= ? AND bytes > ? ORDER BY seq LIMIT 1"
-        return self._one(sql, (stream, position, threshold))
-
     def trim(self, stream: int, below: int, rows: int) -> int:
         """Remove up to so many rows whose entries all lie below a sequence number; answers how many went."""
         sql = "DELETE FROM wal WHERE id IN (SELECT id FROM wal WHERE stream = ? AND seq + count <= ?"
@@ -89,7 +79,7 @@ class Wal:
         cursor = self._connection.cursor()
         try:
             for row in cursor.execute(sql, values):
-                yield Entries._make(row)
+                yield Entries(*row)
         finally:
             # An abandoned statement would keep its snapshot open and the WAL file from being reused.
             cursor.close()

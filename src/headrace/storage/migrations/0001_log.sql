@@ -37,16 +37,16 @@ CREATE INDEX streams_parent ON streams (parent) WHERE parent IS NOT NULL;
 
 -- One row per append request, in the order of commit.
 CREATE TABLE wal (
-    id         INTEGER PRIMARY KEY,
-    stream     INTEGER NOT NULL,
-    seq        INTEGER NOT NULL,                  -- of its first entry
-    count      INTEGER NOT NULL,
-    append_us  INTEGER NOT NULL,
-    version    INTEGER NOT NULL,                  -- schema version
-    key        TEXT,
-    stream_seq TEXT,                              -- the stream's Stream-Seq as of this row
-    bytes      INTEGER NOT NULL,                  -- payload bytes of the stream up to and with this row
-    body       BLOB NOT NULL                      -- JSON streams: the entries with commas between
+    id          INTEGER PRIMARY KEY,
+    stream      INTEGER NOT NULL,
+    seq         INTEGER NOT NULL,                 -- of its first entry
+    count       INTEGER NOT NULL,
+    append_us   INTEGER NOT NULL,
+    version     INTEGER NOT NULL,                 -- schema version
+    key         TEXT,
+    stream_seq  TEXT,                             -- the stream's Stream-Seq as of this row
+    total_bytes INTEGER NOT NULL,                 -- payload bytes of the stream up to and with this row
+    body        BLOB NOT NULL                     -- JSON streams: the entries with commas between
 ) STRICT;
 CREATE UNIQUE INDEX wal_seq ON wal (stream, seq);
 CREATE INDEX wal_key ON wal (stream, key, seq) WHERE key IS NOT NULL;

@@ -1,0 +1,28 @@
+"""``headrace config``: every setting, its value, and where that came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from headrace.cli import output
+from headrace.cli.output import AsJson
+
+ConfigFile = Annotated[Path | None, Parameter(name="--config", help="A TOML file; default ./headrace.toml.")]
+
+app = App(name="config", help="Show the configuration.", version_flags=())
+
+
+@app.command
+def show(*, config: ConfigFile = None, json: AsJson = False) -> None:
+    """Print each setting with its value and its source: flag, environment, file or default."""
+    from headrace.config import fields, resolve
+
+    known = fields()
+    rows = (
+        {"setting": name, "value": value, "source": source, "meaning": known[name][2]}
+        for name, (value, source) in resolve(file=config).items()
+    )
+    output.show_all(rows, ("setting", "value", "source", "meaning"), as_json=json)

@@ -1,0 +1,86 @@
+"""``headrace key``: the API keys of a data directory, whether or not a server is running on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from headrace.cli import output
+from headrace.cli.config import ConfigFile
+from headrace.cli.output import AsJson, Yes
+from headrace.types import rfc3339
+
+if TYPE_CHECKING:
+    from headrace.storage.keys import Key, KeyStore
+
+DataDir = Annotated[str | None, Parameter(help="Directory of the log.")]
+Scope = Literal["read", "write", "admin"]
+
+app = App(name="key", help="Make, list and revoke API keys.", version_flags=())
+
+
+@app.command
+def create(
+    *,
+    user: Annotated[str, Parameter(help="The user that the key stands for.")],
+    scope: Annotated[list[Scope] | None, Parameter(negative=(), help="What it may do; may be repeated.")] = None,
+    prefix: Annotated[str, Parameter(help="Only streams whose name begins so.")] = "",
+    name: Annotated[str, Parameter(help="A note on what it is for.")] = "",
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
+    """Make a key; its token is shown this once."""
+    with _store(data_dir, config) as keys:
+        key, token = keys.create(user_id=user, scopes=scope or ["read", "write"], prefix=prefix, name=name)
+    output.show({**_facts(key), "token": token}, as_json=json)
+
+
+@app.command(name="list")
+def list_keys(*, data_dir: DataDir = None, config: ConfigFile = None, json: AsJson = False) -> None:
+    """List the keys, revoked ones too; never their tokens."""
+    with _store(data_dir, config) as keys:
+        rows = [_facts(key) for key in keys.list()]
+    columns = ("id", "user_id", "scopes", "prefix", "name", "created_at", "revoked_at")
+    output.show_all(rows, columns, as_json=json)
+
+
+@app.command
+def revoke(
+    key_id: str, /, *, data_dir: DataDir = None, config: ConfigFile = None, yes: Yes = False, json: AsJson = False
+) -> None:
+    """End a key; who uses it is locked out within seconds."""
+    output.confirm(f"Revoke key {key_id}?", yes=yes)
+    with _store(data_dir, config) as keys:
+        output.show(_facts(keys.revoke(key_id)), as_json=json)
+
+
+@contextmanager
+def _store(data_dir: str | None, config: Path | None) -> Iterator[KeyStore]:
+    from headrace.config import load
+    from headrace.storage.keys import KeyStore
+
+    flags = {} if data_dir is None else {"storage.data_dir": data_dir}
+    directory = Path(load(file=config, flags=flags).storage.data_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    keys = KeyStore(directory / "keys.db")
+    try:
+        yield keys
+    finally:
+        keys.close()
+
+
+def _facts(key: Key) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "user_id": key.user_id,
+        "scopes": list(key.scopes),
+        "prefix": key.prefix,
+        "name": key.name,
+        "created_at": rfc3339(key.created_us),
+        "revoked_at": None if key.revoked_us is None else rfc3339(key.revoked_us),
+    }

@@ -1,0 +1,46 @@
+"""The command table, and what a failure looks like from a shell; commands are imported when they are run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App
+
+from headrace.cli import output
+from headrace.errors import HeadraceError
+
+app = App(
+    name="headrace",
+    help="Durable event streams over HTTP.",
+    version_flags=(),
+    result_action="return_value",
+)
+app.command("headrace.cli.serve:serve", name="serve", help="Run the server.")
+app.command("headrace.cli.serve:up", name="up", help="Run everything on this machine.")
+app.command("headrace.cli.stream:app", name="stream", help="Create, append to, read and follow streams.")
+app.command("headrace.cli.key:app", name="key", help="Make, list and revoke API keys.")
+app.command("headrace.cli.config:app", name="config", help="Show the configuration.")
+app.command("headrace.cli.version:version", name="version", help="Print the version.")
+
+
+def main() -> None:
+    """The entry point of the ``headrace`` command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; the exit code says how it went."""
+    try:
+        app(arguments, suppress_keyboard_interrupt=False)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return output.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has seen enough; keep Python from flushing into the closed pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return output.OK
+    except (HeadraceError, ValueError, OSError, ImportError) as error:
+        return output.complain(error, as_json="--json" in arguments)
+    return output.OK

@@ -1,0 +1,145 @@
+"""How commands speak: tables for people, JSON for programs, complaints on stderr, and exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+OK, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 4, 130
+
+AsJson = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON.")]
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not ask.")]
+
+_NEXT_STEPS = {
+    "unreachable": "Start a server with `headrace serve`, or name another with --url or HEADRACE_URL.",
+    "unauthorized": "Pass a key with --key or HEADRACE_KEY; `headrace key create` makes one.",
+    "forbidden": "Use a key whose scopes and prefix allow this; `headrace key list` shows them.",
+    "not_found": "`headrace stream ls` lists what there is; `headrace stream create NAME` makes a stream.",
+    "stream_closed": "A closed stream stays closed; `headrace stream fork OLD NEW` makes an open copy.",
+    "offset_gone": "Read from the earliest offset that is left: --offset -1.",
+    "offset_fenced": "The stream was made anew; start over with --offset -1.",
+    "precondition_failed": "Someone else appended first; read on, then try again with the new offset.",
+    "append_timeout": "Look at `headrace stream info NAME` before sending it again.",
+    "outcome_unknown": "Look at the end of the stream before sending it again.",
+    "overloaded": "Try again in a moment.",
+    "unavailable": "Try again in a moment.",
+    "payload_too_large": "Send smaller events, or raise limits.body_bytes on the server.",
+    "invalid_config": "`headrace config show` lists every setting.",
+}
+_EXIT_CODES = {"unreachable": UNREACHABLE, "invalid_config": USAGE, "usage": USAGE}
+
+
+class UsageError(HeadraceError):
+    """The command cannot be run as it was given."""
+
+    code = "usage"
+    status = 400
+
+
+def complain(error: Exception, *, as_json: bool) -> int:
+    """Say on stderr what failed and what to do next; the exit code for it."""
+    known = error if isinstance(error, HeadraceError) else _as_known(error)
+    hint = _NEXT_STEPS.get(known.code, "")
+    if as_json:
+        body = known.body()
+        body["error"] |= {"hint": hint} if hint else {}
+        print(encode(body), file=sys.stderr)
+    else:
+        print(f"headrace: {known.message}", *([hint] if hint else []), sep="\n", file=sys.stderr)
+    return _EXIT_CODES.get(known.code, FAILED)
+
+
+def _as_known(error: Exception) -> HeadraceError:
+    if isinstance(error, ImportError) and error.name and not error.name.startswith("headrace"):
+        return HeadraceError(f"{error.name} is not installed; run: pip install 'headrace[server]'")
+    return UsageError(str(error)) if isinstance(error, ValueError) else HeadraceError(str(error))
+
+
+def encode(value: Any) -> str:
+    """Compact JSON text."""
+    return msgspec.json.encode(value).decode()
+
+
+def wants_table(as_json: bool) -> bool:
+    """Whether a person is looking: a terminal, and nobody asked for JSON."""
+    return not as_json and sys.stdout.isatty()
+
+
+def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
+    """One thing: a line per fact for people, one JSON object otherwise."""
+    if not wants_table(as_json):
+        print(encode(facts))
+        return
+    width = max(len(name) for name in facts)
+    for name, value in facts.items():
+        print(f"{name.replace('_', ' '):<{width}}  {_cell(value)}")
+
+
+def show_all(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
+    """Many things: a table for people, one JSON object per line otherwise."""
+    if not wants_table(as_json):
+        for row in rows:
+            print(encode(row))
+        return
+    from rich.table import Table
+
+    table = Table(*(column.replace("_", " ") for column in columns), box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    console().print(table)
+
+
+def write_bytes(data: bytes) -> None:
+    """Bytes to stdout, at once."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is destroyed; without a terminal only --yes will do."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody is here to answer: pass --yes to do it.")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise HeadraceError("Nothing was changed.")
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Any]:
+    """A running count on a terminal's stderr; yields ``advance(number)``."""
+    if not sys.stderr.isatty() or sys.stdin.isatty():
+        yield lambda number: None
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} " + what), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda number: progress.advance(task, number)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The terminal, in colour where it has some and NO_COLOR is not set."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

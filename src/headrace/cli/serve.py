@@ -1,0 +1,68 @@
+"""``headrace serve`` and ``headrace up``: the server in this process, until it is told to stop."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from headrace.cli.config import ConfigFile
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ServerFlags:
+    """Flags that win over the environment and the file."""
+
+    host: Annotated[str | None, Parameter(help="Address to bind.")] = None
+    port: Annotated[int | None, Parameter(help="Port to bind; 0 takes a free one.")] = None
+    data_dir: Annotated[str | None, Parameter(help="Directory of the log.")] = None
+    object_store: Annotated[str | None, Parameter(help="URL of the object store.")] = None
+    cors_origin: Annotated[
+        list[str] | None, Parameter(negative=(), help="A web origin that may call; may be repeated.")
+    ] = None
+    auto_tune: Annotated[
+        int | bool | None, Parameter(negative=(), help="Size caches and queues from the memory, or from so many MB.")
+    ] = None
+    tls_cert: Annotated[str | None, Parameter(help="Certificate file.")] = None
+    tls_key: Annotated[str | None, Parameter(help="Private key file.")] = None
+
+    def settings(self) -> dict[str, object]:
+        """The settings that were given, by their dotted names."""
+        memory_mb = self.auto_tune if not isinstance(self.auto_tune, bool) else None
+        given = {
+            "server.host": self.host,
+            "server.port": self.port,
+            "server.cors_origins": None if self.cors_origin is None else tuple(self.cors_origin),
+            "server.tls_cert": self.tls_cert,
+            "server.tls_key": self.tls_key,
+            "storage.data_dir": self.data_dir,
+            "storage.object_store": self.object_store,
+            "memory.auto_tune": None if self.auto_tune is None else self.auto_tune is not False,
+            "memory.limit_mb": memory_mb,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+NO_FLAGS = ServerFlags()
+
+
+def serve(*, flags: ServerFlags = NO_FLAGS, config: ConfigFile = None) -> None:
+    """Run the server until it is told to stop."""
+    from headrace.config import load
+
+    chosen = load(file=config, flags=flags.settings())
+    from headrace.server import main
+
+    main.serve(chosen, lambda address: _announce(address, chosen.storage.data_dir))
+
+
+def up(*, flags: ServerFlags = NO_FLAGS, config: ConfigFile = None) -> None:
+    """Run everything on this machine."""
+    serve(flags=flags, config=config)
+
+
+def _announce(address: str, data_dir: str) -> None:
+    print(f"Headrace listens on {address} and keeps its log in {data_dir}", file=sys.stderr, flush=True)
