@@ -48,6 +48,12 @@ def parse_duration_us(text: str, field: str) -> int:
     return sum(int(number) * _UNITS_US[unit] for number, unit in _PART.findall(text))
 
 
+def format_duration(micros: int) -> str:
+    """A duration in its largest whole unit; whole milliseconds in, the same duration out."""
+    unit = next(unit for unit, size in reversed(_UNITS_US.items()) if micros % size == 0 or unit == "ms")
+    return f"{micros // _UNITS_US[unit]}{unit}"
+
+
 def parse_timestamp_us(text: str, field: str) -> int:
     """An RFC 3339 time (up to nine fraction digits) or Unix nanoseconds, in microseconds."""
     if text.isascii() and text.isdigit() and len(text) <= 20:

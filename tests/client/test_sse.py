@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,11 +30,7 @@ def encoded(events: list[SseEvent], line_break: bytes, spaced: bool) -> bytes:
 
 def parsed(data: bytes, cuts: list[int]) -> list[SseEvent]:
     parser, places = SseParser(), [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
-    return [
-        event
-        for start, end in zip(places, places[1:], strict=False)
-        for event in parser.feed(data[start:end])
-    ]
+    return [event for start, end in itertools.pairwise(places) for event in parser.feed(data[start:end])]
 
 
 @given(EVENTS, BREAKS, st.booleans(), st.lists(st.integers(0, 5000), max_size=12))

@@ -16,6 +16,7 @@ app = App(
     help="Durable event streams over HTTP.",
     version_flags=(),
     result_action="return_value",
+    suppress_keyboard_interrupt=False,
 )
 app.command("headrace.cli.serve:serve", name="serve", help="Run the server.")
 app.command("headrace.cli.serve:up", name="up", help="Run everything on this machine.")
@@ -33,7 +34,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command; the exit code says how it went."""
     try:
-        app(arguments, suppress_keyboard_interrupt=False)
+        app(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return output.INTERRUPTED

@@ -120,8 +120,7 @@ class Append(Operation):
         hint = self.timestamp_us
         if hint is None:
             return now_us if now_us > head.last_us else head.last_us
-        if hint > now_us + MAX_AHEAD_US:
-            raise BadRequest("Stream-Timestamp lies more than 60 s ahead", field="Stream-Timestamp")
+        check_ahead(hint, now_us)
         return max(hint, head.last_us)
 
     def _close(self, batch: Batch, head: Head) -> None:
@@ -161,3 +160,9 @@ class Append(Operation):
         if seq > last_seq + 1:
             raise ProducerGap("producer sequence numbers are missing", expected_seq=last_seq + 1, received_seq=seq)
         return False
+
+
+def check_ahead(timestamp_us: int | None, now_us: int) -> None:
+    """Refuse a time that would drag all later ones into the future."""
+    if timestamp_us is not None and timestamp_us > now_us + MAX_AHEAD_US:
+        raise BadRequest("Stream-Timestamp lies more than 60 s ahead", field="Stream-Timestamp")

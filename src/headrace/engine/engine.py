@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from headrace.storage import database
 from headrace.storage.streams import LIVE, Streams
 from headrace.storage.wal import Wal
 from headrace.types import Clock, SystemClock
+
+log = logging.getLogger("headrace.engine")
 
 SWEEP_S = 10.0
 _SWEEP_STREAMS = 500
@@ -83,7 +86,10 @@ class Engine:
     async def _sweep_forever(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            await self.sweep()
+            try:
+                await self.sweep()
+            except Exception:
+                log.exception("a sweep failed; the next one tries again")
 
     async def _persist_touches(self) -> None:
         touched = tuple(self.log.catalog.touched)
@@ -92,11 +98,13 @@ class Engine:
             await self._run(sweep.Touch, touched[start : start + _SWEEP_STREAMS])
 
     async def _expire(self) -> None:
-        rows = self.streams.due(self.clock.now_us(), _SWEEP_STREAMS)
-        for row in rows:
-            stream = self.log.catalog.find(row.name)
-            if stream is not None and stream.head.state == LIVE and self.log.catalog.expired(stream):
-                await self._expire_one(stream)
+        while True:
+            rows = self.streams.due(self.clock.now_us(), _SWEEP_STREAMS)
+            found = [self.log.catalog.find(row.name) for row in rows]
+            over = [s for s in found if s is not None and s.head.state == LIVE and self.log.catalog.expired(s)]
+            await asyncio.gather(*(self._expire_one(stream) for stream in over))
+            if len(rows) < _SWEEP_STREAMS or not over:
+                break
 
     async def _expire_one(self, stream: Stream) -> None:
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -120,7 +128,8 @@ class Engine:
     async def _retain_one(self, stream: Stream) -> None:
         first = sweep.first_retained(self.wal, stream, stream.head, self.clock.now_us())
         if first > stream.head.first_seq:
-            while await self._run(sweep.Retain, stream) >= sweep.PURGE_ROWS:
+            await self._run(sweep.Retain, stream)
+            while await self._run(sweep.Trim, stream) >= sweep.PURGE_ROWS:
                 await asyncio.sleep(0)
 
     async def _run(self, kind: Callable[..., Change], *facts: Any) -> int:

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from headrace.engine import read as reading
+from headrace.engine.append import check_ahead
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Batch, Operation
-from headrace.errors import BadRequest, Conflict, NotFound
+from headrace.errors import BadRequest, Conflict, NotFound, OffsetGone
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow
 
 
@@ -46,7 +47,7 @@ class Change(Operation):
 class Create(Change):
     """A new stream, with its first entries and its closing mark, or nothing at all."""
 
-    __slots__ = ("body", "count", "exists", "fork", "key", "replaces", "row")
+    __slots__ = ("body", "count", "exists", "fork", "key", "replaces", "row", "timestamp_us")
 
     appends = True
 
@@ -58,18 +59,21 @@ class Create(Change):
         body: bytes = b"",
         count: int = 0,
         key: str | None = None,
+        timestamp_us: int | None = None,
         fork: Fork | None = None,
         replaces: Stream | None = None,
     ) -> None:
         pinned = tuple(s for s in (replaces, fork.source if fork else None) if s is not None)
         super().__init__(done, pinned=pinned, size=len(body) + 500)
         self.row, self.body, self.count, self.key = row, body, count, key
+        self.timestamp_us = timestamp_us
         self.fork = fork
         self.replaces = replaces
         self.exists = False
 
     def perform(self, batch: Batch) -> None:
         """Take the name, unless someone else has it by now."""
+        check_ahead(self.timestamp_us, batch.now_us)
         if self.replaces is not None and batch.draft(self.replaces).state == LIVE:
             batch.flush()
             self.dropped += delete(batch, self.replaces)
@@ -95,6 +99,11 @@ class Create(Change):
         head = batch.draft(source)
         if head.state != LIVE:
             raise Conflict("the source of the fork was deleted", stream=source.name)
+        if self.fork.position < head.first_seq:
+            raise OffsetGone(
+                "the fork offset lies before the first retained entry",
+                earliest_offset=source.offset_at(head.first_seq),
+            )
         batch.flush()
         position, part = self.fork.position, b""
         if self.fork.sub:
@@ -114,7 +123,7 @@ class Create(Change):
 
     def _write(self, batch: Batch, body: bytes, count: int) -> None:
         row = self.row
-        row.last_us = max(batch.now_us, row.last_us)
+        row.last_us = max(self.timestamp_us or batch.now_us, row.last_us)
         row.bytes += len(body)
         batch.rows.append((row.id, row.next_seq, count, row.last_us, 0, self.key, None, row.bytes, body))
         row.next_seq += count

@@ -61,6 +61,7 @@ class Log:
         body: bytes = b"",
         count: int = 0,
         key: str | None = None,
+        timestamp_us: int | None = None,
         fork: Fork | None = None,
         replaces: Stream | None = None,
     ) -> None:
@@ -74,7 +75,16 @@ class Log:
                     self._announce(create)
             done(create)
 
-        create = Create(row, answered, body=body, count=count, key=key, fork=fork, replaces=replaces)
+        create = Create(
+            row,
+            answered,
+            body=body,
+            count=count,
+            key=key,
+            timestamp_us=timestamp_us,
+            fork=fork,
+            replaces=replaces,
+        )
         self._submit(create)
 
     def append(self, append: Append) -> None:

@@ -47,17 +47,19 @@ class Purge(Change):
 
 
 class Retain(Change):
-    """Moves the first retained entry of a stream forward, and removes what lies before it."""
+    """Moves the first retained entry of a stream forward; the rows before it go in a later commit.
 
-    __slots__ = ("removed", "stream")
+    A reader that looked at the old head has finished by then, so it never finds a gap.
+    """
+
+    __slots__ = ("stream",)
 
     def __init__(self, stream: Stream, done: Callable[[Any], None]) -> None:
         super().__init__(done, pinned=(stream,), size=100)
         self.stream = stream
-        self.removed = 0
 
     def perform(self, batch: Batch) -> None:
-        """Apply the rule; rows that forks still read stay."""
+        """Apply the rule to what the stream holds now."""
         stream, head = self.stream, batch.draft(self.stream)
         if head.state == DELETED:
             return
@@ -75,8 +77,23 @@ class Retain(Change):
             bytes=head.bytes,
             stream_seq=head.stream_seq,
         )
-        below = min([head.first_seq, *_needed_by_forks(batch.streams, stream.id)])
-        self.removed = batch.wal.trim(stream.id, below, PURGE_ROWS)
+
+
+class Trim(Change):
+    """Removes rows before the first retained entry, except those that forks still read."""
+
+    __slots__ = ("removed", "stream")
+
+    def __init__(self, stream: Stream, done: Callable[[Any], None]) -> None:
+        super().__init__(done, pinned=(stream,), size=100)
+        self.stream = stream
+        self.removed = 0
+
+    def perform(self, batch: Batch) -> None:
+        """Remove one slice."""
+        batch.flush()
+        needed = _needed_by_forks(batch.streams, self.stream.id)
+        self.removed = batch.wal.trim(self.stream.id, min([self.stream.head.first_seq, *needed]), PURGE_ROWS)
 
 
 def first_retained(wal: Wal, stream: Stream, head: Head, now_us: int) -> int:

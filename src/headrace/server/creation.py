@@ -14,6 +14,8 @@ from headrace.server.exchange import Headers, Reply, Request
 from headrace.storage.streams import LIVE, StreamRow
 from headrace.types import JSON, OCTETS, media_type, rfc3339
 
+_APPEND_ONLY = (b"stream-seq", b"producer-id", b"producer-epoch", b"producer-seq", b"if-match")
+
 
 class Wish(msgspec.Struct):
     """A stream as a PUT describes it."""
@@ -25,6 +27,7 @@ class Wish(msgspec.Struct):
     retention_age_us: int | None
     retention_bytes: int | None
     key: str | None
+    timestamp_us: int | None
     body: bytes
     fork: Fork | None
     fork_origin: str | None
@@ -33,6 +36,10 @@ class Wish(msgspec.Struct):
 def read(log: Log, request: Request) -> Wish:
     """Read the headers of a PUT; a fork's source is looked up here."""
     headers = request.headers
+    for name in _APPEND_ONLY:
+        if name in headers:
+            field = values.title(name)
+            raise BadRequest(f"{field} belongs to an append: create the stream, then POST", field=field)
     ttl_s, expires_us = values.ttl_s(headers), values.timestamp_us(headers, b"stream-expires-at")
     if ttl_s is not None and expires_us is not None:
         raise BadRequest("Stream-TTL and Stream-Expires-At exclude each other", field="Stream-TTL")
@@ -54,6 +61,7 @@ def read(log: Log, request: Request) -> Wish:
         retention_age_us=age_us,
         retention_bytes=size,
         key=values.text(headers, b"stream-key") or None,
+        timestamp_us=values.timestamp_us(headers, b"stream-timestamp"),
         body=request.body,
         fork=fork,
         fork_origin=origin,

@@ -17,7 +17,7 @@ import msgspec
 
 from headrace.config import ServerConfig
 from headrace.engine.stream import Head
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, OffsetFenced
 from headrace.server import values
 from headrace.server.encoding import accepted
 from headrace.server.exchange import Reply, Request
@@ -70,6 +70,13 @@ class LongPoll:
         self._time_out()
 
     def _answer_if_ready(self) -> bool:
+        try:
+            return self._reply_if_ready()
+        except HeadraceError as refusal:
+            self._request.exchange.reply(Reply.failure(refusal))
+            return True
+
+    def _reply_if_ready(self) -> bool:
         head, question = self._stream.head, self._question
         if head.state != LIVE:
             return self._reply_gone()
@@ -92,13 +99,9 @@ class LongPoll:
         self._reads.encoder.send(self._request, Reply(200, headers, body), accepted(self._request.headers))
 
     def _reply_gone(self) -> bool:
-        try:
-            self._reads.engine.log.find(self._stream.name)
-        except HeadraceError as gone:
-            self._request.exchange.reply(Reply.failure(gone))
-        else:
-            self._request.exchange.reply(Reply(204, {"cache-control": "no-store"}))
-        return True
+        if self._reads.engine.log.find(self._stream.name) is not self._stream:
+            raise OffsetFenced("the stream was deleted and created anew", stream=self._stream.name)
+        return False
 
     def _time_out(self) -> None:
         self._leave()
@@ -156,8 +159,8 @@ class Subscriber:
     def _send(self, *, always: bool) -> None:
         while self._exchange.writable:
             head = self._stream.head
-            if head.state != LIVE:
-                self._finish()
+            if head.state != LIVE or self._position < head.first_seq:
+                self._finish()  # the client asks again, and is told why
                 return
             if not always and self._position >= head.next_seq and not head.closed:
                 return

@@ -34,6 +34,11 @@ def _object(required: str = "", /, **properties: Node) -> Node:
     return {"type": "object", "required": names, "properties": properties}
 
 
+def _closed(required: str = "", **properties: Node) -> Node:
+    """A request body that may hold these properties and no others."""
+    return {"type": "object", "additionalProperties": False, "required": required.split(), "properties": properties}
+
+
 def _header(name: str, schema: Node, text: str) -> Node:
     return {"name": name, "in": "header", "description": text, "schema": schema}
 
@@ -86,16 +91,15 @@ def _answers(failures: str = "", *, keyed: bool = True, **successes: Node) -> No
 
 
 def _operation(operation: str, text: str, responses: Node, *parameters: Node, body: Node | None = None) -> Node:
-    tag = operation.rpartition("_")[2]
+    named: Node = {"operationId": operation, "tags": [operation.rpartition("_")[2]], "summary": text}
     content: Node = {} if body is None else {"requestBody": body}
-    return {
-        "operationId": operation,
-        "tags": [tag],
-        "summary": text,
-        "parameters": list(parameters),
-        **content,
-        "responses": responses,
-    }
+    return {**named, "parameters": list(parameters), **content, "responses": responses}
+
+
+def _leading_to(operations: str, parameter: str, answer: Node) -> Node:
+    """An answer after which these operations make sense on the same thing."""
+    same = {parameter: f"$request.path.{parameter}"}
+    return answer | {"links": {name: {"operationId": name, "parameters": same} for name in operations.split()}}
 
 
 def _body(schema: Node) -> Node:
@@ -136,13 +140,16 @@ _PAYLOAD: Node = {
     },
 }
 
+_CREATED = _plain("it was created", {**_NEXT, **_CLOSED, **_EXPIRES, **_LOCATION})
 _CREATE = _operation(
     "create_stream",
     "Create a stream, or confirm that it exists as described",
     _answers(
         "404 409 410 413 415 429",
-        s200=_plain("it exists just so", {**_NEXT, **_CLOSED, **_EXPIRES, **_LOCATION}),
-        s201=_plain("it was created", {**_NEXT, **_CLOSED, **_EXPIRES, **_LOCATION}),
+        s200=_CREATED | {"description": "it exists just so"},
+        s201=_leading_to(
+            "append_stream read_stream head_stream delete_stream retain_stream read_key_of_stream", "name", _CREATED
+        ),
     ),
     _header("Stream-TTL", {"type": "string", "pattern": f"^(0|[1-9][0-9]*|{_DURATION})$"}, "sliding lifetime"),
     _header("Stream-Expires-At", _MOMENT, "fixed end of life, instead of a sliding one"),
@@ -225,16 +232,7 @@ _RETAIN = _operation(
     "retain_stream",
     "Change how much the stream keeps; what is left out is no limit",
     _answers("404 410 413 415 429", s204=_plain("the rule is set")),
-    body=_body(
-        {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": {
-                "age": _either(_AGE),
-                "bytes": _either({"type": "integer", "minimum": 0, "maximum": 2**63 - 1}),
-            },
-        }
-    ),
+    body=_body(_closed(age=_either(_AGE), bytes=_either({"type": "integer", "minimum": 0, "maximum": 2**63 - 1}))),
 )
 _DESCRIPTOR = _object(
     name=_TEXT,
@@ -353,17 +351,6 @@ _SERVER_PATHS: Node = {
 
 # -- subscriptions
 
-
-def _closed(required: str = "", **properties: Node) -> Node:
-    """A request body that may hold these properties and no others."""
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": required.split(),
-        "properties": properties,
-    }
-
-
 _ID = _path("id", {"type": "string", "minLength": 1, "maxLength": 256}, "the subscription's name")
 _NAMES: Node = {"type": "array", "items": _TEXT}
 _FOLLOWED = _object(path=_TEXT, link_type={"enum": ["explicit", "glob"]}, acked_offset=_MINTED)
@@ -408,7 +395,7 @@ _ACKED = _json("noted", _object(ok={"const": True}, next_wake={"type": "boolean"
 
 
 def _subscribing(operation: str, text: str, failures: str, body: Node | None = None, **successes: Node) -> Node:
-    answers = _answers(f"{failures} 413 415 429" if body else f"{failures} 429", **successes)
+    answers = _answers(f"{failures} 413 415 429" if body else f"{failures} 429", keyed=True, **successes)
     return _operation(operation, text, answers, body=_body(body) if body else None)
 
 
@@ -430,7 +417,11 @@ _SUBSCRIPTION_PATHS: Node = {
             "409",
             _WISH,
             s200=_json("it exists just so", _SUBSCRIBED),
-            s201=_json("it was created", _SUBSCRIBED),
+            s201=_leading_to(
+                "get_subscription link_subscription claim_subscription delete_subscription",
+                "id",
+                _json("it was created", _SUBSCRIBED),
+            ),
         ),
         "delete": _subscribing("delete_subscription", "Forget a subscription", "", s204=_plain("it is gone")),
     },

@@ -9,7 +9,7 @@ from headrace.engine.engine import Engine
 from headrace.engine.read import Slice
 from headrace.engine.split import entries_of
 from headrace.engine.stream import Head, Stream
-from headrace.errors import BadRequest
+from headrace.errors import BadRequest, OffsetGone
 from headrace.format import offset as offsets
 from headrace.server import values
 from headrace.server.auth import LOCAL
@@ -63,6 +63,9 @@ class Reads:
 
     def find(self, question: Question, position: int, head: Head) -> Slice:
         """The entries from a position on that fit one answer."""
+        if position < head.first_seq:
+            earliest = question.stream.offset_at(head.first_seq)
+            raise OffsetGone("the entries here are no longer retained", earliest_offset=earliest)
         return self._log.read(question.stream, head, position, budget=self._budget, key=question.key)
 
     @staticmethod

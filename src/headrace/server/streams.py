@@ -14,7 +14,7 @@ from headrace.engine.stream import Stream
 from headrace.errors import AppendTimedOut, BadRequest, Conflict, HeadraceError, StreamClosed, TimedOut
 from headrace.server import creation, target, values
 from headrace.server.exchange import Headers, Reply, Request
-from headrace.types import media_type, rfc3339
+from headrace.types import format_duration, media_type, rfc3339
 
 _media_type = lru_cache(maxsize=256)(media_type)
 
@@ -130,6 +130,7 @@ class Streams:
             body=body,
             count=count,
             key=wish.key,
+            timestamp_us=wish.timestamp_us,
             fork=wish.fork,
             replaces=existing,
         )
@@ -215,4 +216,8 @@ def describe(stream: Stream) -> Headers:
         headers["stream-ttl"] = str(stream.ttl_s)
     if stream.deadline_us is not None:
         headers["stream-expires-at"] = rfc3339(stream.deadline_us)
+    if stream.retention_age_us is not None:
+        headers["stream-retention-age"] = format_duration(stream.retention_age_us)
+    if stream.retention_bytes is not None:
+        headers["stream-retention-bytes"] = str(stream.retention_bytes)
     return headers

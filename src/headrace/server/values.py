@@ -27,9 +27,9 @@ def text(headers: dict[bytes, bytes], name: bytes) -> str | None:
     try:
         value = raw.decode()
     except UnicodeDecodeError as reason:
-        raise BadRequest(f"{_title(name)} is not UTF-8", field=_title(name)) from reason
+        raise BadRequest(f"{title(name)} is not UTF-8", field=title(name)) from reason
     if len(value) > _MAX_TEXT:
-        raise BadRequest(f"{_title(name)} is longer than {_MAX_TEXT} characters", field=_title(name))
+        raise BadRequest(f"{title(name)} is longer than {_MAX_TEXT} characters", field=title(name))
     return value
 
 
@@ -59,7 +59,7 @@ def ttl_s(headers: dict[bytes, bytes]) -> int | None:
 def timestamp_us(headers: dict[bytes, bytes], name: bytes) -> int | None:
     """A header that holds a moment."""
     value = text(headers, name)
-    return None if value is None else parse_timestamp_us(value.strip(), _title(name))
+    return None if value is None else parse_timestamp_us(value.strip(), title(name))
 
 
 def retention(headers: dict[bytes, bytes]) -> tuple[int | None, int | None]:
@@ -163,5 +163,6 @@ def _counter(value: str, field: str) -> int:
     return int(value)
 
 
-def _title(name: bytes) -> str:
+def title(name: bytes) -> str:
+    """A header's name as people write it."""
     return "-".join("TTL" if part == "ttl" else part.capitalize() for part in name.decode().split("-"))

@@ -1,0 +1,200 @@
+"""``headrace stream``: every verb of a stream, with pipes in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+from cyclopts import App, Parameter
+
+from headrace.cli import ingest, output
+from headrace.cli.output import AsJson, Yes
+from headrace.cli.remote import LOCAL, Remote
+from headrace.types import JSON, media_type
+
+if TYPE_CHECKING:
+    from headrace.client import Batch
+    from headrace.client.requests import AppendOptions, CreateOptions
+
+Name = Annotated[str, Parameter(help="The stream.")]
+Offset = Annotated[str, Parameter(allow_leading_hyphen=True, help="Begin after this offset; -1 is the start.")]
+RoutingKey = Annotated[str | None, Parameter(help="Only events with this routing key.")]
+Limit = Annotated[int | None, Parameter(help="Stop after so many.")]
+
+app = App(name="stream", help="Create, append to, read and follow streams.", version_flags=())
+
+
+@app.command
+def create(
+    name: Name,
+    /,
+    *,
+    content_type: Annotated[str, Parameter(help="The media type of all it holds.")] = JSON,
+    ttl: Annotated[str | None, Parameter(help="Forget it when unused for so long: seconds, or 24h.")] = None,
+    expires_at: Annotated[str | None, Parameter(help="Forget it at this time, in RFC 3339.")] = None,
+    retention_age: Annotated[str | None, Parameter(help="Drop events older than this, such as 30d.")] = None,
+    retention_bytes: Annotated[int | None, Parameter(help="Drop the oldest events beyond this size.")] = None,
+    closed: Annotated[bool, Parameter(negative=(), help="Create it closed.")] = False,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """Create a stream; one that is already there in the same form is left as it is."""
+    wanted = {
+        "ttl": ttl,
+        "expires_at": expires_at,
+        "retention_age": retention_age,
+        "retention_bytes": retention_bytes,
+    }
+    options: CreateOptions = {"content_type": content_type, "closed": closed}
+    options |= {name: value for name, value in wanted.items() if value is not None}  # type: ignore[typeddict-item]
+    with remote.connect() as client:
+        result = client.stream(name).create(**options)
+    output.show({"name": name, **msgspec.structs.asdict(result)}, as_json=json)
+
+
+@app.command
+def append(
+    name: Name,
+    /,
+    *values: Annotated[str, Parameter(allow_leading_hyphen=True, help="Events as JSON; none: lines of stdin.")],
+    routing_key: Annotated[str, Parameter(help="The events' routing key.")] = "",
+    timestamp: Annotated[str | None, Parameter(help="Their time, in RFC 3339 or Unix nanoseconds.")] = None,
+    seq: Annotated[str | None, Parameter(help="Must be greater than the last one given.")] = None,
+    if_match: Annotated[str | None, Parameter(help="Append only if this is the tail.")] = None,
+    close: Annotated[bool, Parameter(negative=(), help="Close the stream in the same step.")] = False,
+    raw: Annotated[bool, Parameter(negative=(), help="Append stdin as bytes, not as lines of JSON.")] = False,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """Append events given as arguments, or piped in as lines of JSON, or bytes with --raw."""
+    wanted = {"timestamp": timestamp, "seq": seq, "if_match": if_match, "close": close or None}
+    options: AppendOptions = {"key": routing_key}
+    options |= {name: value for name, value in wanted.items() if value is not None}  # type: ignore[typeddict-item]
+    with remote.connect(patient=not values) as client:
+        stream = client.stream(name)
+        if raw:
+            count, offset = ingest.append_bytes(stream, **options)
+        elif values or len(options) > 1:
+            count, offset = ingest.append_at_once(stream, values, **options)
+        else:
+            count, offset = ingest.append_lines(stream, routing_key)
+    output.show({"appended": count, "next_offset": offset}, as_json=json)
+
+
+@app.command
+def read(
+    name: Name,
+    /,
+    *,
+    offset: Offset = "-1",
+    since: Annotated[str | None, Parameter(help="Begin at this time instead.")] = None,
+    routing_key: RoutingKey = None,
+    limit: Limit = None,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """Print what the stream holds, one event per line; --json prints batches with their offsets."""
+    with remote.connect() as client:
+        _print(client.stream(name).read(offset, since=since, key=routing_key), limit, json)
+
+
+@app.command
+def tail(
+    name: Name,
+    /,
+    *,
+    offset: Offset = "now",
+    live: Annotated[Literal["sse", "long-poll"], Parameter(help="How to wait for more.")] = "sse",
+    routing_key: RoutingKey = None,
+    limit: Limit = None,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """Print what is appended from now on, until the stream is closed."""
+    with remote.connect() as client:
+        content_type = client.stream(name).info().content_type
+    with remote.connect(patient=True) as client:
+        _print(client.stream(name, content_type=content_type).tail(offset, live=live, key=routing_key), limit, json)
+
+
+@app.command(name="ls")
+def list_streams(
+    *,
+    prefix: Annotated[str, Parameter(help="Only names that begin so.")] = "",
+    after: Annotated[str, Parameter(help="Only names after this one.")] = "",
+    limit: Limit = None,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """List streams in name order."""
+    with remote.connect() as client:
+        found = islice(client.streams(prefix=prefix, after=after, limit=min(limit or 1000, 1000)), limit)
+        columns = ("name", "content_type", "next_offset", "closed", "created_at", "expires_at")
+        output.show_all(found, columns, as_json=json)
+
+
+@app.command
+def info(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
+    """Say what is known of a stream without reading it."""
+    with remote.connect() as client:
+        output.show(msgspec.structs.asdict(client.stream(name).info()), as_json=json)
+
+
+@app.command
+def fork(
+    source: Name,
+    name: Annotated[str, Parameter(help="The new stream.")],
+    /,
+    *,
+    offset: Annotated[str, Parameter(help="Inherit up to here; default: everything.")] = "",
+    sub_offset: Annotated[int, Parameter(help="So many events further, within one append.")] = 0,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """Create a stream that begins with another one's content and then lives alone."""
+    with remote.connect() as client:
+        new = client.stream(source).fork(name, fork_offset=offset, fork_sub_offset=sub_offset)
+        output.show(msgspec.structs.asdict(new.info()), as_json=json)
+
+
+@app.command
+def close(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
+    """Close a stream for good: it can still be read, and nothing more can be appended."""
+    with remote.connect() as client:
+        result = client.stream(name).close()
+    output.show({"name": name, "next_offset": result.next_offset, "closed": True}, as_json=json)
+
+
+@app.command
+def delete(name: Name, /, *, yes: Yes = False, remote: Remote = LOCAL, json: AsJson = False) -> None:
+    """Delete a stream and what it holds."""
+    output.confirm(f"Delete the stream {name} and everything in it?", yes=yes)
+    with remote.connect() as client:
+        client.stream(name).delete()
+    output.show({"name": name, "deleted": True}, as_json=json)
+
+
+def _print(batches: Iterable[Batch], limit: int | None, as_json: bool) -> None:
+    left = limit
+    for batch in batches:
+        if as_json:
+            print(output.encode(_envelope(batch)), flush=True)
+        else:
+            line_end = b"\n" if media_type(batch.content_type) == JSON else b""
+            output.write_bytes(b"".join(item + line_end for item in batch.raw_items[:left]))
+        if left is not None:
+            left = max(0, left - len(batch.raw_items))
+            if not left:
+                return
+
+
+def _envelope(batch: Batch) -> dict[str, object]:
+    facts = {"next_offset": batch.next_offset, "up_to_date": batch.up_to_date, "closed": batch.closed}
+    if media_type(batch.content_type) == JSON or not batch.data:
+        return {"items": [msgspec.Raw(item) for item in batch.raw_items], **facts}
+    try:
+        return {"text": batch.data.decode(), **facts}
+    except UnicodeDecodeError:
+        return {"base64": batch.data, **facts}

@@ -1,0 +1,285 @@
+"""The documentation tells the truth: its blocks run, its tables are complete, its names and links exist.
+
+The first word after the fence says what a block is:
+
+=================  ====================================================================================
+``sh``             runs in bash; ``sh fails`` must fail; ``sh background`` runs on until the page ends
+``python``         runs; the blocks of a page share their names
+``output``         what the block before printed, ``...`` stands for anything; ``output background`` is what the
+                   background has printed so far
+``toml``, ``json``  settings that load; a document that parses
+``text``           is not run
+=================  ====================================================================================
+
+Each page has a server of its own. Where a page says ``http://127.0.0.1:4437``, that server is meant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib
+import io
+import json
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import headrace
+from headrace import config, errors
+from headrace.server import openapi
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+ADDRESS = "http://127.0.0.1:4437"
+KINDS = {"sh", "sh fails", "sh background", "python", "output", "output background", "toml", "json", "text"}
+_FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_DOTTED = re.compile(r"`((?:cli|client|server|engine|storage|format|config|types|errors)\.[A-Za-z_.]+)`")
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    kind: str
+    text: str
+    place: str
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    lines = [text.count("\n", 0, match.start()) + 1 for match in _FENCE.finditer(text)]
+    found = zip(_FENCE.finditer(text), lines, strict=True)
+    return [Block(match[1].strip(), match[2], f"{page.name}:{line}") for match, line in found]
+
+
+class Reader:
+    """Someone who follows a page with the server before them."""
+
+    def __init__(self, url: str, home: Path, data_dir: Path) -> None:
+        self._url = url
+        self._home = home
+        self._printed = ""
+        self._names: dict[str, Any] = {"__name__": "__main__"}
+        self._background: list[subprocess.Popen[str]] = []
+        self._noise = home / "background.out"
+        # A refused request must fail its block.
+        (home / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\nmax-time = 60\n")
+        self._environ = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")},
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(home),
+            "HEADRACE_URL": url,
+            "HEADRACE_STORAGE__DATA_DIR": str(data_dir),
+            "NO_COLOR": "1",
+        }
+
+    def follow(self, block: Block) -> None:
+        """Do what a block says."""
+        kind, text = block.kind, block.text.replace(ADDRESS, self._url)
+        match kind:
+            case "sh" | "sh fails":
+                self._run(text, block.place, succeeds=kind == "sh")
+            case "sh background":
+                self._start(text)
+            case "python":
+                self._exec(text, block.place)
+            case "output":
+                _compare(block, self._said(self._printed))
+            case "output background":
+                self._compare_background(block)
+            case "toml":
+                path = self._home / "headrace.toml"
+                path.write_text(text)
+                config.load(file=path, environ={})
+            case "json":
+                json.loads(text)
+
+    def leave(self) -> None:
+        """End what runs in the background."""
+        for process in self._background:
+            process.kill()
+            process.wait()
+
+    def _run(self, text: str, place: str, *, succeeds: bool) -> None:
+        command = ["bash", "-euo", "pipefail", "-c", text]
+        done = subprocess.run(
+            command, env=self._environ, cwd=self._home, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert (done.returncode == 0) == succeeds, f"{place}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        self._printed = done.stdout if succeeds else done.stdout + done.stderr
+
+    def _start(self, text: str) -> None:
+        with self._noise.open("w") as noise:
+            command = ["bash", "-c", f"exec {text}"]
+            self._background.append(
+                subprocess.Popen(command, env=self._environ, cwd=self._home, stdout=noise, text=True)
+            )
+        # It has begun when it has said something.
+        _wait_for(lambda: self._noise.stat().st_size > 0)
+
+    def _exec(self, text: str, place: str) -> None:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(text, place, "exec"), self._names)
+        self._printed = printed.getvalue()
+
+    def _compare_background(self, block: Block) -> None:
+        with contextlib.suppress(TimeoutError):
+            _wait_for(lambda: _agrees(block.text, self._said(self._noise.read_text())))
+        _compare(block, self._said(self._noise.read_text()))
+
+    def _said(self, text: str) -> str:
+        return text.replace(self._url, ADDRESS).replace("\r\n", "\n")
+
+
+def _wait_for(happened: Any) -> None:
+    give_up = time.monotonic() + 10
+    while not happened():
+        if time.monotonic() > give_up:
+            raise TimeoutError
+        time.sleep(0.02)
+
+
+def _agrees(wanted: str, got: str) -> bool:
+    return doctest.OutputChecker().check_output(
+        wanted.strip() + "\n", got.strip() + "\n", doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    )
+
+
+def _compare(block: Block, got: str) -> None:
+    assert _agrees(block.text, got), f"{block.place} promises\n{block.text}\nbut this was printed\n{got}"
+
+
+def _runs(page: Path) -> bool:
+    return any(block.kind.startswith(("sh", "python", "toml")) for block in blocks(page))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if _runs(page)], ids=lambda page: page.name)
+def test_every_block_of_a_page_does_what_the_page_says(page: Path, tmp_path: Path, start_server: Any) -> None:
+    server = start_server()
+    home = tmp_path / "home"
+    home.mkdir()
+    reader = Reader(server.url, home, server.data_dir)
+    try:
+        for block in blocks(page):
+            reader.follow(block)
+    finally:
+        reader.leave()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    assert page.read_text().count("\n```") == 2 * len(blocks(page)), "a fence is indented or left open"
+    assert {block.place: block.kind for block in blocks(page) if block.kind not in KINDS} == {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in _LINK.findall(page.read_text()):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        goal = (page.parent / path).resolve() if path else page
+        assert goal.exists(), f"{page.name}: {link}"
+        if anchor:
+            assert anchor in _anchors(goal), f"{page.name}: {link}"
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_make_target_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z-]+)", page.read_text())) <= targets
+
+
+def test_every_page_is_in_the_index() -> None:
+    linked = set(_LINK.findall((DOCS / "index.md").read_text()))
+    assert {page.name for page in DOCS.glob("*.md")} - {"index.md"} <= linked
+
+
+def test_every_name_in_the_code_exists() -> None:
+    names = [name for page in PAGES for name in _DOTTED.findall(page.read_text())]
+    assert names
+    for name in names:
+        _resolve(f"headrace.{name}")
+
+
+def _resolve(name: str) -> Any:
+    found, path = headrace, "headrace"
+    for part in name.split(".")[1:]:
+        path = f"{path}.{part}"
+        if not hasattr(found, part):
+            importlib.import_module(path)
+        found = getattr(found, part)
+    return found
+
+
+def setting_rows() -> Iterator[str]:
+    """The rows of the settings table, as the page must have them."""
+    for name, (kind, default, description) in config.fields().items():
+        yield f"| `{name}` | {_kind(kind)} | {_default(default)} | {description} |"
+
+
+def _kind(kind: Any) -> str:
+    names = {str: "text", int: "integer", float: "number", bool: "true or false"}
+    return names.get(kind, "list of text")
+
+
+def _default(value: Any) -> str:
+    if value in ("", ()):
+        return "empty"
+    return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
+
+
+def test_every_setting_is_listed_with_its_default_and_description() -> None:
+    rows = re.findall(r"^\| `[a-z_]+\.[a-z_]+` \|.*$", (DOCS / "configuration.md").read_text(), re.MULTILINE)
+    assert rows == list(setting_rows())
+
+
+def every_error() -> list[type[errors.HeadraceError]]:
+    """The whole tree, once every module that adds to it is loaded."""
+    for module in pkgutil.walk_packages(headrace.__path__, "headrace."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    return sorted(set(errors.every_error()), key=lambda kind: (kind.status, kind.code, kind.__name__))
+
+
+def test_every_error_is_listed_with_its_status() -> None:
+    listed = re.findall(r"^\| `(\w+)` \| (\d+|–) \| `(\w+)` \|", (DOCS / "errors.md").read_text(), re.MULTILINE)
+    real = {(kind.code, kind.__name__): str(kind.status) for kind in every_error()}
+    assert {(code, name) for code, _, name in listed} == set(real)
+    on_the_wire = [(code, status, name) for code, status, name in listed if status != "–"]
+    assert [(code, real[code, name], name) for code, _, name in on_the_wire] == on_the_wire
+
+
+def test_every_route_parameter_and_status_is_in_the_protocol() -> None:
+    page = (DOCS / "protocol.md").read_text()
+    for path, item in openapi.document()["paths"].items():
+        for method in item.keys() - {"parameters"}:
+            assert f"`{method.upper()} {path}`" in page, f"{method} {path}"
+            for parameter in item[method]["parameters"]:
+                assert f"`{parameter['name']}`" in page, f"{method} {path}: {parameter['name']}"
+            for status, answer in item[method]["responses"].items():
+                assert f"| {status} |" in page, f"{method} {path}: {status}"
+                for header in answer.get("headers", {}):
+                    assert f"`{header}`" in page, f"{method} {path}: {header}"
+
+
+def test_every_metric_is_listed(server: Any) -> None:
+    with urllib.request.urlopen(f"{server.url}/metrics") as answer:
+        scraped = set(re.findall(r"^# HELP (headrace_\w+)", answer.read().decode(), re.MULTILINE))
+    assert set(re.findall(r"`(headrace_\w+)`", (DOCS / "operations.md").read_text())) == scraped
