@@ -31,9 +31,7 @@ class ServerConfig(msgspec.Struct, frozen=True):
     tls_key: Annotated[str, Doc(description="private key file")] = ""
     max_connections: Annotated[int, Doc(description="open connections at most")] = 20_000
     idle_timeout_s: Annotated[float, Doc(description="an idle connection is closed after this")] = 75.0
-    request_timeout_s: Annotated[float, Doc(description="a request must have arrived whole within this")] = (
-        30.0
-    )
+    request_timeout_s: Annotated[float, Doc(description="a request must have arrived whole within this")] = 30.0
     resolver_timeout_s: Annotated[float, Doc(description="working time of any request")] = 5.0
     append_timeout_s: Annotated[float, Doc(description="working time of an append")] = 3.0
     long_poll_s: Annotated[float, Doc(description="default wait of a long-poll")] = 4.0
@@ -133,6 +131,14 @@ def resolve(
                 raise _unknown(name, source, known)
             values[name] = (_convert(name, value, known[name][0]), source)
     return values
+
+
+def given(
+    *, file: Path | None = None, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
+) -> frozenset[str]:
+    """The settings that were given by someone, and not left to the defaults."""
+    found = resolve(file=file, flags=flags, environ=environ)
+    return frozenset(name for name, (_, source) in found.items() if source != "default")
 
 
 def load(

@@ -12,6 +12,9 @@ from headrace.errors import BadRequest
 JSON = "application/json"
 OCTETS = "application/octet-stream"
 
+#: The append time before the first entry: history of any age can follow it.
+NEVER_US = -(2**62)
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS_US = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _DURATION = re.compile(r"(?:(?:0|[1-9]\d{0,11})(?:ms|s|m|h|d))+", re.ASCII)

@@ -190,7 +190,7 @@ class ProducerMachine(RuleBasedStateMachine):
 
 
 TestProducer = ProducerMachine.TestCase
-TestProducer.settings = settings(max_examples=400, stateful_step_count=50, deadline=None)
+TestProducer.settings = settings(max_examples=max(400, settings().max_examples), stateful_step_count=50)
 
 
 def deliver(outbox: Outbox, server: ServerModel, now: float = 100.0) -> None:

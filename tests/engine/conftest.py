@@ -78,8 +78,8 @@ class Receiver:
 class World:
     """An engine and its subscriptions on one directory, which can be closed and opened again."""
 
-    def __init__(self, directory: Path, bounds: Bounds) -> None:
-        self.config = Config(storage=StorageConfig(data_dir=str(directory)))
+    def __init__(self, directory: Path, bounds: Bounds, max_bytes: int) -> None:
+        self.config = Config(storage=StorageConfig(data_dir=str(directory), max_database_bytes=max_bytes))
         self.bounds = bounds
         self.clock = FakeClock()
         self.engine: Engine
@@ -105,14 +105,16 @@ class World:
         self.clock.us += round(seconds * SECOND)
         await self.idle()
 
-    async def create(self, name: str, body: bytes = b"", content_type: str = "application/json") -> Stream:
+    async def create(
+        self, name: str, body: bytes = b"", *, content_type: str = "application/json", replaces: Stream | None = None
+    ) -> Stream:
         row = StreamRow(name=name, content_type=content_type, created_us=self.clock.us, epochs="[]")
         settled: asyncio.Future[Create] = asyncio.get_running_loop().create_future()
-        self.engine.log.create(row, settled.set_result, body=body, count=1 if body else 0)
+        self.engine.log.create(row, settled.set_result, body=body, count=1 if body else 0, replaces=replaces)
         await settled
         return self.engine.log.find(name)
 
-    async def append(self, name: str, *, count: int = 1) -> str:
+    async def append(self, name: str, *, count: int = 1, entry: bytes = b"{}") -> str:
         """Append entries without waiting for what they set off; answers the new tail."""
         stream = self.engine.log.find(name)
         settled: asyncio.Future[Append] = asyncio.get_running_loop().create_future()
@@ -121,8 +123,10 @@ class World:
             self.engine.log.settled(append)
             settled.set_result(append)
 
-        self.engine.log.append(Append(stream, b",".join([b"{}"] * count), count, done))
-        await settled
+        self.engine.log.append(Append(stream, b",".join([entry] * count), count, done))
+        error = (await settled).error
+        if error is not None:
+            raise error
         return stream.tail_offset()
 
     async def delete(self, name: str) -> None:
@@ -146,8 +150,8 @@ def world(tmp_path: Path) -> Callable[..., Any]:
     numbers = count()
 
     @asynccontextmanager
-    async def opened(bounds: Bounds | None = None) -> AsyncIterator[World]:
-        made = World(tmp_path / str(next(numbers)), bounds or Bounds())
+    async def opened(bounds: Bounds | None = None, max_bytes: int = 0) -> AsyncIterator[World]:
+        made = World(tmp_path / str(next(numbers)), bounds or Bounds(), max_bytes)
         await made.open()
         try:
             yield made

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headrace.engine.roster import Bounds
 from headrace.engine.subscription import Ack, Definition
 from headrace.engine.subscriptions import Proof
 from headrace.engine.wakes import Fenced
@@ -85,6 +86,22 @@ async def test_a_receiver_may_call_back_before_it_answers(world: Opened, receive
         await w.idle()
         await w.pass_time(600)
         assert len(hooks.received) == 1 and not w.subscriptions.get("s").pending
+
+
+async def test_an_answer_that_comes_after_the_callback_acks_nothing(world: Opened, receiver: Started) -> None:
+    async with world() as w, receiver((200, {"done": True})) as (hooks, url):
+        await w.create("events/a")
+        await w.subscriptions.put("s", hook(url), BASE)
+
+        async def give_up(body: dict[str, Any]) -> None:
+            hooks.before_answer = None
+            assert await w.subscriptions.ack("s", "webhook", proof_in(body), [], done=True) is True
+
+        hooks.before_answer = give_up
+        await w.append("events/a")
+        await w.idle()
+        first, second = hooks.bodies
+        assert second["generation"] == 2 and second["streams"] == first["streams"]
 
 
 async def test_a_receiver_that_never_calls_back_is_woken_when_its_lease_is_over(
@@ -167,6 +184,26 @@ async def test_a_delivery_cut_off_by_a_stop_is_made_again_at_the_next_start(worl
         forever.set()
         assert [body["wake_id"] for body in hooks.bodies] == [hooks.bodies[0]["wake_id"]] * 2
         assert not w.subscriptions.get("s").pending
+
+
+async def test_only_so_many_deliveries_are_under_way_at_once(world: Opened, receiver: Started) -> None:
+    async with world(Bounds(deliveries=1)) as w, receiver((200, {"done": True})) as (hooks, url):
+        await w.create("events/a")
+        await w.subscriptions.put("s", hook(url), BASE)
+        await w.subscriptions.put("t", hook(url), BASE)
+        under_way, most = 0, 0
+
+        async def count(_: dict[str, Any]) -> None:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0.05)  # time for another one to come in, if it could
+            under_way -= 1
+
+        hooks.before_answer = count
+        await w.append("events/a")
+        await w.idle()
+        assert sorted(body["subscription_id"] for body in hooks.bodies) == ["s", "t"] and most == 1
 
 
 async def test_unsafe_addresses_are_refused_before_anything_is_made(world: Opened) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,7 @@ from headrace.engine.subscription import (
 )
 from headrace.engine.subscriptions import Claim, Proof, Subscriptions
 from headrace.engine.wakes import AlreadyClaimed, Fenced
+from headrace.errors import Unavailable
 from headrace.format import offset as offsets
 
 BASE = "http://here.example/v1/stream/__ds"
@@ -148,6 +150,15 @@ async def test_a_claim_works_right_after_an_append_and_excludes_others(world: Op
         assert refusal.value.facts == {"current_holder": "w1", "generation": 1}
 
 
+async def test_a_claim_does_not_wait_for_the_clockwork(world: Opened) -> None:
+    async with world() as w:
+        await w.create("events/a")
+        await w.subscriptions.put("s", PULL, BASE)
+        await w.subscriptions.delivery.stop()
+        await w.append("events/a")
+        assert (await w.subscriptions.claim("s", "w1")).generation == 1
+
+
 async def test_an_expired_lease_frees_the_subscription_and_fences_the_old_worker(world: Opened) -> None:
     async with world() as w:
         await w.create("wake/pool")
@@ -218,9 +229,10 @@ async def test_acks_that_no_cursor_can_follow_move_nothing(world: Opened) -> Non
             Ack("events/a", offsets.encode(epoch, 3)),
             Ack("events/b", offsets.START),
         ):
-            with pytest.raises(InvalidOffset):
-                await w.subscriptions.ack("s", "pull-wake", proof_of(claim), [good, bad], done=True)
-            assert w.acked("s") == before
+            for acks in ([good, bad], [bad, good]):
+                with pytest.raises(InvalidOffset):
+                    await w.subscriptions.ack("s", "pull-wake", proof_of(claim), acks, done=True)
+                assert w.acked("s") == before
         with pytest.raises(InvalidOffset):
             await w.subscriptions.ack("s", "pull-wake", proof_of(claim), [good, Ack("events/a", first)], done=True)
 
@@ -241,7 +253,11 @@ async def test_token_generation_and_wake_id_must_all_match(world: Opened) -> Non
         ):
             with pytest.raises(refusal):
                 await w.subscriptions.ack("s", "pull-wake", proof, [], done=True)
-        await w.subscriptions.ack("s", "pull-wake", proof_of(mine), [], done=True)
+        await w.subscriptions.release("s", proof_of(mine))
+        later = await w.subscriptions.claim("s", "w2")
+        with pytest.raises(Fenced):
+            await w.subscriptions.release("s", Proof(mine.token, later.wake_id, later.generation))
+        await w.subscriptions.ack("s", "pull-wake", proof_of(later), [], done=True)
 
 
 async def test_tokens_of_a_deleted_subscription_do_not_open_its_successor(world: Opened) -> None:
@@ -346,15 +362,18 @@ async def test_everything_survives_a_restart(world: Opened) -> None:
 async def test_streams_that_a_crash_kept_from_being_noted_are_found_at_the_next_start(world: Opened) -> None:
     async with world() as w:
         await w.create("wake/pool")
+        await w.create("events/gone")
         await w.subscriptions.put("s", PULL, BASE)
+        await w.append("events/gone")
         await w.subscriptions.close()
-        # The commit of these appends is on disk; that of the links is not.
+        # These commits are on disk; those of the links are not.
         await w.create("events/a", b"1")
         await w.create("events/empty")
+        await w.delete("events/gone")
         w.subscriptions = await Subscriptions.open(w.engine)
         await w.idle()
         assert w.acked("s") == {"events/a": offsets.START}
-        assert [event["stream"] for event in w.events()] == ["events/a"]
+        assert (await w.subscriptions.claim("s", "w1")).streams[0].path == "events/a"
 
 
 async def test_numbers_are_bounded(world: Opened) -> None:
@@ -375,3 +394,53 @@ async def test_numbers_are_bounded(world: Opened) -> None:
         await w.delete("events/a")
         await w.append("events/c")
         assert set(found.links) == {"events/b", "events/c"} and not found.full
+
+
+async def test_a_stream_that_took_the_place_of_an_expired_one_is_linked_anew(world: Opened) -> None:
+    async with world() as w:
+        old = await w.create("events/a")
+        await w.subscriptions.put("s", PULL, BASE)
+        await w.append("events/a", count=5)
+        await w.create("events/a", replaces=old)
+        tail = await w.append("events/a")
+        (view,) = (await w.subscriptions.claim("s", "w1")).streams
+        assert (view.acked_offset, view.tail_offset) == (offsets.START, tail)
+
+
+async def test_a_full_disk_refuses_a_claim_and_changes_nothing(world: Opened) -> None:
+    async with world(max_bytes=400_000) as w:
+        await w.create("wake/pool")
+        await w.create("events/a")
+        await w.create("filler")
+        await w.subscriptions.put("s", PULL, BASE)
+        tail = await w.append("events/a")
+        await w.idle()
+        before = w.subscriptions.get("s").wakes
+        for size in (30_000, 3_000, 300, 3):
+            with pytest.raises(Unavailable):
+                while True:
+                    await w.append("filler", entry=b'"' + b"x" * size + b'"')
+        with pytest.raises(Unavailable):
+            for number in range(1_000):
+                await w.subscriptions.put(f"t{number}", PULL, BASE)
+        with pytest.raises(Unavailable):
+            await w.subscriptions.claim("s", "w1" * 10_000)
+        assert w.subscriptions.get("s").wakes == before
+        await w.delete("filler")
+        await w.engine.sweep()
+        claim = await w.subscriptions.claim("s", "w1")
+        assert not await w.subscriptions.ack("s", "pull-wake", proof_of(claim), [Ack("events/a", tail)], done=True)
+
+
+async def test_a_verb_is_finished_though_its_caller_goes_away(world: Opened) -> None:
+    async with world() as w:
+        await w.create("events/a")
+        await w.subscriptions.put("s", PULL, BASE)
+        await w.append("events/a")
+        caller = asyncio.create_task(w.subscriptions.claim("s", "w1"))
+        await asyncio.sleep(0)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        with pytest.raises(AlreadyClaimed):
+            await w.subscriptions.claim("s", "w2")

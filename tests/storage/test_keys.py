@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from headrace.errors import BadRequest, NotFound
 from headrace.storage.database import NewerDatabase
-from headrace.storage.keys import KeyStore, sqlite_memory
+from headrace.storage.database import sqlite_memory
+from headrace.storage.keys import KeyStore
 
 
 @pytest.fixture

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from headrace.cli.config import ConfigFile
+from headrace.cli.output import UsageError
+from headrace.errors import HeadraceError
 
 
 @Parameter(name="*")
@@ -54,9 +57,17 @@ def serve(*, flags: ServerFlags = NO_FLAGS, config: ConfigFile = None) -> None:
     from headrace.config import load
 
     chosen = load(file=config, flags=flags.settings())
+    for file in filter(None, (chosen.server.tls_cert, chosen.server.tls_key)):
+        if not Path(file).is_file():
+            raise UsageError(f"there is no file {file}")
     from headrace.server import main
 
-    main.serve(chosen, lambda address: _announce(address, chosen.storage.data_dir))
+    try:
+        main.serve(chosen, lambda address: _announce(address, chosen.storage.data_dir))
+    except SystemExit as exit_:
+        # uvicorn leaves so when it cannot bind, after logging why.
+        where = f"{chosen.server.host}:{chosen.server.port}"
+        raise HeadraceError(f"the server could not listen on {where}; choose another port with --port") from exit_
 
 
 def up(*, flags: ServerFlags = NO_FLAGS, config: ConfigFile = None) -> None:

@@ -14,7 +14,8 @@ from headrace.client.errors import (
     ProducerInUse,
     Unreachable,
 )
-from headrace.client.producer import AsyncDelivery, AsyncProducer, Delivery, Producer
+from headrace.client.ledger import AsyncDelivery, Delivery
+from headrace.client.producer import AsyncProducer, Producer
 
 __all__ = [
     "ApiError",

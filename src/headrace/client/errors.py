@@ -51,6 +51,7 @@ _KNOWN: tuple[type[HeadraceError], ...] = (
 BY_CODE = {kind.code: kind for kind in _KNOWN}
 # The plainest class of each status speaks for answers that carry no code.
 _BY_STATUS = {kind.status: kind for kind in reversed(_KNOWN) if kind.status != 500}
+_NUMBERS = {"producer_epoch", "expected_seq", "received_seq", "retry_after"}
 
 
 class ClientError(HeadraceError):
@@ -114,7 +115,7 @@ def from_answer(status: int, headers: Mapping[str, str], body: bytes) -> Headrac
         return ApiError(status, code or "unknown", message or f"the server answered {status}", facts)
     for fact, header in kind.header_facts.items():
         if fact not in facts and header in headers:
-            facts[fact] = _number_or_text(headers[header])
+            facts[fact] = _fact(fact, headers[header])
     return kind(message or f"the server answered {status}", **facts)
 
 
@@ -138,5 +139,5 @@ def _from_headers(status: int, headers: Mapping[str, str]) -> type[HeadraceError
     return _BY_STATUS.get(status)
 
 
-def _number_or_text(text: str) -> int | str:
-    return int(text) if text.isascii() and text.isdigit() else text
+def _fact(name: str, text: str) -> int | str:
+    return int(text) if name in _NUMBERS and text.isascii() and text.isdigit() else text

@@ -10,110 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
-from collections.abc import Coroutine, Generator, Sequence
-from concurrent.futures import Future
+from collections.abc import Coroutine, Sequence
 from typing import Any, Self, Unpack
 
 from headrace.client import requests
 from headrace.client.deliveries import Deliveries, ProducerOptions
 from headrace.client.errors import ProducerClosed
+from headrace.client.ledger import AsyncDelivery, Delivery, Ledger, tally, tell
 from headrace.client.outbox import Settled
 from headrace.client.transport import Settings
 from headrace.errors import HeadraceError
 
 _MAX_PENDING_BYTES = 32 * 1024 * 1024
-_EVENT_OVERHEAD_BYTES = 256
 _DRAIN_EVERY_S = 0.001
-
-
-class Delivery(Future[str]):
-    """What becomes of one event, for a caller that blocks."""
-
-    seen = False
-
-    def result(self, timeout: float | None = None) -> str:
-        """The offset after the event's batch; raises if it could not be appended."""
-        self.seen = True
-        return super().result(timeout)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Why the event could not be appended, or None."""
-        self.seen = True
-        return super().exception(timeout)
-
-    def fail(self, error: HeadraceError) -> None:
-        """The event could not be appended."""
-        self.set_exception(error)
-
-
-class AsyncDelivery(asyncio.Future[str]):
-    """What becomes of one event, for a caller that awaits."""
-
-    seen = False
-
-    def __await__(self) -> Generator[Any, None, str]:
-        self.seen = True
-        return super().__await__()
-
-    def result(self) -> str:
-        """The offset after the event's batch; raises if it could not be appended."""
-        self.seen = True
-        return super().result()
-
-    def exception(self) -> BaseException | None:
-        """Why the event could not be appended, or None."""
-        self.seen = True
-        return super().exception()
-
-    def fail(self, error: HeadraceError) -> None:
-        """The event could not be appended."""
-        self.set_exception(error)
-        # Looked at here so that asyncio logs nothing: flush and close report what the caller does not ask for.
-        super().exception()
-
-
-class Ledger:
-    """What a producer holds: how much is pending, and which failures nobody has looked at."""
-
-    def __init__(self, max_pending_bytes: int) -> None:
-        self._max_pending_bytes = max_pending_bytes
-        self._pending_bytes = 0
-        self._failures: deque[tuple[Delivery | AsyncDelivery, HeadraceError]] = deque(maxlen=1000)
-
-    def has_room(self, event: bytes) -> bool:
-        """Whether the event fits; one always does."""
-        size = len(event) + _EVENT_OVERHEAD_BYTES
-        return not self._pending_bytes or self._pending_bytes + size <= self._max_pending_bytes
-
-    def enter(self, event: bytes) -> None:
-        """The event is pending now."""
-        self._pending_bytes += len(event) + _EVENT_OVERHEAD_BYTES
-
-    def leave(self, settled: Sequence[Settled]) -> None:
-        """These events are pending no more."""
-        for handle, _, error, event_bytes in settled:
-            self._pending_bytes -= event_bytes + _EVENT_OVERHEAD_BYTES
-            if error is not None:
-                self._failures.append((handle, error))
-
-    def complain(self) -> None:
-        """Raise the first failure whose handle nobody has looked at; say each only once."""
-        unseen = [error for handle, error in self._failures if not handle.seen]
-        self._failures.clear()
-        if unseen:
-            raise unseen[0]
-
-
-def tell(settled: Sequence[Settled]) -> None:
-    """Let the handles know; one that was cancelled does not care any more."""
-    for handle, offset, error, _ in settled:
-        if handle.done():
-            continue
-        if error is None:
-            handle.set_result(offset)
-        else:
-            handle.fail(error)
 
 
 class AsyncProducer:
@@ -178,7 +87,7 @@ class AsyncProducer:
             raise ProducerClosed("the producer is not running; use it in an `async with` block")
 
     def _on_settled(self, settled: Sequence[Settled]) -> None:
-        self._ledger.leave(settled)
+        self._ledger.leave(*tally(settled))
         tell(settled)
         self._room.set()
 
@@ -284,7 +193,8 @@ class Producer:
             self._deliveries.add(event, key, handle)
 
     def _on_settled(self, settled: Sequence[Settled]) -> None:
+        freed_bytes, failures = tally(settled)
         with self._changed:
-            self._ledger.leave(settled)
+            self._ledger.leave(freed_bytes, failures)
             self._changed.notify_all()
         tell(settled)

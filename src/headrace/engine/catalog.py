@@ -7,12 +7,12 @@ there is one object per living stream, and memory does not grow with their numbe
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from itertools import islice
 
 from headrace.engine.stream import Stream
 from headrace.errors import CorruptData
 from headrace.storage.streams import DELETED, StreamRow, Streams
-from headrace.storage.wal import Wal
 from headrace.types import Clock
 
 _EVICT_STEP = 64
@@ -21,9 +21,8 @@ _EVICT_STEP = 64
 class Catalog:
     """The streams of this node, as the loop sees them."""
 
-    def __init__(self, streams: Streams, wal: Wal, clock: Clock, *, capacity: int) -> None:
+    def __init__(self, streams: Streams, clock: Clock, *, capacity: int) -> None:
         self._streams = streams
-        self._wal = wal
         self._clock = clock
         self._capacity = capacity
         self._cache: OrderedDict[str, Stream] = OrderedDict()
@@ -51,11 +50,15 @@ class Catalog:
         cached = self._cache.get(row.name)
         if cached is not None and cached.id == row.id:
             return cached
-        stream = Stream(row, self._wal.newest(row.id), self._lineage(row.parent, row.fork_seq))
+        stream = Stream(row, self._lineage(row.parent, row.fork_seq))
         if stream.ttl_s is not None:
             # A restart counts as an access.
             stream.deadline_us = max(stream.deadline_us or 0, self._started_us + stream.ttl_s * 1_000_000)
         return stream
+
+    def recent(self) -> Iterator[Stream]:
+        """The streams in memory, the newest first."""
+        return reversed(self._cache.values())
 
     def is_tombstone(self, name: str) -> bool:
         """Whether a stream of this name was deleted not long ago."""

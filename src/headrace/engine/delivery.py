@@ -175,6 +175,8 @@ class Delivery:
                 forward = subscription.forward(moves, partial(stream_of, self._announcer.catalog))
                 await self._ledger.save(subscription, wakes.finish(), forward)
             elif wakes.deliver_at_us is not None and failure is not None:
+                if not wakes.attempts:
+                    log.warning("a wake of subscription %s was not delivered: %s", subscription.id, failure)
                 wakes = wakes.failed(self._clock.now_us(), random.uniform(-1, 1), failure)
                 await self._ledger.save(subscription, wakes)
             elif wakes.deliver_at_us is not None:

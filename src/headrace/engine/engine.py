@@ -44,7 +44,7 @@ class Engine:
         self._reader = database.connect(path, cache_bytes=config.storage.cache_bytes // 4, readonly=True, vfs=vfs)
         self.streams, self.wal = Streams(self._reader), Wal(self._reader)
         self.tail = Tail(config.limits.waiters)
-        catalog = Catalog(self.streams, self.wal, clock, capacity=config.limits.cached_streams)
+        catalog = Catalog(self.streams, clock, capacity=config.limits.cached_streams)
         self.log = Log(self.writer, catalog, self.streams, self.wal, self.tail, self.counters, clock)
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -71,8 +71,13 @@ class Engine:
         return await _Call(perform).run(self.writer)
 
     async def probe(self) -> None:
-        """Prove that the log can be written."""
-        await self.apply(lambda batch: batch.streams.set_meta("probed_us", batch.now_us))
+        """Prove that the log can grow: a write that takes a page, and gives it back in the same commit."""
+        await self.apply(lambda batch: batch.wal.probe())
+
+    def held_bytes(self) -> int:
+        """Bytes of the database that are in use: pages freed by retention are used again before it grows."""
+        pragma = self._reader.pragma
+        return (int(pragma("page_count")) - int(pragma("freelist_count"))) * int(pragma("page_size"))
 
     async def sweep(self) -> None:
         """Expire, retain, persist accesses and purge, once."""

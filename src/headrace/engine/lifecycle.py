@@ -123,7 +123,7 @@ class Create(Change):
 
     def _write(self, batch: Batch, body: bytes, count: int) -> None:
         row = self.row
-        row.last_us = max(self.timestamp_us or batch.now_us, row.last_us)
+        row.last_us = max(batch.now_us if self.timestamp_us is None else self.timestamp_us, row.last_us)
         row.bytes += len(body)
         batch.rows.append((row.id, row.next_seq, count, row.last_us, 0, self.key, None, row.bytes, body))
         row.next_seq += count

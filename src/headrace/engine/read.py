@@ -8,6 +8,7 @@ from typing import NamedTuple
 from headrace.engine.split import entries_of, slice_json
 from headrace.engine.stream import Head, Stream
 from headrace.storage.wal import Entries, Wal
+from headrace.types import NEVER_US
 
 
 class Slice(NamedTuple):
@@ -85,11 +86,11 @@ def bytes_before(wal: Wal, stream: Stream, head: Head, position: int) -> int:
 
 
 def time_before(wal: Wal, stream: Stream, head: Head, position: int) -> int:
-    """The append time of the last entry before a position; 0 where there is none."""
+    """The append time of the last entry before a position."""
     if position >= head.next_seq:
         return head.last_us
     row = holding(wal, stream, position - 1) if position else None
-    return 0 if row is None else row.append_us
+    return NEVER_US if row is None else row.append_us
 
 
 def seek_time(wal: Wal, stream: Stream, head: Head, since_us: int) -> int:

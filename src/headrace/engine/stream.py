@@ -10,13 +10,13 @@ from headrace.errors import OffsetFenced, OffsetGone
 from headrace.format import offset as offsets
 from headrace.format.offset import Offset
 from headrace.storage.streams import LIVE, StreamRow
-from headrace.storage.wal import Entries
-from headrace.types import JSON, media_type
+from headrace.types import JSON, NEVER_US, media_type
 
 if TYPE_CHECKING:
     from headrace.engine.tail import Watcher
 
 Producer = tuple[str, int, int]
+_EPOCHS = msgspec.json.Decoder(tuple[tuple[int, int], ...])
 
 
 class Head:
@@ -28,7 +28,7 @@ class Head:
 
     def __init__(self) -> None:
         self.next_seq = 0
-        self.last_us = 0
+        self.last_us = NEVER_US
         self.bytes = 0
         self.stream_seq: str | None = None
         self.closed = False
@@ -61,7 +61,7 @@ class Stream:
         "retention_bytes", "ttl_s", "watchers",
     )  # fmt: skip
 
-    def __init__(self, row: StreamRow, newest: Entries | None, lineage: tuple[tuple[int, int], ...]) -> None:
+    def __init__(self, row: StreamRow, lineage: tuple[tuple[int, int], ...]) -> None:
         self.id = row.id
         self.name = row.name
         self.content_type = row.content_type
@@ -74,12 +74,12 @@ class Stream:
         self.deadline_us = row.deadline_us
         self.retention_age_us = row.retention_age_us
         self.retention_bytes = row.retention_bytes
-        self.epochs: tuple[tuple[int, int], ...] = msgspec.json.decode(row.epochs, type=tuple[tuple[int, int], ...])
+        self.epochs: tuple[tuple[int, int], ...] = _EPOCHS.decode(row.epochs)
         self.parent = row.parent
         self.fork_origin = row.fork_origin
         self.profile = row.profile
         self.lineage = lineage
-        self.head = _head(row, newest)
+        self.head = _head(row)
         self.producers: dict[str, tuple[int, int]] = {}
         self.pins = 0
         self.watchers: dict[Watcher, None] | None = None
@@ -117,19 +117,11 @@ class Stream:
         raise OffsetFenced("the offset belongs to another life of this stream", stream=self.name)
 
 
-def _head(row: StreamRow, newest: Entries | None) -> Head:
+def _head(row: StreamRow) -> Head:
     head = Head()
     head.state = row.state
     head.closed = bool(row.closed)
     head.closed_by = msgspec.json.decode(row.closed_by, type=tuple[str, int, int]) if row.closed_by else None
     head.first_seq, head.first_bytes = row.first_seq, row.first_bytes
-    head.next_seq, head.last_us, head.bytes, head.stream_seq = (
-        row.next_seq,
-        row.last_us,
-        row.bytes,
-        row.stream_seq,
-    )
-    if newest is not None and newest.seq + newest.count >= head.next_seq:
-        head.next_seq = newest.seq + newest.count
-        head.last_us, head.bytes, head.stream_seq = newest.append_us, newest.total_bytes, newest.stream_seq
+    head.next_seq, head.last_us, head.bytes, head.stream_seq = row.next_seq, row.last_us, row.bytes, row.stream_seq
     return head

@@ -273,5 +273,10 @@ class Subscriptions:
         """Run a verb to its end even if its caller goes away: memory must follow what was written."""
         task = asyncio.create_task(verb)
         self._verbs.add(task)
-        task.add_done_callback(self._verbs.discard)
+        task.add_done_callback(self._ended)
         return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._verbs.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited has been told; whoever went away need not be

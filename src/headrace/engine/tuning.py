@@ -1,7 +1,8 @@
 """Auto-tune: from a memory limit to the sizes of caches, queues and gates.
 
 The presets are chosen so that :func:`expected_bytes` stays below their limit with a tenth or more to spare. Between
-two presets every size grows in a straight line. The costs below were measured, and rounded up.
+two presets every size grows in a straight line. The costs of the process and of a stream were
+measured and rounded up; the others are estimates on the safe side.
 """
 
 from __future__ import annotations

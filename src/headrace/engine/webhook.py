@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,6 +18,9 @@ import httpx2
 import msgspec
 
 from headrace.engine.subscription import InvalidRequest
+
+# It would log every address that is called, and those hold secrets.
+logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 _MAX_URL = 2048
 _MAX_ANSWER = 64 * 1024

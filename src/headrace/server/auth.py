@@ -52,7 +52,7 @@ class Principal(msgspec.Struct, frozen=True):
     def require(self, scope: str, stream: str | None = None) -> None:
         """Refuse a caller who lacks the scope; ``stream`` None speaks of the whole server."""
         if scope not in self.scopes:
-            raise Forbidden(f"this key may not {scope}", scope=scope)
+            raise Forbidden(f"this key lacks the scope {scope}", scope=scope)
         if self.prefix and not self._covers(scope, stream):
             raise Forbidden("this key opens only some streams", prefix=self.prefix)
 
@@ -79,6 +79,7 @@ class Door:
         self._loopback = is_loopback(config.host)
         self._scheme = "https" if config.tls_cert else "http"
         self._origins = frozenset(origin.rstrip("/").lower() for origin in config.cors_origins)
+        self.has_origins = bool(self._origins)
         self._memo: dict[tuple[bytes | None, bytes | None, bytes | None], Principal] = {}
         self._generation = keys.generation
         self._look_at = 0.0

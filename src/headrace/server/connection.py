@@ -19,9 +19,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from headrace.errors import BadRequest, HeadersTooLarge, HeadraceError, TimedOut, UriTooLong
 from headrace.server.dispatch import Dispatcher
 from headrace.server.exchange import Headers, Reply
+from headrace.server.heads import Heads, RequestHead
 from headrace.server.requestlog import RequestLog
 from headrace.server.target import PREFIX
-from headrace.server.wire import common_headers, render_head
+from headrace.server.wire import NOSNIFF_LINES, common_lines, render_head
 
 HOT_BODY_BYTES = 256 * 1024
 _RESERVED = PREFIX + b"__ds/"
@@ -44,6 +45,7 @@ class Connection(HttpToolsProtocol):
 
     dispatcher: Dispatcher
     request_log: RequestLog
+    heads: Heads
     header_bytes: int
     url_bytes: int
     max_connections: int
@@ -60,6 +62,7 @@ class Connection(HttpToolsProtocol):
         self._hot_cycle = _HotCycle()
         self._in_headers = False
         self._header_size = 0
+        self._alone = b""
         self._method = "GET"
         self._fields: dict[bytes, bytes] = {}
         self._body = b""
@@ -111,11 +114,22 @@ class Connection(HttpToolsProtocol):
         self.seen_s = monotonic()
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
+        if not self.begun_s and (self.cycle is None or self.cycle.response_complete):
+            known = self.heads.find(data)
+            if known is not None:
+                self._answer(*known)
+                return
+            self._alone = data
+        else:
+            self._alone = b""
         if self._in_headers:
             self._header_size += len(data)
             if self._header_size > self.header_bytes + self.url_bytes:
                 self._refuse(HeadersTooLarge(f"the headers exceed {self.header_bytes} bytes", limit=self.header_bytes))
                 return
+        self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -143,7 +157,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_headers = False
         fields = self._fields = dict(self.headers)
-        if self._header_size or len(self.headers) > 32:
+        if self._header_size or len(self._alone) > self.header_bytes:
             self._measure_headers()
         if self._is_hot(fields):
             self._hot = True
@@ -187,15 +201,33 @@ class Connection(HttpToolsProtocol):
         if not self._hot:
             super().on_message_complete()
             return
+        body, self._body = self._body, b""
+        path, _, query = self.url.partition(b"?")
+        head = RequestHead(
+            method=self._method,
+            url=self.url,
+            path=path,
+            query=query,
+            headers=self.headers,
+            fields=self._fields,
+            keep_alive=self.parser.should_keep_alive(),
+            chunked=self.parser.get_http_version() != "1.0",
+            body_bytes=len(body),
+        )
+        if self._alone:
+            self.heads.learn(self._alone, head)
+        self._answer(head, body)
+
+    def _answer(self, head: RequestHead, body: bytes) -> None:
+        """Hand a hot request over; pipelined ones queue behind it until it is answered."""
+        method, self.url, path, query, headers, self._fields, keep_alive, self._chunked, _ = head
+        self._method = method
+        self._started_s = self.seen_s
         cycle = self._hot_cycle
         cycle.response_complete = False
-        cycle.keep_alive = self.parser.should_keep_alive()
-        self._chunked = self.parser.get_http_version() != "1.0"
+        cycle.keep_alive = keep_alive
         self.cycle = cycle  # type: ignore[assignment]
-        self._started_s = self.seen_s
-        path, _, query = self.url.partition(b"?")
-        body, self._body = self._body, b""
-        self.dispatcher.handle(self._method, path, query, self.headers, self._fields, body, self)
+        self.dispatcher.handle(method, path, query, headers, self._fields, body, self)
 
     # -- the way back
 
@@ -240,7 +272,7 @@ class Connection(HttpToolsProtocol):
     def _head(self, status: int, headers: Headers, extra: str) -> bytes:
         if not self._hot_cycle.keep_alive:
             extra += "connection: close\r\n"
-        return render_head(status, headers, common_headers(self._method, self._fields, self.dispatcher.door), extra)
+        return render_head(status, headers, common_lines(self._method, self._fields, self.dispatcher.door) + extra)
 
     def _answered(self, status: int) -> None:
         self.request_log.note(self._method, self.url, status, self._working_s())
@@ -271,5 +303,4 @@ def _cause(wrapped: BaseException) -> HeadraceError:
 def _refusal(status: int, code: str, message: str, extra: str = "") -> bytes:
     body = msgspec.json.encode({"error": {"code": code, "message": message}})
     headers = {"content-type": "application/json; charset=utf-8", "connection": "close"}
-    nosniff = (("x-content-type-options", "nosniff"),)
-    return render_head(status, headers, nosniff, f"{extra}content-length: {len(body)}\r\n") + body
+    return render_head(status, headers, f"{NOSNIFF_LINES}{extra}content-length: {len(body)}\r\n") + body

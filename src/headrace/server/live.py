@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.config import ServerConfig
 from headrace.engine.stream import Head
 from headrace.errors import HeadraceError, OffsetFenced
-from headrace.server import values
 from headrace.server.encoding import accepted
 from headrace.server.exchange import Reply, Request
 from headrace.storage.streams import LIVE
@@ -43,13 +41,13 @@ def cursor(given: str | None, now_s: float) -> str:
 class LongPoll:
     """One GET that waits for the next entries."""
 
-    def __init__(self, reads: Reads, question: Question, request: Request, config: ServerConfig) -> None:
+    def __init__(self, reads: Reads, question: Question, request: Request, wait_s: float) -> None:
         self._reads = reads
         self._question = question
         self._request = request
         self._stream = question.stream
         self._position = question.position
-        self._wait_s = values.wait_s(request.query, config.long_poll_s, config.max_long_poll_s)
+        self._wait_s = wait_s
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -123,14 +121,14 @@ class LongPoll:
 class Subscriber:
     """One SSE response."""
 
-    def __init__(self, reads: Reads, question: Question, request: Request, config: ServerConfig) -> None:
+    def __init__(self, reads: Reads, question: Question, request: Request, lifetime_s: float) -> None:
         self._reads = reads
         self._question = question
         self._request = request
         self._exchange = request.exchange
         self._stream = question.stream
         self._position = question.position
-        self._until = asyncio.get_running_loop().time() + config.sse_lifetime_s
+        self._until = asyncio.get_running_loop().time() + lifetime_s
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:

@@ -39,6 +39,7 @@ def configure(stream: TextIO | None = None, level: str = "INFO") -> None:
     root = logging.getLogger()
     root.handlers[:] = [lines]
     root.setLevel(level)
+    logging.getLogger("httpx2").setLevel("WARNING")  # it would note every webhook
 
 
 def note_request(

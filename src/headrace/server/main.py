@@ -7,7 +7,7 @@ import contextlib
 import gc
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -30,6 +30,7 @@ from headrace.server.bridge import Bridge
 from headrace.server.connection import Connection
 from headrace.server.dispatch import Dispatcher
 from headrace.server.encoding import Encoder
+from headrace.server.heads import Heads
 from headrace.server.ops import Readiness
 from headrace.server.reads import Reads
 from headrace.server.requestlog import RequestLog
@@ -61,11 +62,11 @@ class _Uvicorn(uvicorn.Server):
 class Server:
     """The server of one data directory."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, explicit: Collection[str] = ()) -> None:
         if config.memory.auto_tune:
             limit_bytes = memory.limit_bytes(config.memory.limit_mb)
             if limit_bytes is not None:
-                config = tune(limit_bytes // MiB, config)
+                config = tune(limit_bytes // MiB, config, explicit)
         self._config = config
         data_dir = Path(config.storage.data_dir)
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -116,6 +117,7 @@ class Server:
         settings = {
             "dispatcher": dispatcher,
             "request_log": request_log,
+            "heads": Heads(),
             "header_bytes": config.limits.header_bytes,
             "url_bytes": config.limits.url_bytes,
             "max_connections": config.server.max_connections,
@@ -178,12 +180,12 @@ def _uvicorn_config(config: Config, front: Front, protocol: type[Connection]) ->
     )
 
 
-def serve(config: Config, ready: Callable[[str], None] | None = None) -> None:
-    """Run the server in this process until it is told to stop."""
+def serve(config: Config, ready: Callable[[str], None] | None = None, *, explicit: Collection[str] = ()) -> None:
+    """Run the server in this process until it is told to stop; auto-tune leaves the ``explicit`` settings alone."""
     logging.configure()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
-    server = Server(config)
+    server = Server(config, explicit)
     with contextlib.suppress(KeyboardInterrupt):
         _run(server.run(ready))
 

@@ -53,11 +53,12 @@ class Reads:
         if stream.ttl_s is not None:
             self._log.catalog.touch(stream)
         live = _mode(request.query)
+        wait_s = values.wait_s(request.query, self._config.long_poll_s, self._config.max_long_poll_s)
         question = self._question(stream, request, live)
         if live == SSE:
-            Subscriber(self, question, request, self._config).start()
+            Subscriber(self, question, request, self._config.sse_lifetime_s).start()
         elif live == LONG_POLL:
-            LongPoll(self, question, request, self._config).start()
+            LongPoll(self, question, request, wait_s).start()
         else:
             self._catch_up(question, request)
 
@@ -114,6 +115,7 @@ class Reads:
     def _question(self, stream: Stream, request: Request, live: str) -> Question:
         query, head = request.query, stream.head
         key = request.target.key if request.target.key is not None else query.get("key")
+        since_us = parse_timestamp_us(query["since"], "since") if "since" in query else None
         if "filter" in query:
             raise BadRequest("this stream has no search fields to filter by", field="filter")
         given = query.get("offset")
@@ -124,8 +126,8 @@ class Reads:
         elif given is not None:
             place = values.offset(given)
             position, is_real = stream.locate(place), place.position > 0
-        elif "since" in query:
-            position = self._log.seek(stream, parse_timestamp_us(query["since"], "since"))
+        elif since_us is not None:
+            position = self._log.seek(stream, since_us)
         elif live:
             raise BadRequest("a live read needs an offset", field="offset")
         else:

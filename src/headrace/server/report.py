@@ -18,7 +18,6 @@ from headrace.engine.gates import Gate, Gates
 from headrace.engine.memory import HighWater, MemoryMonitor
 from headrace.engine.stream import Stream
 from headrace.storage import database
-from headrace.storage.keys import sqlite_memory
 from headrace.types import rfc3339
 
 Document = dict[str, Any]
@@ -98,7 +97,7 @@ class Report:
                 "max_batch_bytes": limits.batch_bytes,
                 "max_queue_requests": limits.queue_requests,
                 "max_queue_bytes": limits.queue_bytes,
-                "busy_timeout_ms": database._BUSY_TIMEOUT_MS,
+                "busy_timeout_ms": database.BUSY_TIMEOUT_MS,
                 "local_backlog_max_bytes": storage.max_database_bytes,
             },
             "search": _absent(
@@ -116,7 +115,7 @@ class Report:
     def _runtime(self) -> Document:
         writer, limits = self._engine.writer, self._config.limits
         full = writer.queued_requests >= limits.queue_requests or writer.queued_bytes >= limits.queue_bytes
-        most, held = self._config.storage.max_database_bytes, self._held_bytes()
+        most, held = self._config.storage.max_database_bytes, self._engine.held_bytes()
         return {
             "memory": self._memory_now(),
             "ingest_queue": {"requests": writer.queued_requests, "bytes": writer.queued_bytes, "full": full},
@@ -165,7 +164,7 @@ class Report:
 
     def _breakdown(self) -> Document:
         seen = self._monitor.last
-        mapped, sqlite = self._mapped_bytes(), sqlite_memory()["memory_used_bytes"]
+        mapped, sqlite = self._mapped_bytes(), database.sqlite_memory()["memory_used_bytes"]
         return {
             "source": "process_memory_usage_only" if seen.rss_bytes is None else "linux_proc_status",
             "rss_anon_bytes": seen.rss_anon_bytes,
@@ -191,20 +190,15 @@ class Report:
             "disk_caches": {},
             "configured_budgets": tuning.expected_parts(self._config),
             "pipeline_buffers": {},
-            "sqlite_runtime": {"memory_used": sqlite_memory()["memory_used_bytes"]},
+            "sqlite_runtime": {"memory_used": database.sqlite_memory()["memory_used_bytes"]},
             "counts": {
                 "append_queue_requests": engine.writer.queued_requests,
                 "cached_streams": streams,
                 "touched_streams": len(engine.log.catalog.touched),
                 "watchers": watchers,
-                "sqlite_connections": sqlite_memory()["open_connections"],
+                "sqlite_connections": database.sqlite_memory()["open_connections"],
             },
         }
-
-    def _held_bytes(self) -> int:
-        """Bytes of the database that are in use: pages freed by retention are used again before it grows."""
-        pragma = self._engine._reader.pragma
-        return (int(pragma("page_count")) - int(pragma("freelist_count"))) * int(pragma("page_size"))
 
     def _mapped_bytes(self) -> int:
         return _size(self._database.with_name(self._database.name + "-shm"))
@@ -222,7 +216,7 @@ class Report:
         )
 
     def _in_memory(self) -> Iterator[Stream]:
-        return islice(reversed(self._engine.log.catalog._cache.values()), _LOOKED_AT)
+        return islice(self._engine.log.catalog.recent(), _LOOKED_AT)
 
     def _top_streams(self) -> Document:
         """The largest among the streams in memory; a fork shares its source's bytes and is no contributor."""
@@ -269,7 +263,7 @@ def _absent(names: str) -> dict[str, None]:
 
 
 def _sqlite() -> Document:
-    return {"available": True, "source": "sqlite3_status64", **sqlite_memory(), "prepared_statements": None}
+    return {"available": True, "source": "sqlite3_status64", **database.sqlite_memory(), "prepared_statements": None}
 
 
 def _gate(gate: Gate) -> Document:

@@ -146,12 +146,16 @@ class Streams:
         elif create.error is not None:
             request.exchange.reply(Reply.failure(create.error))
         elif create.exists:
-            self.put(request)  # someone else was quicker
+            self._put_again(request)
         else:
-            stream = self._log.find(request.target.name)
-            headers = creation.headers(stream)
-            headers["location"] = creation.location(request)
-            request.exchange.reply(Reply(201, headers))
+            request.exchange.reply(creation.created(self._log, request))
+
+    def _put_again(self, request: Request) -> None:
+        """Someone else was quicker: compare with what they made."""
+        try:
+            self.put(request)
+        except HeadraceError as refusal:
+            request.exchange.reply(Reply.failure(refusal))
 
     def head(self, request: Request) -> None:
         """HEAD: where the stream stands; not an access."""

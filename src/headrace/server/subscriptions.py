@@ -3,93 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any
 
-import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.glob import Glob
-from headrace.engine.subscription import (
-    DEFAULT_LEASE_MS,
-    LONGEST_LEASE_MS,
-    SHORTEST_LEASE_MS,
-    Ack,
-    Definition,
-    InvalidRequest,
-    Subscription,
-    TokenInvalid,
-)
+from headrace.engine.subscription import Definition, InvalidRequest, Subscription, TokenInvalid
 from headrace.engine.subscriptions import Proof, Subscriptions
-from headrace.errors import BadRequest, TooLarge, UnsupportedMedia
 from headrace.server.answer import json_response
-from headrace.server.target import check_name
+from headrace.server.subscription_documents import (
+    AckBody,
+    ClaimBody,
+    PutBody,
+    ReleaseBody,
+    StreamsBody,
+    ack_of,
+    definition_of,
+    path_of,
+    read,
+)
 from headrace.types import rfc3339
 
 ROOT = "/v1/stream/__ds"
 _ONE = ROOT + "/subscriptions/{id}"
-_MAX_BODY = 1024 * 1024
 _MAX_ID = 256
-_MAX_NAME = 512
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-Body = TypeVar("Body")
-Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
-
-
-class WebhookBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Where wakes are posted to."""
-
-    url: str
-
-
-class PutBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A subscription as it is asked for."""
-
-    type: Literal["webhook", "pull-wake"]
-    pattern: str | None = None
-    streams: list[str] | None = None
-    webhook: WebhookBody | None = None
-    wake_stream: str | None = None
-    lease_ttl_ms: Annotated[int, msgspec.Meta(ge=SHORTEST_LEASE_MS, le=LONGEST_LEASE_MS)] = DEFAULT_LEASE_MS
-    description: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
-
-
-class StreamsBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Streams to link by name."""
-
-    streams: Annotated[list[str], msgspec.Meta(min_length=1)]
-
-
-class ClaimBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Who wants the lease."""
-
-    worker: Text
-
-
-class AckItem(msgspec.Struct, forbid_unknown_fields=True):
-    """How far one stream was processed; ``path`` is another word for ``stream``."""
-
-    offset: str
-    stream: str | None = None
-    path: str | None = None
-
-
-class AckBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Progress of the wake that these two names belong to."""
-
-    wake_id: str
-    generation: int
-    acks: list[AckItem] = []
-    done: bool = False
-
-
-class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The wake that is given back."""
-
-    wake_id: str
-    generation: int
 
 
 def routes(subscriptions: Subscriptions) -> list[Route]:
@@ -127,7 +68,7 @@ class Api:
     async def put(self, request: Request) -> Response:
         """Create a subscription, or confirm it."""
         id = _id(request)
-        definition = _definition(await _read(request, PutBody))
+        definition = definition_of(await read(request, PutBody))
         _require(request, "write", definition)
         found, created = await self._subscriptions.put(id, definition, _base_url(request))
         return json_response(self._describe(request, found), status=201 if created else 200)
@@ -143,8 +84,8 @@ class Api:
     async def add_streams(self, request: Request) -> Response:
         """Link streams by name."""
         found = self._subscriptions.get(_id(request))
-        body = await _read(request, StreamsBody)
-        paths = [_path(path, "streams") for path in body.streams]
+        body = await read(request, StreamsBody)
+        paths = [path_of(path, "streams") for path in body.streams]
         if found.definition.wake_stream in paths:
             raise InvalidRequest("a subscription is not woken by its own wakes", field="streams")
         _require(request, "write", found.definition, (*found.links, *paths))
@@ -162,7 +103,7 @@ class Api:
         """Take the lease."""
         found = self._subscriptions.get(_id(request))
         _require(request, "write", found.definition, found.links)
-        body = await _read(request, ClaimBody)
+        body = await read(request, ClaimBody)
         return json_response(await self._subscriptions.claim(found.id, body.worker))
 
     async def ack(self, request: Request) -> Response:
@@ -176,14 +117,14 @@ class Api:
     async def release(self, request: Request) -> Response:
         """Give the lease back."""
         token = _token(request)
-        body = await _read(request, ReleaseBody)
+        body = await read(request, ReleaseBody)
         await self._subscriptions.release(_id(request), Proof(token, body.wake_id, body.generation))
         return Response(status_code=204)
 
     async def _progress(self, request: Request, kind: str) -> Response:
         token = _token(request)
-        body = await _read(request, AckBody)
-        acks = [_ack(item) for item in body.acks]
+        body = await read(request, AckBody)
+        acks = [ack_of(item) for item in body.acks]
         proof = Proof(token, body.wake_id, body.generation)
         next_wake = await self._subscriptions.ack(_id(request), kind, proof, acks, done=body.done)
         return json_response({"ok": True, "next_wake": next_wake})
@@ -223,72 +164,6 @@ def _route(path: str, **verbs: Endpoint) -> Route:
         return await verbs["GET" if request.method == "HEAD" else request.method](request)
 
     return Route(path, endpoint, methods=list(verbs))
-
-
-async def _read(request: Request, kind: type[Body]) -> Body:
-    """The body as this kind of document; what it does not know is refused."""
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedMedia("subscription requests are not encoded", field="Content-Encoding")
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > _MAX_BODY:
-                raise TooLarge(f"the body exceeds {_MAX_BODY} bytes", limit=_MAX_BODY)
-        return msgspec.json.decode(bytes(body), type=kind)
-    except ClientDisconnect as reason:
-        raise InvalidRequest("the body was cut short", field="body") from reason
-    except (ValueError, RecursionError) as reason:
-        raise InvalidRequest(f"the body cannot be read: {reason}", field="body") from reason
-
-
-def _definition(body: PutBody) -> Definition:
-    """What a request asks for, in the form in which equal requests are equal."""
-    streams = tuple(sorted({_path(path, "streams") for path in body.streams or ()}))
-    if not body.pattern and not streams:
-        raise InvalidRequest("a pattern or streams must say what to subscribe to", field="pattern")
-    if body.type == "webhook" and body.webhook is None:
-        raise InvalidRequest("a webhook subscription needs webhook.url", field="webhook.url")
-    wake_stream = _path(body.wake_stream, "wake_stream") if body.wake_stream else None
-    if body.type == "pull-wake" and wake_stream is None:
-        raise InvalidRequest("a pull-wake subscription needs wake_stream", field="wake_stream")
-    if wake_stream in streams:
-        raise InvalidRequest("a subscription is not woken by its own wakes", field="streams")
-    return Definition(
-        type=body.type,
-        pattern=_pattern(body.pattern) if body.pattern else None,
-        streams=streams,
-        webhook_url=body.webhook.url if body.webhook else None,
-        wake_stream=wake_stream,
-        lease_ttl_ms=body.lease_ttl_ms,
-        description=body.description,
-    )
-
-
-def _pattern(text: str) -> str:
-    try:
-        Glob(text)
-    except ValueError as reason:
-        raise InvalidRequest(str(reason), field="pattern") from reason
-    if len(text.encode()) > _MAX_NAME:
-        raise InvalidRequest(f"a pattern has at most {_MAX_NAME} bytes", field="pattern")
-    return text.strip("/")
-
-
-def _path(text: str, field: str) -> str:
-    path = text.strip("/")
-    try:
-        check_name(path, _MAX_NAME)
-    except BadRequest as reason:
-        raise InvalidRequest(f"{field}: {reason.message}", field=field) from reason
-    return path
-
-
-def _ack(item: AckItem) -> Ack:
-    path = item.stream if item.stream is not None else item.path
-    if path is None:
-        raise InvalidRequest("an ack names its stream", field="acks")
-    return Ack(path.strip("/"), item.offset)
 
 
 def _id(request: Request) -> str:

@@ -12,7 +12,7 @@ from headrace.errors import HeadraceError, Unavailable
 Connection = apsw.Connection
 SQLiteError = apsw.Error
 
-_BUSY_TIMEOUT_MS = 5_000
+BUSY_TIMEOUT_MS = 5_000
 
 
 class NewerDatabase(HeadraceError):
@@ -33,7 +33,7 @@ def connect(
     """A connection whose commits are on disk when they return."""
     flags = apsw.SQLITE_OPEN_READWRITE | (0 if readonly else apsw.SQLITE_OPEN_CREATE)
     connection = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=200)
-    connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
+    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
     connection.pragma("cache_size", -max(1, cache_bytes // 1024))
     if readonly:
         connection.pragma("query_only", True)
@@ -81,3 +81,22 @@ def unavailable(reason: SQLiteError) -> Unavailable:
     if isinstance(reason, apsw.FullError):
         return Unavailable("the disk is full; nothing was written", reason="disk_full")
     return Unavailable(f"the log could not be written: {reason}", reason="storage")
+
+
+def sqlite_memory() -> dict[str, int]:
+    """What SQLite's allocator holds in this process, and the most it ever held."""
+    used, most_used = apsw.status(apsw.SQLITE_STATUS_MEMORY_USED)
+    slots, most_slots = apsw.status(apsw.SQLITE_STATUS_PAGECACHE_USED)
+    overflow, most_overflow = apsw.status(apsw.SQLITE_STATUS_PAGECACHE_OVERFLOW)
+    allocations, most_allocations = apsw.status(apsw.SQLITE_STATUS_MALLOC_COUNT)
+    return {
+        "memory_used_bytes": used,
+        "memory_highwater_bytes": most_used,
+        "pagecache_used_slots": slots,
+        "pagecache_used_slots_highwater": most_slots,
+        "pagecache_overflow_bytes": overflow,
+        "pagecache_overflow_highwater_bytes": most_overflow,
+        "malloc_count": allocations,
+        "malloc_count_highwater": most_allocations,
+        "open_connections": len(apsw.connections()),
+    }

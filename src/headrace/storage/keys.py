@@ -141,25 +141,6 @@ class KeyStore:
             yield Key(key_id, name, user_id, tuple(scopes.split()), prefix, created_us, revoked_us), stored
 
 
-def sqlite_memory() -> dict[str, int]:
-    """What SQLite's allocator holds in this process, and the most it ever held."""
-    used, most_used = apsw.status(apsw.SQLITE_STATUS_MEMORY_USED)
-    slots, most_slots = apsw.status(apsw.SQLITE_STATUS_PAGECACHE_USED)
-    overflow, most_overflow = apsw.status(apsw.SQLITE_STATUS_PAGECACHE_OVERFLOW)
-    allocations, most_allocations = apsw.status(apsw.SQLITE_STATUS_MALLOC_COUNT)
-    return {
-        "memory_used_bytes": used,
-        "memory_highwater_bytes": most_used,
-        "pagecache_used_slots": slots,
-        "pagecache_used_slots_highwater": most_slots,
-        "pagecache_overflow_bytes": overflow,
-        "pagecache_overflow_highwater_bytes": most_overflow,
-        "malloc_count": allocations,
-        "malloc_count_highwater": most_allocations,
-        "open_connections": len(apsw.connections()),
-    }
-
-
 def _connect(path: Path) -> database.Connection:
     """Open the file; SQLite does not wait by itself while another process makes it a WAL database."""
     give_up = time.monotonic() + _OPEN_WITHIN_S

@@ -32,6 +32,10 @@ _INSERTS = tuple((rows, _INSERT + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?)"] * ro
 Row = tuple[int, int, int, int, int, str | None, str | None, int, bytes]
 
 
+_NO_STREAM = 0
+_PROBE_BYTES = 16 * 1024
+
+
 class Wal:
     """Reads and writes entries through one connection."""
 
@@ -56,14 +60,15 @@ class Wal:
         sql = f"{_SELECT} WHERE stream = ?1 AND key = ?4 AND {_FROM} AND seq < ?3 ORDER BY seq"
         return self._rows(sql, (stream, position, end, key))
 
-    def newest(self, stream: int) -> Entries | None:
-        """The last row of a stream."""
-        return self._one(f"{_SELECT} WHERE stream = ? ORDER BY seq DESC LIMIT 1", (stream,))
-
     def holding(self, stream: int, seq: int) -> Entries | None:
         """The row that holds this entry, if it is still here."""
         row = self._one(f"{_SELECT} WHERE stream = ? AND seq <= ? ORDER BY seq DESC LIMIT 1", (stream, seq))
         return row if row is not None and seq < row.seq + row.count else None
+
+    def probe(self) -> None:
+        """Take pages as an append would, and give them back."""
+        self.insert([(_NO_STREAM, 0, 1, 0, 0, None, None, 0, bytes(_PROBE_BYTES))])
+        self._connection.execute("DELETE FROM wal WHERE stream = ?", (_NO_STREAM,))
 
     def trim(self, stream: int, below: int, rows: int) -> int:
         """Remove up to so many rows whose entries all lie below a sequence number; answers how many went."""

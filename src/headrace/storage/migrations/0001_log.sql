@@ -26,7 +26,7 @@ CREATE TABLE streams (
     first_seq        INTEGER NOT NULL DEFAULT 0,  -- the first retained entry
     first_bytes      INTEGER NOT NULL DEFAULT 0,  -- payload bytes before it
     next_seq         INTEGER NOT NULL DEFAULT 0,
-    last_us          INTEGER NOT NULL DEFAULT 0,
+    last_us          INTEGER NOT NULL,
     bytes            INTEGER NOT NULL DEFAULT 0,
     stream_seq       TEXT,
     profile          TEXT NOT NULL DEFAULT 'generic'

@@ -1,0 +1,54 @@
+"""``headrace config show`` and the flags of ``headrace serve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.cli.serve import ServerFlags
+from headrace.config import load
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Headrace
+
+
+def test_each_setting_says_where_it_came_from(
+    headrace: Headrace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "other.toml"
+    file.write_text('[server]\nhost = "::1"\nport = 1\n')
+    monkeypatch.setenv("HEADRACE_SERVER__PORT", "2")
+    rows = {row["setting"]: row for row in headrace("config", "show", "--config", str(file)).lines}
+    assert (rows["server.host"]["value"], rows["server.host"]["source"]) == ("::1", "file")
+    assert (rows["server.port"]["value"], rows["server.port"]["source"]) == (2, "environment")
+    assert rows["storage.data_dir"]["source"] == "default"
+    assert all(row["meaning"] for row in rows.values())
+
+
+def test_unknown_setting_is_a_usage_error(headrace: Headrace, tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text("[server]\nprot = 1\n")
+    done = headrace("config", "show", "--config", str(file))
+    assert done.code == 2
+    assert "server.port" in done.err
+    assert headrace("serve", "--config", str(tmp_path / "absent.toml")).code == 2
+
+
+@pytest.mark.parametrize(
+    ("auto_tune", "expected"), [(None, (False, 0)), (True, (True, 0)), (512, (True, 512)), (False, (False, 0))]
+)
+def test_auto_tune_may_name_the_memory(auto_tune: int | bool | None, expected: tuple[bool, int]) -> None:
+    memory = load(flags=ServerFlags(auto_tune=auto_tune).settings(), environ={}).memory
+    assert (memory.auto_tune, memory.limit_mb) == expected
+
+
+def test_flags_reach_the_configuration() -> None:
+    flags = ServerFlags(
+        host="::1", port=0, data_dir="d", object_store="file:///o", cors_origin=["a", "b"], tls_cert="c", tls_key="k"
+    )
+    config = load(flags=flags.settings(), environ={})
+    assert (config.server.host, config.server.port, config.server.cors_origins) == ("::1", 0, ("a", "b"))
+    assert (config.server.tls_cert, config.server.tls_key) == ("c", "k")
+    assert (config.storage.data_dir, config.storage.object_store) == ("d", "file:///o")

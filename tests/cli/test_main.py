@@ -1,0 +1,167 @@
+"""Exit codes, help, terminals, signals: the command line as a shell sees it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Headrace
+    from tests.conftest import ServerProcess
+
+COMMAND = [sys.executable, "-c", "from headrace.cli.main import main; main()"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--help"], 0),
+        (["stream", "--help"], 0),
+        (["version"], 0),
+        (["stream", "read"], 2),
+        (["stream", "read", "x", "--bogus"], 2),
+        (["nonsense"], 2),
+        (["stream", "ls", "--url", "not-a-url"], 2),
+        (["serve", "--port", "many"], 2),
+        (["stream", "ls", "--url", "http://127.0.0.1:1"], 4),
+    ],
+)
+def test_exit_code_tells_how_it_went(headrace: Headrace, words: list[str], code: int) -> None:
+    done = headrace(*words)
+    assert done.code == code
+    assert bool(done.err) == (code != 0)
+    assert bool(done.out) == (code == 0)
+
+
+def test_help_names_every_command(headrace: Headrace) -> None:
+    shown = headrace("--help").out.decode()
+    for command in ("config", "key", "serve", "stream", "up", "version"):
+        assert f" {command} " in shown
+
+
+def test_interrupted_tail_ends_with_130(at: ServerProcess, headrace: Headrace, name: str) -> None:
+    headrace("stream", "create", name)
+    headrace("stream", "append", name, "1")
+    tail = subprocess.Popen(
+        [*COMMAND, "stream", "tail", name, "--offset", "-1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert tail.stdout is not None
+    assert tail.stdout.readline() == b"1\n"
+    tail.send_signal(signal.SIGINT)
+    out, err = tail.communicate(timeout=20)
+    assert (tail.returncode, out, err) == (130, b"", b"")
+
+
+def test_reader_may_stop_reading(at: ServerProcess, headrace: Headrace, name: str) -> None:
+    headrace("stream", "create", name)
+    headrace("stream", "append", name, stdin=b"".join(b'"%0900d"\n' % number for number in range(3000)))
+    reading = subprocess.Popen([*COMMAND, "stream", "read", name], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert reading.stdout is not None
+    assert reading.stderr is not None
+    reading.stdout.readline()
+    reading.stdout.close()
+    assert reading.stderr.read() == b""
+    reading.stderr.close()
+    assert reading.wait(20) == 0
+
+
+class Terminal:
+    """A command whose standard streams are a terminal."""
+
+    def __init__(self, words: list[str]) -> None:
+        near, far = pty.openpty()
+        environ = {**os.environ, "COLUMNS": "120", "TERM": "xterm", "NO_COLOR": "1"}
+        self._process = subprocess.Popen([*COMMAND, *words], stdin=far, stdout=far, stderr=far, env=environ)
+        os.close(far)
+        self._end = near
+
+    def say(self, text: str) -> None:
+        os.write(self._end, text.encode())
+
+    def shown(self) -> str:
+        """Everything it printed until it ended."""
+        seen = b""
+        while True:
+            try:
+                piece = os.read(self._end, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            seen += piece
+        return seen.decode().replace("\r\n", "\n")
+
+    def ended(self) -> int:
+        os.close(self._end)
+        return self._process.wait(20)
+
+
+@pytest.fixture
+def terminal(at: ServerProcess) -> Iterator[Callable[..., Terminal]]:
+    yield lambda *words: Terminal(list(words))
+
+
+def test_people_see_tables(terminal: Callable[..., Terminal], headrace: Headrace, name: str) -> None:
+    headrace("stream", "create", name)
+    listing = terminal("stream", "ls", "--prefix", name)
+    shown = listing.shown()
+    assert listing.ended() == 0
+    assert "content type" in shown
+    assert name in shown
+    assert "{" not in shown
+    one = terminal("stream", "info", name)
+    assert f"name          {name}\n" in one.shown()
+    assert one.ended() == 0
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1)])
+def test_delete_asks_a_person(
+    terminal: Callable[..., Terminal], headrace: Headrace, name: str, answer: str, code: int
+) -> None:
+    headrace("stream", "create", name)
+    deleting = terminal("stream", "delete", name)
+    deleting.say(answer)
+    assert "[y/N]" in deleting.shown()
+    assert deleting.ended() == code
+    assert headrace("stream", "info", name).code == (1 if code == 0 else 0)
+
+
+@pytest.mark.parametrize("verb", ["serve", "up"])
+def test_server_runs_until_it_is_told_to_stop(headrace: Headrace, tmp_path: Path, name: str, verb: str) -> None:
+    running = subprocess.Popen(
+        [*COMMAND, verb, "--port", "0", "--data-dir", str(tmp_path / "data"), "--auto-tune=256"],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert running.stderr is not None
+    announced = next(line for line in running.stderr if "listens on" in line)
+    url = announced.split("listens on ")[1].split()[0]
+    assert headrace("stream", "create", name, "--url", url).code == 0
+    running.send_signal(signal.SIGTERM)
+    _, last_words = running.communicate(timeout=20)
+    assert running.returncode in (0, -signal.SIGTERM)
+    assert "Traceback" not in last_words
+    assert (tmp_path / "data").is_dir()
+
+
+def test_server_says_so_when_its_port_is_taken(at: ServerProcess, tmp_path: Path) -> None:
+    port = at.url.rpartition(":")[2]
+    words = ["serve", "--port", port, "--data-dir", str(tmp_path / "data")]
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert "--port" in done.stderr
+
+
+def test_server_refuses_a_certificate_that_is_not_there(headrace: Headrace, tmp_path: Path) -> None:
+    done = headrace("serve", "--tls-cert", str(tmp_path / "absent.pem"), "--data-dir", str(tmp_path))
+    assert done.code == 2
+    assert "absent.pem" in done.err

@@ -1,0 +1,145 @@
+"""The awaiting client against a real server process; it shares all but its shell with the blocking one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import headrace as hr
+from headrace.errors import NotFound, ProducerFenced, StreamClosed
+
+if TYPE_CHECKING:
+    from tests.client.conftest import Line
+    from tests.conftest import ServerProcess
+
+Scene = Callable[[hr.AsyncClient, hr.AsyncStream], Awaitable[None]]
+
+
+@pytest.fixture
+def play(server: ServerProcess, name: str) -> Callable[[Scene], None]:
+    """Run a scene with a client and a new stream."""
+
+    async def run(scene: Scene) -> None:
+        async with hr.AsyncClient(server.url) as client:
+            stream = client.stream(name)
+            await stream.create()
+            await scene(client, stream)
+
+    return lambda scene: asyncio.run(run(scene))
+
+
+async def everything(stream: hr.AsyncStream, *arguments: Any, **options: Any) -> list[Any]:
+    return [item async for batch in stream.read(*arguments, **options) for item in batch.items]
+
+
+def test_every_verb_answers(play: Callable[[Scene], None]) -> None:
+    async def scene(client: hr.AsyncClient, stream: hr.AsyncStream) -> None:
+        first = await stream.append([1, 2], key="a")
+        await client.stream(stream.name).append(b"3")
+        assert await everything(stream, first.next_offset) == [3]
+        assert await everything(stream, key="a") == [1, 2]
+        fork = await stream.fork(f"{stream.name}/fork")
+        await fork.append(4)
+        assert await everything(fork) == [1, 2, 3, 4]
+        assert (await fork.close()).closed
+        names = [found["name"] async for found in client.streams(prefix=stream.name, limit=1)]
+        assert names == [stream.name, fork.name]
+        await fork.delete()
+        with pytest.raises(NotFound):
+            await fork.info()
+
+    play(scene)
+
+
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
+def test_tail_sees_the_past_the_present_and_the_end(play: Callable[[Scene], None], live: Any) -> None:
+    async def scene(client: hr.AsyncClient, stream: hr.AsyncStream) -> None:
+        await stream.append([1, 2])
+        seen: list[int] = []
+        async for batch in client.stream(stream.name).tail("-1", live=live):
+            seen += batch.items
+            if len(seen) < 6:
+                await stream.append([len(seen) + 1, len(seen) + 2])
+            elif not batch.closed:
+                await stream.close()
+        assert seen == [1, 2, 3, 4, 5, 6]
+
+    play(scene)
+
+
+def test_tail_can_be_left_early(play: Callable[[Scene], None]) -> None:
+    async def scene(client: hr.AsyncClient, stream: hr.AsyncStream) -> None:
+        async with aclosing(stream.tail()) as tail:
+            await anext(tail)
+            await stream.append(1)
+            assert (await anext(tail)).items == [1]
+
+    play(scene)
+
+
+def test_producer_appends_in_order_and_gives_offsets(play: Callable[[Scene], None]) -> None:
+    async def scene(client: hr.AsyncClient, stream: hr.AsyncStream) -> None:
+        async with stream.producer(max_batch_events=10, max_pending_bytes=10_000) as producer:
+            handles = [await producer.send(number) for number in range(200)]
+            await producer.flush()
+            offsets = await asyncio.gather(*handles)
+        assert await everything(stream) == list(range(200))
+        assert offsets == sorted(offsets)
+        assert offsets[-1] == (await stream.info()).next_offset
+
+    play(scene)
+
+
+def test_nothing_is_lost_or_doubled_when_answers_are_lost(play: Callable[[Scene], None], line: Line) -> None:
+    async def scene(client: hr.AsyncClient, stream: hr.AsyncStream) -> None:
+        async with (
+            hr.AsyncClient(line.url) as unlucky,
+            unlucky.stream(stream.name).producer(max_batch_events=5, linger_ms=0) as producer,
+        ):
+            for number in range(200):
+                handle = await producer.send(number)
+                if number % 40 == 10:
+                    line.lose_answers(2, after=1)
+                    await handle
+        assert await everything(stream) == list(range(200))
+
+    play(scene)
+    assert line.lost > 0
+
+
+def test_failure_nobody_looked_at_is_raised_by_close(play: Callable[[Scene], None]) -> None:
+    async def scene(client: hr.AsyncClient, stream: hr.AsyncStream) -> None:
+        await stream.close()
+        with pytest.raises(StreamClosed):
+            async with stream.producer() as producer:
+                await producer.send(1)
+
+    play(scene)
+
+
+def test_failure_somebody_awaited_is_not_raised_again(play: Callable[[Scene], None]) -> None:
+    async def scene(client: hr.AsyncClient, stream: hr.AsyncStream) -> None:
+        async with stream.producer(id="a", epoch=1) as new:
+            await (await new.send(1))
+        async with stream.producer(id="a", epoch=0) as old:
+            with pytest.raises(ProducerFenced):
+                await (await old.send(2))
+
+    play(scene)
+
+
+def test_producer_outside_its_block_takes_nothing(play: Callable[[Scene], None]) -> None:
+    async def scene(client: hr.AsyncClient, stream: hr.AsyncStream) -> None:
+        producer = stream.producer()
+        with pytest.raises(hr.ProducerClosed):
+            await producer.send(1)
+        async with producer:
+            await producer.send(1)
+        with pytest.raises(hr.ProducerClosed):
+            await producer.flush()
+
+    play(scene)

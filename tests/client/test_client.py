@@ -1,0 +1,282 @@
+"""The blocking client against a real server process."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import headrace as hr
+from headrace.errors import (
+    BadRequest,
+    Conflict,
+    Gone,
+    NotFound,
+    PreconditionFailed,
+    StreamClosed,
+    Unauthorized,
+)
+
+if TYPE_CHECKING:
+    from tests.client.conftest import Line
+    from tests.conftest import ServerProcess, StartServer
+
+LIVE = pytest.mark.parametrize("live", ["sse", "long-poll"])
+
+
+def everything(stream: hr.Stream, *arguments: Any, **options: Any) -> list[Any]:
+    return [item for batch in stream.read(*arguments, **options) for item in batch.items]
+
+
+@pytest.fixture
+def stream(client: hr.Client, name: str) -> hr.Stream:
+    stream = client.stream(name)
+    stream.create()
+    return stream
+
+
+def test_stream_is_new_only_when_first_created(client: hr.Client, name: str) -> None:
+    assert client.stream(name).create().created
+    again = client.stream(name).create()
+    assert not again.created
+    assert again.content_type == "application/json"
+
+
+def test_stream_in_another_form_is_refused_when_the_name_is_taken(stream: hr.Stream) -> None:
+    with pytest.raises(Conflict):
+        stream.create(content_type="text/plain")
+
+
+def test_what_is_appended_is_read_in_order(stream: hr.Stream) -> None:
+    first = stream.append({"n": 1})
+    last = stream.append([{"n": 2}, {"n": 3}, [4]])
+    assert everything(stream) == [{"n": 1}, {"n": 2}, {"n": 3}, [4]]
+    assert everything(stream, first.next_offset) == [{"n": 2}, {"n": 3}, [4]]
+    assert stream.info().next_offset == last.next_offset
+
+
+def test_large_stream_is_read_in_batches_that_end_at_the_tail(stream: hr.Stream) -> None:
+    for part in range(5):
+        stream.append(["x" * 1000 + str(part * 500 + place) for place in range(500)])
+    batches = list(stream.read())
+    assert len(batches) > 1
+    assert [batch.up_to_date for batch in batches] == [False] * (len(batches) - 1) + [True]
+    assert sum(len(batch.items) for batch in batches) == 2500
+    assert everything(stream, batches[0].next_offset) == [item for batch in batches[1:] for item in batch.items]
+
+
+def test_raw_items_are_the_bytes_that_were_appended(stream: hr.Stream) -> None:
+    stream.append(b'[{"a" : 1.50}, 12345678901234567890]')
+    (batch,) = stream.read()
+    assert batch.raw_items == [b'{"a" : 1.50}', b"12345678901234567890"]
+
+
+def test_bytes_and_text_go_as_they_are_when_the_stream_is_not_json(client: hr.Client, name: str) -> None:
+    client.stream(name).create(content_type="text/plain")
+    other = client.stream(name)
+    other.append(b"one ")
+    other.append("zwölf")
+    assert everything(other) == ["one zwölf".encode()]
+    with pytest.raises(TypeError):
+        other.append({"n": 1})
+
+
+def test_first_content_and_the_end_come_with_create(client: hr.Client, name: str) -> None:
+    stream = client.stream(name)
+    stream.create(body=[1, 2], closed=True)
+    (batch,) = stream.read()
+    assert (batch.items, batch.closed) == ([1, 2], True)
+
+
+def test_events_are_found_by_key_and_time(stream: hr.Stream) -> None:
+    start = datetime.now(UTC) - timedelta(hours=2)
+    stream.append([1, 2], key="a", timestamp=start)
+    stream.append([3], key="b", timestamp=start + timedelta(hours=1))
+    assert everything(stream, key="a") == [1, 2]
+    assert everything(stream, since=start + timedelta(minutes=1)) == [3]
+
+
+def test_append_is_refused_when_the_tail_has_moved(stream: hr.Stream) -> None:
+    tail = stream.append(1).next_offset
+    stream.append(2, if_match=tail)
+    with pytest.raises(PreconditionFailed) as caught:
+        stream.append(3, if_match=tail)
+    assert caught.value.facts["next_offset"] == stream.info().next_offset
+    assert everything(stream) == [1, 2]
+
+
+def test_append_is_refused_when_its_sequence_does_not_increase(stream: hr.Stream) -> None:
+    stream.append(1, seq="b")
+    with pytest.raises(Conflict):
+        stream.append(2, seq="a")
+
+
+def test_closed_stream_takes_nothing_more(stream: hr.Stream) -> None:
+    stream.append(1, close=True)
+    assert stream.info().closed
+    with pytest.raises(StreamClosed):
+        stream.append(2)
+    assert stream.close().closed
+
+
+def test_missing_stream_is_not_found_by_any_verb(client: hr.Client, name: str) -> None:
+    stream = client.stream(name)
+    for verb in (stream.info, stream.delete, stream.close, lambda: stream.append(1), lambda: list(stream.read())):
+        with pytest.raises(NotFound):
+            verb()
+
+
+def test_deleted_stream_is_gone_from_the_list(client: hr.Client, stream: hr.Stream) -> None:
+    assert [found["name"] for found in client.streams(prefix=stream.name)] == [stream.name]
+    stream.delete()
+    assert list(client.streams(prefix=stream.name)) == []
+    with pytest.raises((NotFound, Gone)):
+        stream.info()
+
+
+def test_list_goes_through_all_pages(client: hr.Client, name: str) -> None:
+    wanted = [f"{name}/ä &{number:02}" for number in range(7)]
+    for each in wanted:
+        client.stream(each).create()
+    assert [found["name"] for found in client.streams(prefix=f"{name}/", limit=3)] == wanted
+    after = client.streams(prefix=f"{name}/", after=wanted[4], limit=1)
+    assert [found["name"] for found in after] == wanted[5:]
+
+
+def test_fork_shares_the_past_and_lives_alone(client: hr.Client, stream: hr.Stream, name: str) -> None:
+    middle = stream.append([1, 2]).next_offset
+    stream.append(3)
+    fork = stream.fork(f"{name}/fork", fork_offset=middle)
+    fork.append("own")
+    assert everything(fork) == [1, 2, "own"]
+    assert everything(stream) == [1, 2, 3]
+
+
+def test_time_to_live_is_told_back(client: hr.Client, name: str) -> None:
+    stream = client.stream(name)
+    stream.create(ttl=timedelta(hours=1), retention_age=timedelta(days=1), retention_bytes=10_000)
+    assert stream.info().ttl_s == 3600
+
+
+def test_bad_offset_is_a_bad_request(stream: hr.Stream) -> None:
+    with pytest.raises(BadRequest) as caught:
+        list(stream.read("nonsense"))
+    assert caught.value.facts["field"] == "offset"
+
+
+@pytest.mark.parametrize("odd", ["a b", "ü/é", "100%", "q?x=1", "#h", "semi;colon+plus"])
+def test_odd_names_and_keys_travel_whole(client: hr.Client, name: str, odd: str) -> None:
+    stream = client.stream(f"{name}/{odd}")
+    stream.create()
+    stream.append("it", key=odd)
+    assert everything(stream, key=odd) == ["it"]
+    assert [found["name"] for found in client.streams(prefix=name)] == [stream.name]
+
+
+def test_wrong_key_is_unauthorized(server: ServerProcess, name: str) -> None:
+    with hr.Client(server.url, key="hr_no_such") as stranger, pytest.raises(Unauthorized):
+        stranger.stream(name).create()
+
+
+def test_absent_server_is_unreachable() -> None:
+    with hr.Client("http://127.0.0.1:1", retry_for=0) as client, pytest.raises(hr.Unreachable) as caught:
+        client.stream("x").info()
+    assert not caught.value.sent
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:4437", "ftp://x", "http://"])
+def test_address_without_a_server_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ValueError):
+        hr.Client(url)
+
+
+@LIVE
+def test_tail_sees_the_past_the_present_and_the_end(stream: hr.Stream, live: Any) -> None:
+    stream.append([1, 2])
+    tail = stream.tail("-1", live=live)
+    assert next(tail).items == [1, 2]
+    stream.append(3)
+    assert next(tail).items == [3]
+    stream.append([4], close=True)
+    rest = list(tail)
+    assert [item for batch in rest for item in batch.items] == [4]
+    assert rest[-1].closed
+
+
+def test_tail_from_now_tells_first_where_it_stands(stream: hr.Stream) -> None:
+    offset = stream.append([1, 2]).next_offset
+    tail = stream.tail()
+    first = next(tail)
+    assert (first.items, first.next_offset, first.up_to_date) == ([], offset, True)
+    stream.append(3)
+    assert next(tail).items == [3]
+
+
+@LIVE
+@pytest.mark.parametrize("data", [b"\x00\xff\r\n", b" text\n\n\xc3\xa4 "])
+def test_tail_brings_bytes_unharmed(client: hr.Client, name: str, live: Any, data: bytes) -> None:
+    stream = client.stream(name)
+    stream.create(content_type="application/octet-stream")
+    stream.append(data, close=True)
+    batches = list(client.stream(name).tail("-1", live=live))
+    assert b"".join(batch.data for batch in batches) == data
+
+
+@LIVE
+def test_tail_goes_on_where_it_was_when_the_line_is_cut(client: hr.Client, line: Line, name: str, live: Any) -> None:
+    stream = client.stream(name)
+    stream.create(body=[0, 1])
+    seen: list[int] = []
+    with hr.Client(line.url) as follower:
+        for batch in follower.stream(name).tail("-1", live=live):
+            seen += batch.items
+            if len(seen) < 30:
+                stream.append([len(seen), len(seen) + 1])
+                line.cut()
+            elif not batch.closed:
+                stream.close()
+    assert seen == list(range(30))
+
+
+def test_tail_gives_up_when_the_server_stays_away(start_server: StartServer) -> None:
+    server = start_server()
+    with hr.Client(server.url, retry_for=0.3) as client:
+        stream = client.stream("x")
+        stream.create()
+        tail = stream.tail()
+        next(tail)
+        server.kill()
+        with pytest.raises(hr.Unreachable):
+            next(tail)
+
+
+def test_request_waits_for_a_server_that_comes_back(start_server: StartServer) -> None:
+    server = start_server()
+    port = server.url.rpartition(":")[2]
+    with hr.Client(server.url, retry_for=20) as client:
+        client.stream("x").create(body=[1])
+        server.stop()
+        back = threading.Thread(target=start_server, kwargs={"server__port": port})
+        back.start()
+        assert everything(client.stream("x")) == [1]
+        back.join()
+
+
+def test_plain_append_is_not_repeated_when_its_answer_is_lost(line: Line, client: hr.Client, name: str) -> None:
+    client.stream(name).create()
+    with hr.Client(line.url) as unlucky:
+        line.lose_answers(1)
+        with pytest.raises(hr.Unreachable) as caught:
+            unlucky.stream(name).append(1)
+    assert caught.value.sent
+    assert everything(client.stream(name)) == [1]
+
+
+def test_read_is_repeated_when_its_answer_is_lost(line: Line, client: hr.Client, name: str) -> None:
+    client.stream(name).create(body=[1, 2])
+    with hr.Client(line.url) as unlucky:
+        line.lose_answers(2)
+        assert everything(unlucky.stream(name)) == [1, 2]
+    assert line.lost == 2

@@ -1,0 +1,136 @@
+"""A tail's state: what it hands out, and where it would go on."""
+
+from __future__ import annotations
+
+import base64
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.client.answers import Answer, Batch, page
+from headrace.client.errors import BadAnswer, Unreachable
+from headrace.client.retry import Patience
+from headrace.client.tail import Tail
+from headrace.errors import NotFound, OffsetGone, Unavailable
+
+SSE = {"content-type": "text/event-stream"}
+
+
+def following(content_type: str = "application/json", live: str = "sse") -> Tail:
+    return Tail("x", "now", live, content_type=content_type, key=None, patience=Patience(60.0))  # type: ignore[arg-type]
+
+
+def control(offset: str, **facts: object) -> bytes:
+    return b"event: control\ndata:" + msgspec.json.encode({"streamNextOffset": offset, **facts}) + b"\n\n"
+
+
+def data(payload: bytes) -> bytes:
+    return b"event: data\ndata:" + payload + b"\n\n"
+
+
+def test_tail_goes_on_from_the_last_control_event_when_cut_in_between() -> None:
+    tail = following()
+    tail.begin(200, SSE)
+    (batch,) = tail.feed(data(b"[1]") + control("7", streamCursor="3") + data(b"[2]"))
+    assert (batch.items, batch.next_offset) == ([1], "7")
+    assert tail.request().target == "/v1/stream/x?cursor=3&live=sse&offset=7"
+    tail.begin(200, SSE)
+    (batch,) = tail.feed(data(b"[2]") + control("8", upToDate=True))
+    assert (batch.items, batch.up_to_date) == ([2], True)
+
+
+def test_control_event_that_tells_nothing_new_is_not_handed_out() -> None:
+    tail = following()
+    tail.begin(200, SSE)
+    assert len(tail.feed(control("7", upToDate=True))) == 1
+    assert tail.feed(control("7", upToDate=True)) == []
+    assert tail.finish() == []
+    assert not tail.ended
+
+
+def test_end_is_handed_out_even_when_it_is_empty() -> None:
+    tail = following()
+    tail.begin(200, SSE)
+    tail.feed(control("7"))
+    (batch,) = tail.feed(control("7", upToDate=True, streamClosed=True))
+    assert (batch.closed, batch.items, tail.ended) == (True, [], True)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=50), max_size=5), st.lists(st.integers(0, 2000), max_size=6))
+def test_bytes_arrive_unharmed_in_base64(payloads: list[bytes], cuts: list[int]) -> None:
+    wire = b"".join(data(base64.b64encode(payload)) + control(str(number)) for number, payload in enumerate(payloads))
+    tail = following("application/octet-stream")
+    tail.begin(200, {**SSE, "stream-sse-data-encoding": "base64"})
+    places = [0, *sorted(cut % (len(wire) + 1) for cut in cuts), len(wire)]
+    batches = [batch for start, end in pairwise(places) for batch in tail.feed(wire[start:end])]
+    assert [batch.data for batch in batches] == payloads
+
+
+def test_long_poll_hands_out_data_and_skips_what_only_timed_out() -> None:
+    tail = following(live="long-poll")
+    headers = {"content-type": "application/json", "stream-next-offset": "7", "stream-cursor": "5"}
+    tail.begin(200, headers)
+    tail.feed(b"[1,")
+    tail.feed(b"2]")
+    (batch,) = tail.finish()
+    assert batch.items == [1, 2]
+    assert tail.request().target == "/v1/stream/x?cursor=5&live=long-poll&offset=7&timeout=20s"
+    tail.begin(204, headers)
+    assert tail.finish() == []
+    tail.begin(204, {**headers, "stream-closed": "true"})
+    assert [batch.closed for batch in tail.finish()] == [True]
+
+
+def test_event_stream_that_ends_before_its_first_event_counts_as_lost() -> None:
+    tail = following()
+    tail.begin(200, SSE)
+    with pytest.raises(Unreachable) as caught:
+        tail.finish()
+    assert tail.pause_s(caught.value) > 0
+
+
+def test_only_passing_failures_are_waited_out() -> None:
+    tail = following()
+    tail.begin(503, {"retry-after": "4"})
+    with pytest.raises(Unavailable) as busy:
+        tail.finish()
+    assert tail.pause_s(busy.value) >= 4
+    tail.begin(410, {"stream-earliest-offset": "0009"})
+    tail.feed(b'{"error": {"code": "offset_gone", "message": "gone"}}')
+    with pytest.raises(OffsetGone) as gone:
+        tail.finish()
+    with pytest.raises(OffsetGone):
+        tail.pause_s(gone.value)
+    assert gone.value.facts == {"earliest_offset": "0009"}
+
+
+@pytest.mark.parametrize("event", [data(b"!!!"), b"event: control\ndata:{}\n\n", b"event: control\ndata:[\n\n"])
+def test_event_that_breaks_the_protocol_is_named(event: bytes) -> None:
+    tail = following()
+    tail.begin(200, {**SSE, "stream-sse-data-encoding": "base64"})
+    with pytest.raises(BadAnswer):
+        tail.feed(event)
+
+
+@pytest.mark.parametrize(
+    ("link", "after"),
+    [
+        ("", None),
+        ('</v1/streams?prefix=a&after=b%20c&limit=1>; rel="next"', "b c"),
+        ('<https://h/p?after=x>; rel="prev", </v1/streams?after=y>; rel=next', "y"),
+    ],
+)
+def test_next_page_is_where_the_link_says(link: str, after: str | None) -> None:
+    assert page(Answer(200, {"link": link}, b'[{"name": "a"}]')).next_after == after
+
+
+def test_body_that_is_not_the_promised_json_is_named() -> None:
+    with pytest.raises(BadAnswer):
+        page(Answer(200, {}, b"<html>"))
+    with pytest.raises(BadAnswer):
+        _ = Batch(b"{", "application/json", "7", True, False).items
+    with pytest.raises(NotFound):
+        page(Answer(404, {}, b""))

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import ServerProcess, StartServer
+    from tests.server.conftest import Api, Wire
+
+MiB = 1024 * 1024
+Connect = Callable[..., "Wire"]
+
+
+def chunked(wire: Wire, path: str, body: bytes, kind: str = "application/octet-stream") -> Wire:
+    """Write a POST whose body is already in chunks."""
+    head = f"POST {path} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return wire.send(head.encode() + body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"5\r\nhello\r\n0\r\n\r\n",
+        b"2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
+        b"5;name=value\r\nhello\r\n0;last\r\n\r\n",
+        b'5;q="a;b"\r\nhello\r\n0\r\n\r\n',
+        b"005\r\nhello\r\n000\r\n\r\n",
+        b"5\r\nhello\r\n0\r\nTrailer: x\r\nStream-Closed: true\r\n\r\n",
+    ],
+)
+def test_chunks_make_one_body(server: ServerProcess, api: Api, connect: Connect, body: bytes) -> None:
+    path, wire = api.octets(), connect(server)
+    assert chunked(wire, path, body).answer().status == 204
+    assert api.get(path).content == b"hello"
+    assert "stream-closed" not in api.head(path).headers
+    assert wire.request("GET", path).answer().body == b"hello"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"x\r\nhello\r\n0\r\n\r\n", b"-5\r\nhello\r\n0\r\n\r\n", b"0x5\r\nhello\r\n0\r\n\r\n", b"5\r\nhelloX\r\n0\r\n\r\n",
+     b"ffffffffffffffffff\r\nhello\r\n", b" 5\r\nhello\r\n0\r\n\r\n", b"5\nhello\n0\n\n", b"\r\n"],
+)  # fmt: skip
+def test_broken_chunks_are_refused(server: ServerProcess, api: Api, connect: Connect, body: bytes) -> None:
+    path, wire = api.octets(), connect(server)
+    answer = chunked(wire, path, body).answer()
+    assert (answer.status, answer.code()) == (400, "bad_request")
+    assert wire.ended()
+    assert api.get(path).content == b""
+
+
+def test_length_and_chunks_together_are_refused(server: ServerProcess, api: Api, connect: Connect) -> None:
+    path, wire = api.octets(), connect(server)
+    head = f"POST {path} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/octet-stream\r\n"
+    both = head + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+    answer = wire.send(both.encode()).answer()
+    assert (answer.status, answer.code()) == (400, "bad_request")
+    assert wire.ended()
+    assert api.get(path).content == b""
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "gzip", "identity", "chunked, chunked", "xchunked", "deflate,chunked"])
+def test_a_transfer_coding_that_is_not_undone_is_refused(
+    server: ServerProcess, api: Api, connect: Connect, coding: str
+) -> None:
+    path, wire = api.octets(), connect(server)
+    head = f"POST {path} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/octet-stream\r\n"
+    answer = wire.send(f"{head}Transfer-Encoding: {coding}\r\n\r\n5\r\nhello\r\n0\r\n\r\n".encode()).answer()
+    assert answer.status in (400, 501)
+    assert answer.code()
+    assert api.get(path).content == b""
+
+
+def test_an_empty_chunked_body_is_an_empty_body(server: ServerProcess, api: Api, connect: Connect) -> None:
+    path = api.octets(b"x")
+    answer = chunked(connect(server), path, b"0\r\n\r\n").answer()
+    assert (answer.status, answer.code()) == (400, "bad_request")
+
+
+def test_json_in_chunks_is_json(server: ServerProcess, api: Api, connect: Connect) -> None:
+    path = api.stream()
+    body = b"3\r\n[1,\r\n2\r\n2]\r\n0\r\n\r\n"
+    assert chunked(connect(server), path, body, "application/json").answer().status == 204
+    assert api.get(path).json() == [1, 2]
+
+
+@pytest.mark.parametrize("size", [256 * 1024 - 1, 256 * 1024, 256 * 1024 + 1, 999_999, 1_000_000, 5 * MiB, 10 * MiB])
+def test_bodies_of_all_sizes_are_kept_whole(api: Api, size: int) -> None:
+    data = os.urandom(1000) * (size // 1000) + b"x" * (size % 1000)
+    path = api.octets(data)
+    assert api.get(path).content == data
+
+
+def test_who_may_not_call_is_told_before_the_body_arrives(
+    server: ServerProcess, api: Api, connect: Connect
+) -> None:
+    path, wire = api.octets(), connect(server)
+    head = f"POST {path} HTTP/1.1\r\nHost: elsewhere.example\r\nContent-Type: application/octet-stream\r\n"
+    answer = wire.send(f"{head}Content-Length: 5000000\r\n\r\n".encode()).answer()
+    assert (answer.status, answer.code()) == (403, "forbidden")
+
+
+def test_a_client_that_leaves_within_its_body_appends_nothing(
+    server: ServerProcess, api: Api, connect: Connect
+) -> None:
+    path = api.octets()
+    for headers in ("Content-Length: 900000", "Transfer-Encoding: chunked"):
+        wire = connect(server)
+        head = f"POST {path} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/octet-stream\r\n{headers}\r\n\r\n"
+        wire.send(head.encode() + b"2000\r\n" + b"x" * 5000)
+        wire.close()
+    time.sleep(0.1)
+    assert api.get(path).content == b""
+
+
+def test_bodies_that_arrive_slowly_do_not_hold_all_memory(
+    start_server: StartServer, api_of: Any, connect: Connect, rss: Callable[[Any], int]
+) -> None:
+    server = start_server()
+    path, before = api_of(server).octets(), rss(server)
+    arrived = 9 * MiB
+    for _ in range(40):
+        wire = connect(server)
+        wire.socket.settimeout(0.5)
+        head = f"POST {path} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/octet-stream\r\n"
+        try:
+            wire.socket.sendall(f"{head}Content-Length: {10 * MiB}\r\n\r\n".encode() + bytes(arrived))
+        except (TimeoutError, ConnectionError):
+            continue  # the server took no more, which is one way
+    time.sleep(0.3)
+    assert rss(server) - before < 200 * MiB

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.config import ServerConfig
+from headrace.server.auth import Door
+from headrace.server.wire import common_headers
+from headrace.storage.keys import KeyStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import ServerProcess
+    from tests.server.conftest import Api, Wire
+
+Connect = Callable[..., "Wire"]
+
+EVERYWHERE = ["/v1/stream/none", "/v1/streams", "/health", "/nowhere", "/v1/stream/", "/openapi.json", "/metrics"]
+
+
+@pytest.mark.parametrize("target", EVERYWHERE)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_every_answer_forbids_sniffing(server: ServerProcess, connect: Connect, method: str, target: str) -> None:
+    answer = connect(server).request(method, target).answer(method)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.status < 500
+    if answer.status >= 400 and method != "HEAD":
+        answer.code()
+    if method == "GET":
+        assert answer.headers["cross-origin-resource-policy"] == "cross-origin"
+
+
+@pytest.mark.parametrize("target", EVERYWHERE)
+def test_the_callers_request_id_comes_back(server: ServerProcess, connect: Connect, target: str) -> None:
+    for method in ("GET", "OPTIONS", "POST", "HEAD"):
+        answer = connect(server).request(method, target, b"", "X-Request-Id: abc-123/~").answer(method)
+        assert answer.headers["x-request-id"] == "abc-123/~"
+
+
+@pytest.mark.parametrize("unsafe", ["", "a b", "a\tb", "\xe9", "x" * 129])
+def test_a_request_id_that_is_no_token_is_left_out(server: ServerProcess, connect: Connect, unsafe: str) -> None:
+    for target in ("/v1/stream/none", "/v1/streams"):
+        answer = connect(server).request("GET", target, b"", f"X-Request-Id: {unsafe}").answer()
+        assert "x-request-id" not in answer.headers
+
+
+def test_events_and_empty_answers_carry_the_common_headers_too(
+    server: ServerProcess, api: Api, connect: Connect
+) -> None:
+    path, wire = api.stream(1), connect(server)
+    assert wire.append(path, b"2", "X-Request-Id: a").answer().headers["x-request-id"] == "a"
+    status, headers = wire.request("GET", f"{path}?live=sse&offset=-1", b"", "X-Request-Id: b").head()
+    assert (status, headers["x-request-id"], headers["x-content-type-options"]) == (200, "b", "nosniff")
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Door:
+    return Door(ServerConfig(), KeyStore(tmp_path / "keys.db"))
+
+
+def test_reads_may_be_embedded_and_other_answers_say_nothing_of_it(door: Door) -> None:
+    assert ("cross-origin-resource-policy", "cross-origin") in common_headers("GET", {}, door)
+    assert common_headers("POST", {}, door) == (("x-content-type-options", "nosniff"),)
