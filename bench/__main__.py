@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import report
-from bench.measures import MEASURES, Times
+from bench.measures import MEASURES, DriverFailed, Times
 from bench.peers import Missing
 from bench.report import Results
 from bench.streams import many_streams
@@ -21,6 +21,7 @@ from bench.targets import TARGETS, Target, running
 
 RESULTS = Path(__file__).parent / "results"
 STREAMS = "streams"
+QUIET = 0.7
 
 
 def main() -> int:
@@ -78,7 +79,7 @@ def _measure(options: argparse.Namespace, chosen: list[Target], space: Path) -> 
                 _measure_one(results, name, target, times, space)
     if STREAMS in options.only and "headrace" in options.targets and "headrace" not in results.skipped:
         _progress(f"{options.streams:,} streams")
-        results.streams = many_streams(options.streams, times, space)
+        _measure_streams(results, options.streams, times, space)
     return results
 
 
@@ -88,6 +89,15 @@ def _measure_one(results: Results, name: str, target: Target, times: Times, spac
             results.add(target, MEASURES[name](server, times))
     except Missing as reason:
         results.skipped[target.name] = str(reason)
+    except (DriverFailed, OSError) as reason:
+        results.broken.append(f"{target.title}, {name}: {reason}")
+
+
+def _measure_streams(results: Results, count: int, times: Times, space: Path) -> None:
+    try:
+        results.streams = many_streams(count, times, space)
+    except (Missing, DriverFailed) as reason:
+        results.broken.append(f"many streams: {reason}")
 
 
 def _allow_many_sockets() -> None:
@@ -99,6 +109,7 @@ def _facts(space: Path, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "cores": os.cpu_count(),
         "python": platform.python_version(),
+        "load_average": os.getloadavg()[0],
         "fsync_ms": report.fsync_seconds(space) * 1e3,
         "rounds": options.rounds,
         "warm_seconds": options.warm,
@@ -108,6 +119,8 @@ def _facts(space: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 def _print_opening(facts: dict[str, Any], chosen: list[Target]) -> None:
     print(f"{facts['cores']} cores, Python {facts['python']}, fsync of 4 KiB takes {facts['fsync_ms']:.2f} ms.")
+    if facts["load_average"] > QUIET:
+        print(f"This machine is busy (load average {facts['load_average']:.1f}): expect noise.")
     print("Every server acknowledges an append only after it is on disk:")
     for target in chosen:
         print(f"  {target.title:<18}{target.durability}")

@@ -33,8 +33,13 @@ class Sample:
 
     row: str
     value: float
+    unit: str
     errors: int = 0
     note: str = ""
+
+
+class DriverFailed(Exception):
+    """The load driver gave up; the text says on what."""
 
 
 def drive(job: Job) -> dict[str, Any]:
@@ -48,7 +53,7 @@ def drive(job: Job) -> dict[str, Any]:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"the load driver failed on {job}: {done.stderr[-2000:]}")
+        raise DriverFailed(f"the load driver failed on {job}: {done.stderr[-2000:]}")
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
@@ -77,7 +82,7 @@ def catch_up_reads(server: Running, times: Times) -> list[Sample]:
         result = drive(_job(server, "read", "read", connections=connections, seconds=times.seconds))
         megabytes = result["per_second"] / 1e6
         row = f"catch-up read, {connections} connection{'s' if connections > 1 else ''}"
-        samples.append(Sample(row, megabytes, result["errors"], note or result["first_error"]))
+        samples.append(Sample(row, megabytes, "MB/s", result["errors"], note or result["first_error"]))
     return samples
 
 
@@ -90,7 +95,7 @@ def live_latency(server: Running, _times: Times) -> list[Sample]:
         result = drive(_job(server, "live", stream, connections=subscribers, count=events))
         for quantile in ("p50", "p99"):
             row = f"append to {subscribers:,} subscriber{'s' if subscribers > 1 else ''}, {quantile}"
-            samples.append(Sample(row, result[quantile] * 1e3, result["errors"], result["first_error"]))
+            samples.append(Sample(row, result[quantile] * 1e3, "ms", result["errors"], result["first_error"]))
     return samples
 
 
@@ -118,7 +123,7 @@ def _append(server: Running, row: str, connections: int, batch: int, times: Time
     )
     counted = drive(_job(server, "count", stream))
     note = _difference(result["acknowledged"], counted["events"])
-    return Sample(row, result["per_second"], result["errors"], note or result["first_error"])
+    return Sample(row, result["per_second"], "/s", result["errors"], note or result["first_error"])
 
 
 def _job(server: Running, kind: str, stream: str, **settings: Any) -> Job:

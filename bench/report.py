@@ -6,14 +6,14 @@ import json
 import os
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.measures import Sample
+from bench.streams import FEW, ManyStreams
 from bench.targets import TARGETS, Target
 
-UNITS = {"single": "/s", "events": "/s", "catch-up": " MB/s", "append": " ms"}
 TITLES = {target.name: target.title for target in TARGETS}
 MOST_MEMORY = 500.0
 MOST_SLOWER = 1.5
@@ -34,7 +34,8 @@ class Results:
     def __init__(self) -> None:
         self.samples: dict[str, dict[str, list[Sample]]] = {}
         self.skipped: dict[str, str] = {}
-        self.streams: list[Sample] = []
+        self.broken: list[str] = []
+        self.streams: ManyStreams | None = None
 
     def add(self, target: Target, samples: list[Sample]) -> None:
         """Keep one server's samples of one round."""
@@ -46,14 +47,23 @@ class Results:
         measured = self.samples.get(row, {}).get(name)
         return statistics.median(sample.value for sample in measured) if measured else None
 
+    def unit(self, row: str) -> str:
+        """The unit of a row."""
+        return next(iter(self.samples[row].values()))[0].unit
+
     def troubles(self) -> list[str]:
         """Errors, and every difference between what was acknowledged and what was stored."""
-        found = []
+        found = list(self.broken)
         for row, by_name in self.samples.items():
             for name, samples in by_name.items():
-                found += [_trouble(f"{TITLES[name]}, {row}", sample) for sample in samples]
-        found += [_trouble(sample.row, sample) for sample in self.streams]
-        return [line for line in found if line]
+                found += [
+                    f"{TITLES[name]}, {row}: {sample.errors} errors. {sample.note}"
+                    for sample in samples
+                    if sample.errors or sample.note
+                ]
+        if self.streams and self.streams.errors:
+            found.append(f"many streams: {self.streams.errors} errors")
+        return found
 
 
 def table(results: Results, names: list[str]) -> str:
@@ -62,7 +72,8 @@ def table(results: Results, names: list[str]) -> str:
     lines = [" " * width + "".join(f"{TITLES[name]:>21}" for name in names)]
     for row in results.samples:
         ours = results.value(row, "headrace")
-        cells = (_cell(row, results.value(row, name), ours, name) for name in names)
+        unit = results.unit(row)
+        cells = (_cell(unit, results.value(row, name), ours, name) for name in names)
         lines.append(f"{row:<{width}}" + "".join(f"{cell:>21}" for cell in cells))
     return "\n".join(lines)
 
@@ -80,7 +91,7 @@ def bars(results: Results) -> list[Bar]:
         ("append to 1,000 subscribers, p99", prisma, 1.0, "p99 to 1,000 subscribers, against Prisma at its best"),
     ]
     judged = (_bar(results, *promise) for promise in wanted)
-    return [bar for bar in judged if bar] + _stream_bars(results.streams)
+    return [bar for bar in judged if bar] + (_stream_bars(results.streams) if results.streams else [])
 
 
 def bar_lines(judged: list[Bar]) -> str:
@@ -88,9 +99,18 @@ def bar_lines(judged: list[Bar]) -> str:
     return "\n".join(f"{'pass' if bar.holds else 'FAIL'}  {bar.text}: {bar.measured:,.2f}" for bar in judged)
 
 
-def stream_lines(samples: list[Sample]) -> str:
+def stream_lines(streams: ManyStreams) -> str:
     """The many-streams measure, one line per number."""
-    return "\n".join(f"{sample.row:<44}{sample.value:>12,.0f}{_stream_unit(sample.row)}" for sample in samples)
+    few, many = f"beside {FEW:,} streams", f"beside {streams.count:,} streams"
+    lines = [
+        (f"creating {streams.count:,} streams", streams.created_per_second, "/s"),
+        (f"listing a page {few}", streams.pages.beside_few, "/s"),
+        (f"listing a page {many}", streams.pages.beside_many, "/s"),
+        (f"append to a random stream {few}", streams.appends.beside_few, "/s"),
+        (f"append to a random stream {many}", streams.appends.beside_many, "/s"),
+        (f"server memory {many}", streams.memory_mb, " MB"),
+    ]
+    return "\n".join(f"{text:<52}{value:>10,.0f}{unit}" for text, value, unit in lines)
 
 
 def save(results: Results, directory: Path, facts: dict[str, Any]) -> Path:
@@ -103,7 +123,7 @@ def save(results: Results, directory: Path, facts: dict[str, Any]) -> Path:
     document = {
         "facts": facts,
         "rounds": rounds,
-        "streams": {sample.row: sample.value for sample in results.streams},
+        "streams": asdict(results.streams) if results.streams else None,
         "bars": [vars(bar) for bar in bars(results)],
         "skipped": results.skipped,
         "troubles": results.troubles(),
@@ -131,44 +151,28 @@ def _bar(results: Results, row: str, names: tuple[str, ...], least: float, text:
     theirs = [value for name in names if (value := results.value(row, name)) is not None]
     if ours is None or not theirs:
         return None
-    lower_is_better = row.startswith("append to")
+    lower_is_better = results.unit(row) == "ms"
     best = min(theirs) if lower_is_better else max(theirs)
     ratio = best / ours if lower_is_better else ours / best
     return Bar(f"{text} (at least {least:g} times as good)", ratio, ratio >= least)
 
 
-def _stream_bars(samples: list[Sample]) -> list[Bar]:
-    if not samples:
-        return []
-    _, few_list, many_list, few_append, many_append, memory = (sample.value for sample in samples)
-    listing, appending = few_list / many_list, few_append / many_append
+def _stream_bars(streams: ManyStreams) -> list[Bar]:
+    page, append, memory = streams.pages.slowdown, streams.appends.slowdown, streams.memory_mb
+    most = f"costs at most {MOST_SLOWER} times that beside a thousand"
     return [
-        Bar(f"a page costs at most {MOST_SLOWER} times that beside a thousand", listing, listing <= MOST_SLOWER),
-        Bar(
-            f"an append costs at most {MOST_SLOWER} times that beside a thousand",
-            appending,
-            appending <= MOST_SLOWER,
-        ),
+        Bar(f"a page {most}", page, page <= MOST_SLOWER),
+        Bar(f"an append {most}", append, append <= MOST_SLOWER),
         Bar(f"server memory in MB, below {MOST_MEMORY:g}", memory, memory < MOST_MEMORY),
     ]
 
 
-def _cell(row: str, value: float | None, ours: float | None, name: str) -> str:
+def _cell(unit: str, value: float | None, ours: float | None, name: str) -> str:
     if value is None:
         return "-"
-    unit = UNITS[row.split(" ", 1)[0]]
-    shown = f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+    gap = "" if unit.startswith("/") else " "
+    shown = f"{value:,.2f}{gap}{unit}" if value < 100 else f"{value:,.0f}{gap}{unit}"
     if ours is None or name == "headrace":
-        return shown + unit
-    ratio = value / ours if unit == " ms" else ours / value
-    return f"{shown}{unit} ({ratio:,.2f}x)" if ratio < 10 else f"{shown}{unit} ({ratio:,.0f}x)"
-
-
-def _stream_unit(row: str) -> str:
-    return " MB" if row.startswith("memory") else "/s"
-
-
-def _trouble(where: str, sample: Sample) -> str:
-    if not sample.errors and not sample.note:
-        return ""
-    return f"{where}: {sample.errors} errors. {sample.note}"
+        return shown
+    ratio = value / ours if unit == "ms" else ours / value
+    return f"{shown} ({ratio:,.2f}x)" if ratio < 10 else f"{shown} ({ratio:,.0f}x)"

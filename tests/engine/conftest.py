@@ -18,10 +18,10 @@ from headrace.config import Config, StorageConfig
 from headrace.engine.append import Append
 from headrace.engine.engine import Engine
 from headrace.engine.lifecycle import Create, Delete
-from headrace.engine.roster import Bounds
 from headrace.engine.stream import Stream
-from headrace.engine.subscriptions import Subscriptions
-from headrace.engine.webhook import Webhooks
+from headrace.engine.wakeups.roster import Bounds
+from headrace.engine.wakeups.subscriptions import Subscriptions
+from headrace.engine.wakeups.webhook import Webhooks
 from headrace.storage.streams import StreamRow
 
 SECOND = 1_000_000

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rig import Rig, array, one_by_one
 
 from headrace.engine.stream import Stream
 from headrace.errors import OffsetFenced, OffsetGone
 from headrace.format import offset as offsets
 from headrace.types import JSON, OCTETS
+from rig import Rig, array, one_by_one
 
 KEYS = [None, "a", "b"]
 LINES = count()

@@ -13,14 +13,18 @@ import httpx2
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 START = "0" * 26
 JSON, TEXT, OCTETS = "application/json", "text/plain", "application/octet-stream"
-NAMES = ("a", "b", "c", "d")
+NAMES = ("a", "b", "c", "d", "e", "f")
 KEYS = (None, "k", "ключ")
+SHIFTS = (0, 0, 0, 0, -1, 1)
 LIVES = count()
 names = st.sampled_from(NAMES)
+# Mostly names where something can happen.
+living = st.runner().flatmap(lambda m: st.sampled_from(m.named("live") or NAMES)) | names
+free = st.runner().flatmap(lambda m: st.sampled_from(m.named("gone", "none") or NAMES)) | names
 
 
 class Life:
@@ -136,6 +140,10 @@ class Machine(RuleBasedStateMachine):
             return 404
         return 410 if life.state == "soft" else None
 
+    def named(self, *states: str) -> list[str]:
+        """The names whose streams are in one of these states."""
+        return [n for n in NAMES if (self.lives[n].state if n in self.lives else "none") in states]
+
     def texts(self, values: list[str]) -> list[str]:
         """Entries that are all different, as compact JSON texts."""
         return [json.dumps([next(self.written), value], ensure_ascii=False, separators=(",", ":")) for value in values]
@@ -152,8 +160,14 @@ class Machine(RuleBasedStateMachine):
 
     # --- the verbs
 
+    @initialize(content_type=st.sampled_from([JSON, TEXT]))
+    def begin_with_two_streams(self, content_type: str) -> None:
+        for name in NAMES[:2]:
+            self.put(name, content_type, ["begin", "here"], False, None)
+            self.append(name, ["on"], "k", None, None, None, False, False)
+
     @rule(
-        name=names,
+        name=free,
         content_type=st.sampled_from([JSON, JSON, TEXT, OCTETS]),
         values=st.lists(st.text("xé", max_size=9), max_size=3),
         closed=st.sampled_from([False] * 5 + [True]),
@@ -180,10 +194,10 @@ class Machine(RuleBasedStateMachine):
             self.ask("PUT", name, body=body, expect=200 if same and found.state == "live" else 409, **headers)
 
     @rule(
-        name=names,
+        name=living,
         values=st.lists(st.text("yß", max_size=9), max_size=3),
         key=st.sampled_from(KEYS),
-        producer=st.none() | st.tuples(st.sampled_from("pq"), st.integers(-1, 1), st.integers(-1, 2)),
+        producer=st.none() | st.tuples(st.sampled_from("pq"), st.sampled_from(SHIFTS), st.sampled_from(SHIFTS)),
         seq=st.none() | st.sampled_from(["1", "10", "2", "ä"]),
         match=st.sampled_from([None] * 5 + ["tail", "old", "*"]),
         close=st.sampled_from([False] * 6 + [True]),
@@ -281,11 +295,11 @@ class Machine(RuleBasedStateMachine):
         if close:
             life.closed, life.closed_by = True, triple
 
-    @rule(name=names)
+    @rule(name=living)
     def append_another_type(self, name: str) -> None:
         self.ask("POST", name, body="{}", expect=self.missing(name) or 409, content_type="text/csv")
 
-    @rule(name=names, key=st.sampled_from(KEYS), data=st.data())
+    @rule(name=living, key=st.sampled_from(KEYS), data=st.data())
     def read_on_from_an_offset(self, name: str, key: str | None, data: st.DataObject) -> None:
         life = self.lives.get(name)
         if life is None or life.state != "live":
@@ -322,7 +336,7 @@ class Machine(RuleBasedStateMachine):
         assert found == life.chosen(position, key)
 
     @precondition(lambda self: self.stale)
-    @rule(name=names, data=st.data())
+    @rule(name=living, data=st.data())
     def read_an_offset_of_another_life(self, name: str, data: st.DataObject) -> None:
         offset = data.draw(st.sampled_from(self.stale))
         expect = self.missing(name)
@@ -334,7 +348,7 @@ class Machine(RuleBasedStateMachine):
                 "POST", name, body="1", expect=409 if life.closed else 412, content_type=life.content_type, if_match=offset
             )
 
-    @rule(name=names)
+    @rule(name=living)
     def head(self, name: str) -> None:
         expect, life = self.missing(name), self.lives.get(name)
         answer = self.ask("HEAD", name, expect=expect or 200)
@@ -343,7 +357,7 @@ class Machine(RuleBasedStateMachine):
             assert answer.headers["content-type"] == life.content_type
             assert answer.headers.get("stream-closed") == ("true" if life.closed else None)
 
-    @rule(name=names)
+    @rule(name=living)
     def delete(self, name: str) -> None:
         life = self.lives.get(name)
         if life is None:
@@ -356,8 +370,8 @@ class Machine(RuleBasedStateMachine):
                 life.end()
 
     @rule(
-        source=names,
-        name=names,
+        source=living,
+        name=free,
         where=st.sampled_from(["tail", "start", "known", "known"]),
         sub=st.integers(0, 4),
         values=st.lists(st.text("z", max_size=3), max_size=2),
@@ -412,7 +426,7 @@ class Machine(RuleBasedStateMachine):
             fork.keys.append(origin.keys[position])
         return fork
 
-    @rule(name=names, size=st.none() | st.integers(0, 60))
+    @rule(name=living, size=st.none() | st.integers(0, 60))
     def retain(self, name: str, size: int | None) -> None:
         expect, life = self.missing(name), self.lives.get(name)
         self.ask("POST", f"{name}/_retention", body=json.dumps({"bytes": size}), expect=expect or 204)
@@ -472,5 +486,5 @@ def _entries(answer: httpx2.Response) -> list[str]:
 def test_the_server_does_what_plain_lists_would_do(start_server: Callable[..., Any]) -> None:
     server = start_server(limits__read_bytes="64")
     deep = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
-    size = settings(max_examples=400 if deep else 40, stateful_step_count=60 if deep else 40)
+    size = settings(max_examples=400 if deep else 50, stateful_step_count=80 if deep else 50)
     run_state_machine_as_test(lambda: Machine(server), settings=size)

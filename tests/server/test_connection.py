@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,15 @@ def test_an_absolute_address_is_understood(server: ServerProcess, api: Api, conn
     assert wire.request("GET", f"http://{wire.host}{path}?offset=now").answer().body == b"[]"
 
 
+def test_headers_of_proxies_are_not_believed(server: ServerProcess, api: Api, connect: Connect) -> None:
+    wire = connect(server)
+    forwarded = ("X-Forwarded-Proto: https", "X-Forwarded-Host: evil.example", "Forwarded: proto=https")
+    for way in ((), ("Content-Encoding: identity",)):
+        path = api.name()
+        answer = wire.request("PUT", path, b"x", *forwarded, *way).answer()
+        assert (answer.status, answer.headers["location"]) == (201, f"http://{wire.host}{path}")
+
+
 def test_a_client_that_expects_continue_is_told_to(server: ServerProcess, api: Api, connect: Connect) -> None:
     path, wire = api.stream(), connect(server)
     head = f"POST {path} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/json\r\n"
@@ -214,6 +224,19 @@ def test_a_reader_that_leaves_is_not_waited_for(
     eventually(lambda: api.metric("headrace_watchers") == 0, 3)
 
 
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_a_reader_that_leaves_with_more_to_ask_is_forgotten_when_its_wait_ends(
+    server: ServerProcess, api: Api, connect: Connect, eventually: Eventually, pipelined: bool
+) -> None:
+    path, wire = api.stream(1), connect(server)
+    if pipelined:
+        wire.append(path, b"2")
+    wire.request("GET", f"{path}?live=long-poll&offset=now&timeout=1s").request("GET", path).request("GET", path)
+    eventually(lambda: api.metric("headrace_watchers") == 1)
+    wire.close()
+    eventually(lambda: api.metric("headrace_watchers") == 0, 3)
+
+
 def test_an_append_of_a_client_that_left_is_kept(
     server: ServerProcess, api: Api, connect: Connect, eventually: Eventually
 ) -> None:
@@ -247,8 +270,6 @@ def test_connections_that_went_leave_nothing_behind(
 
 
 def _sockets(server: ServerProcess) -> list[str]:
-    import os
-
     assert server.process is not None
     folder = f"/proc/{server.process.pid}/fd"
     links = []

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import BadRequest, NotFound
-from headrace.storage.database import NewerDatabase
-from headrace.storage.database import sqlite_memory
+from headrace.storage.database import NewerDatabase, sqlite_memory
 from headrace.storage.keys import KeyStore
 
 

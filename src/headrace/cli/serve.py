@@ -11,7 +11,6 @@ from cyclopts import Parameter
 
 from headrace.cli.config import ConfigFile
 from headrace.cli.output import UsageError
-from headrace.errors import HeadraceError
 
 
 @Parameter(name="*")
@@ -51,10 +50,18 @@ class ServerFlags:
 
 NO_FLAGS = ServerFlags()
 
+FIRST_STEPS = """
+Headrace listens on {address} and keeps its log in {data_dir}. Try:
+
+  curl -X PUT  {address}/v1/stream/hello -H 'Content-Type: application/json'
+  curl -X POST {address}/v1/stream/hello -H 'Content-Type: application/json' -d '{{"greeting": "hi"}}'
+  curl         {address}/v1/stream/hello
+"""
+
 
 def serve(*, flags: ServerFlags = NO_FLAGS, config: ConfigFile = None) -> None:
     """Run the server until it is told to stop."""
-    from headrace.config import load
+    from headrace.config import given, load
 
     chosen = load(file=config, flags=flags.settings())
     for file in filter(None, (chosen.server.tls_cert, chosen.server.tls_key)):
@@ -62,12 +69,11 @@ def serve(*, flags: ServerFlags = NO_FLAGS, config: ConfigFile = None) -> None:
             raise UsageError(f"there is no file {file}")
     from headrace.server import main
 
-    try:
-        main.serve(chosen, lambda address: _announce(address, chosen.storage.data_dir))
-    except SystemExit as exit_:
-        # uvicorn leaves so when it cannot bind, after logging why.
-        where = f"{chosen.server.host}:{chosen.server.port}"
-        raise HeadraceError(f"the server could not listen on {where}; choose another port with --port") from exit_
+    main.serve(
+        chosen,
+        lambda address: _announce(address, chosen.storage.data_dir),
+        explicit=given(file=config, flags=flags.settings()),
+    )
 
 
 def up(*, flags: ServerFlags = NO_FLAGS, config: ConfigFile = None) -> None:
@@ -76,4 +82,4 @@ def up(*, flags: ServerFlags = NO_FLAGS, config: ConfigFile = None) -> None:
 
 
 def _announce(address: str, data_dir: str) -> None:
-    print(f"Headrace listens on {address} and keeps its log in {data_dir}", file=sys.stderr, flush=True)
+    print(FIRST_STEPS.format(address=address, data_dir=data_dir), file=sys.stderr, flush=True)

@@ -20,6 +20,7 @@ from headrace.engine.tail import Tail
 from headrace.engine.writer import Batch, Writer
 from headrace.errors import HeadraceError
 from headrace.storage import database
+from headrace.storage.lock import DirectoryLock
 from headrace.storage.streams import LIVE, Streams
 from headrace.storage.wal import Wal
 from headrace.types import Clock, SystemClock
@@ -39,6 +40,7 @@ class Engine:
         self.counters = Counters()
         data_dir = Path(config.storage.data_dir)
         data_dir.mkdir(parents=True, exist_ok=True)
+        self._lock = DirectoryLock(data_dir)
         path = data_dir / "headrace.db"
         self.writer = Writer(path, config, clock, vfs)
         self._reader = database.connect(path, cache_bytes=config.storage.cache_bytes // 4, readonly=True, vfs=vfs)
@@ -65,6 +67,7 @@ class Engine:
         await self.sweep()
         await self.writer.stop()
         self._reader.close()
+        self._lock.release()
 
     async def apply(self, perform: Callable[[Batch], Any]) -> Any:
         """Run a function inside a commit, on the writer's thread, and answer what it returned."""

@@ -69,6 +69,8 @@ class Log:
 
         def answered(create: Create) -> None:
             self._drop(create.dropped)
+            if create.dropped and replaces is not None:
+                self._bury(replaces)
             if create.settled and create.error is None and not create.exists:
                 self.counters.created += 1
                 if create.count:
@@ -124,10 +126,7 @@ class Log:
         def answered(delete: Delete) -> None:
             self._drop(delete.dropped)
             if delete.settled and delete.error is None:
-                self.counters.deleted += 1
-                self.tail.wake(stream)
-                for hook in self.on_delete:
-                    hook(stream)
+                self._bury(stream)
             done(delete)
 
         self._submit(Delete(stream, answered, deadline_us=deadline_us))
@@ -170,6 +169,12 @@ class Log:
     def _drop(self, dropped: list[tuple[str, int]]) -> None:
         for name, stream_id in dropped:
             self.catalog.forget(name, stream_id)
+
+    def _bury(self, stream: Stream) -> None:
+        self.counters.deleted += 1
+        self.tail.wake(stream)
+        for hook in self.on_delete:
+            hook(stream)
 
     def _announce(self, create: Create) -> None:
         stream = self.catalog.find(create.row.name)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from headrace.config import Config
 from headrace.errors import HeadraceError, Overloaded, Unavailable
 from headrace.storage import database
-from headrace.storage.database import SQLiteError
+from headrace.storage.database import Connection, SQLiteError
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Row, Wal
 from headrace.types import Clock
@@ -62,7 +62,8 @@ class Operation:
 class Batch:
     """One commit in the making."""
 
-    def __init__(self, streams: Streams, wal: Wal, now_us: int) -> None:
+    def __init__(self, connection: Connection, streams: Streams, wal: Wal, now_us: int) -> None:
+        self.connection = connection
         self.streams = streams
         self.wal = wal
         self.now_us = now_us
@@ -217,7 +218,7 @@ class Writer:
         return False
 
     def _commit(self, operations: list[Operation]) -> None:
-        batch = Batch(self._streams, self._wal, self._clock.now_us())
+        batch = Batch(self._connection, self._streams, self._wal, self._clock.now_us())
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             for operation in operations:

@@ -167,8 +167,9 @@ def row(wish: Wish, name: str, now_us: int) -> tuple[StreamRow, bytes, int]:
 
 def headers(stream: Stream) -> Headers:
     """The headers of a PUT's answer."""
-    described = {"content-type": stream.content_type, "stream-next-offset": stream.tail_offset()}
-    if stream.head.closed:
+    head = stream.head
+    described = {"content-type": stream.content_type, "stream-next-offset": stream.offset_at(head.next_seq)}
+    if head.closed:
         described["stream-closed"] = "true"
     if stream.deadline_us is not None:
         described["stream-expires-at"] = rfc3339(stream.deadline_us)

@@ -52,7 +52,7 @@ class LongPoll:
 
     def start(self) -> None:
         """Answer at once if there is something, else wait."""
-        if self._answer_if_ready():
+        if self._answer_if_ready(self._stream.head):
             return
         self._reads.engine.tail.watch(self._stream, self)
         self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._time_out)
@@ -60,22 +60,22 @@ class LongPoll:
 
     def wake(self) -> None:
         """The stream moved."""
-        if self._answer_if_ready():
+        if self._answer_if_ready(self._stream.head):
             self._leave()
 
     def end(self) -> None:
         """Answer as if the time had run out."""
         self._time_out()
 
-    def _answer_if_ready(self) -> bool:
+    def _answer_if_ready(self, head: Head) -> bool:
         try:
-            return self._reply_if_ready()
+            return self._reply_if_ready(head)
         except HeadraceError as refusal:
             self._request.exchange.reply(Reply.failure(refusal))
             return True
 
-    def _reply_if_ready(self) -> bool:
-        head, question = self._stream.head, self._question
+    def _reply_if_ready(self, head: Head) -> bool:
+        question = self._question
         if head.state != LIVE:
             return self._reply_gone()
         if self._position < head.next_seq:
@@ -103,7 +103,11 @@ class LongPoll:
 
     def _time_out(self) -> None:
         self._leave()
-        headers = self._reads.headers(self._question, self._stream.head, self._stream.head.next_seq)
+        # The writer may have published a head whose wake-up is still on its way.
+        head = self._stream.head
+        if self._answer_if_ready(head):
+            return
+        headers = self._reads.headers(self._question, head, self._position)
         del headers["content-type"]
         headers |= {"cache-control": "no-store", "stream-cursor": self._cursor()}
         self._request.exchange.reply(Reply(204, headers))
@@ -196,7 +200,7 @@ class Subscriber:
 
 
 class Events:
-    """Renders slices as SSE, remembering the last few so that subscribers at one place share them."""
+    """Renders slices as SSE; within one turn of the loop, subscribers at one place share what was rendered."""
 
     def __init__(self, reads: Reads) -> None:
         self._reads = reads
@@ -209,9 +213,9 @@ class Events:
         if (known := self._memo.get(mark)) is not None:
             return known
         rendered = self._render(question, position, head, None if head.closed else cursor(given, now_s))
-        if len(self._memo) >= 64:
-            self._memo.clear()
         if rendered[1] > position:
+            if not self._memo:
+                asyncio.get_running_loop().call_soon(self._memo.clear)
             self._memo[mark] = rendered
         return rendered
 

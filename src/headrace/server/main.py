@@ -15,14 +15,14 @@ from typing import Any
 import uvicorn
 from starlette.routing import BaseRoute
 
-from headrace.config import Config, MiB
+from headrace.config import Config, ConfigError, MiB
 from headrace.engine import memory
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor
-from headrace.engine.subscriptions import Subscriptions
 from headrace.engine.tail import Tail
 from headrace.engine.tuning import tune
+from headrace.engine.wakeups.subscriptions import Subscriptions
 from headrace.server import listing, logging, ops
 from headrace.server.app import Front
 from headrace.server.auth import Door, refuse_open_bind
@@ -39,6 +39,7 @@ from headrace.server.subscriptions import routes as subscription_routes
 from headrace.storage.keys import KeyStore
 
 _TICK_S = 0.25
+_BACKLOG = 4096
 # With the default of 5 ms the writer's thread and the event loop starve each other.
 _SWITCH_INTERVAL_S = 0.0002
 # Requests make no cycles; the collector need not look at every few hundred of their objects.
@@ -55,6 +56,8 @@ class _Uvicorn(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._readiness.serving = False
+        # uvicorn would raise the signal again once it has stopped, and the process would not end well.
+        self._captured_signals.clear()
         self._tail.end()
         await super().shutdown(sockets)
 
@@ -96,11 +99,12 @@ class Server:
         if subscriptions is not None:
             routes += subscription_routes(subscriptions)
         front, protocol = self.build(engine, gates, routes)
+        listener = _listen(self._config.server.host, self._config.server.port)
         self._server = _Uvicorn(_uvicorn_config(self._config, front, protocol), engine.tail, readiness)
         chores = (self._keep_house(engine), monitor.watch(), self._announce(readiness, ready))
         tasks = [asyncio.create_task(chore) for chore in chores]
         try:
-            await self._server.serve()
+            await self._server.serve(sockets=[listener])
         finally:
             for task in tasks:
                 task.cancel()
@@ -164,8 +168,6 @@ def _uvicorn_config(config: Config, front: Front, protocol: type[Connection]) ->
     server = config.server
     return uvicorn.Config(
         front,
-        host=server.host,
-        port=server.port,
         http=protocol,
         ws="none",
         lifespan="off",
@@ -176,8 +178,18 @@ def _uvicorn_config(config: Config, front: Front, protocol: type[Connection]) ->
         ssl_keyfile=server.tls_key or None,
         timeout_keep_alive=int(server.idle_timeout_s),
         timeout_graceful_shutdown=int(server.shutdown_grace_s),
-        backlog=4096,
+        backlog=_BACKLOG,
     )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[4][:2], family=address[0], backlog=_BACKLOG)
+    except OSError as reason:
+        raise ConfigError(
+            f"cannot listen on {host}:{port} ({reason.strerror}); choose another port with --port", field="server.port"
+        ) from reason
 
 
 def serve(config: Config, ready: Callable[[str], None] | None = None, *, explicit: Collection[str] = ()) -> None:

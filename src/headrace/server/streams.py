@@ -212,9 +212,10 @@ class RetentionRule(msgspec.Struct, forbid_unknown_fields=True):
 
 def describe(stream: Stream) -> Headers:
     """The headers that say where a stream stands."""
-    offset = stream.tail_offset()
+    head = stream.head
+    offset = stream.offset_at(head.next_seq)
     headers = {"content-type": stream.content_type, "stream-next-offset": offset, "stream-end-offset": offset}
-    if stream.head.closed:
+    if head.closed:
         headers["stream-closed"] = "true"
     if stream.ttl_s is not None:
         headers["stream-ttl"] = str(stream.ttl_s)

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from headrace.engine.glob import Glob
-from headrace.engine.subscription import (
+from headrace.engine.wakeups.glob import Glob
+from headrace.engine.wakeups.subscription import (
     DEFAULT_LEASE_MS,
     LONGEST_LEASE_MS,
     SHORTEST_LEASE_MS,

@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.engine.glob import Glob
-from headrace.engine.subscription import Definition, InvalidRequest, Subscription, TokenInvalid
-from headrace.engine.subscriptions import Proof, Subscriptions
+from headrace.engine.wakeups.glob import Glob
+from headrace.engine.wakeups.subscription import Definition, InvalidRequest, Subscription, TokenInvalid
+from headrace.engine.wakeups.subscriptions import Proof, Subscriptions
 from headrace.server.answer import json_response
 from headrace.server.subscription_documents import (
     AckBody,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.glob import Glob
+from headrace.engine.wakeups.glob import Glob
 
 
 @pytest.mark.parametrize(

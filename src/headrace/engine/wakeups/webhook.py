@@ -17,7 +17,7 @@ from importlib.metadata import version
 import httpx2
 import msgspec
 
-from headrace.engine.subscription import InvalidRequest
+from headrace.engine.wakeups.subscription import InvalidRequest
 
 # It would log every address that is called, and those hold secrets.
 logging.getLogger("httpx2").setLevel(logging.WARNING)

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.engine.announcing import Announcer
-from headrace.engine.delivery import Delivery, new_wake_id
 from headrace.engine.engine import Engine
-from headrace.engine.ledger import Ledger
-from headrace.engine.roster import Bounds, Roster
-from headrace.engine.signing import Keyring
-from headrace.engine.snapshot import StreamView, first_pending, snapshot, stream_of
-from headrace.engine.subscription import (
+from headrace.engine.wakeups.announcing import Announcer
+from headrace.engine.wakeups.delivery import Delivery, new_wake_id
+from headrace.engine.wakeups.ledger import Ledger
+from headrace.engine.wakeups.roster import Bounds, Roster
+from headrace.engine.wakeups.signing import Keyring
+from headrace.engine.wakeups.snapshot import StreamView, first_pending, snapshot, stream_of
+from headrace.engine.wakeups.subscription import (
     Ack,
     Definition,
     InvalidRequest,
@@ -27,8 +27,8 @@ from headrace.engine.subscription import (
     SubscriptionNotFound,
     TooManySubscriptions,
 )
-from headrace.engine.wakes import Fenced, Wakes
-from headrace.engine.webhook import Webhooks, check_url
+from headrace.engine.wakeups.wakes import Fenced, Wakes
+from headrace.engine.wakeups.webhook import Webhooks, check_url
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from headrace.engine.glob import Glob
 from headrace.engine.stream import Stream
-from headrace.engine.wakes import Wakes
+from headrace.engine.wakeups.glob import Glob
+from headrace.engine.wakeups.wakes import Wakes
 from headrace.errors import BadRequest, Conflict, NotFound, Unauthorized
 from headrace.format import offset as offsets
 

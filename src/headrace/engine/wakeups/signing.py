@@ -10,7 +10,7 @@ from base64 import urlsafe_b64encode
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from headrace.engine.subscription import Subscription, TokenInvalid
+from headrace.engine.wakeups.subscription import Subscription, TokenInvalid
 
 SECRET_BYTES = 32
 

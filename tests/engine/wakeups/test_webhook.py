@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from headrace.engine.webhook import DeliveryFailed, Webhooks, WebhookUrlRejected, check_url
+from headrace.engine.wakeups.webhook import DeliveryFailed, Webhooks, WebhookUrlRejected, check_url
 
 
 @pytest.mark.parametrize(

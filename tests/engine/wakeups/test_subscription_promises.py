@@ -12,9 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from headrace.engine.subscription import Ack, Definition, NoPendingWork
-from headrace.engine.subscriptions import Claim, Proof
-from headrace.engine.wakes import AlreadyClaimed, Fenced
+from headrace.engine.wakeups.subscription import Ack, Definition, NoPendingWork
+from headrace.engine.wakeups.subscriptions import Claim, Proof
+from headrace.engine.wakeups.wakes import AlreadyClaimed, Fenced
 from headrace.format import offset as offsets
 
 BASE = "http://here.example/v1/stream/__ds"
@@ -158,7 +158,7 @@ def machine(world: Callable[..., Any]) -> type[RuleBasedStateMachine]:
 
 
 def test_whatever_happens_work_is_covered_by_one_holder_at_a_time(world: Callable[..., Any]) -> None:
-    examples = max(1, settings.default.max_examples // 4)
+    examples = min(200, settings.default.max_examples // 4)
     run_state_machine_as_test(
         machine(world), settings=settings(max_examples=examples, stateful_step_count=30, deadline=None)
     )

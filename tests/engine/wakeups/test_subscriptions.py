@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.engine.roster import Bounds
-from headrace.engine.subscription import (
+from headrace.engine.wakeups.roster import Bounds
+from headrace.engine.wakeups.subscription import (
     Ack,
     Definition,
     InvalidOffset,
@@ -23,8 +23,8 @@ from headrace.engine.subscription import (
     TooManyStreams,
     TooManySubscriptions,
 )
-from headrace.engine.subscriptions import Claim, Proof, Subscriptions
-from headrace.engine.wakes import AlreadyClaimed, Fenced
+from headrace.engine.wakeups.subscriptions import Claim, Proof, Subscriptions
+from headrace.engine.wakeups.wakes import AlreadyClaimed, Fenced
 from headrace.errors import Unavailable
 from headrace.format import offset as offsets
 

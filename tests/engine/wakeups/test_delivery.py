@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.roster import Bounds
-from headrace.engine.subscription import Ack, Definition
-from headrace.engine.subscriptions import Proof
-from headrace.engine.wakes import Fenced
-from headrace.engine.webhook import WebhookUrlRejected
+from headrace.engine.wakeups.roster import Bounds
+from headrace.engine.wakeups.subscription import Ack, Definition
+from headrace.engine.wakeups.subscriptions import Proof
+from headrace.engine.wakeups.wakes import Fenced
+from headrace.engine.wakeups.webhook import WebhookUrlRejected
 from headrace.format import offset as offsets
 
 BASE = "http://here.example/v1/stream/__ds"

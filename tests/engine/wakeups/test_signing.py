@@ -9,9 +9,9 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from headrace.engine.signing import Keyring, fresh_secret
-from headrace.engine.subscription import Definition, Subscription, TokenInvalid
-from headrace.engine.wakes import Wakes
+from headrace.engine.wakeups.signing import Keyring, fresh_secret
+from headrace.engine.wakeups.subscription import Definition, Subscription, TokenInvalid
+from headrace.engine.wakeups.wakes import Wakes
 
 
 def plain(text: str) -> bytes:

@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.engine.catalog import Catalog
 from headrace.engine.stream import Stream
-from headrace.engine.subscription import Link, Subscription
+from headrace.engine.wakeups.subscription import Link, Subscription
 from headrace.storage.streams import LIVE
 
 MOST_STREAMS = 1_000

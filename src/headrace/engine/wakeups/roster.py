@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from headrace.engine.catalog import Catalog
-from headrace.engine.ledger import Ledger, Stored
-from headrace.engine.snapshot import living, stream_of
 from headrace.engine.stream import Stream
-from headrace.engine.subscription import Link, Subscription, TooManyStreams
+from headrace.engine.wakeups.ledger import Ledger, Stored
+from headrace.engine.wakeups.snapshot import living, stream_of
+from headrace.engine.wakeups.subscription import Link, Subscription, TooManyStreams
 from headrace.format import offset as offsets
 
 log = logging.getLogger("headrace.subscriptions")

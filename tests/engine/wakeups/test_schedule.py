@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.schedule import Schedule
+from headrace.engine.wakeups.schedule import Schedule
 
 _STEP = st.one_of(
     st.tuples(st.just("set"), st.sampled_from("abc"), st.none() | st.integers(0, 20)),

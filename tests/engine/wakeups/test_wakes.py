@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.engine.wakes import FIRST_RETRY_US, LAST_RETRY_US, AlreadyClaimed, Fenced, Wakes
+from headrace.engine.wakeups.wakes import FIRST_RETRY_US, LAST_RETRY_US, AlreadyClaimed, Fenced, Wakes
 
 LEASE_US = 5
 

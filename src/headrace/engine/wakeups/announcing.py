@@ -10,10 +10,10 @@ import msgspec
 
 from headrace.engine.append import Append
 from headrace.engine.engine import Engine
-from headrace.engine.signing import Keyring
-from headrace.engine.snapshot import first_pending, snapshot
-from headrace.engine.subscription import Subscription
-from headrace.engine.webhook import DeliveryFailed, Webhooks
+from headrace.engine.wakeups.signing import Keyring
+from headrace.engine.wakeups.snapshot import first_pending, snapshot
+from headrace.engine.wakeups.subscription import Subscription
+from headrace.engine.wakeups.webhook import DeliveryFailed, Webhooks
 from headrace.errors import HeadraceError
 
 

@@ -10,13 +10,13 @@ import secrets
 from collections.abc import Mapping
 from functools import partial
 
-from headrace.engine.announcing import Announcer
-from headrace.engine.ledger import Ledger
-from headrace.engine.schedule import Schedule
-from headrace.engine.snapshot import first_pending, stream_of
-from headrace.engine.subscription import Subscription
-from headrace.engine.wakes import Wakes
-from headrace.engine.webhook import DeliveryFailed
+from headrace.engine.wakeups.announcing import Announcer
+from headrace.engine.wakeups.ledger import Ledger
+from headrace.engine.wakeups.schedule import Schedule
+from headrace.engine.wakeups.snapshot import first_pending, stream_of
+from headrace.engine.wakeups.subscription import Subscription
+from headrace.engine.wakeups.wakes import Wakes
+from headrace.engine.wakeups.webhook import DeliveryFailed
 from headrace.errors import HeadraceError
 from headrace.types import Clock
 

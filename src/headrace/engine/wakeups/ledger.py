@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from headrace.engine.engine import Engine
-from headrace.engine.signing import Keyring, fresh_secret
-from headrace.engine.subscription import Definition, Link, Subscription
-from headrace.engine.wakes import Wakes
+from headrace.engine.wakeups.signing import Keyring, fresh_secret
+from headrace.engine.wakeups.subscription import Definition, Link, Subscription
+from headrace.engine.wakeups.wakes import Wakes
 from headrace.engine.writer import Batch
 from headrace.storage.subscriptions import LinkRow, SubscriptionRow, SubscriptionRows
 
@@ -84,7 +84,7 @@ class Ledger:
 
     async def _apply(self, work: Callable[[SubscriptionRows], T]) -> T:
         def perform(batch: Batch) -> T:
-            return work(SubscriptionRows(batch.streams._connection))
+            return work(SubscriptionRows(batch.connection))
 
         found: T = await self._engine.apply(perform)
         return found

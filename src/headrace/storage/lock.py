@@ -1,0 +1,33 @@
+"""One server per data directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from headrace.errors import Unavailable
+
+
+class DirectoryLock:
+    """Holds a directory for this process; the kernel lets go of it when the process ends, however it ends."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = (directory / "lock").open("a+")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as reason:
+            self._file.seek(0)
+            holder = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise Unavailable(
+                f"another server (process {holder}) uses {directory}: stop it, or choose another --data-dir",
+                reason="data_dir_in_use",
+            ) from reason
+        self._file.truncate(0)
+        self._file.write(f"{os.getpid()}\n")
+        self._file.flush()
+
+    def release(self) -> None:
+        """Let another server have the directory."""
+        self._file.close()
