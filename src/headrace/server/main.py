@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 from starlette.routing import BaseRoute
 
-from headrace.config import Config, ConfigError, MiB
+from headrace.config import Config, MiB
 from headrace.engine import memory
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
@@ -23,6 +23,7 @@ from headrace.engine.memory import MemoryMonitor
 from headrace.engine.tail import Tail
 from headrace.engine.tuning import tune
 from headrace.engine.wakeups.subscriptions import Subscriptions
+from headrace.errors import Unavailable
 from headrace.server import listing, logging, ops
 from headrace.server.app import Front
 from headrace.server.auth import Door, refuse_open_bind
@@ -187,8 +188,9 @@ def _listen(host: str, port: int) -> socket.socket:
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[4][:2], family=address[0], backlog=_BACKLOG)
     except OSError as reason:
-        raise ConfigError(
-            f"cannot listen on {host}:{port} ({reason.strerror}); choose another port with --port", field="server.port"
+        raise Unavailable(
+            f"cannot listen on {host}:{port} ({reason.strerror}); choose another port with --port",
+            reason="cannot_listen",
         ) from reason
 
 
