@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from time import monotonic
 
 from headrace.errors import BadRequest, HeadraceError, MethodNotAllowed, NotFound, Overloaded
 from headrace.server import target, values
@@ -61,7 +60,7 @@ class Dispatcher:
             if self.unsent_bytes > self.unsent_limit and method == "GET":
                 raise Overloaded("slow readers hold too much unsent data", retry_after=2)
             parameters = values.query(query) if query else {}
-            verb(Request(method, place, parameters, headers, body, principal, exchange, monotonic()))
+            verb(Request(method, place, parameters, headers, body, principal, exchange))
         except HeadraceError as refusal:
             exchange.reply(Reply.failure(refusal))
         except Exception:

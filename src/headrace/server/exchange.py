@@ -72,7 +72,7 @@ class Exchange(Protocol):
 class Request:
     """What was asked, already admitted."""
 
-    __slots__ = ("body", "exchange", "headers", "method", "principal", "query", "started", "target")
+    __slots__ = ("body", "exchange", "headers", "method", "principal", "query", "target")
 
     def __init__(
         self,
@@ -83,7 +83,6 @@ class Request:
         body: bytes,
         principal: Principal,
         exchange: Exchange,
-        started: float,
     ) -> None:
         self.method = method
         self.target = target
@@ -92,4 +91,3 @@ class Request:
         self.body = body
         self.principal = principal
         self.exchange = exchange
-        self.started = started

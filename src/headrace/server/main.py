@@ -134,6 +134,8 @@ class Server:
         while not self._server.started:
             await asyncio.sleep(0.01)
         readiness.serving = True
+        gc.collect()
+        gc.freeze()  # what is here now stays, so the collector need not look at it again
         if ready is not None:
             ready(self.address())
 
