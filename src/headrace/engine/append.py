@@ -25,12 +25,10 @@ MAX_AHEAD_US = 60_000_000
 class Append(Operation):
     """Entries for one stream, and what the request says about them; the outcome is filled in by the commit."""
 
-    __slots__ = (
-        "body", "close", "count", "done", "duplicate", "if_match", "key", "position", "producer", "producer_last",
-        "stream", "stream_seq", "timestamp_us",
-    )  # fmt: skip
-
     appends = True
+    duplicate = False
+    position = 0
+    producer_last = 0
 
     def __init__(
         self,
@@ -47,9 +45,6 @@ class Append(Operation):
         if_match: int | None = None,
     ) -> None:
         self.size = len(body) + 200
-        self.error = None
-        self.submitted = 0.0
-        self.expired = self.settled = False
         self.stream = stream
         self.body = body
         self.count = count
@@ -60,9 +55,6 @@ class Append(Operation):
         self.producer = producer
         self.close = close
         self.if_match = if_match
-        self.position = 0
-        self.duplicate = False
-        self.producer_last = 0
 
     def perform(self, batch: Batch) -> None:
         """Accept the entries into the stream's draft, or refuse the whole request."""
@@ -77,7 +69,8 @@ class Append(Operation):
             self.duplicate = True
             self.position = head.next_seq
             return
-        self._check_preconditions(head)
+        if self.if_match is not None or self.stream_seq is not None:
+            self._check_preconditions(head)
         append_us = self._append_time(head, batch.now_us)
         if self.producer is not None:
             batch.producers[stream, self.producer[0]] = self.producer[1:]

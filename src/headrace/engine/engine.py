@@ -154,8 +154,6 @@ class Engine:
 class _Call(Change):
     """A function to run inside a commit."""
 
-    __slots__ = ("found", "function", "outcome")
-
     def __init__(self, function: Callable[[Batch], Any]) -> None:
         super().__init__(self._conclude, size=200)
         self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

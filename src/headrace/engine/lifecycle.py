@@ -26,10 +26,8 @@ class Fork(msgspec.Struct, frozen=True):
 class Change(Operation):
     """An operation that answers by calling ``done`` with itself."""
 
-    __slots__ = ("done", "dropped", "pinned")
-
     def __init__(self, done: Callable[[Any], None], *, pinned: tuple[Stream, ...] = (), size: int = 0) -> None:
-        super().__init__(size)
+        self.size = size
         self.done = done
         self.pinned = pinned
         self.dropped: list[tuple[str, int]] = []
@@ -46,8 +44,6 @@ class Change(Operation):
 
 class Create(Change):
     """A new stream, with its first entries and its closing mark, or nothing at all."""
-
-    __slots__ = ("body", "count", "exists", "fork", "key", "replaces", "row", "timestamp_us")
 
     appends = True
 
@@ -147,8 +143,6 @@ def sub_offset(batch: Batch, source: Stream, position: int, sub: int) -> tuple[i
 class Delete(Change):
     """The end of a stream; it stays readable through forks that need it."""
 
-    __slots__ = ("deadline_us", "stream")
-
     def __init__(self, stream: Stream, done: Callable[[Delete], None], *, deadline_us: int | None = None) -> None:
         super().__init__(done, pinned=(stream,), size=100)
         self.stream = stream
@@ -191,8 +185,6 @@ def _bury(batch: Batch, stream: int) -> None:
 
 class SetRetention(Change):
     """A new retention rule for a stream."""
-
-    __slots__ = ("age_us", "bytes", "stream")
 
     def __init__(
         self, stream: Stream, done: Callable[[SetRetention], None], *, age_us: int | None, size: int | None

@@ -22,8 +22,6 @@ REMEMBER_DELETED_US = 86_400_000_000
 class Touch(Change):
     """Persists the sliding windows of streams that were accessed."""
 
-    __slots__ = ("deadlines",)
-
     def __init__(self, streams: tuple[Stream, ...], done: Callable[[Any], None]) -> None:
         super().__init__(done, pinned=streams, size=50 * len(streams))
         self.deadlines = [(stream, stream.deadline_us) for stream in streams]
@@ -38,7 +36,7 @@ class Touch(Change):
 class Purge(Change):
     """Removes rows of deleted streams, and tombstones that are a day old."""
 
-    __slots__ = ("removed",)
+    removed = 0
 
     def perform(self, batch: Batch) -> None:
         """Remove one slice."""
@@ -51,8 +49,6 @@ class Retain(Change):
 
     A reader that looked at the old head has finished by then, so it never finds a gap.
     """
-
-    __slots__ = ("stream",)
 
     def __init__(self, stream: Stream, done: Callable[[Any], None]) -> None:
         super().__init__(done, pinned=(stream,), size=100)
@@ -81,8 +77,6 @@ class Retain(Change):
 
 class Trim(Change):
     """Removes rows before the first retained entry, except those that forks still read."""
-
-    __slots__ = ("removed", "stream")
 
     def __init__(self, stream: Stream, done: Callable[[Any], None]) -> None:
         super().__init__(done, pinned=(stream,), size=100)

@@ -17,6 +17,7 @@ RESOURCES = (
 _RESERVED_WORDS = frozenset(word for resource in RESOURCES for word in (resource, resource.rpartition("/")[2])) - {
     "meta", "wait", "activate", "traces",
 } | {"pk"}  # fmt: skip
+_SUFFIXES = tuple(f"/{resource}" for resource in RESOURCES)
 _KEY = re.compile(rb"(.+?)/pk/([^/]*)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -58,7 +59,7 @@ def check_name(name: str, limit: int) -> None:
     segments = name.split("/")
     if any(segment in ("", ".", "..") for segment in segments):
         raise BadRequest("a stream name has no empty, '.' or '..' segments", field="name")
-    if segments[-1] in _RESERVED_WORDS or "pk" in segments:
+    if segments[-1] in _RESERVED_WORDS or "pk" in segments or name.endswith(_SUFFIXES):
         raise BadRequest(f"{segments[-1]!r} is reserved and cannot end a stream name", field="name")
     if segments[0].startswith("__"):
         raise BadRequest("names that begin with '__' are reserved", field="name")
