@@ -245,8 +245,9 @@ class Connection(HttpToolsProtocol):
         extra = "" if bodiless else f"content-length: {len(body)}\r\n"
         head = self._head(status, reply.headers, extra)
         if body and self._method != "HEAD":
-            head += body
-        self.transport.write(head)
+            self.transport.writelines([head, body])
+        else:
+            self.transport.write(head)
         self._answered(status)
 
     def open(self, headers: Headers) -> None:

@@ -73,7 +73,12 @@ class Reads:
     def render(question: Question, parts: list[bytes]) -> bytes:
         """Payload parts as one body."""
         if question.format == "json":
-            return b"[" + b",".join(parts) + b"]"
+            if not parts:
+                return b"[]"
+            # The brackets go onto the ends first, so that the whole is copied only once.
+            ends = [b"[" + parts[0], *parts[1:]]
+            ends[-1] += b"]"
+            return b",".join(ends)
         if question.stream.is_json:
             return b"".join(b"".join(entries_of(part)) for part in parts)
         return b"".join(parts)

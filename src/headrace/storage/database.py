@@ -13,6 +13,8 @@ Connection = apsw.Connection
 SQLiteError = apsw.Error
 
 BUSY_TIMEOUT_MS = 5_000
+# An array of a hundred events fits into two pages, and a commit of single events dirties few.
+PAGE_BYTES = 8192
 
 
 class NewerDatabase(HeadraceError):
@@ -38,6 +40,7 @@ def connect(
     if readonly:
         connection.pragma("query_only", True)
         return connection
+    connection.pragma("page_size", PAGE_BYTES)
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", "FULL")
     connection.pragma("foreign_keys", False)
