@@ -48,11 +48,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", help=f"some of {','.join(known)}")
     parser.add_argument("--targets", help=f"some of {','.join(names)}")
     parser.add_argument("--rounds", type=int, help="rounds over all servers (3)")
-    parser.add_argument("--warm", type=float, help="seconds of warm-up before counting (0.5)")
-    parser.add_argument("--seconds", type=float, help="seconds counted (1.5)")
+    parser.add_argument("--warm", type=float, help="seconds of warm-up before counting (0.4)")
+    parser.add_argument("--seconds", type=float, help="seconds counted (1.3)")
     parser.add_argument("--streams", type=int, help="how many streams are many (1,000,000)")
     options = parser.parse_args()
-    defaults = (1, 0.3, 1.0, 50_000) if options.quick else (3, 0.5, 1.5, 1_000_000)
+    defaults = (1, 0.3, 1.0, 50_000) if options.quick else (3, 0.4, 1.3, 1_000_000)
     for name, value in zip(("rounds", "warm", "seconds", "streams"), defaults, strict=True):
         if getattr(options, name) is None:
             setattr(options, name, value)

@@ -11,7 +11,7 @@ from bench.measures import Times, drive
 from bench.targets import TARGETS, Running, running
 
 FEW = 1000
-CREATORS = 64
+CREATORS = 256
 LISTERS = 4
 APPENDERS = 64
 ROUNDS = 3

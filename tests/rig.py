@@ -36,20 +36,39 @@ class ManualClock:
 class Rig:
     """One engine on an event loop of its own."""
 
-    def __init__(self, data_dir: Path, *, vfs: str | None = None, limits: dict[str, int] | None = None) -> None:
-        storage = StorageConfig(data_dir=str(data_dir), cache_bytes=1 << 20)
-        self.config = Config(storage=storage, limits=LimitsConfig(**(limits or {})))
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        vfs: str | None = None,
+        storage: dict[str, Any] | None = None,
+        limits: dict[str, int] | None = None,
+    ) -> None:
+        place = StorageConfig(data_dir=str(data_dir), cache_bytes=1 << 20, **(storage or {}))
+        self.config = Config(storage=place, limits=LimitsConfig(**(limits or {})))
         self.clock = ManualClock()
         self._vfs = vfs
         self._runner = asyncio.Runner()
-        self.engine = self.run(Engine.open(self.config, self.clock, vfs=vfs))
+        try:
+            self.engine = self.run(Engine.open(self.config, self.clock, vfs=vfs))
+        except BaseException:
+            self._runner.close()
+            raise
+
+    def __enter__(self) -> Rig:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
 
     def close(self) -> None:
-        self.run(self.engine.close())
-        self._runner.close()
+        try:
+            self.run(self.engine.close())
+        finally:
+            self._runner.close()
 
     def reopen(self) -> None:
         """Close the engine, gracefully, and open the same directory again."""
@@ -89,8 +108,11 @@ class Rig:
         return self.create(name, stream.content_type, fork=Fork(stream, position, sub), **facts)
 
     def submit(self, name: str, body: bytes, done: Callable[[Append], None], **facts: Any) -> None:
-        """Queue an append and go on."""
-        stream = self.find(name)
+        """Queue an append and go on; ``done`` is called when it is settled."""
+        self.append_to(self.find(name), body, done, **facts)
+
+    def append_to(self, stream: Stream, body: bytes, done: Callable[[Append], None], **facts: Any) -> None:
+        """The same for a stream that was found earlier."""
         joined, count = _entries(stream.content_type, body)
 
         def answered(append: Append) -> None:

@@ -64,6 +64,7 @@ class LimitsConfig(msgspec.Struct, frozen=True):
     batch_requests: Annotated[int, Doc(description="appends in one commit")] = 2_000
     batch_bytes: Annotated[int, Doc(description="bytes in one commit")] = 8 * MiB
     cached_streams: Annotated[int, Doc(description="stream heads kept in memory")] = 50_000
+    arriving_bytes: Annotated[int, Doc(description="bodies that have not arrived whole yet")] = 128 * MiB
     unsent_bytes: Annotated[int, Doc(description="answers that slow readers have not taken yet")] = 256 * MiB
     waiters: Annotated[int, Doc(description="parked long-polls and SSE responses")] = 20_000
     concurrent_reads: Annotated[int, Doc(description="read gate: reads working off the loop")] = 4

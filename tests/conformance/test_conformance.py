@@ -31,14 +31,10 @@ def test_every_test_of_the_public_suite_passes(
         assert counts == {"Total": SUITE_SIZE, "Passed": SUITE_SIZE, "Failed": 0}
 
 
-def _run_suite(
-    url: str, vitest: Path, env: dict[str, str], report: Path, chosen: str | None
-) -> dict[str, Any]:
+def _run_suite(url: str, vitest: Path, env: dict[str, str], report: Path, chosen: str | None) -> dict[str, Any]:
     command = ["node", str(vitest), "run", *(("-t", chosen) if chosen else ())]
     suite_env = {**env, "HEADRACE_URL": url, "HEADRACE_CONFORMANCE_REPORT": str(report)}
-    done = subprocess.run(
-        command, cwd=HERE, env=suite_env, capture_output=True, text=True, timeout=240, check=False
-    )
+    done = subprocess.run(command, cwd=HERE, env=suite_env, capture_output=True, text=True, timeout=240, check=False)
     assert report.exists(), f"vitest wrote no report:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     loaded: dict[str, Any] = json.loads(report.read_text())
     return loaded

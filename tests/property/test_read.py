@@ -52,9 +52,7 @@ class Line:
     def keep_bytes(self, limit: int) -> None:
         total = self.bytes_before(len(self.cells))
         if total - self.bytes_before(self.first) > limit:
-            self.first = next(
-                b for b in self.boundaries() if b >= self.first and self.bytes_before(b) >= total - limit
-            )
+            self.first = next(b for b in self.boundaries() if b >= self.first and self.bytes_before(b) >= total - limit)
 
     def chosen(self, position: int, key: str | None) -> list[bytes]:
         return [cell.text for cell in self.cells[position:] if key is None or cell.key == key]
@@ -96,7 +94,7 @@ class World:
             fork.fork_point = position + 1
         elif not self.is_json and sub:
             cell = line.cells[position]
-            fork.cells = [*cells, Cell(cell.text[:sub], cell.key, self.rig.clock.us, next(self._requests))]
+            fork.cells = [*cells, cell._replace(text=cell.text[:sub], request=next(self._requests))]
         self.lines.append(fork)
 
 
@@ -129,6 +127,8 @@ def steps(draw: st.DrawFn, rig: Rig) -> World:
             rig.retain(line.name, age_us=age)
             line.first = line.seek(rig.clock.us - age)
         rig.retain(line.name)
+    if draw(st.booleans()):
+        rig.reopen()
     return world
 
 

@@ -15,7 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-START = "0" * 26
+from property.life import Life, Triple
+
 JSON, TEXT, OCTETS = "application/json", "text/plain", "application/octet-stream"
 NAMES = ("a", "b", "c", "d", "e", "f")
 KEYS = (None, "k", "ключ")
@@ -25,81 +26,6 @@ names = st.sampled_from(NAMES)
 # Mostly names where something can happen.
 living = st.runner().flatmap(lambda m: st.sampled_from(m.named("live") or NAMES)) | names
 free = st.runner().flatmap(lambda m: st.sampled_from(m.named("gone", "none") or NAMES)) | names
-
-
-class Life:
-    """The model of a stream, from its creation to its end."""
-
-    def __init__(self, name: str, content_type: str, source: Life | None = None, fork_point: int = 0) -> None:
-        self.name, self.content_type, self.is_json = name, content_type, content_type == JSON
-        self.source, self.origin, self.fork_point = source, None, fork_point
-        self.forks: list[Life] = []
-        self.state = "live"
-        self.closed, self.closed_by = False, None
-        self.stream_seq: str | None = None
-        self.producers: dict[str, tuple[int, int]] = {}
-        self.entries: list[str] = source.entries[:fork_point] if source else []
-        self.keys: list[str | None] = source.keys[:fork_point] if source else []
-        self.starts: list[int] = [s for s in source.starts if s < fork_point] if source else []
-        self.offsets: dict[int, str] = {0: START}
-        self.retention: int | None = None
-        # Retention is applied by a sweep at a time of its own: the first entry lies between these.
-        self.first_least = min(source.first_least, fork_point) if source else 0
-        self.first_most = min(source.first_most, fork_point) if source else 0
-        if source is not None:
-            self.offsets |= {p: text for p, text in source.offsets.items() if p <= fork_point}
-            source.forks.append(self)
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def add(self, texts: list[str], key: str | None) -> None:
-        if texts:
-            self.starts.append(len(self))
-            self.entries += texts if self.is_json else ["".join(texts)]
-            self.keys += [key] * (len(self) - len(self.keys))
-        self.first_most = max(self.first_most, self.kept())
-
-    def kept(self) -> int:
-        """Where the first entry lies once a sweep has come by."""
-        if self.retention is None or self._bytes_between(self.first_least, len(self)) <= self.retention:
-            return self.first_least
-        later = [start for start in [*self.starts, len(self)] if start >= self.first_least]
-        return next(start for start in later if self._bytes_between(start, len(self)) <= self.retention)
-
-    def _bytes_between(self, start: int, stop: int) -> int:
-        commas = sum(p not in self.starts for p in range(start + 1, stop))
-        return sum(len(text.encode()) for text in self.entries[start:stop]) + commas
-
-    def learn(self, position: int, text: str) -> None:
-        """An offset that the server named: always the same for a position, and sorted like it."""
-        assert self.offsets.setdefault(position, text) == text
-        ordered = [self.offsets[p] for p in sorted(self.offsets)]
-        assert ordered == sorted(set(ordered))
-
-    def chosen(self, position: int, key: str | None) -> list[str]:
-        """What a read from a position on must find; bytes of byte streams are listed one by one."""
-        pairs = zip(self.entries[position:], self.keys[position:], strict=True)
-        texts = [text for text, k in pairs if key is None or k == key]
-        return texts if self.is_json else list("".join(texts))
-
-    def next_append(self, position: int) -> int:
-        """How many messages, or bytes, a fork can go into the append that follows a position."""
-        if position >= len(self):
-            return 0
-        if not self.is_json:
-            return len(self.entries[position].encode())
-        return next(s for s in [*self.starts, len(self)] if s > position) - position
-
-    def end(self) -> None:
-        """Delete it; it stays for its forks, and the last fork takes its deleted ancestors along."""
-        self.state = "soft" if any(fork.state != "gone" for fork in self.forks) else "gone"
-        if self.state == "gone" and self.source is not None and self.source.state == "soft":
-            self.source.end()
-
-    def own_offsets(self) -> set[str]:
-        """Offsets that only this life and its forks may accept."""
-        return {text for position, text in self.offsets.items() if position > self.fork_point}
 
 
 class Machine(RuleBasedStateMachine):
@@ -124,8 +50,8 @@ class Machine(RuleBasedStateMachine):
         finally:
             self.http.close()
 
-    def ask(self, method: str, name: str, *, body: str = "", expect: int, **headers: str | None) -> httpx2.Response:
-        given = {key.replace("_", "-"): value.encode() for key, value in headers.items() if value is not None}
+    def ask(self, method: str, name: str, *, expect: int, body: str = "", **headers: Any) -> httpx2.Response:
+        given = {key.replace("_", "-").encode(): v.encode() for key, v in headers.items() if v is not None}
         target = name if name.startswith("/") else f"/v1/stream/{self.prefix}{name}"
         answer = self.http.request(method, target, content=body.encode(), headers=given)
         assert answer.status_code == expect, (answer.status_code, answer.text, target, headers)
@@ -208,7 +134,7 @@ class Machine(RuleBasedStateMachine):
         name: str,
         values: list[str],
         key: str | None,
-        producer: tuple[str, int, int] | None,
+        producer: Triple | None,
         seq: str | None,
         match: str | None,
         close: bool,
@@ -241,8 +167,12 @@ class Machine(RuleBasedStateMachine):
         if status < 300 and triple:
             assert int(answer.headers["producer-seq"]) == max(life.producers[triple[0]][1], triple[2])
 
+    @rule(name=living, values=st.lists(st.text("yß", max_size=9), min_size=1, max_size=3), key=st.sampled_from(KEYS))
+    def append_plainly(self, name: str, values: list[str], key: str | None) -> None:
+        self.append(name, values, key, None, None, None, False, False)
+
     @staticmethod
-    def _triple(life: Life, producer: tuple[str, int, int] | None) -> tuple[str, int, int] | None:
+    def _triple(life: Life, producer: Triple | None) -> Triple | None:
         """A producer's next epoch and sequence number, shifted."""
         if producer is None:
             return None
@@ -259,7 +189,7 @@ class Machine(RuleBasedStateMachine):
     def _outcome(
         life: Life,
         texts: list[str],
-        triple: tuple[str, int, int] | None,
+        triple: Triple | None,
         seq: str | None,
         wanted: str | None,
         close: bool,
@@ -286,7 +216,7 @@ class Machine(RuleBasedStateMachine):
 
     @staticmethod
     def _apply(
-        life: Life, texts: list[str], key: str | None, triple: tuple[str, int, int] | None, seq: str | None, close: bool
+        life: Life, texts: list[str], key: str | None, triple: Triple | None, seq: str | None, close: bool
     ) -> None:
         life.add(texts, key)
         life.stream_seq = seq or life.stream_seq
@@ -345,7 +275,12 @@ class Machine(RuleBasedStateMachine):
             answer = self.ask("GET", f"{name}?offset={offset}", expect=410)
             assert answer.json()["error"]["code"] == "offset_fenced"
             self.ask(
-                "POST", name, body="1", expect=409 if life.closed else 412, content_type=life.content_type, if_match=offset
+                "POST",
+                name,
+                body="1",
+                expect=409 if life.closed else 412,
+                content_type=life.content_type,
+                if_match=offset,
             )
 
     @rule(name=living)
@@ -357,6 +292,7 @@ class Machine(RuleBasedStateMachine):
             assert answer.headers["content-type"] == life.content_type
             assert answer.headers.get("stream-closed") == ("true" if life.closed else None)
 
+    @precondition(lambda self: len(self.named("live")) > 1)
     @rule(name=living)
     def delete(self, name: str) -> None:
         life = self.lives.get(name)
@@ -377,9 +313,7 @@ class Machine(RuleBasedStateMachine):
         values=st.lists(st.text("z", max_size=3), max_size=2),
         data=st.data(),
     )
-    def fork(
-        self, source: str, name: str, where: str, sub: int, values: list[str], data: st.DataObject
-    ) -> None:
+    def fork(self, source: str, name: str, where: str, sub: int, values: list[str], data: st.DataObject) -> None:
         origin, found = self.lives.get(source), self.lives.get(name)
         path = f"/v1/stream/{self.prefix}{source}"
         if origin is None or origin.state != "live":
@@ -388,7 +322,7 @@ class Machine(RuleBasedStateMachine):
         position, offset = self._fork_point(origin, where, data)
         sub = 0 if offset is None else sub
         repeated = (origin, offset, sub)
-        headers = {"stream_forked_from": path, "stream_fork_offset": offset}
+        headers: dict[str, Any] = {"stream_forked_from": path, "stream_fork_offset": offset}
         headers["stream_fork_sub_offset"] = str(sub) if sub else None
         if found is not None and found.state != "gone":
             same = found.state == "live" and found.origin == repeated and not found.closed
@@ -486,5 +420,5 @@ def _entries(answer: httpx2.Response) -> list[str]:
 def test_the_server_does_what_plain_lists_would_do(start_server: Callable[..., Any]) -> None:
     server = start_server(limits__read_bytes="64")
     deep = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
-    size = settings(max_examples=400 if deep else 50, stateful_step_count=80 if deep else 50)
-    run_state_machine_as_test(lambda: Machine(server), settings=size)
+    size = settings(max_examples=1000 if deep else 140, stateful_step_count=80 if deep else 50)
+    run_state_machine_as_test(lambda: Machine(server), settings=size)  # type: ignore[arg-type]

@@ -110,7 +110,11 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(body)
 
 
-TELLING = [bytes([c]) for c in b'\x00\x1f\x7f\x80\xc3\xff"\\,:[]{}0-+.eE \t\n\x0b\x0cuNt'] + [b"\xef\xbb\xbf", b"\\u", b"//"]
+TELLING = [bytes([c]) for c in b'\x00\x1f\x7f\x80\xc3\xff"\\,:[]{}0-+.eE \t\n\x0b\x0cuNt'] + [
+    b"\xef\xbb\xbf",
+    b"\\u",
+    b"//",
+]
 
 
 @given(damaged() | st.binary(max_size=20) | st.text(max_size=20).map(str.encode))

@@ -138,10 +138,14 @@ class Wire:
 
     def request(self, method: str, target: str, body: bytes = b"", *lines: str, version: str = "1.1") -> Wire:
         """Write a request with these further header lines; its length is added where it has a body."""
-        head = [f"{method} {target} HTTP/{version}", f"Host: {self.host}", *lines]
-        if body:
-            head.append(f"Content-Length: {len(body)}")
+        length = [f"Content-Length: {len(body)}"] if body else []
+        head = [f"{method} {target} HTTP/{version}", f"Host: {self.host}", *lines, *length]
         return self.send("\r\n".join([*head, "", ""]).encode("latin-1") + body)
+
+    def begin(self, path: str, *lines: str, kind: str = "application/octet-stream", then: bytes = b"") -> Wire:
+        """Write the head of a POST, and what follows it as it is."""
+        head = [f"POST {path} HTTP/1.1", f"Host: {self.host}", f"Content-Type: {kind}", *lines]
+        return self.send("\r\n".join([*head, "", ""]).encode("latin-1") + then)
 
     def append(self, path: str, body: bytes, *lines: str) -> Wire:
         """Write a JSON append."""

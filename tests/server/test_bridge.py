@@ -17,8 +17,7 @@ Connect = Callable[..., "Wire"]
 
 def chunked(wire: Wire, path: str, body: bytes, kind: str = "application/octet-stream") -> Wire:
     """Write a POST whose body is already in chunks."""
-    head = f"POST {path} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n"
-    return wire.send(head.encode() + body)
+    return wire.begin(path, "Transfer-Encoding: chunked", kind=kind, then=body)
 
 
 @pytest.mark.parametrize(
@@ -55,21 +54,21 @@ def test_broken_chunks_are_refused(server: ServerProcess, api: Api, connect: Con
 
 def test_length_and_chunks_together_are_refused(server: ServerProcess, api: Api, connect: Connect) -> None:
     path, wire = api.octets(), connect(server)
-    head = f"POST {path} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/octet-stream\r\n"
-    both = head + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
-    answer = wire.send(both.encode()).answer()
+    wire.begin(path, "Content-Length: 5", "Transfer-Encoding: chunked", then=b"5\r\nhello\r\n0\r\n\r\n")
+    answer = wire.answer()
     assert (answer.status, answer.code()) == (400, "bad_request")
     assert wire.ended()
     assert api.get(path).content == b""
 
 
-@pytest.mark.parametrize("coding", ["gzip, chunked", "gzip", "identity", "chunked, chunked", "xchunked", "deflate,chunked"])
+@pytest.mark.parametrize(
+    "coding", ["gzip, chunked", "gzip", "identity", "chunked, chunked", "xchunked", "deflate,chunked"]
+)
 def test_a_transfer_coding_that_is_not_undone_is_refused(
     server: ServerProcess, api: Api, connect: Connect, coding: str
 ) -> None:
     path, wire = api.octets(), connect(server)
-    head = f"POST {path} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/octet-stream\r\n"
-    answer = wire.send(f"{head}Transfer-Encoding: {coding}\r\n\r\n5\r\nhello\r\n0\r\n\r\n".encode()).answer()
+    answer = wire.begin(path, f"Transfer-Encoding: {coding}", then=b"5\r\nhello\r\n0\r\n\r\n").answer()
     assert answer.status in (400, 501)
     assert answer.code()
     assert api.get(path).content == b""
@@ -95,9 +94,7 @@ def test_bodies_of_all_sizes_are_kept_whole(api: Api, size: int) -> None:
     assert api.get(path).content == data
 
 
-def test_who_may_not_call_is_told_before_the_body_arrives(
-    server: ServerProcess, api: Api, connect: Connect
-) -> None:
+def test_who_may_not_call_is_told_before_the_body_arrives(server: ServerProcess, api: Api, connect: Connect) -> None:
     path, wire = api.octets(), connect(server)
     head = f"POST {path} HTTP/1.1\r\nHost: elsewhere.example\r\nContent-Type: application/octet-stream\r\n"
     answer = wire.send(f"{head}Content-Length: 5000000\r\n\r\n".encode()).answer()
@@ -110,8 +107,7 @@ def test_a_client_that_leaves_within_its_body_appends_nothing(
     path = api.octets()
     for headers in ("Content-Length: 900000", "Transfer-Encoding: chunked"):
         wire = connect(server)
-        head = f"POST {path} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/octet-stream\r\n{headers}\r\n\r\n"
-        wire.send(head.encode() + b"2000\r\n" + b"x" * 5000)
+        wire.begin(path, headers).send(b"2000\r\n" + b"x" * 5000)
         wire.close()
     time.sleep(0.1)
     assert api.get(path).content == b""
@@ -126,9 +122,9 @@ def test_bodies_that_arrive_slowly_do_not_hold_all_memory(
     for _ in range(40):
         wire = connect(server)
         wire.socket.settimeout(0.5)
-        head = f"POST {path} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/octet-stream\r\n"
+        wire.begin(path, f"Content-Length: {10 * MiB}")
         try:
-            wire.socket.sendall(f"{head}Content-Length: {10 * MiB}\r\n\r\n".encode() + bytes(arrived))
+            wire.socket.sendall(bytes(arrived))
         except (TimeoutError, ConnectionError):
             continue  # the server took no more, which is one way
     time.sleep(0.3)

@@ -64,7 +64,9 @@ def test_pipelined_appends_keep_their_order(server: ServerProcess, api: Api, con
 
 def test_a_request_in_pieces_is_one_request(server: ServerProcess, api: Api, connect: Connect) -> None:
     path, wire = api.stream(), connect(server)
-    request = f'POST {path} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n'
+    request = (
+        f"POST {path} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    )
     for byte in request.encode() + b'{"a":"b"}':
         wire.send(bytes([byte]))
     assert wire.answer().status == 204
@@ -91,8 +93,7 @@ def test_requests_that_follow_a_split_head_are_not_counted_as_head(server: Serve
 
 def test_a_valid_request_before_garbage_is_still_answered(server: ServerProcess, api: Api, connect: Connect) -> None:
     path, wire = api.stream(), connect(server)
-    head = f"POST {path} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/json\r\nContent-Length: 1\r\n\r\n1"
-    wire.send(head.encode() + b"\x00\x01\x02 garbage\r\n\r\n")
+    wire.append(path, b"1").send(b"\x00\x01\x02 garbage\r\n\r\n")
     assert wire.answer().status == 204
     assert api.get(path).json() == [1]
 
@@ -140,7 +141,9 @@ def test_a_connection_serves_many_requests(server: ServerProcess, api: Api, conn
 def test_an_absolute_address_is_understood(server: ServerProcess, api: Api, connect: Connect) -> None:
     path, wire = api.stream(1), connect(server)
     assert wire.request("GET", f"http://{wire.host}{path}").answer().body == b"[1]"
-    assert wire.request("POST", f"http://{wire.host}{path}", b"2", "Content-Type: application/json").answer().status == 204
+    assert (
+        wire.request("POST", f"http://{wire.host}{path}", b"2", "Content-Type: application/json").answer().status == 204
+    )
     assert wire.request("GET", f"http://{wire.host}{path}?offset=now").answer().body == b"[]"
 
 
@@ -155,12 +158,11 @@ def test_headers_of_proxies_are_not_believed(server: ServerProcess, api: Api, co
 
 def test_a_client_that_expects_continue_is_told_to(server: ServerProcess, api: Api, connect: Connect) -> None:
     path, wire = api.stream(), connect(server)
-    head = f"POST {path} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/json\r\n"
-    wire.send(f"{head}Expect: 100-continue\r\nContent-Length: 3\r\n\r\n".encode())
+    wire.begin(path, "Expect: 100-continue", "Content-Length: 3", kind="application/json")
     assert wire.answer().status == 100
     wire.send(b"[1]")
     assert wire.answer().status == 204
-    wire.send(f"{head}Expect: 100-continue\r\nContent-Length: 20000000\r\n\r\n".encode())
+    wire.begin(path, "Expect: 100-continue", "Content-Length: 20000000")
     assert wire.answer().status == 413
 
 

@@ -69,9 +69,7 @@ def test_preflights_are_answered_whatever_is_asked(server: ServerProcess, api: A
         assert "access-control-allow-origin" not in answer.headers
 
 
-def test_an_allowed_page_may_call_and_see_what_it_needs(
-    allowing: ServerProcess, api_of: Any, connect: Connect
-) -> None:
+def test_an_allowed_page_may_call_and_see_what_it_needs(allowing: ServerProcess, api_of: Any, connect: Connect) -> None:
     path, wire = api_of(allowing).stream(1), connect(allowing)
     for target in (path, "/v1/streams", path + "?live=true&offset=-1", path + "?offset=x", path + "missing"):
         answer = wire.request("GET", target, b"", f"Origin: {PAGE}").answer()

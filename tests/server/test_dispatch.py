@@ -80,9 +80,7 @@ def test_headers_that_do_not_count_may_be_repeated(server: ServerProcess, api: A
     assert connect(server).request("GET", path, b"", *lines).answer().body == b"[1]"
 
 
-def test_long_addresses_are_not_remembered(
-    server: ServerProcess, connect: Connect, rss: Callable[[Any], int]
-) -> None:
+def test_long_addresses_are_not_remembered(server: ServerProcess, connect: Connect, rss: Callable[[Any], int]) -> None:
     wire, padding = connect(server), "k" * 7000
     before = rss(server)
     for number in range(5000):

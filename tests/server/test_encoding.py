@@ -107,13 +107,13 @@ def test_the_limit_counts_decoded_bytes_exactly(name: str, over: int) -> None:
 
 @pytest.mark.parametrize("name", ["gzip", "zstd"])
 def test_a_body_of_very_many_empty_members_does_not_hold_up_the_server(name: str) -> None:
-    body = PACK[name](b"") * 60_000
+    body = PACK[name](b"") * 150_000
     started = time.monotonic()
     try:
         decode(body, name, LIMIT)
     except BadRequest:
         pass
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 2.5
 
 
 def test_unknown_names_are_refused_by_the_decoder() -> None:
@@ -183,9 +183,7 @@ def unpack(name: str, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["gzip", "zstd"])
-def test_answers_are_encoded_where_it_helps(
-    server: ServerProcess, api: Api, connect: Connect, name: str
-) -> None:
+def test_answers_are_encoded_where_it_helps(server: ServerProcess, api: Api, connect: Connect, name: str) -> None:
     data = b"abcdefgh" * 50_000
     path, wire = api.octets(data), connect(server)
     plain = wire.request("GET", path).answer()

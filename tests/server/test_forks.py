@@ -64,7 +64,12 @@ def test_a_fork_keeps_what_its_deleted_source_held(api: Api, code_of: Code, even
     source = api.stream(1, 2)
     branch = fork(api, source)
     assert api.delete(source).status_code == 204
-    for response in (api.get(source), api.post(source, [3]), api.delete(source), api.get(source, live="sse", offset="-1")):
+    for response in (
+        api.get(source),
+        api.post(source, [3]),
+        api.delete(source),
+        api.get(source, live="sse", offset="-1"),
+    ):
         assert (response.status_code, code_of(response)) == (410, "gone")
     for headers in (JSON, {"stream-forked-from": branch, **JSON}):
         assert api.put(source, headers=headers).status_code == 409

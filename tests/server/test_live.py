@@ -284,7 +284,7 @@ def test_a_subscriber_of_http_1_0_is_served_without_chunks(server: ServerProcess
     api.post(path, headers={"stream-closed": "true"})
     answer = wire.request("GET", f"{path}?live=sse&offset=-1", version="1.0").answer()
     assert "transfer-encoding" not in answer.headers
-    assert b'data:[1]\n' in answer.body and answer.body.endswith(b"\n\n")
+    assert b"data:[1]\n" in answer.body and answer.body.endswith(b"\n\n")
 
 
 def test_a_response_ends_after_its_lifetime_and_can_be_resumed(

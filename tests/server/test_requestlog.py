@@ -33,7 +33,9 @@ def test_answers_of_both_ways_in_are_counted(
 ) -> None:
     def answers(status: int) -> float:
         text = api.get("/metrics").text
-        found = [line for line in text.splitlines() if line.startswith(f'headrace_responses_total{{status="{status}"}}')]
+        found = [
+            line for line in text.splitlines() if line.startswith(f'headrace_responses_total{{status="{status}"}}')
+        ]
         return float(found[0].split()[-1]) if found else 0
 
     path, wire = api.stream(1), connect(server)

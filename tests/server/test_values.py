@@ -21,7 +21,15 @@ def test_text_is_utf_8_of_bounded_length() -> None:
 
 @pytest.mark.parametrize(
     ("raw", "closes"),
-    [(None, False), (b"true", True), (b"TRUE", True), (b" True ", True), (b"false", False), (b"", False), (b"1", False)],
+    [
+        (None, False),
+        (b"true", True),
+        (b"TRUE", True),
+        (b" True ", True),
+        (b"false", False),
+        (b"", False),
+        (b"1", False),
+    ],
 )
 def test_only_true_closes(raw: bytes | None, closes: bool) -> None:
     assert values.closes({} if raw is None else {b"stream-closed": raw}) is closes
@@ -51,8 +59,9 @@ def test_every_minted_offset_is_read_back(epoch: int, position: int) -> None:
 
 @pytest.mark.parametrize(
     ("given_", "seconds"),
-    [({}, 4.0), ({"timeout": "1500"}, 1.5), ({"timeout": "2s"}, 2.0), ({"timeout_ms": "10"}, 0.01), ({"timeout": "0"}, 0.0),
-     ({"timeout": "1", "timeout_ms": "9999"}, 0.001), ({"timeout": "1h"}, 60.0), ({"timeout": "9" * 18}, 60.0)],
+    [({}, 4.0), ({"timeout": "1500"}, 1.5), ({"timeout": "2s"}, 2.0), ({"timeout_ms": "10"}, 0.01),
+     ({"timeout": "0"}, 0.0), ({"timeout": "1", "timeout_ms": "9999"}, 0.001), ({"timeout": "1h"}, 60.0),
+     ({"timeout": "9" * 18}, 60.0)],
 )  # fmt: skip
 def test_a_wait_is_milliseconds_or_a_duration_up_to_the_longest(given_: dict[str, str], seconds: float) -> None:
     assert values.wait_s(given_, 4.0, 60.0) == seconds

@@ -45,8 +45,6 @@ class Change(Operation):
 class Create(Change):
     """A new stream, with its first entries and its closing mark, or nothing at all."""
 
-    appends = True
-
     def __init__(
         self,
         row: StreamRow,
@@ -66,6 +64,7 @@ class Create(Change):
         self.fork = fork
         self.replaces = replaces
         self.exists = False
+        self.appends = bool(count or row.closed)
 
     def perform(self, batch: Batch) -> None:
         """Take the name, unless someone else has it by now."""

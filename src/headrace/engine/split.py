@@ -9,6 +9,7 @@ from headrace.errors import BadRequest
 _ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
 _ONE = msgspec.json.Decoder(msgspec.Raw)
 _SPACE = b" \t\r\n"
+_NESTING = 256
 
 
 def split_json(body: bytes) -> tuple[bytes, int]:
@@ -19,6 +20,8 @@ def split_json(body: bytes) -> tuple[bytes, int]:
     try:
         if not body.isascii():
             body.decode()  # the decoder does not look into strings
+        if body.count(b"[") + body.count(b"{") > _NESTING:
+            _check_nesting(body)
         if body[:1] == b"[" or body.lstrip(_SPACE)[:1] == b"[":
             count = len(_ENTRIES.decode(body))
             if body[:1] != b"[" or body[-1:] != b"]":
@@ -32,6 +35,11 @@ def split_json(body: bytes) -> tuple[bytes, int]:
         raise BadRequest("the JSON is nested too deeply", field="body") from reason
     except msgspec.DecodeError as reason:
         raise BadRequest(f"the body is not JSON: {reason}", field="body") from reason
+
+
+def _check_nesting(body: bytes) -> None:
+    """Refuse what could not be read back: how deep the decoder goes depends on who calls it."""
+    _ONE.decode(b"[" * _NESTING + body + b"]" * _NESTING)
 
 
 def entries_of(joined: bytes) -> list[msgspec.Raw]:

@@ -166,6 +166,8 @@ class Writer:
             assert self._loop is not None
             self._loop.call_soon(self._hand_over)
         self._gathered.append(operation)
+        if len(self._gathered) >= 16:
+            self._hand_over()
 
     def _hand_over(self) -> None:
         if self._gathered:

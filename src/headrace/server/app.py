@@ -39,7 +39,9 @@ class Front:
         self._door = door
         self._request_log = request_log
         self._timeout_s = timeout_s
-        self._app: ASGIApp = Starlette(routes=list(routes), exception_handlers=_HANDLERS)
+        app = Starlette(routes=list(routes), exception_handlers=_HANDLERS)
+        app.router.redirect_slashes = False
+        self._app: ASGIApp = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

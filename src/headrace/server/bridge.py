@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from time import monotonic
 
 from starlette.types import Message, Receive, Scope, Send
@@ -35,8 +35,9 @@ class Bridge:
         started = monotonic()
         headers: dict[bytes, bytes] = dict(scope["headers"])
         common = common_headers(scope["method"], headers, self._dispatcher.door)
-        exchange = BridgedExchange(scope, common)
+        exchange = scope["headrace.exchange"] = BridgedExchange(scope, common)
         try:
+            self._dispatcher.door.admit(headers)  # before the body is read
             body = await self._read_body(headers, receive)
         except HeadraceError as refusal:
             exchange.reply(Reply.failure(refusal))
@@ -46,24 +47,24 @@ class Bridge:
             path, query = scope["raw_path"], scope["query_string"]
             self._dispatcher.handle(scope["method"], path, query, scope["headers"], headers, body, exchange)
         status = await exchange.run(receive, send)
-        self._request_log.note(scope["method"], scope["raw_path"], status, exchange.answered_s - started)
+        self._request_log.note(scope["method"], scope["raw_path"], status, exchange.working_s(started))
 
     async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        limit = self._body_bytes
-        announced = headers.get(b"content-length", b"0")
-        if announced.isdigit() and int(announced) > limit:
-            raise TooLarge(f"the body exceeds {limit} bytes", limit=limit)
-        body = bytearray()
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise _ClientGoneError
-            body += message.get("body", b"")
-            if len(body) > limit:
-                raise TooLarge(f"the body exceeds {limit} bytes", limit=limit)
-            more = message.get("more_body", False)
-        return await self._decode(bytes(body), headers.get(b"content-encoding", b""))
+        announced, coding = headers.get(b"content-length", b"0"), headers.get(b"transfer-encoding", b"chunked")
+        if announced.isdigit() and int(announced) > self._body_bytes:
+            raise TooLarge(f"the body exceeds {self._body_bytes} bytes", limit=self._body_bytes)
+        if coding.strip().lower() != b"chunked":
+            raise BadRequest("the only transfer coding spoken here is chunked", field="Transfer-Encoding")
+        arrivals, body = self._dispatcher.arrivals, bytearray()
+        try:
+            async for chunk in _chunks(receive):
+                arrivals.take(len(chunk))
+                body += chunk
+                if len(body) > self._body_bytes:
+                    raise TooLarge(f"the body exceeds {self._body_bytes} bytes", limit=self._body_bytes)
+            return await self._decode(bytes(body), headers.get(b"content-encoding", b""))
+        finally:
+            arrivals.give(len(body))
 
     async def _decode(self, body: bytes, encodings: bytes) -> bytes:
         names = [name.strip() for name in encodings.decode("latin-1").lower().split(",") if name.strip()]
@@ -75,6 +76,16 @@ class Bridge:
         return body
 
 
+async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _ClientGoneError
+        yield message.get("body", b"")
+        more = message.get("more_body", False)
+
+
 class _ClientGoneError(Exception):
     """The client hung up before its body was whole."""
 
@@ -84,9 +95,10 @@ class BridgedExchange:
 
     def __init__(self, scope: Scope, common: tuple[tuple[str, str], ...]) -> None:
         self.scheme: str = scope["scheme"]
+        self.parked = False
         self.on_gone: Callable[[], None] | None = None
         self.on_drained: Callable[[], None] | None = None
-        self.answered_s = 0.0
+        self._answered_s = 0.0
         self._is_head = scope["method"] == "HEAD"
         self._common = common
         self._messages: deque[Message] = deque()
@@ -117,6 +129,10 @@ class BridgedExchange:
     def finish(self) -> None:
         """End the chunks."""
         self._put({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def working_s(self, started_s: float) -> float:
+        """Time spent on the answer; a parked reader's wait is its own business."""
+        return 0.0 if self.parked else self._answered_s - started_s
 
     async def run(self, receive: Receive, send: Send) -> int:
         """Send what is written until the answer is whole or the client is gone; answers the status."""
@@ -154,7 +170,7 @@ class BridgedExchange:
         self.on_gone = self.on_drained = None
 
     def _start(self, status: int, headers: Headers) -> None:
-        self.answered_s = monotonic()
+        self._answered_s = monotonic()
         pairs = [*headers.items(), *self._common]
         raw = [(name.encode(), value.encode()) for name, value in pairs]
         self._put({"type": "http.response.start", "status": status, "headers": raw})

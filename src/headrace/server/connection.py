@@ -8,66 +8,53 @@ straight to the transport. Everything else takes uvicorn's way and meets the sam
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
 import httptools
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from headrace.errors import BadRequest, HeadersTooLarge, HeadraceError, TimedOut, UriTooLong
-from headrace.server.dispatch import Dispatcher
-from headrace.server.exchange import Headers, Reply
+from headrace.server.answering import Answering, HotCycle
 from headrace.server.heads import Heads, RequestHead
-from headrace.server.requestlog import RequestLog
 from headrace.server.target import PREFIX
-from headrace.server.wire import NOSNIFF_LINES, common_lines, render_head
+from headrace.server.wire import NOSNIFF_LINES, render_head
 
 HOT_BODY_BYTES = 256 * 1024
 _RESERVED = PREFIX + b"__ds/"
+_UPGRADE = (b"upgrade", b"connection", b"http2-settings")
 _METHODS = {b"GET": "GET", b"POST": "POST", b"HEAD": "HEAD", b"PUT": "PUT", b"DELETE": "DELETE"}
-_BODILESS = (204, 304)
 
 
-class _HotCycle:
-    """Stands where uvicorn keeps the running request, so that pipelined requests queue behind ours."""
-
-    def __init__(self) -> None:
-        self.response_complete = True
-        self.disconnected = False
-        self.keep_alive = True
-        self.message_event = asyncio.Event()
-
-
-class Connection(HttpToolsProtocol):
+class Connection(Answering, HttpToolsProtocol):
     """One client connection; it is the Exchange of the hot request in flight."""
 
-    dispatcher: Dispatcher
-    request_log: RequestLog
     heads: Heads
     header_bytes: int
     url_bytes: int
+    hot_body_bytes: int
     max_connections: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.on_gone: Callable[[], None] | None = None
-        self.on_drained: Callable[[], None] | None = None
+        Answering.__init__(self)
+        HttpToolsProtocol.__init__(self, *args, **kwargs)
         self.begun_s = 0.0
         self.seen_s = monotonic()
-        self.stalled_s = 0.0
+        self._stalled_s = 0.0
         self._unsent = 0
+        self._running: HotCycle | RequestResponseCycle | None = None
+        self._half_closed = False
+        self._verdict = b""
+        # The request that is arriving:
         self._hot = False
-        self._hot_cycle = _HotCycle()
         self._in_headers = False
         self._header_size = 0
+        self._oversized = False
         self._alone = b""
-        self._method = "GET"
-        self._fields: dict[bytes, bytes] = {}
+        self._arriving_method = "GET"
+        self._arriving_fields: dict[bytes, bytes] = {}
         self._body = b""
-        self._started_s = 0.0
-        self._chunked = True
 
     # -- the connection's life
 
@@ -80,33 +67,72 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._count_unsent(0)
+        self._let_go_of_body()
+        if self._running is not None and not self._running.response_complete:
+            # uvicorn tells only the newest request, which may still be waiting for its turn.
+            self._running.disconnected = True
+            self._running.message_event.set()
         if self.on_gone is not None:
             self.on_gone()
         self.on_gone = self.on_drained = None
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the connection for an answer that is on its way; a parked reader that says goodbye is gone."""
+        self._half_closed = True
+        self._forget_arriving()
+        return not self._is_free() and not self._is_parked()
+
+    def shutdown(self) -> None:
+        if self._running is None or self._running.response_complete:
+            self.transport.close()
+        else:
+            self._running.keep_alive = False
+
+    def is_idle(self) -> bool:
+        """Whether no request is in flight or arriving."""
+        return not self.begun_s and self._is_free()
+
+    def _is_free(self) -> bool:
+        return self._running is None or self._running.response_complete
+
+    def _is_parked(self) -> bool:
+        if self._running is self._cycle:
+            return self.parked
+        scope = getattr(self._running, "scope", {})
+        return bool(getattr(scope.get("headrace.exchange"), "parked", False))
+
+    # -- how fast the client takes its answers
+
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.stalled_s = monotonic()
+        self._stalled_s = monotonic()
         self._count_unsent(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self.stalled_s = 0.0
+        self._stalled_s = 0.0
         self._count_unsent(0)
         if self.on_drained is not None:
             self.on_drained()
 
+    @property
+    def writable(self) -> bool:
+        """Whether the client takes what was written."""
+        return not self.flow.write_paused
+
+    def is_stalled(self, now_s: float, patience_s: float) -> bool:
+        """Whether the client has taken nothing for too long."""
+        if not self._stalled_s:
+            return False
+        waiting = self.transport.get_write_buffer_size()
+        if waiting < self._unsent:
+            self._stalled_s = now_s
+        self._count_unsent(waiting)
+        return now_s - self._stalled_s > patience_s
+
     def _count_unsent(self, size: int) -> None:
         self.dispatcher.unsent_bytes += size - self._unsent
         self._unsent = size
-
-    def is_idle(self) -> bool:
-        """Whether no request is in flight or arriving."""
-        return not self.begun_s and (self.cycle is None or self.cycle.response_complete)
-
-    def give_up(self) -> None:
-        """The request did not arrive in time: say so and hang up."""
-        self._refuse(TimedOut("the request did not arrive in time"))
 
     # -- what the parser finds
 
@@ -114,30 +140,42 @@ class Connection(HttpToolsProtocol):
         self.seen_s = monotonic()
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
-        if not self.begun_s and (self.cycle is None or self.cycle.response_complete):
+        if self._verdict:
+            return
+        self._alone = b""
+        if not self.begun_s and self._is_free():
             known = self.heads.find(data)
             if known is not None:
                 self._answer(*known)
                 return
             self._alone = data
-        else:
-            self._alone = b""
-        if self._in_headers:
+        goes_on = self._in_headers
+        self._oversized = goes_on or len(data) > self.header_bytes
+        self._parse(data)
+        if goes_on and self._in_headers:
             self._header_size += len(data)
             if self._header_size > self.header_bytes + self.url_bytes:
-                self._refuse(HeadersTooLarge(f"the headers exceed {self.header_bytes} bytes", limit=self.header_bytes))
-                return
-        self._parse(data)
+                self._refuse(self._headers_too_large())
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, data: bytes, *, declining: bool = False) -> None:
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(BadRequest("this server does not upgrade connections", field="Upgrade"))
+        except httptools.HttpParserUpgrade as offer:
+            if declining:
+                self._refuse(BadRequest("this server does not upgrade connections", field="Upgrade"))
+            else:
+                self._parse(self._without_offer(data[offer.args[0] :]), declining=True)
         except httptools.HttpParserCallbackError as wrapped:
             self._refuse(_cause(wrapped))
         except httptools.HttpParserError as reason:
             self._refuse(BadRequest(f"this is not HTTP: {reason}", field="request"))
+
+    def _without_offer(self, rest: bytes) -> bytes:
+        """A request that offered to upgrade, as if it had not: the parser would leave its body alone otherwise."""
+        kept = [b"%b: %b\r\n" % pair for pair in self.headers if pair[0] not in _UPGRADE]
+        first = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        self.parser = httptools.HttpRequestParser(self)
+        return b"".join([first, *kept, b"\r\n", rest])
 
     def on_message_begin(self) -> None:
         self.url = b""
@@ -154,32 +192,35 @@ class Connection(HttpToolsProtocol):
         if len(self.url) > self.url_bytes:
             raise UriTooLong(f"the address exceeds {self.url_bytes} bytes", limit=self.url_bytes)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_headers:  # trailers are no headers
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._in_headers = False
-        fields = self._fields = dict(self.headers)
-        if self._header_size or len(self._alone) > self.header_bytes:
-            self._measure_headers()
+        if self._oversized and sum(len(k) + len(v) for k, v in self.headers) > self.header_bytes:
+            raise self._headers_too_large()
+        if self.parser.should_upgrade():
+            return
+        fields = dict(self.headers)
         if self._is_hot(fields):
             self._hot = True
+            self._arriving_fields = fields
         else:
             self._to_asgi()
 
-    def _measure_headers(self) -> None:
-        if sum(len(name) + len(value) for name, value in self.headers) > self.header_bytes:
-            raise HeadersTooLarge(f"the headers exceed {self.header_bytes} bytes", limit=self.header_bytes)
-
     def _is_hot(self, fields: dict[bytes, bytes]) -> bool:
-        if self.cycle is not None and not self.cycle.response_complete:
+        if not self._is_free():
             return False
         method = _METHODS.get(self.parser.get_method())
         if method is None or not self.url.startswith(PREFIX) or self.url.startswith(_RESERVED):
             return False
         length = fields.get(b"content-length", b"0")
-        if len(length) > 6 or int(length) > HOT_BODY_BYTES or self.parser.should_upgrade():
+        if len(length) > 6 or int(length) > self.hot_body_bytes:
             return False
         if b"transfer-encoding" in fields or b"content-encoding" in fields or self.expect_100_continue:
             return False
-        self._method = method
+        self._arriving_method = method
         return True
 
     def _to_asgi(self) -> None:
@@ -190,26 +231,33 @@ class Connection(HttpToolsProtocol):
         self.headers.extend(headers)
         super().on_headers_complete()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
     def on_body(self, body: bytes) -> None:
         if self._hot:
+            self.dispatcher.arrivals.take(len(body))
             self._body += body
         else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self.begun_s = 0.0
         if not self._hot:
             super().on_message_complete()
             return
-        body, self._body = self._body, b""
+        body = self._let_go_of_body()
         path, _, query = self.url.partition(b"?")
         head = RequestHead(
-            method=self._method,
+            method=self._arriving_method,
             url=self.url,
             path=path,
             query=query,
             headers=self.headers,
-            fields=self._fields,
+            fields=self._arriving_fields,
             keep_alive=self.parser.should_keep_alive(),
             chunked=self.parser.get_http_version() != "1.0",
             body_bytes=len(body),
@@ -218,82 +266,67 @@ class Connection(HttpToolsProtocol):
             self.heads.learn(self._alone, head)
         self._answer(head, body)
 
+    def _let_go_of_body(self) -> bytes:
+        body, self._body = self._body, b""
+        self.dispatcher.arrivals.give(len(body))
+        return body
+
     def _answer(self, head: RequestHead, body: bytes) -> None:
         """Hand a hot request over; pipelined ones queue behind it until it is answered."""
-        method, self.url, path, query, headers, self._fields, keep_alive, self._chunked, _ = head
-        self._method = method
+        self._method, self.url, path, query, headers, self._fields, keep_alive, self._chunked, _ = head
         self._started_s = self.seen_s
-        cycle = self._hot_cycle
+        self.parked = False
+        cycle = self._cycle
         cycle.response_complete = False
         cycle.keep_alive = keep_alive
         self.cycle = cycle  # type: ignore[assignment]
-        self.dispatcher.handle(method, path, query, headers, self._fields, body, self)
+        self._running = cycle
+        self.dispatcher.handle(self._method, path, query, headers, self._fields, body, self)
 
-    # -- the way back
+    # -- what comes after an answer
 
-    @property
-    def writable(self) -> bool:
-        """Whether the client takes what was written."""
-        return not self.flow.write_paused
-
-    def reply(self, reply: Reply) -> None:
-        """Write a whole answer and be ready for the next request."""
-        if self.transport.is_closing():
-            return
-        status, body = reply.status, reply.body
-        bodiless = status in _BODILESS or (self._method == "HEAD" and not body)
-        extra = "" if bodiless else f"content-length: {len(body)}\r\n"
-        head = self._head(status, reply.headers, extra)
-        if body and self._method != "HEAD":
-            self.transport.writelines([head, body])
-        else:
-            self.transport.write(head)
-        self._answered(status)
-
-    def open(self, headers: Headers) -> None:
-        """Begin a chunked 200."""
-        if self.transport.is_closing():
-            return
-        if not self._chunked:
-            self._hot_cycle.keep_alive = False
-        self.transport.write(self._head(200, headers, "transfer-encoding: chunked\r\n" if self._chunked else ""))
-
-    def write(self, chunk: bytes) -> None:
-        """Send one chunk."""
-        if not self.transport.is_closing():
-            self.transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk)
-
-    def finish(self) -> None:
-        """End a chunked answer."""
-        if not self.transport.is_closing():
-            if self._chunked:
-                self.transport.write(b"0\r\n\r\n")
-            self._answered(200)
-
-    def _head(self, status: int, headers: Headers, extra: str) -> bytes:
-        if not self._hot_cycle.keep_alive:
-            extra += "connection: close\r\n"
-        return render_head(status, headers, common_lines(self._method, self._fields, self.dispatcher.door) + extra)
-
-    def _answered(self, status: int) -> None:
-        self.request_log.note(self._method, self.url, status, self._working_s())
-        self.on_gone = self.on_drained = None
-        cycle = self._hot_cycle
-        cycle.response_complete = True
-        if not cycle.keep_alive:
-            self.transport.close()
-        elif self.pipeline or self.flow.read_paused:
+    def _next(self) -> None:
+        if self.pipeline or self.flow.read_paused or self._verdict or self._half_closed:
             self.on_response_complete()
 
-    def _working_s(self) -> float:
-        """Time spent on the request; a parked reader's wait is its own business."""
-        return 0.0 if self.on_gone is not None else monotonic() - self._started_s
+    def on_response_complete(self) -> None:
+        if self.pipeline or not (self._verdict or self._half_closed):
+            super().on_response_complete()
+        elif not self.transport.is_closing():
+            self.transport.write(self._verdict)
+            self.transport.close()
+
+    def give_up(self) -> None:
+        """The request did not arrive in time: say so, unless it was answered early, and hang up."""
+        if self.cycle is not None and self.cycle.response_complete and not (self._hot or self._in_headers):
+            self.transport.close()
+        else:
+            self._refuse(TimedOut("the request did not arrive in time"))
 
     def _refuse(self, error: HeadraceError) -> None:
-        """Answer a request that never became one, and hang up."""
-        if not self.transport.is_closing():
-            self.transport.write(_refusal(error.status, error.code, error.message))
+        """Hang up on a request that never became one, once those before it are answered."""
+        if self._verdict or self.transport.is_closing():
+            return
+        self._verdict = _refusal(error.status, error.code, error.message)
+        self._forget_arriving()
+        if self._is_free():
+            self.transport.write(self._verdict)
             self.transport.close()
+
+    def _forget_arriving(self) -> None:
+        """Stop waiting for the rest of a request."""
+        self._let_go_of_body()
+        if not self.begun_s or self._hot or self._in_headers:
+            return
+        if self.pipeline and self.pipeline[0][0] is self.cycle:
+            self.pipeline.popleft()
+        elif self.cycle is not None and self._running is self.cycle and not self.cycle.response_complete:
+            self._running = None
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
+    def _headers_too_large(self) -> HeadersTooLarge:
+        return HeadersTooLarge(f"the headers exceed {self.header_bytes} bytes", limit=self.header_bytes)
 
 
 def _cause(wrapped: BaseException) -> HeadraceError:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from headrace.errors import BadRequest, HeadraceError, MethodNotAllowed, NotFound, Overloaded
 from headrace.server import target, values
+from headrace.server.arrivals import Arrivals
 from headrace.server.auth import Door
 from headrace.server.exchange import Exchange, Reply, Request
 from headrace.server.reads import Reads
@@ -16,6 +17,7 @@ from headrace.server.target import Target
 log = logging.getLogger("headrace.server")
 
 _TARGETS = 16_384
+_TARGET_BYTES = 256
 _ONCE = (b"stream-", b"producer-", b"content-", b"if-", b"host", b"authorization", b"origin")
 
 
@@ -24,6 +26,7 @@ class Dispatcher:
 
     def __init__(self, door: Door, streams: Streams, reads: Reads) -> None:
         self.door = door
+        self.arrivals = Arrivals(reads.engine.config.limits.arriving_bytes)
         self.unsent_bytes = 0
         self.unsent_limit = reads.engine.config.limits.unsent_bytes
         self._targets: dict[bytes, Target] = {}
@@ -73,7 +76,8 @@ class Dispatcher:
             raise BadRequest("missing stream name", field="name")
         if len(self._targets) >= _TARGETS:
             self._targets.clear()
-        self._targets[path] = place
+        if len(path) <= _TARGET_BYTES:
+            self._targets[path] = place
         return place
 
     def _no_verb(self, method: str, place: Target) -> HeadraceError:

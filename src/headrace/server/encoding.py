@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import zlib
 from collections.abc import Callable
+from typing import Protocol
 
 import zstandard
 
@@ -14,15 +15,16 @@ from headrace.errors import BadRequest, HeadraceError, TooLarge, UnsupportedMedi
 from headrace.server.exchange import Reply, Request
 
 _SMALLEST = 1024
+_STEP = 256
 
 
 def decode(body: bytes, encoding: str, limit: int) -> bytes:
     """The body without its encoding; a bomb is refused before it is unpacked."""
     try:
         if encoding in ("gzip", "x-gzip"):
-            return _gunzip(body, limit)
+            return _unpack(body, limit, _start_gzip)
         if encoding == "zstd":
-            return _unzstd(body, limit)
+            return _unpack(body, limit, _start_zstd)
     except (zlib.error, zstandard.ZstdError) as reason:
         raise BadRequest(f"the body is not {encoding}: {reason}", field="Content-Encoding") from reason
     if encoding in ("", "identity"):
@@ -30,25 +32,44 @@ def decode(body: bytes, encoding: str, limit: int) -> bytes:
     raise UnsupportedMedia(f"{encoding!r} is not spoken here; use gzip or zstd", field="Content-Encoding")
 
 
-def _gunzip(body: bytes, limit: int) -> bytes:
-    plain = bytearray()
-    while body:
-        unpack = zlib.decompressobj(wbits=31)
-        plain += unpack.decompress(body, limit + 1 - len(plain))
-        if len(plain) > limit or unpack.unconsumed_tail:
-            raise TooLarge(f"the body exceeds {limit} bytes once decoded", limit=limit)
-        if not unpack.eof:
-            raise BadRequest("the gzip body ends too early", field="Content-Encoding")
-        body = unpack.unused_data
+def _unpack(body: bytes, limit: int, start: Callable[[], Unpacking]) -> bytes:
+    """Unpack one member after another in small steps, so that a bomb is noticed before it is large."""
+    plain, unpacking, fresh = bytearray(), start(), True
+    for at in range(0, len(body), _STEP):
+        step = body[at : at + _STEP]
+        while step:
+            if unpacking.eof:
+                unpacking = start()
+            plain += unpacking.decompress(step)
+            if len(plain) > limit:
+                raise TooLarge(f"the body exceeds {limit} bytes once decoded", limit=limit)
+            step, fresh = unpacking.unused_data if unpacking.eof else b"", False
+    if not fresh and not unpacking.eof:
+        raise BadRequest("the encoded body ends too early", field="Content-Encoding")
     return bytes(plain)
 
 
-def _unzstd(body: bytes, limit: int) -> bytes:
-    with zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(body, read_across_frames=True) as reader:
-        plain = reader.read(limit + 1)
-    if len(plain) > limit:
-        raise TooLarge(f"the body exceeds {limit} bytes once decoded", limit=limit)
-    return plain
+class Unpacking(Protocol):
+    """What zlib's and zstandard's decompression objects have in common."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the member has ended."""
+
+    @property
+    def unused_data(self) -> bytes:
+        """What came after its end."""
+
+    def decompress(self, data: bytes) -> bytes:
+        """The next plain bytes."""
+
+
+def _start_gzip() -> Unpacking:
+    return zlib.decompressobj(wbits=31)
+
+
+def _start_zstd() -> Unpacking:
+    return zstandard.ZstdDecompressor(max_window_size=2**27).decompressobj()
 
 
 def accepted(headers: dict[bytes, bytes]) -> str:

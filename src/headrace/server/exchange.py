@@ -45,6 +45,8 @@ class Reply:
 class Exchange(Protocol):
     """The way back to the caller: one whole reply, or an opened stream of chunks."""
 
+    #: Set by readers that wait at the tail: their time is not working time, and their goodbye is final.
+    parked: bool
     on_gone: Callable[[], None] | None
     on_drained: Callable[[], None] | None
 

@@ -55,6 +55,7 @@ class LongPoll:
         if self._answer_if_ready(self._stream.head):
             return
         self._reads.engine.tail.watch(self._stream, self)
+        self._request.exchange.parked = True
         self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._time_out)
         self._request.exchange.on_gone = self._leave
 
@@ -144,6 +145,7 @@ class Subscriber:
         if not self._stream.is_text:
             headers["stream-sse-data-encoding"] = "base64"
         self._reads.engine.tail.watch(self._stream, self)
+        self._exchange.parked = True
         self._exchange.on_gone = self._leave
         self._exchange.on_drained = self.wake
         self._exchange.open(headers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import socket
 import sys
 from collections.abc import Callable, Collection, Coroutine, Iterable
@@ -28,7 +29,7 @@ from headrace.server import listing, logging, ops
 from headrace.server.app import Front
 from headrace.server.auth import Door, refuse_open_bind
 from headrace.server.bridge import Bridge
-from headrace.server.connection import Connection
+from headrace.server.connection import HOT_BODY_BYTES, Connection
 from headrace.server.dispatch import Dispatcher
 from headrace.server.encoding import Encoder
 from headrace.server.heads import Heads
@@ -125,6 +126,7 @@ class Server:
             "heads": Heads(),
             "header_bytes": config.limits.header_bytes,
             "url_bytes": config.limits.url_bytes,
+            "hot_body_bytes": min(HOT_BODY_BYTES, config.limits.body_bytes),
             "max_connections": config.server.max_connections,
         }
         return front, type("Connection", (Connection,), settings)
@@ -161,7 +163,7 @@ class Server:
         limits = self._config.server
         if connection.begun_s and now - connection.begun_s > limits.request_timeout_s:
             connection.give_up()
-        elif connection.stalled_s and now - connection.stalled_s > limits.write_timeout_s:
+        elif connection.is_stalled(now, limits.write_timeout_s):
             connection.transport.abort()
         elif now - connection.seen_s > limits.idle_timeout_s and connection.is_idle():
             connection.transport.close()
@@ -177,10 +179,11 @@ def _uvicorn_config(config: Config, front: Front, protocol: type[Connection]) ->
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         ssl_certfile=server.tls_cert or None,
         ssl_keyfile=server.tls_key or None,
-        timeout_keep_alive=int(server.idle_timeout_s),
-        timeout_graceful_shutdown=int(server.shutdown_grace_s),
+        timeout_keep_alive=math.ceil(server.idle_timeout_s),
+        timeout_graceful_shutdown=math.ceil(server.shutdown_grace_s),
         backlog=_BACKLOG,
     )
 

@@ -16,7 +16,7 @@ from headrace.server.auth import LOCAL
 from headrace.server.encoding import Encoder, accepted
 from headrace.server.exchange import Headers, Reply, Request
 from headrace.server.live import Events, LongPoll, Subscriber
-from headrace.types import parse_timestamp_us, rfc3339
+from headrace.types import OCTETS, parse_timestamp_us, rfc3339
 
 CATCH_UP, LONG_POLL, SSE = "", "long-poll", "sse"
 _LIVE = {"": CATCH_UP, "false": CATCH_UP, "0": CATCH_UP, "true": LONG_POLL, "1": LONG_POLL, "long-poll": LONG_POLL}
@@ -105,7 +105,8 @@ class Reads:
         """The headers that say where a slice ends and where the stream does."""
         stream = question.stream
         headers = {
-            "content-type": stream.content_type,
+            # Entries of a JSON stream one after another are not a JSON document.
+            "content-type": OCTETS if stream.is_json and question.format == "raw" else stream.content_type,
             "stream-next-offset": stream.offset_at(position),
             "stream-end-offset": stream.offset_at(head.next_seq),
         }

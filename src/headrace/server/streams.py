@@ -139,10 +139,8 @@ class Streams:
         if create.settled and create.expired:
             return
         if create.expired:
-            failure: HeadraceError = (
-                AppendTimedOut(APPEND_TIMEOUT) if create.row.next_seq else TimedOut("request timed out")
-            )
-            request.exchange.reply(Reply.failure(failure))
+            late = AppendTimedOut(APPEND_TIMEOUT) if create.appends else TimedOut("request timed out")
+            request.exchange.reply(Reply.failure(late))
         elif create.error is not None:
             request.exchange.reply(Reply.failure(create.error))
         elif create.exists:

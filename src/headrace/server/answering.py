@@ -1,0 +1,96 @@
+"""The way back on a hot connection: replies and chunks written straight to the transport."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+
+from headrace.server.dispatch import Dispatcher
+from headrace.server.exchange import Headers, Reply
+from headrace.server.requestlog import RequestLog
+from headrace.server.wire import common_lines, render_head
+
+_BODILESS = (204, 304)
+
+
+class HotCycle:
+    """Stands where uvicorn keeps the running request, so that pipelined requests queue behind ours."""
+
+    def __init__(self) -> None:
+        self.response_complete = True
+        self.disconnected = False
+        self.keep_alive = True
+        self.message_event = asyncio.Event()
+
+
+class Answering:
+    """The Exchange of the one hot request in flight."""
+
+    dispatcher: Dispatcher
+    request_log: RequestLog
+    transport: asyncio.Transport
+    url: bytes
+
+    def __init__(self) -> None:
+        self.on_gone: Callable[[], None] | None = None
+        self.on_drained: Callable[[], None] | None = None
+        self.parked = False
+        self._cycle = HotCycle()
+        self._method = "GET"
+        self._fields: dict[bytes, bytes] = {}
+        self._chunked = True
+        self._started_s = 0.0
+
+    def reply(self, reply: Reply) -> None:
+        """Write a whole answer and be ready for the next request."""
+        if self.transport.is_closing():
+            return
+        status, body = reply.status, reply.body
+        bodiless = status in _BODILESS or (self._method == "HEAD" and not body)
+        head = self._head(status, reply.headers, "" if bodiless else f"content-length: {len(body)}\r\n")
+        if body and self._method != "HEAD":
+            self.transport.writelines([head, body])
+        else:
+            self.transport.write(head)
+        self._answered(status)
+
+    def open(self, headers: Headers) -> None:
+        """Begin a chunked 200."""
+        if self.transport.is_closing():
+            return
+        if not self._chunked:
+            self._cycle.keep_alive = False
+        self.transport.write(self._head(200, headers, "transfer-encoding: chunked\r\n" if self._chunked else ""))
+
+    def write(self, chunk: bytes) -> None:
+        """Send one chunk."""
+        if not self.transport.is_closing():
+            self.transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk)
+
+    def finish(self) -> None:
+        """End a chunked answer."""
+        if not self.transport.is_closing():
+            if self._chunked:
+                self.transport.write(b"0\r\n\r\n")
+            self._answered(200)
+
+    def _head(self, status: int, headers: Headers, extra: str) -> bytes:
+        if not self._cycle.keep_alive:
+            extra += "connection: close\r\n"
+        return render_head(status, headers, common_lines(self._method, self._fields, self.dispatcher.door) + extra)
+
+    def _answered(self, status: int) -> None:
+        working_s = 0.0 if self.parked else monotonic() - self._started_s
+        self.request_log.note(self._method, self.url, status, working_s)
+        self.on_gone = self.on_drained = None
+        cycle = self._cycle
+        cycle.response_complete = True
+        if cycle.keep_alive:
+            self._next()
+        else:
+            self.transport.close()
+
+    def _next(self) -> None:
+        """Go on with what queued behind this answer."""
+        raise NotImplementedError

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from headrace.engine.append import Append
+from headrace.errors import HeadraceError
+from headrace.types import JSON
+from rig import Rig, array
+
+SECOND = 1_000_000
+
+
+def test_a_stream_is_one_object_as_long_as_it_lives(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        rig.create("s")
+        stream = rig.find("s")
+        rig.append("s", b"x")
+        assert rig.find("s") is stream
+        rig.delete("s")
+        rig.create("s")
+        assert rig.find("s") is not stream
+
+
+def test_memory_does_not_grow_with_the_number_of_streams(tmp_path: Path) -> None:
+    with Rig(tmp_path, limits={"cached_streams": 300}) as rig:
+        for number in range(600):
+            rig.create(f"s{number}", body=b"x")
+        assert len(rig.engine.log.catalog) <= 300
+        assert all(rig.read(f"s{number}") == [b"x"] for number in range(600))
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 100])
+def test_appends_to_one_stream_meet_in_one_object_however_small_the_cache_is(tmp_path: Path, capacity: int) -> None:
+    with Rig(tmp_path, limits={"cached_streams": capacity}) as rig:
+        for name in "abc":
+            rig.create(name, JSON)
+        errors: list[HeadraceError | None] = []
+
+        async def append_at_once() -> None:
+            done = asyncio.Event()
+
+            def settled(append: Append) -> None:
+                errors.append(append.error)
+                if len(errors) == 9:
+                    done.set()
+
+            for number in range(9):
+                rig.submit("abc"[number % 3], array(number), settled)
+            await done.wait()
+
+        rig.run(append_at_once())
+        assert errors == [None] * 9
+        assert rig.read("a") == [b"0", b"3", b"6"]
+
+
+def test_the_source_of_a_fork_stays_in_memory_while_the_fork_is_made(tmp_path: Path) -> None:
+    with Rig(tmp_path, limits={"cached_streams": 1}) as rig:
+        rig.create("source", JSON, array(1))
+        rig.create("other")
+        source = rig.find("source")
+        rig.fork("source", "fork", 1)
+        assert rig.find("source") is source or source.pins == 0
+        assert rig.read("fork") == [b"1"]
+
+
+def test_an_access_restarts_the_sliding_window_and_a_restart_counts_as_one(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        stream = rig.create("s", ttl_s=10)
+        catalog = rig.engine.log.catalog
+        rig.clock.us += 9 * SECOND
+        catalog.touch(stream)
+        rig.clock.us += 9 * SECOND
+        assert not catalog.expired(stream)
+        rig.reopen()
+        rig.clock.us += 9 * SECOND
+        assert not rig.engine.log.catalog.expired(rig.find("s"))
+        rig.clock.us += SECOND
+        assert rig.engine.log.catalog.expired(stream)
+
+
+def test_a_stream_of_that_name_was_deleted_not_long_ago(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        rig.create("s")
+        rig.delete("s")
+        catalog = rig.engine.log.catalog
+        assert catalog.find("s") is None
+        assert catalog.is_tombstone("s")
+        assert not catalog.is_tombstone("never")

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import apsw
+import pytest
+
+from crash.forgetful import Disk
+from headrace.errors import NotFound
+from headrace.types import JSON, OCTETS
+from rig import Rig, array
+
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+NUMBERS = count()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path) as rig:
+        yield rig
+
+
+def _rows(rig: Rig, table: str = "wal") -> int:
+    return int(rig.engine.streams._connection.execute(f"SELECT count(*) FROM {table}").get)
+
+
+def test_retention_by_bytes_keeps_the_newest_whole_requests_that_fit(rig: Rig) -> None:
+    rig.create("s", OCTETS)
+    for body in (b"aaaa", b"bbb", b"cc", b"d"):
+        rig.append("s", body)
+    rig.retain("s", size=6)
+    assert rig.find("s").head.first_seq == 1
+    rig.retain("s", size=5)
+    assert rig.read("s", rig.find("s").head.first_seq) == [b"cc", b"d"]
+    assert _rows(rig) == 2
+    rig.retain("s", size=0)
+    assert rig.find("s").head.first_seq == rig.find("s").head.next_seq == 4
+
+
+def test_retention_by_age_drops_what_is_older(rig: Rig) -> None:
+    rig.create("s", JSON)
+    for number in range(4):
+        rig.append("s", array(number))
+        rig.clock.us += SECOND
+    rig.retain("s", age_us=2 * SECOND)
+    assert rig.read("s", rig.find("s").head.first_seq) == [b"2", b"3"]
+
+
+def test_an_emptied_stream_goes_on_where_it_was(rig: Rig) -> None:
+    rig.create("s", OCTETS, b"x")
+    rig.append("s", b"y", stream_seq="7")
+    tail = rig.find("s").tail_offset()
+    rig.retain("s", size=0)
+    rig.reopen()
+    stream = rig.find("s")
+    assert stream.tail_offset() == tail
+    assert (stream.head.next_seq, stream.head.bytes, stream.head.stream_seq) == (2, 2, "7")
+    assert rig.append("s", b"z").position == 3
+
+
+def test_what_forks_still_read_stays(rig: Rig) -> None:
+    rig.create("s", OCTETS, b"a")
+    rig.append("s", b"b")
+    rig.fork("s", "fork", 2)
+    rig.retain("s", size=0)
+    assert rig.read("fork") == [b"a", b"b"]
+
+
+def test_what_lies_beyond_the_forks_does_not_stay_for_their_sake(rig: Rig) -> None:
+    rig.create("s", OCTETS)
+    for _ in range(10):
+        rig.append("s", b"x")
+    rig.fork("s", "fork", 2)
+    rig.retain("s", size=0)
+    assert rig.read("fork") == [b"x", b"x"]
+    assert _rows(rig) == 2
+    rig.reopen()
+    assert rig.append("s", b"y").position == 11
+
+
+def test_retention_of_a_fork_counts_only_what_it_inherited(rig: Rig) -> None:
+    rig.create("s", JSON, array(*range(10)))
+    rig.fork("s", "fork", 4)
+    rig.append("fork", array("a"))
+    rig.append("fork", array("b"))
+    rig.retain("fork", size=6)
+    assert rig.read("fork", rig.find("fork").head.first_seq) == [b'"a"', b'"b"']
+
+
+def test_streams_whose_time_is_over_are_deleted(rig: Rig) -> None:
+    rig.create("sliding", ttl_s=5)
+    rig.create("fixed", deadline_us=rig.clock.us + 5 * SECOND, expires_us=rig.clock.us + 5 * SECOND)
+    rig.create("accessed", ttl_s=5)
+    rig.clock.us += 4 * SECOND
+    rig.engine.log.catalog.touch(rig.find("accessed"))
+    rig.clock.us += SECOND
+    rig.sweep()
+    assert rig.engine.counters.expired == 2
+    assert rig.engine.streams.count() == 1
+    assert rig.find("accessed")
+
+
+def test_an_access_is_stored_by_the_sweep(rig: Rig) -> None:
+    stream = rig.create("s", ttl_s=5)
+    rig.clock.us += SECOND
+    rig.engine.log.catalog.touch(stream)
+    rig.sweep()
+    found = rig.engine.streams.by_name("s")
+    assert found is not None
+    assert found.deadline_us == stream.deadline_us == rig.clock.us + 5 * SECOND
+
+
+def test_an_access_that_could_not_be_stored_is_stored_by_the_next_sweep(tmp_path: Path) -> None:
+    disk = Disk(f"swept-{next(NUMBERS)}")
+    with Rig(tmp_path, vfs=disk.name) as rig:
+        stream = rig.create("s", ttl_s=5)
+        rig.clock.us += SECOND
+        rig.engine.log.catalog.touch(stream)
+        disk.fail["sync"] = apsw.FullError("full")
+        rig.sweep()
+        disk.fail.clear()
+        rig.sweep()
+        found = rig.engine.streams.by_name("s")
+        assert found is not None
+        assert found.deadline_us == stream.deadline_us
+    disk.unregister()
+
+
+def test_one_sweep_purges_every_deleted_stream(rig: Rig) -> None:
+    for number in range(20):
+        rig.create(f"s{number}", OCTETS, b"x")
+        rig.append(f"s{number}", b"y", producer=("p", 0, 0))
+        rig.delete(f"s{number}")
+    rig.sweep()
+    assert (_rows(rig), _rows(rig, "producers"), _rows(rig, "garbage")) == (0, 0, 0)
+
+
+def test_a_deleted_stream_is_remembered_for_a_day(rig: Rig) -> None:
+    rig.create("s")
+    rig.delete("s")
+    rig.clock.us += DAY - 1
+    rig.sweep()
+    assert rig.engine.log.catalog.is_tombstone("s")
+    rig.clock.us += 1
+    rig.sweep()
+    assert not rig.engine.log.catalog.is_tombstone("s")
+    with pytest.raises(NotFound):
+        rig.find("s")

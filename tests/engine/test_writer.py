@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace.engine.append import Append
+from headrace.engine.lifecycle import Change
+from headrace.engine.writer import Batch
+from headrace.errors import Conflict, HeadraceError, Overloaded, Unavailable
+from headrace.types import JSON, OCTETS
+from rig import Rig, array
+
+
+class _Hold(Change):
+    """Keeps the writer busy until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: None)
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def perform(self, batch: Batch) -> None:
+        self.entered.set()
+        assert self.go_on.wait(30)
+
+
+class _Fail(Change):
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(lambda _: None)
+        self.reason = reason
+
+    def perform(self, batch: Batch) -> None:
+        raise self.reason
+
+
+def _behind_a_commit(rig: Rig, appends: int) -> list[int]:
+    """Queue appends while the writer is busy; answers their positions in the order they were settled."""
+    positions: list[int] = []
+
+    async def queue() -> None:
+        hold, done = _Hold(), asyncio.Event()
+        rig.engine.writer.submit(hold)
+        await asyncio.to_thread(hold.entered.wait, 30)
+
+        def settled(append: Append) -> None:
+            positions.append(append.position)
+            if len(positions) == appends:
+                done.set()
+
+        for _ in range(appends):
+            rig.submit("s", b"x", settled)
+            await asyncio.sleep(0)
+        hold.go_on.set()
+        await done.wait()
+
+    rig.run(queue())
+    return positions
+
+
+def test_what_queues_up_during_a_commit_shares_the_next_one(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        rig.create("s", OCTETS)
+        before = rig.engine.writer.commits
+        assert _behind_a_commit(rig, 50) == list(range(1, 51))
+        assert rig.engine.writer.commits == before + 2
+
+
+def test_a_batch_is_bounded(tmp_path: Path) -> None:
+    with Rig(tmp_path, limits={"batch_requests": 10}) as rig:
+        rig.create("s", OCTETS)
+        before = rig.engine.writer.commits
+        assert _behind_a_commit(rig, 30) == list(range(1, 31))
+        assert rig.engine.writer.commits == before + 1 + 3
+
+
+def test_a_refused_operation_does_not_disturb_its_batch(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        rig.create("s", JSON)
+        refused = _Fail(Conflict("no"))
+
+        async def together() -> Append:
+            done: asyncio.Future[Append] = asyncio.get_running_loop().create_future()
+            rig.engine.writer.submit(refused)
+            rig.submit("s", array(1), done.set_result)
+            return await done
+
+        assert rig.run(together()).error is None
+        assert isinstance(refused.error, Conflict)
+        assert rig.read("s") == [b"1"]
+
+
+def test_a_failed_commit_is_rolled_back_whole_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        rig.create("s", JSON)
+
+        async def together() -> HeadraceError | None:
+            done: asyncio.Future[HeadraceError | None] = asyncio.get_running_loop().create_future()
+            rig.submit("s", array(1), lambda a: done.set_result(a.error))
+            rig.engine.writer.submit(_Fail(ZeroDivisionError("a bug")))
+            return await done
+
+        error = rig.run(together())
+        assert error is not None
+        assert (error.status, error.code) == (500, "internal")
+        assert rig.engine.writer.failed_commits == 1
+        assert rig.find("s").head.next_seq == 0
+        assert rig.append("s", array(2)).position == 1
+        assert rig.read("s") == [b"2"]
+
+
+def test_a_full_queue_takes_nothing_more_until_there_is_room(tmp_path: Path) -> None:
+    with Rig(tmp_path, limits={"queue_requests": 3}) as rig:
+        rig.create("s", OCTETS)
+
+        async def overfill() -> None:
+            hold, done = _Hold(), asyncio.Event()
+            rig.engine.writer.submit(hold)
+            rig.submit("s", b"1", lambda _: None)
+            rig.submit("s", b"2", lambda _: done.set())
+            with pytest.raises(Overloaded):
+                rig.submit("s", b"3", lambda _: None)
+            hold.go_on.set()
+            await done.wait()
+
+        rig.run(overfill())
+        rig.append("s", b"4")
+        assert rig.read("s") == [b"1", b"2", b"4"]
+        assert (rig.engine.writer.queued_requests, rig.engine.writer.queued_bytes) == (0, 0)
+        assert rig.find("s").pins == 0
+
+
+def test_a_caller_whose_time_ran_out_is_told_and_the_append_goes_on(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        rig.create("s", OCTETS)
+        answers: list[tuple[bool, bool]] = []
+
+        async def wait_too_long() -> None:
+            hold, settled = _Hold(), asyncio.Event()
+            rig.engine.writer.submit(hold)
+
+            def answered(append: Append) -> None:
+                answers.append((append.expired, append.settled))
+                if append.settled:
+                    settled.set()
+
+            append = Append(rig.find("s"), b"late", 1, answered)
+            rig.engine.log.append(append)
+            hold.submitted -= 10
+            append.submitted -= 3
+            rig.engine.writer.expire()
+            rig.engine.writer.expire()
+            hold.go_on.set()
+            await settled.wait()
+
+        rig.run(wait_too_long())
+        assert answers == [(True, False), (True, True)]
+        assert rig.read("s") == [b"late"]
+
+
+def test_a_writer_that_stops_commits_what_it_accepted_and_takes_nothing_more(tmp_path: Path) -> None:
+    errors: list[HeadraceError | None] = []
+    with Rig(tmp_path) as rig:
+        rig.create("s", OCTETS)
+
+        async def stop_with_work_queued() -> None:
+            for _ in range(5):
+                rig.submit("s", b"x", lambda append: errors.append(append.error))
+            stopping = asyncio.create_task(rig.engine.writer.stop())
+            await asyncio.sleep(0)
+            with pytest.raises(Unavailable):
+                rig.submit("s", b"y", lambda _: None)
+            await stopping
+
+        rig.run(stop_with_work_queued())
+        assert errors == [None] * 5
+        assert rig.read("s") == [b"x"] * 5

@@ -1,0 +1,89 @@
+"""The server against its own OpenAPI document, with generated requests that fit it and that do not."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import schemathesis
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+
+from headrace.server.openapi import document
+
+if TYPE_CHECKING:
+    from tests.conftest import ServerProcess
+    from tests.server.conftest import Api
+
+SCALE = 20 if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 1
+QUICK = {"server__long_poll_s": "0.02", "server__max_long_poll_s": "0.05", "server__sse_lifetime_s": "0.05"}
+
+# What fits the document one value at a time may still not fit together.
+FREE_TO_REFUSE = [positive_data_acceptance]
+
+schema = schemathesis.openapi.from_dict(copy.deepcopy(document()))
+of_streams = schema.include(path_regex=r"^/v1/stream/\{name\}")
+
+
+@pytest.fixture(scope="module")
+def server(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose live reads end soon."""
+    quick = type(server)(tmp_path_factory.mktemp("quick") / "data", QUICK).start()
+    yield quick
+    quick.kill()
+
+
+@pytest.fixture(scope="module")
+def names(api: Api) -> Iterator[str]:
+    """Names of streams of every kind, again and again."""
+    headers: dict[str, dict[str, str]] = {
+        "json": {"content-type": "application/json"},
+        "text": {"content-type": "text/plain"},
+        "bytes": {},
+        "closed": {"content-type": "application/json", "stream-closed": "true"},
+        "short": {"stream-ttl": "1"},
+        "kept": {"stream-retention-bytes": "10"},
+        "fork": {"stream-forked-from": "/v1/stream/json"},
+    }
+
+    def alive() -> Iterator[str]:
+        for name in itertools.cycle(headers):
+            api.put(f"/v1/stream/{name}", headers=headers[name])
+            yield name
+
+    return alive()
+
+
+@schema.parametrize()
+@settings(max_examples=60 * SCALE)
+def test_every_operation_answers_as_the_document_says(case: Any, server: ServerProcess, api: Api) -> None:
+    case.call_and_validate(base_url=server.url, excluded_checks=FREE_TO_REFUSE)
+
+
+@of_streams.parametrize()
+@settings(max_examples=60 * SCALE)
+def test_operations_on_living_streams_answer_as_the_document_says(
+    case: Any, server: ServerProcess, names: Iterator[str]
+) -> None:
+    case.path_parameters["name"] = next(names)
+    case.call_and_validate(base_url=server.url, excluded_checks=[*FREE_TO_REFUSE, negative_data_rejection])
+
+
+def test_chains_of_operations_answer_as_the_document_says(server: ServerProcess, api: Api) -> None:
+    class Chain(schema.as_state_machine()):  # type: ignore[misc]
+        def get_call_kwargs(self, case: Any) -> dict[str, Any]:
+            return {"base_url": server.url}
+
+        def validate_response(self, response: Any, case: Any, **options: Any) -> None:
+            case.validate_response(response, excluded_checks=FREE_TO_REFUSE)
+
+    run_state_machine_as_test(Chain, settings=settings(max_examples=25 * SCALE, stateful_step_count=8))
+
+
+def test_the_document_is_served_as_it_is(api: Api) -> None:
+    assert api.get("/openapi.json").json() == document()

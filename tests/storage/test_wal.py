@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.storage import database
+from headrace.storage.database import Connection, SQLiteError
+from headrace.storage.wal import Row, Wal
+
+STREAM = 1
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[Connection]:
+    connection = database.connect(tmp_path / "headrace.db", cache_bytes=1 << 20)
+    database.migrate(connection)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def wal(connection: Connection) -> Wal:
+    """Three requests: entries 0-1, 2 (key k) and 3-5; and another stream's."""
+    wal = Wal(connection)
+    wal.insert([_row(0, 2), _row(2, 1, key="k"), _row(3, 3), (2, 0, 9, 0, 0, "k", None, 1, b"other")])
+    return wal
+
+
+def _row(seq: int, count: int, key: str | None = None) -> Row:
+    return STREAM, seq, count, 100 + seq, 0, key, None, seq + count, b"x" * count
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 4, 17, 64, 150])
+def test_any_number_of_rows_is_inserted_whole(connection: Connection, rows: int) -> None:
+    wal = Wal(connection)
+    wal.insert([_row(seq, 1) for seq in range(rows)])
+    assert [row.seq for row in wal.scan(STREAM, 0, rows + 1)] == list(range(rows))
+
+
+def test_a_scan_begins_with_the_row_that_holds_the_position(wal: Wal) -> None:
+    assert [row.seq for row in wal.scan(STREAM, 1, 9)] == [0, 2, 3]
+    assert [row.seq for row in wal.scan(STREAM, 4, 9)] == [3]
+    assert [row.seq for row in wal.scan(STREAM, 0, 3)] == [0, 2]
+
+
+def test_a_scan_can_ask_for_one_key(wal: Wal) -> None:
+    assert [(row.seq, row.key) for row in wal.scan_key(STREAM, "k", 0, 9)] == [(2, "k")]
+    assert list(wal.scan_key(STREAM, "k", 3, 9)) == []
+
+
+def test_a_scan_that_is_given_up_keeps_no_snapshot_open(wal: Wal, connection: Connection, tmp_path: Path) -> None:
+    reader = database.connect(tmp_path / "headrace.db", cache_bytes=1 << 20, readonly=True)
+    scan = Wal(reader).scan(STREAM, 0, 9)
+    next(scan)
+    del scan
+    wal.insert([_row(6, 1)])
+    busy, _, _ = connection.pragma("wal_checkpoint", "TRUNCATE")
+    assert not busy
+    reader.close()
+
+
+def test_the_row_that_holds_an_entry_is_found(wal: Wal) -> None:
+    assert [getattr(wal.holding(STREAM, seq), "seq", None) for seq in range(7)] == [0, 0, 2, 3, 3, 3, None]
+
+
+def test_trimming_removes_rows_that_lie_wholly_in_a_range(wal: Wal) -> None:
+    assert wal.trim(STREAM, 0, 1, rows=10) == 0
+    assert wal.trim(STREAM, 0, 5, rows=1) == 1
+    assert wal.trim(STREAM, 0, 5, rows=10) == 1
+    assert [row.seq for row in wal.scan(STREAM, 0, 9)] == [3]
+    assert wal.trim(STREAM, 4, 9, rows=10) == 0
+    assert wal.holding(STREAM, 2) is None
+
+
+def test_two_rows_cannot_begin_at_the_same_number(wal: Wal) -> None:
+    with pytest.raises(SQLiteError):
+        wal.insert([_row(3, 1)])
+
+
+def test_a_probe_leaves_nothing_behind(wal: Wal, connection: Connection) -> None:
+    before = connection.execute("SELECT count(*) FROM wal").get
+    wal.probe()
+    assert connection.execute("SELECT count(*) FROM wal").get == before

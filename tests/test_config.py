@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace import config
+from headrace.config import Config, ConfigError, load, resolve
+
+
+def test_without_any_source_everything_has_its_default() -> None:
+    assert load(environ={}) == Config()
+
+
+def test_a_flag_beats_the_environment_and_that_beats_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text("[server]\nport = 1\nhost = 'a'\nlong_poll_s = 2\n")
+    environ = {"HEADRACE_SERVER__PORT": "2", "HEADRACE_SERVER__HOST": "b"}
+    found = resolve(file=file, environ=environ, flags={"server.port": 3})
+    assert found["server.port"] == (3, "flag")
+    assert found["server.host"] == ("b", "environment")
+    assert found["server.long_poll_s"] == (2.0, "file")
+    assert found["server.tls_key"] == ("", "default")
+
+
+def test_the_given_settings_are_those_that_are_not_left_to_the_defaults() -> None:
+    assert config.given(environ={"HEADRACE_MEMORY__LIMIT_MB": "0"}) == {"memory.limit_mb"}
+
+
+def test_text_from_the_environment_is_converted_to_the_type_of_the_setting() -> None:
+    environ = {
+        "HEADRACE_SERVER__CORS_ORIGINS": "https://a.example, https://b.example,",
+        "HEADRACE_MEMORY__AUTO_TUNE": "true",
+        "HEADRACE_SERVER__IDLE_TIMEOUT_S": "1.5",
+    }
+    found = load(environ=environ)
+    assert found.server.cors_origins == ("https://a.example", "https://b.example")
+    assert found.memory.auto_tune is True
+    assert found.server.idle_timeout_s == 1.5
+
+
+def test_variables_of_the_command_line_and_of_others_are_no_settings() -> None:
+    assert load(environ={"HEADRACE_URL": "x", "HEADRACE_KEY": "y", "PATH": "z"}) == Config()
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        (
+            {"HEADRACE_SERVER__PROT": "1"},
+            "unknown setting 'server.prot' in the environment; did you mean 'server.port'",
+        ),
+        ({"HEADRACE_NOSECTION": "1"}, "unknown setting 'nosection.' in the environment"),
+        ({"HEADRACE_SERVER__PORT": "many"}, "server.port"),
+    ],
+)
+def test_a_setting_that_is_unknown_or_does_not_fit_is_an_error(environ: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load(environ=environ)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[server]\nport = 'x'\n", "server.port"),
+        ("[serve]\nport = 1\n", "unknown setting 'serve.port' in the file; did you mean 'server.port'"),
+        ("port = 1\n", "outside a section"),
+        ("[server\n", "is not TOML"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_an_error(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        load(file=file, environ={})
+
+
+def test_a_file_that_was_named_must_exist_and_the_usual_one_need_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load(environ={}) == Config()
+    with pytest.raises(ConfigError, match="there is no file"):
+        load(file=tmp_path / "missing.toml", environ={})
+    (tmp_path / "headrace.toml").write_text("[server]\nport = 7\n")
+    assert load(environ={}).server.port == 7
+
+
+def test_every_setting_is_described_and_has_a_default_of_its_type() -> None:
+    for name, (kind, default, description) in config.fields().items():
+        assert description, name
+        assert config._convert(name, default, kind) == default
