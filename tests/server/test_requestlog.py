@@ -58,7 +58,11 @@ def _slow_lines(server: ServerProcess) -> list[Any]:
 
 
 def test_slow_work_is_logged_and_a_parked_wait_is_not(
-    start_server: StartServer, api_of: Any, stopped_writer: Any, connect: Callable[..., Wire]
+    start_server: StartServer,
+    api_of: Any,
+    stopped_writer: Any,
+    connect: Callable[..., Wire],
+    eventually: Callable[..., None],
 ) -> None:
     server = start_server()
     api, wire = api_of(server), connect(server)
@@ -71,6 +75,7 @@ def test_slow_work_is_logged_and_a_parked_wait_is_not(
         wire.append(path, b"3")
         time.sleep(1.2)
     assert wire.answer().status == 204
+    eventually(lambda: len(_slow_lines(server)) == 1)
     [line] = _slow_lines(server)
     assert (line["method"], line["path"], line["status"]) == ("POST", path, 204)
     assert line["ms"] >= 1000

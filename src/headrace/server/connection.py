@@ -149,10 +149,10 @@ class Connection(Answering, HttpToolsProtocol):
                 self._answer(*known)
                 return
             self._alone = data
-        goes_on = self._in_headers
-        self._oversized = goes_on or len(data) > self.header_bytes
+        headers = self.headers if self._in_headers else None
+        self._oversized = headers is not None or len(data) > self.header_bytes
         self._parse(data)
-        if goes_on and self._in_headers:
+        if self._in_headers and self.headers is headers:  # all of it belonged to one head
             self._header_size += len(data)
             if self._header_size > self.header_bytes + self.url_bytes:
                 self._refuse(self._headers_too_large())
