@@ -79,6 +79,12 @@ class Life:
         if self.state == "gone" and self.source is not None and self.source.state == "soft":
             self.source.end()
 
+    def was_forked(self, source: Life, offset: str | None, sub: int) -> bool:
+        """Whether a fork is this one, asked for again; without an offset it stands where it once was put."""
+        if self.origin is None:
+            return False
+        return self.origin[0] is source and offset in (None, self.origin[1]) and sub == self.origin[2]
+
     def own_offsets(self) -> set[str]:
         """Offsets that only this life and its forks may accept."""
         return {text for position, text in self.offsets.items() if position > self.fork_point}

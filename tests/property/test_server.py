@@ -325,7 +325,7 @@ class Machine(RuleBasedStateMachine):
         headers: dict[str, Any] = {"stream_forked_from": path, "stream_fork_offset": offset}
         headers["stream_fork_sub_offset"] = str(sub) if sub else None
         if found is not None and found.state != "gone":
-            same = found.state == "live" and found.origin == repeated and not found.closed
+            same = found.state == "live" and not found.closed and found.was_forked(*repeated)
             self.ask("PUT", name, expect=200 if same else 409, **headers)
         elif sub > origin.next_append(position):
             self.ask("PUT", name, expect=400, **headers)

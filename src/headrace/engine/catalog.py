@@ -16,6 +16,8 @@ from headrace.storage.streams import DELETED, StreamRow, Streams
 from headrace.types import Clock
 
 _EVICT_STEP = 64
+# What one request looks up must not push out what it looked up before.
+_LEAST = 2 * _EVICT_STEP
 
 
 class Catalog:
@@ -24,7 +26,7 @@ class Catalog:
     def __init__(self, streams: Streams, clock: Clock, *, capacity: int) -> None:
         self._streams = streams
         self._clock = clock
-        self._capacity = capacity
+        self._capacity = max(capacity, _LEAST)
         self._cache: OrderedDict[str, Stream] = OrderedDict()
         self._started_us = clock.now_us()
         self.touched: dict[Stream, None] = {}
@@ -36,6 +38,7 @@ class Catalog:
         """The stream of this name, soft-deleted ones included; None where it is gone or never was."""
         stream = self._cache.get(name)
         if stream is not None and stream.head.state != DELETED:
+            self._cache.move_to_end(name)
             return stream
         row = self._streams.by_name(name)
         if row is None or row.state == DELETED:
@@ -95,11 +98,9 @@ class Catalog:
 
     def _evict(self) -> None:
         """Drop some of the longest cached streams that nobody holds."""
-        dropped = 0
-        for name in list(islice(self._cache, _EVICT_STEP * 4)):
+        for name in list(islice(self._cache, _EVICT_STEP)):
             stream = self._cache[name]
             if stream.pins or stream in self.touched:
                 self._cache.move_to_end(name)
-            elif dropped < _EVICT_STEP:
+            else:
                 del self._cache[name]
-                dropped += 1

@@ -42,8 +42,12 @@ class Engine:
         data_dir.mkdir(parents=True, exist_ok=True)
         self._lock = DirectoryLock(data_dir)
         path = data_dir / "headrace.db"
-        self.writer = Writer(path, config, clock, vfs)
-        self._reader = database.connect(path, cache_bytes=config.storage.cache_bytes // 4, readonly=True, vfs=vfs)
+        try:
+            self.writer = Writer(path, config, clock, vfs)
+            self._reader = database.connect(path, cache_bytes=config.storage.cache_bytes // 4, readonly=True, vfs=vfs)
+        except BaseException:
+            self._lock.release()
+            raise
         self.streams, self.wal = Streams(self._reader), Wal(self._reader)
         self.tail = Tail(config.limits.waiters)
         catalog = Catalog(self.streams, clock, capacity=config.limits.cached_streams)
@@ -64,10 +68,12 @@ class Engine:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
-        await self.sweep()
-        await self.writer.stop()
-        self._reader.close()
-        self._lock.release()
+        try:
+            await self.sweep()
+        finally:
+            await self.writer.stop()
+            self._reader.close()
+            self._lock.release()
 
     async def apply(self, perform: Callable[[Batch], Any]) -> Any:
         """Run a function inside a commit, on the writer's thread, and answer what it returned."""
@@ -84,12 +90,14 @@ class Engine:
 
     async def sweep(self) -> None:
         """Expire, retain, persist accesses and purge, once."""
-        with contextlib.suppress(HeadraceError):
-            await self._persist_touches()
-            await self._expire()
-            await self._retain()
-            while await self._run(sweep.Purge) > sweep.PURGE_ROWS:
-                await asyncio.sleep(0)
+        # What frees space comes first, and a full disk that stops one step does not stop the others.
+        for step in (self._purge, self._persist_touches, self._expire, self._retain, self._purge):
+            with contextlib.suppress(HeadraceError):
+                await step()
+
+    async def _purge(self) -> None:
+        while await self._run(sweep.Purge) >= sweep.PURGE_ROWS:
+            await asyncio.sleep(0)
 
     async def _sweep_forever(self) -> None:
         while True:
@@ -100,10 +108,15 @@ class Engine:
                 log.exception("a sweep failed; the next one tries again")
 
     async def _persist_touches(self) -> None:
-        touched = tuple(self.log.catalog.touched)
-        self.log.catalog.touched.clear()
+        catalog = self.log.catalog
+        touched = tuple(catalog.touched)
+        catalog.touched.clear()
         for start in range(0, len(touched), _SWEEP_STREAMS):
-            await self._run(sweep.Touch, touched[start : start + _SWEEP_STREAMS])
+            try:
+                await self._run(sweep.Touch, touched[start : start + _SWEEP_STREAMS])
+            except HeadraceError:
+                catalog.touched.update(dict.fromkeys(touched[start:]))
+                raise
 
     async def _expire(self) -> None:
         while True:

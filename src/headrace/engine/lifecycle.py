@@ -13,6 +13,7 @@ from headrace.engine.stream import Stream
 from headrace.engine.writer import Batch, Operation
 from headrace.errors import BadRequest, Conflict, NotFound, OffsetGone
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow
+from headrace.storage.wal import Entries
 
 
 class Fork(msgspec.Struct, frozen=True):
@@ -78,16 +79,18 @@ class Create(Change):
         if found is not None and found.state == LIVE:
             self.exists = True
             return
-        part = self._inherit(batch) if self.fork is not None else b""
+        part = self._inherit(batch) if self.fork is not None else None
         if found is not None:
             batch.streams.remove(found.id)
         self._start_epoch(batch)
         self.row.id = batch.streams.insert(self.row)
-        for body, count in ((part, 1 if part else 0), (self.body, self.count)):
-            if count:
-                self._write(batch, body, count)
+        if part is not None:
+            self._write(batch, part.body, 1, part.append_us, part.key)
+        if self.count:
+            at_us = batch.now_us if self.timestamp_us is None else self.timestamp_us
+            self._write(batch, self.body, self.count, at_us, self.key)
 
-    def _inherit(self, batch: Batch) -> bytes:
+    def _inherit(self, batch: Batch) -> Entries | None:
         """Set the row's head to the fork point; answers the part of an entry that a byte stream copies."""
         assert self.fork is not None
         source, row = self.fork.source, self.row
@@ -100,7 +103,7 @@ class Create(Change):
                 earliest_offset=source.offset_at(head.first_seq),
             )
         batch.flush()
-        position, part = self.fork.position, b""
+        position, part = self.fork.position, None
         if self.fork.sub:
             position, part = sub_offset(batch, source, position, self.fork.sub)
         row.parent, row.fork_seq = source.id, position
@@ -116,27 +119,29 @@ class Create(Change):
         epochs.append([batch.new_epoch(), self.row.next_seq])
         self.row.epochs = msgspec.json.encode(epochs).decode()
 
-    def _write(self, batch: Batch, body: bytes, count: int) -> None:
+    def _write(self, batch: Batch, body: bytes, count: int, at_us: int, key: str | None) -> None:
         row = self.row
-        row.last_us = max(batch.now_us if self.timestamp_us is None else self.timestamp_us, row.last_us)
+        row.last_us = max(at_us, row.last_us)
         row.bytes += len(body)
-        batch.rows.append((row.id, row.next_seq, count, row.last_us, 0, self.key, None, row.bytes, body))
+        batch.rows.append((row.id, row.next_seq, count, row.last_us, 0, key, None, row.bytes, body))
         row.next_seq += count
 
 
-def sub_offset(batch: Batch, source: Stream, position: int, sub: int) -> tuple[int, bytes]:
-    """Go ``sub`` messages, or bytes, into the append that follows a position."""
+def sub_offset(batch: Batch, source: Stream, position: int, sub: int) -> tuple[int, Entries | None]:
+    """Go ``sub`` messages, or bytes, into the append that follows a position; a part of an entry is to be copied."""
     head = batch.draft(source)
-    row = reading.holding(batch.wal, source, position) if position < head.next_seq else None
-    left = 0 if row is None else row.seq + row.count - position if source.is_json else len(row.body)
-    if row is None or sub > left:
+    found = reading.holding(batch.wal, source, position) if position < head.next_seq else None
+    left = 0 if found is None else found[1] - position if source.is_json else len(found[0].body)
+    if found is None or sub > left:
         raise BadRequest(
             f"Stream-Fork-Sub-Offset {sub} overshoots the next append, which has {left}",
             field="Stream-Fork-Sub-Offset",
         )
     if source.is_json:
-        return position + sub, b""
-    return (position + 1, b"") if sub == left else (position, row.body[:sub])
+        return position + sub, None
+    return (
+        (position + 1, None) if sub == left else (position, msgspec.structs.replace(found[0], body=found[0].body[:sub]))
+    )
 
 
 class Delete(Change):

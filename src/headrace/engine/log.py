@@ -68,8 +68,8 @@ class Log:
         """Make a stream; ``done`` gets the settled operation."""
 
         def answered(create: Create) -> None:
-            self._drop(create.dropped)
-            if create.dropped and replaces is not None:
+            if create.settled and create.dropped and replaces is not None and replaces.head.state != LIVE:
+                self._drop(create.dropped)
                 self._bury(replaces)
             if create.settled and create.error is None and not create.exists:
                 self.counters.created += 1
@@ -124,8 +124,9 @@ class Log:
         """Delete a stream and wake who reads it."""
 
         def answered(delete: Delete) -> None:
-            self._drop(delete.dropped)
-            if delete.settled and delete.error is None:
+            # The head is published only if the commit succeeded, and an access in time keeps the stream alive.
+            if delete.settled and delete.error is None and stream.head.state != LIVE:
+                self._drop(delete.dropped)
                 self._bury(stream)
             done(delete)
 

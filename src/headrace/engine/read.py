@@ -64,21 +64,27 @@ def _rows(wal: Wal, stream: Stream, position: int, end: int, key: str | None) ->
         position = until
 
 
-def holding(wal: Wal, stream: Stream, seq: int) -> Entries | None:
-    """The row that holds an entry, wherever in the lineage it lies."""
+def holding(wal: Wal, stream: Stream, seq: int) -> tuple[Entries, int] | None:
+    """The row that holds an entry, wherever in the lineage it lies, and where it ends in this stream.
+
+    A fork may have cut the row of its source.
+    """
     for owner, limit in stream.lineage:
         if seq < limit:
-            return wal.holding(owner, seq)
-    return wal.holding(stream.id, seq)
+            row = wal.holding(owner, seq)
+            return None if row is None else (row, min(row.seq + row.count, limit))
+    row = wal.holding(stream.id, seq)
+    return None if row is None else (row, row.seq + row.count)
 
 
 def bytes_before(wal: Wal, stream: Stream, head: Head, position: int) -> int:
     """Payload bytes of the stream before a position."""
     if position >= head.next_seq:
         return head.bytes
-    row = holding(wal, stream, position)
-    if row is None:
+    found = holding(wal, stream, position)
+    if found is None:
         return head.first_bytes
+    row, _ = found
     before = row.total_bytes - len(row.body)
     if position == row.seq:
         return before
@@ -89,8 +95,8 @@ def time_before(wal: Wal, stream: Stream, head: Head, position: int) -> int:
     """The append time of the last entry before a position."""
     if position >= head.next_seq:
         return head.last_us
-    row = holding(wal, stream, position - 1) if position else None
-    return NEVER_US if row is None else row.append_us
+    found = holding(wal, stream, position - 1) if position else None
+    return NEVER_US if found is None else found[0].append_us
 
 
 def seek_time(wal: Wal, stream: Stream, head: Head, since_us: int) -> int:
@@ -108,9 +114,9 @@ def _seek(wal: Wal, stream: Stream, head: Head, reached: Callable[[Entries], boo
     low, high = head.first_seq, head.next_seq
     while low < high:
         middle = (low + high) // 2
-        row = holding(wal, stream, middle)
-        if row is not None and reached(row):
-            high = max(row.seq, low)
+        found = holding(wal, stream, middle)
+        if found is not None and reached(found[0]):
+            high = max(found[0].seq, low)
         else:
-            low = min(high, row.seq + row.count if row is not None else middle + 1)
+            low = min(high, found[1] if found is not None else middle + 1)
     return low

@@ -86,8 +86,15 @@ class Trim(Change):
     def perform(self, batch: Batch) -> None:
         """Remove one slice."""
         batch.flush()
-        needed = _needed_by_forks(batch.streams, self.stream.id)
-        self.removed = batch.wal.trim(self.stream.id, min([self.stream.head.first_seq, *needed]), PURGE_ROWS)
+        start = 0
+        for first, end in sorted(_read_by_forks(batch.streams, self.stream.id)):
+            self._trim(batch, start, min(first, self.stream.head.first_seq))
+            start = max(start, end)
+        self._trim(batch, start, self.stream.head.first_seq)
+
+    def _trim(self, batch: Batch, start: int, end: int) -> None:
+        if start < end and self.removed < PURGE_ROWS:
+            self.removed += batch.wal.trim(self.stream.id, start, end, PURGE_ROWS - self.removed)
 
 
 def first_retained(wal: Wal, stream: Stream, head: Head, now_us: int) -> int:
@@ -100,10 +107,11 @@ def first_retained(wal: Wal, stream: Stream, head: Head, now_us: int) -> int:
     return first
 
 
-def _needed_by_forks(streams: Streams, stream: int) -> list[int]:
-    needed: list[int] = []
-    for fork, _ in streams.forks(stream):
+def _read_by_forks(streams: Streams, stream: int) -> list[tuple[int, int]]:
+    """The ranges of a stream that its forks, and theirs, still read."""
+    ranges: list[tuple[int, int]] = []
+    for fork, end in streams.forks(stream):
         row = streams.by_id(fork)
-        if row is not None:
-            needed += [row.first_seq, *_needed_by_forks(streams, fork)]
-    return needed
+        own = [] if row is None else [(row.first_seq, end)]
+        ranges += [(a, min(b, end)) for a, b in (*own, *_read_by_forks(streams, fork)) if a < min(b, end)]
+    return ranges

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace.writer")
 
 _CACHED_PRODUCERS = 4096
+# Enough for a commit; while it is on its way to the disk, the loop reads the next ones.
+_HANDED_OVER = 32
 
 
 class Operation:
@@ -166,7 +168,7 @@ class Writer:
             assert self._loop is not None
             self._loop.call_soon(self._hand_over)
         self._gathered.append(operation)
-        if len(self._gathered) >= 16:
+        if len(self._gathered) >= _HANDED_OVER:
             self._hand_over()
 
     def _hand_over(self) -> None:

@@ -134,17 +134,21 @@ class Streams:
         self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
     def purge(self, rows: int) -> int:
-        """Remove up to so many rows of deleted streams; answers how many went."""
-        found = self._connection.execute("SELECT stream FROM garbage LIMIT 1").fetchone()
-        if found is None:
-            return 0
+        """Remove up to so many rows of deleted streams; answers how many went, each stream counted as one more."""
+        gone = 0
         sql = "DELETE FROM wal WHERE id IN (SELECT id FROM wal WHERE stream = ? LIMIT ?)"
-        self._connection.execute(sql, (found[0], rows))
-        gone = int(self._connection.changes())
-        if gone < rows:
-            self._connection.execute("DELETE FROM producers WHERE stream = ?", (found[0],))
-            self._connection.execute("DELETE FROM garbage WHERE stream = ?", (found[0],))
-        return gone + 1
+        while gone < rows:
+            found = self._connection.execute("SELECT stream FROM garbage LIMIT 1").fetchone()
+            if found is None:
+                break
+            room = rows - gone
+            self._connection.execute(sql, (found[0], room))
+            removed = int(self._connection.changes())
+            if removed < room:
+                self._connection.execute("DELETE FROM producers WHERE stream = ?", (found[0],))
+                self._connection.execute("DELETE FROM garbage WHERE stream = ?", (found[0],))
+            gone += removed + 1
+        return gone
 
     def _one(self, clause: str, *values: object) -> StreamRow | None:
         return next(self._many(clause, *values), None)
@@ -155,6 +159,6 @@ class Streams:
             stream = StreamRow(*row)
             # Two look-ups cost a third of what a join costs here.
             newest: Any = self._connection.execute(_NEWEST, (stream.id,)).fetchone()
-            if newest is not None:
+            if newest is not None and newest[0] >= stream.next_seq:  # an older row may stay for a fork alone
                 stream.next_seq, stream.last_us, stream.bytes, stream.stream_seq = newest
             yield stream

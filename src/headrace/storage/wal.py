@@ -70,10 +70,11 @@ class Wal:
         self.insert([(_NO_STREAM, 0, 1, 0, 0, None, None, 0, bytes(_PROBE_BYTES))])
         self._connection.execute("DELETE FROM wal WHERE stream = ?", (_NO_STREAM,))
 
-    def trim(self, stream: int, below: int, rows: int) -> int:
-        """Remove up to so many rows whose entries all lie below a sequence number; answers how many went."""
-        sql = "DELETE FROM wal WHERE id IN (SELECT id FROM wal WHERE stream = ? AND seq + count <= ?"
-        self._connection.execute(f"{sql} AND seq < ? ORDER BY seq LIMIT ?)", (stream, below, below, rows))
+    def trim(self, stream: int, start: int, end: int, rows: int) -> int:
+        """Remove up to so many rows whose entries all lie in [start, end); answers how many went."""
+        sql = "DELETE FROM wal WHERE id IN (SELECT id FROM wal WHERE stream = ? AND seq >= ? AND seq < ?"
+        sql += " AND seq + count <= ? ORDER BY seq LIMIT ?)"
+        self._connection.execute(sql, (stream, start, end, end, rows))
         return int(self._connection.changes())
 
     def _one(self, sql: str, values: tuple[object, ...]) -> Entries | None:
