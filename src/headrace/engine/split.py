@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 import msgspec
 
 from headrace.errors import BadRequest
@@ -9,7 +12,7 @@ from headrace.errors import BadRequest
 _ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
 _ONE = msgspec.json.Decoder(msgspec.Raw)
 _SPACE = b" \t\r\n"
-_NESTING = 256
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},]')
 
 
 def split_json(body: bytes) -> tuple[bytes, int]:
@@ -20,8 +23,6 @@ def split_json(body: bytes) -> tuple[bytes, int]:
     try:
         if not body.isascii():
             body.decode()  # the decoder does not look into strings
-        if body.count(b"[") + body.count(b"{") > _NESTING:
-            _check_nesting(body)
         if body[:1] == b"[" or body.lstrip(_SPACE)[:1] == b"[":
             count = len(_ENTRIES.decode(body))
             if body[:1] != b"[" or body[-1:] != b"]":
@@ -37,14 +38,28 @@ def split_json(body: bytes) -> tuple[bytes, int]:
         raise BadRequest(f"the body is not JSON: {reason}", field="body") from reason
 
 
-def _check_nesting(body: bytes) -> None:
-    """Refuse what could not be read back: how deep the decoder goes depends on who calls it."""
-    _ONE.decode(b"[" * _NESTING + body + b"]" * _NESTING)
-
-
-def entries_of(joined: bytes) -> list[msgspec.Raw]:
+def entries_of(joined: bytes) -> list[bytes] | list[msgspec.Raw]:
     """The entries of a stored JSON body, one by one."""
-    return _ENTRIES.decode(b"[" + joined + b"]")
+    try:
+        return _ENTRIES.decode(b"[" + joined + b"]")
+    except RecursionError:
+        # How deep the decoder goes depends on who calls it, and what was taken must be read back.
+        return list(_split_slowly(joined))
+
+
+def _split_slowly(joined: bytes) -> Iterator[bytes]:
+    """The same for valid JSON of any depth: cut at the commas outside brackets and strings."""
+    start = depth = 0
+    for token in _TOKEN.finditer(joined):
+        mark = token[0]
+        if mark in b"[{":
+            depth += 1
+        elif mark in b"]}":
+            depth -= 1
+        elif mark == b"," and not depth:
+            yield joined[start : token.start()].strip(_SPACE)
+            start = token.end()
+    yield joined[start:].strip(_SPACE)
 
 
 def slice_json(joined: bytes, start: int, stop: int) -> bytes:

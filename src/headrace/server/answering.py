@@ -9,9 +9,10 @@ from time import monotonic
 from headrace.server.dispatch import Dispatcher
 from headrace.server.exchange import Headers, Reply
 from headrace.server.requestlog import RequestLog
-from headrace.server.wire import common_lines, render_head
+from headrace.server.wire import STATUS_LINES, common_lines, render_head
 
 _BODILESS = (204, 304)
+_NO_CONTENT = STATUS_LINES[204]
 
 
 class HotCycle:
@@ -54,6 +55,15 @@ class Answering:
         else:
             self.transport.write(head)
         self._answered(status)
+
+    def appended(self, offset: str) -> None:
+        """Answer a plain append."""
+        if not self._cycle.keep_alive:
+            self.reply(Reply(204, {"stream-next-offset": offset}))
+        elif not self.transport.is_closing():
+            lines = common_lines(self._method, self._fields, self.dispatcher.door)
+            self.transport.write(f"{_NO_CONTENT}stream-next-offset: {offset}\r\n{lines}\r\n".encode())
+            self._answered(204)
 
     def open(self, headers: Headers) -> None:
         """Begin a chunked 200."""

@@ -118,6 +118,10 @@ class BridgedExchange:
         self._start(reply.status, headers)
         self._put({"type": "http.response.body", "body": reply.body, "more_body": False})
 
+    def appended(self, offset: str) -> None:
+        """Answer a plain append."""
+        self.reply(Reply(204, {"stream-next-offset": offset}))
+
     def open(self, headers: Headers) -> None:
         """Begin a 200 in chunks."""
         self._start(200, headers)

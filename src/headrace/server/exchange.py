@@ -61,6 +61,9 @@ class Exchange(Protocol):
     def reply(self, reply: Reply) -> None:
         """Answer, whole."""
 
+    def appended(self, offset: str) -> None:
+        """Answer a plain append, the most frequent reply of all: 204 and the new tail."""
+
     def open(self, headers: Headers) -> None:
         """Begin a 200 whose body is written in chunks."""
 

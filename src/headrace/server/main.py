@@ -45,7 +45,7 @@ _BACKLOG = 4096
 # With the default of 5 ms the writer's thread and the event loop starve each other.
 _SWITCH_INTERVAL_S = 0.0002
 # Requests make no cycles; the collector need not look at every few hundred of their objects.
-_GC_THRESHOLDS = (20_000, 20, 50)
+_GC_THRESHOLDS = (50_000, 50, 50)
 
 
 class _Uvicorn(uvicorn.Server):

@@ -102,7 +102,11 @@ class Streams:
         if append.error is not None:
             request.exchange.reply(Reply.failure(append.error))
             return
-        headers = {"stream-next-offset": append.stream.offset_at(append.position)}
+        offset = append.stream.offset_at(append.position)
+        if not append.close and append.producer is None:
+            request.exchange.appended(offset)
+            return
+        headers = {"stream-next-offset": offset}
         status = 204
         if append.close:
             headers["stream-closed"] = "true"
