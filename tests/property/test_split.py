@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.engine.split import entries_of, slice_json, split_json
+from headrace.engine.split import _split_slowly, entries_of, slice_json, split_json
 from headrace.errors import BadRequest
 
 DEEPEST = 100
@@ -165,3 +165,14 @@ def test_nesting_without_bound_is_refused_and_what_is_accepted_can_be_read(openi
 
 def _further_down_the_stack(frames: int, joined: bytes) -> list[Any]:
     return list(entries_of(joined)) if not frames else _further_down_the_stack(frames - 1, joined)
+
+
+@given(st.lists(values, min_size=1))
+def test_the_slow_way_finds_the_same_entries_as_the_quick_one(texts: list[str]) -> None:
+    joined = ",".join(texts).encode()
+    assert list(_split_slowly(joined)) == [bytes(entry) for entry in entries_of(joined)]
+
+
+def test_entries_too_deep_for_the_decoder_are_split_all_the_same() -> None:
+    deep = b"[" * 50_000 + b"]" * 50_000
+    assert entries_of(deep + b', {"a": "],["} ,' + deep) == [deep, b'{"a": "],["}', deep]
