@@ -50,9 +50,10 @@ def test_help_names_every_command(headrace: Headrace) -> None:
 def test_interrupted_tail_ends_with_130(at: ServerProcess, headrace: Headrace, name: str) -> None:
     headrace("stream", "create", name)
     headrace("stream", "append", name, "1")
-    tail = subprocess.Popen(
-        [*COMMAND, "stream", "tail", name, "--offset", "-1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    # A shell's background jobs ignore the interrupt, and so would their children.
+    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); " + COMMAND[-1]
+    words = [*COMMAND[:-1], listening, "stream", "tail", name, "--offset", "-1"]
+    tail = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert tail.stdout is not None
     assert tail.stdout.readline() == b"1\n"
     tail.send_signal(signal.SIGINT)
