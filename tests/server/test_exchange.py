@@ -7,7 +7,6 @@ import pytest
 from headrace.errors import HeadraceError, every_error
 from headrace.server.exchange import Reply
 
-
 # The client's own errors are never sent.
 SENT = [kind for kind in every_error() if not kind.__module__.startswith("headrace.client")]
 
