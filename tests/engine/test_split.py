@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from headrace.engine.split import entries_of, slice_json, split_json
@@ -46,3 +48,16 @@ def test_entries_come_apart_again_exactly_as_they_were_spelled() -> None:
     joined, _ = split_json(b'[ 1.0e0 , "a,b" ,[ ],{"k" : 2} ]')
     assert [bytes(memoryview(entry)) for entry in entries_of(joined)] == [b"1.0e0", b'"a,b"', b"[ ]", b'{"k" : 2}']
     assert slice_json(joined, 1, 3) == b'"a,b",[ ]'
+
+
+@pytest.mark.parametrize("text", [b"a", rb"\n"])
+def test_a_long_text_deep_inside_an_entry_is_cut_in_a_few_times_its_size(text: bytes) -> None:
+    joined = b"[" * 5_000 + b'"' + text * 1_000_000 + b'"' + b"]" * 5_000
+    tracemalloc.start()
+    try:
+        entries = entries_of(joined)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [bytes(memoryview(entry)) for entry in entries] == [joined]
+    assert most < 5 * len(joined)

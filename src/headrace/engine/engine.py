@@ -122,9 +122,13 @@ class Engine:
         while True:
             rows = self.streams.due(self.clock.now_us(), _SWEEP_STREAMS)
             found = [self.log.catalog.find(row.name) for row in rows]
-            over = [s for s in found if s is not None and s.head.state == LIVE and self.log.catalog.expired(s)]
+            living = [stream for stream in found if stream is not None and stream.head.state == LIVE]
+            over = [stream for stream in living if self.log.catalog.expired(stream)]
             await asyncio.gather(*(self._expire_one(stream) for stream in over))
-            if len(rows) < _SWEEP_STREAMS or not over:
+            # The others were accessed since their deadline was stored, and would hide those that come later.
+            self.log.catalog.touched.update(dict.fromkeys(set(living) - set(over)))
+            await self._persist_touches()
+            if len(rows) < _SWEEP_STREAMS:
                 break
 
     async def _expire_one(self, stream: Stream) -> None:
@@ -150,6 +154,7 @@ class Engine:
         first = sweep.first_retained(self.wal, stream, stream.head, self.clock.now_us())
         if first > stream.head.first_seq:
             await self._run(sweep.Retain, stream)
+        if self.wal.starts_before(stream.id, stream.head.first_seq):
             while await self._run(sweep.Trim, stream) >= sweep.PURGE_ROWS:
                 await asyncio.sleep(0)
 

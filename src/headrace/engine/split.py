@@ -12,7 +12,7 @@ from headrace.errors import BadRequest
 _ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
 _ONE = msgspec.json.Decoder(msgspec.Raw)
 _SPACE = b" \t\r\n"
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},]')
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},]')
 
 
 def split_json(body: bytes) -> tuple[bytes, int]:

@@ -65,6 +65,11 @@ class Wal:
         row = self._one(f"{_SELECT} WHERE stream = ? AND seq <= ? ORDER BY seq DESC LIMIT 1", (stream, seq))
         return row if row is not None and seq < row.seq + row.count else None
 
+    def starts_before(self, stream: int, seq: int) -> bool:
+        """Whether there is a row that begins before a sequence number."""
+        sql = "SELECT EXISTS (SELECT 1 FROM wal WHERE stream = ? AND seq < ?)"
+        return bool(self._connection.execute(sql, (stream, seq)).get)
+
     def probe(self) -> None:
         """Take pages as an append would, and give them back."""
         self.insert([(_NO_STREAM, 0, 1, 0, 0, None, None, 0, bytes(_PROBE_BYTES))])
