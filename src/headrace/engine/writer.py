@@ -31,7 +31,7 @@ log = logging.getLogger("headrace.writer")
 
 _CACHED_PRODUCERS = 4096
 # Enough for a commit; while it is on its way to the disk, the loop reads the next ones.
-_HANDED_OVER = 24
+_HANDED_OVER = 16
 
 
 class Operation:
