@@ -28,12 +28,12 @@ EXAMPLES = 2000 if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 150
 
 
 @pytest.fixture(autouse=True)
-def healthy(api: Api) -> Iterator[None]:
-    """After every test the server serves, and no reader is left waiting."""
+def healthy(api: Api, eventually: Callable[..., None]) -> Iterator[None]:
+    """After every test the server serves, and no reader is left waiting once it has seen who went away."""
     yield
     assert api.get("/health/ready").json()["ready"] is True
-    assert api.metric("headrace_watchers") == 0
-    assert api.metric("headrace_append_queue_requests") == 0
+    eventually(lambda: api.metric("headrace_watchers") == 0)
+    eventually(lambda: api.metric("headrace_append_queue_requests") == 0)
 
 
 @pytest.fixture(scope="module")
