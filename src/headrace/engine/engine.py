@@ -162,7 +162,7 @@ class Engine:
         """Submit a sweep's operation and wait for it; answers how many rows it removed."""
         settled: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         operation = kind(*facts, lambda change: settled.set_result(None) if change.settled else None)
-        self.writer.submit(operation)
+        operation.submit(self.writer)
         await settled
         if operation.error is not None:
             raise operation.error
@@ -191,5 +191,5 @@ class _Call(Change):
             self.outcome.set_result(self.found)
 
     async def run(self, writer: Writer) -> Any:
-        writer.submit(self)
+        self.submit(writer)
         return await self.outcome

@@ -10,7 +10,7 @@ import msgspec
 from headrace.engine import read as reading
 from headrace.engine.append import check_ahead
 from headrace.engine.stream import Stream
-from headrace.engine.writer import Batch, Operation
+from headrace.engine.writer import Batch, Operation, Writer
 from headrace.errors import BadRequest, Conflict, NotFound, OffsetGone
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow
 from headrace.storage.wal import Entries
@@ -32,7 +32,11 @@ class Change(Operation):
         self.done = done
         self.pinned = pinned
         self.dropped: list[tuple[str, int]] = []
-        for stream in pinned:
+
+    def submit(self, writer: Writer) -> None:
+        """Queue it, and hold its streams until it is settled; one that is refused holds nothing."""
+        writer.submit(self)
+        for stream in self.pinned:
             stream.pins += 1
 
     def answer(self) -> None:

@@ -87,7 +87,7 @@ class Log:
             fork=fork,
             replaces=replaces,
         )
-        self._submit(create)
+        create.submit(self._writer)
 
     def append(self, append: Append) -> None:
         """Queue entries; ``done`` is called when they are on disk or refused, or when time ran out."""
@@ -130,7 +130,7 @@ class Log:
                 self._bury(stream)
             done(delete)
 
-        self._submit(Delete(stream, answered, deadline_us=deadline_us))
+        Delete(stream, answered, deadline_us=deadline_us).submit(self._writer)
 
     def set_retention(
         self, stream: Stream, done: Callable[[SetRetention], None], *, age_us: int | None, size: int | None
@@ -142,7 +142,7 @@ class Log:
                 stream.retention_age_us, stream.retention_bytes = age_us, size
             done(change)
 
-        self._submit(SetRetention(stream, answered, age_us=age_us, size=size))
+        SetRetention(stream, answered, age_us=age_us, size=size).submit(self._writer)
 
     def page(self, *, prefix: str, after: str, limit: int) -> list[Stream]:
         """Living streams in name order, strictly after a name."""
@@ -158,14 +158,6 @@ class Log:
             if len(rows) < want:
                 break
         return found
-
-    def _submit(self, operation: Create | Delete | SetRetention) -> None:
-        try:
-            self._writer.submit(operation)
-        except Exception:
-            for stream in operation.pinned:
-                stream.pins -= 1
-            raise
 
     def _drop(self, dropped: list[tuple[str, int]]) -> None:
         for name, stream_id in dropped:

@@ -155,13 +155,12 @@ class Writer:
 
     def submit(self, operation: Operation) -> None:
         """Queue an operation, or refuse it while the queue is full."""
-        limits, in_flight = self._limits, self._in_flight
-        if len(in_flight) >= limits.queue_requests or self.queued_bytes >= limits.queue_bytes:
+        if self.full:
             raise Overloaded("the append queue is full", retry_after=1)
         if self._stopping:
             raise Unavailable("the server is stopping")
         operation.submitted = monotonic()
-        in_flight.append(operation)
+        self._in_flight.append(operation)
         self.queued_bytes += operation.size
         if not self._gathered:
             # What arrives in one turn of the loop is handed over together: fewer wake-ups, larger commits.

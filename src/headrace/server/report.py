@@ -113,12 +113,11 @@ class Report:
         }
 
     def _runtime(self) -> Document:
-        writer, limits = self._engine.writer, self._config.limits
-        full = writer.queued_requests >= limits.queue_requests or writer.queued_bytes >= limits.queue_bytes
+        writer = self._engine.writer
         most, held = self._config.storage.max_database_bytes, self._engine.held_bytes()
         return {
             "memory": self._memory_now(),
-            "ingest_queue": {"requests": writer.queued_requests, "bytes": writer.queued_bytes, "full": full},
+            "ingest_queue": {"requests": writer.queued_requests, "bytes": writer.queued_bytes, "full": writer.full},
             "local_backpressure": {
                 "enabled": most > 0,
                 "current_bytes": held,
