@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from headrace.config import Config, LimitsConfig, StorageConfig
-from headrace.engine.append import Append
+from headrace.engine.append import Append, Terms
 from headrace.engine.engine import Engine
 from headrace.engine.lifecycle import Create, Fork
 from headrace.engine.split import entries_of, split_json
@@ -120,7 +120,7 @@ class Rig:
                 self.engine.log.settled(append)
                 done(append)
 
-        self.engine.log.append(Append(stream, joined, count, answered, **facts))
+        self.engine.log.append(Append(stream, joined, count, answered, Terms(**facts)))
 
     def append(self, name: str, body: bytes = b"", **facts: Any) -> Append:
         settled: Append = self.settle(lambda done: self.submit(name, body, done, **facts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,8 +23,23 @@ from headrace.storage.streams import LIVE
 MAX_AHEAD_US = 60_000_000
 
 
+class Terms(NamedTuple):
+    """What a request says about its entries, apart from the entries."""
+
+    key: str | None = None
+    timestamp_us: int | None = None
+    stream_seq: str | None = None
+    producer: Producer | None = None
+    close: bool = False
+    if_match: int | None = None
+
+
+#: The terms of most appends.
+PLAIN = Terms()
+
+
 class Append(Operation):
-    """Entries for one stream, and what the request says about them; the outcome is filled in by the commit."""
+    """Entries for one stream on the request's terms; the outcome is filled in by the commit."""
 
     appends = True
     duplicate = False
@@ -31,56 +47,43 @@ class Append(Operation):
     producer_last = 0
 
     def __init__(
-        self,
-        stream: Stream,
-        body: bytes,
-        count: int,
-        done: Callable[[Append], None],
-        *,
-        key: str | None = None,
-        timestamp_us: int | None = None,
-        stream_seq: str | None = None,
-        producer: Producer | None = None,
-        close: bool = False,
-        if_match: int | None = None,
+        self, stream: Stream, body: bytes, count: int, done: Callable[[Append], None], terms: Terms = PLAIN
     ) -> None:
         self.size = len(body) + 200
         self.stream = stream
         self.body = body
         self.count = count
         self.done = done
-        self.key = key
-        self.timestamp_us = timestamp_us
-        self.stream_seq = stream_seq
-        self.producer = producer
-        self.close = close
-        self.if_match = if_match
+        self.terms = terms
 
     def perform(self, batch: Batch) -> None:
         """Accept the entries into the stream's draft, or refuse the whole request."""
-        stream = self.stream
-        head = batch.draft(stream)
+        head = batch.draft(self.stream)
         if head.state != LIVE:
-            raise NotFound("the stream was deleted", stream=stream.name)
+            raise NotFound("the stream was deleted", stream=self.stream.name)
         if head.closed:
-            self._repeat_close(head)
+            self._repeat_close(head, self.terms)
             return
-        if self.producer is not None and self._is_duplicate(batch, self.producer):
-            self.duplicate = True
-            self.position = head.next_seq
-            return
-        if self.if_match is not None or self.stream_seq is not None:
-            self._check_preconditions(head)
-        append_us = self._append_time(head, batch.now_us)
-        if self.producer is not None:
-            batch.producers[stream, self.producer[0]] = self.producer[1:]
-        if self.stream_seq is not None:
-            head.stream_seq = self.stream_seq
-        if self.count:
-            self._write(batch, head, append_us)
-        if self.close:
-            self._close(batch, head)
+        if self.terms is PLAIN:
+            self._write(batch, head, batch.now_us)
+        else:
+            self._perform_on(self.terms, batch, head)
         self.position = head.next_seq
+
+    def _perform_on(self, terms: Terms, batch: Batch, head: Head) -> None:
+        if terms.producer is not None and self._is_duplicate(batch, terms.producer):
+            self.duplicate = True
+            return
+        self._check_preconditions(terms, head)
+        check_ahead(terms.timestamp_us, batch.now_us)
+        if terms.producer is not None:
+            batch.producers[self.stream, terms.producer[0]] = terms.producer[1:]
+        if terms.stream_seq is not None:
+            head.stream_seq = terms.stream_seq
+        if self.count:
+            self._write(batch, head, batch.now_us if terms.timestamp_us is None else terms.timestamp_us)
+        if terms.close:
+            self._close(batch, head, terms.producer)
 
     def answer(self) -> None:
         """Let go of the stream once settled, and answer the caller."""
@@ -88,47 +91,39 @@ class Append(Operation):
             self.stream.pins -= 1
         self.done(self)
 
-    def _check_preconditions(self, head: Head) -> None:
-        if self.if_match is not None and self.if_match != head.next_seq:
+    def _check_preconditions(self, terms: Terms, head: Head) -> None:
+        if terms.if_match is not None and terms.if_match != head.next_seq:
             raise PreconditionFailed(
                 "If-Match names another tail than the stream has",
                 next_offset=self.stream.offset_at(head.next_seq),
             )
-        last = head.stream_seq
-        if self.stream_seq is not None and last is not None and self.stream_seq.encode() <= last.encode():
+        last, given = head.stream_seq, terms.stream_seq
+        if given is not None and last is not None and given.encode() <= last.encode():
             raise SequenceConflict(
-                f"Stream-Seq {self.stream_seq!r} does not come after {last!r}",
-                expected_seq=last,
-                received_seq=self.stream_seq,
+                f"Stream-Seq {given!r} does not come after {last!r}", expected_seq=last, received_seq=given
             )
 
-    def _write(self, batch: Batch, head: Head, append_us: int) -> None:
-        seq, body = head.next_seq, self.body
-        head.next_seq = seq + self.count
-        head.last_us = append_us
-        head.bytes += len(body)
-        batch.rows.append((self.stream.id, seq, self.count, append_us, 0, self.key, head.stream_seq, head.bytes, body))
+    def _write(self, batch: Batch, head: Head, at_us: int) -> None:
+        """Put the entries after the last ones, at a time that never goes back."""
+        seq, count, body = head.next_seq, self.count, self.body
+        head.next_seq = seq + count
+        head.last_us = at_us = at_us if at_us > head.last_us else head.last_us
+        head.bytes = total = head.bytes + len(body)
+        batch.rows.append((self.stream.id, seq, count, at_us, 0, self.terms.key, head.stream_seq, total, body))
 
-    def _append_time(self, head: Head, now_us: int) -> int:
-        hint = self.timestamp_us
-        if hint is None:
-            return now_us if now_us > head.last_us else head.last_us
-        check_ahead(hint, now_us)
-        return max(hint, head.last_us)
-
-    def _close(self, batch: Batch, head: Head) -> None:
-        head.closed, head.closed_by = True, self.producer
-        closed_by = msgspec.json.encode(self.producer).decode() if self.producer else None
+    def _close(self, batch: Batch, head: Head, producer: Producer | None) -> None:
+        head.closed, head.closed_by = True, producer
+        closed_by = msgspec.json.encode(producer).decode() if producer else None
         batch.streams.update(self.stream.id, closed=1, closed_by=closed_by)
 
-    def _repeat_close(self, head: Head) -> None:
+    def _repeat_close(self, head: Head, terms: Terms) -> None:
         self.position = head.next_seq
         self.duplicate = True
-        if self.producer is not None:
-            self.producer_last = self.producer[2]
-            if self.close and self.producer == head.closed_by:
+        if terms.producer is not None:
+            self.producer_last = terms.producer[2]
+            if terms.close and terms.producer == head.closed_by:
                 return
-        elif self.close and not self.count:
+        elif terms.close and not self.count:
             return
         raise StreamClosed("the stream is closed", next_offset=self.stream.offset_at(head.next_seq))
 

@@ -7,6 +7,7 @@ every stream.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 VERSION = 1
@@ -33,13 +34,16 @@ def encode(epoch: int, position: int) -> str:
     if not position:
         return START
     # 32 epoch bits, 64 position bits and 4 of the zero bits make ten pairs; six characters of zero bits remain.
-    n = (epoch << 64 | position) << 2
+    low = (position & 0xFFFFFFF) << 2
     pairs = _PAIRS
-    return (
-        f"{pairs[n >> 90]}{pairs[n >> 80 & 1023]}{pairs[n >> 70 & 1023]}{pairs[n >> 60 & 1023]}"
-        f"{pairs[n >> 50 & 1023]}{pairs[n >> 40 & 1023]}{pairs[n >> 30 & 1023]}{pairs[n >> 20 & 1023]}"
-        f"{pairs[n >> 10 & 1023]}{pairs[n & 1023]}000000"
-    )
+    return f"{_high(epoch, position >> 28)}{pairs[low >> 20]}{pairs[low >> 10 & 1023]}{pairs[low & 1023]}000000"
+
+
+@lru_cache(maxsize=1024)
+def _high(epoch: int, position: int) -> str:
+    """The seven pairs that an epoch's offsets share until 2^28 entries have passed."""
+    n = epoch << 36 | position
+    return "".join(_PAIRS[n >> shift & 1023] for shift in range(60, -1, -10))
 
 
 def decode(text: str) -> Offset:

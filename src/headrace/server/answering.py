@@ -8,11 +8,13 @@ from time import monotonic
 
 from headrace.server.dispatch import Dispatcher
 from headrace.server.exchange import Headers, Reply
+from headrace.server.heads import RequestHead
 from headrace.server.requestlog import RequestLog
 from headrace.server.wire import STATUS_LINES, common_lines, render_head
 
 _BODILESS = (204, 304)
 _NO_CONTENT = STATUS_LINES[204]
+_NO_HEAD = RequestHead("GET", b"", [], {})
 
 
 class HotCycle:
@@ -31,16 +33,13 @@ class Answering:
     dispatcher: Dispatcher
     request_log: RequestLog
     transport: asyncio.Transport
-    url: bytes
 
     def __init__(self) -> None:
         self.on_gone: Callable[[], None] | None = None
         self.on_drained: Callable[[], None] | None = None
         self.parked = False
         self._cycle = HotCycle()
-        self._method = "GET"
-        self._fields: dict[bytes, bytes] = {}
-        self._chunked = True
+        self._head = _NO_HEAD
         self._started_s = 0.0
 
     def reply(self, reply: Reply) -> None:
@@ -48,9 +47,10 @@ class Answering:
         if self.transport.is_closing():
             return
         status, body = reply.status, reply.body
-        bodiless = status in _BODILESS or (self._method == "HEAD" and not body)
-        head = self._head(status, reply.headers, "" if bodiless else f"content-length: {len(body)}\r\n")
-        if body and self._method != "HEAD":
+        is_head = self._head.method == "HEAD"
+        bodiless = status in _BODILESS or (is_head and not body)
+        head = self._lines(status, reply.headers, "" if bodiless else f"content-length: {len(body)}\r\n")
+        if body and not is_head:
             self.transport.writelines([head, body])
         else:
             self.transport.write(head)
@@ -61,7 +61,7 @@ class Answering:
         if not self._cycle.keep_alive:
             self.reply(Reply(204, {"stream-next-offset": offset}))
         elif not self.transport.is_closing():
-            lines = common_lines(self._method, self._fields, self.dispatcher.door)
+            lines = self._head.lines or self._common()
             self.transport.write(f"{_NO_CONTENT}stream-next-offset: {offset}\r\n{lines}\r\n".encode())
             self._answered(204)
 
@@ -69,30 +69,36 @@ class Answering:
         """Begin a chunked 200."""
         if self.transport.is_closing():
             return
-        if not self._chunked:
+        chunked = self._head.chunked
+        if not chunked:
             self._cycle.keep_alive = False
-        self.transport.write(self._head(200, headers, "transfer-encoding: chunked\r\n" if self._chunked else ""))
+        self.transport.write(self._lines(200, headers, "transfer-encoding: chunked\r\n" if chunked else ""))
 
     def write(self, chunk: bytes) -> None:
         """Send one chunk."""
         if not self.transport.is_closing():
-            self.transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk)
+            self.transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._head.chunked else chunk)
 
     def finish(self) -> None:
         """End a chunked answer."""
         if not self.transport.is_closing():
-            if self._chunked:
+            if self._head.chunked:
                 self.transport.write(b"0\r\n\r\n")
             self._answered(200)
 
-    def _head(self, status: int, headers: Headers, extra: str) -> bytes:
+    def _lines(self, status: int, headers: Headers, extra: str) -> bytes:
         if not self._cycle.keep_alive:
             extra += "connection: close\r\n"
-        return render_head(status, headers, common_lines(self._method, self._fields, self.dispatcher.door) + extra)
+        return render_head(status, headers, (self._head.lines or self._common()) + extra)
+
+    def _common(self) -> str:
+        head = self._head
+        head.lines = common_lines(head.method, head.fields, self.dispatcher.door)
+        return head.lines
 
     def _answered(self, status: int) -> None:
         working_s = 0.0 if self.parked else monotonic() - self._started_s
-        self.request_log.note(self._method, self.url, status, working_s)
+        self.request_log.note(self._head.method, self._head.url, status, working_s)
         self.on_gone = self.on_drained = None
         cycle = self._cycle
         cycle.response_complete = True

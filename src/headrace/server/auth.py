@@ -81,23 +81,28 @@ class Door:
         self._origins = frozenset(origin.rstrip("/").lower() for origin in config.cors_origins)
         self.has_origins = bool(self._origins)
         self._memo: dict[tuple[bytes | None, bytes | None, bytes | None], Principal] = {}
-        self._generation = keys.generation
+        #: Changes when keys have; who was admitted before must be looked at again.
+        self.generation = keys.generation
         self._look_at = 0.0
 
     def admit(self, headers: Mapping[bytes, bytes]) -> Principal:
         """Who sends these headers; raises Unauthorized or Forbidden where nobody may."""
-        if monotonic() >= self._look_at:
-            self._look_at = monotonic() + _LOOK_EVERY_S
-            self._keys.look()
-        if self._keys.generation != self._generation:
-            self._generation = self._keys.generation
-            self._memo.clear()
+        self.refresh()
         caller = headers.get(b"host"), headers.get(b"origin"), headers.get(b"authorization")
         principal = self._memo.get(caller)
         if principal is None:
             principal = self._judge(*caller)
             self._remember(caller, principal)
         return principal
+
+    def refresh(self) -> None:
+        """Notice, within a second, that keys were made or revoked."""
+        if monotonic() >= self._look_at:
+            self._look_at = monotonic() + _LOOK_EVERY_S
+            self._keys.look()
+        if self._keys.generation != self.generation:
+            self.generation = self._keys.generation
+            self._memo.clear()
 
     def cors_headers(self, origin: bytes | None) -> list[tuple[str, str]]:
         """What a response to this origin carries, so that its page may read it."""

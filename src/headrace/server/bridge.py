@@ -15,6 +15,7 @@ from headrace.errors import BadRequest, HeadraceError, TooLarge
 from headrace.server import encoding
 from headrace.server.dispatch import Dispatcher
 from headrace.server.exchange import Headers, Reply
+from headrace.server.heads import RequestHead
 from headrace.server.requestlog import RequestLog
 from headrace.server.wire import common_headers
 
@@ -44,8 +45,9 @@ class Bridge:
         except _ClientGoneError:
             return
         else:
-            path, query = scope["raw_path"], scope["query_string"]
-            self._dispatcher.handle(scope["method"], path, query, scope["headers"], headers, body, exchange)
+            query = scope["query_string"]
+            url = scope["raw_path"] + b"?" + query if query else scope["raw_path"]
+            self._dispatcher.handle(RequestHead(scope["method"], url, scope["headers"], headers), body, exchange)
         status = await exchange.run(receive, send)
         self._request_log.note(scope["method"], scope["raw_path"], status, exchange.working_s(started))
 

@@ -250,14 +250,11 @@ class Connection(Answering, HttpToolsProtocol):
             super().on_message_complete()
             return
         body = self._let_go_of_body()
-        path, _, query = self.url.partition(b"?")
         head = RequestHead(
-            method=self._arriving_method,
-            url=self.url,
-            path=path,
-            query=query,
-            headers=self.headers,
-            fields=self._arriving_fields,
+            self._arriving_method,
+            self.url,
+            self.headers,
+            self._arriving_fields,
             keep_alive=self.parser.should_keep_alive(),
             chunked=self.parser.get_http_version() != "1.0",
             body_bytes=len(body),
@@ -273,15 +270,14 @@ class Connection(Answering, HttpToolsProtocol):
 
     def _answer(self, head: RequestHead, body: bytes) -> None:
         """Hand a hot request over; pipelined ones queue behind it until it is answered."""
-        self._method, self.url, path, query, headers, self._fields, keep_alive, self._chunked, _ = head
+        self._head = head
         self._started_s = self.seen_s
         self.parked = False
         cycle = self._cycle
         cycle.response_complete = False
-        cycle.keep_alive = keep_alive
-        self.cycle = cycle  # type: ignore[assignment]
-        self._running = cycle
-        self.dispatcher.handle(self._method, path, query, headers, self._fields, body, self)
+        cycle.keep_alive = head.keep_alive
+        self.cycle = self._running = cycle  # type: ignore[assignment]
+        self.dispatcher.handle(head, body, self)
 
     # -- what comes after an answer
 

@@ -10,6 +10,7 @@ from headrace.server import target, values
 from headrace.server.arrivals import Arrivals
 from headrace.server.auth import Door
 from headrace.server.exchange import Exchange, Reply, Request
+from headrace.server.heads import RequestHead, Route
 from headrace.server.reads import Reads
 from headrace.server.streams import Streams
 from headrace.server.target import Target
@@ -39,36 +40,32 @@ class Dispatcher:
             ("POST", "_retention"): streams.retention,
         }
 
-    def handle(
-        self,
-        method: str,
-        path: bytes,
-        query: bytes,
-        raw_headers: list[tuple[bytes, bytes]],
-        headers: dict[bytes, bytes],
-        body: bytes,
-        exchange: Exchange,
-    ) -> None:
+    def handle(self, head: RequestHead, body: bytes, exchange: Exchange) -> None:
         """Answer through the exchange, now or later; never raises."""
         try:
-            principal = self.door.admit(headers)
-            place = self._targets.get(path)
-            if place is None:
-                place = self._target(path)
-            verb = self._verbs.get((method, place.resource))
-            if verb is None or (place.key is not None and method != "GET"):
-                raise self._no_verb(method, place)
-            if len(headers) != len(raw_headers):
-                _refuse_repeated(raw_headers)
-            if self.unsent_bytes > self.unsent_limit and method == "GET":
+            route = head.route
+            if route is None or route.generation != self.door.generation:
+                route = head.route = self._route(head)
+            if self.unsent_bytes > self.unsent_limit and head.method == "GET":
                 raise Overloaded("slow readers hold too much unsent data", retry_after=2)
-            parameters = values.query(query) if query else {}
-            verb(Request(method, place, parameters, headers, body, principal, exchange))
+            route.verb(Request(head, route, body, exchange))
         except HeadraceError as refusal:
             exchange.reply(Reply.failure(refusal))
         except Exception:
-            log.exception("%s %s failed", method, path.decode("latin-1"))
+            log.exception("%s %s failed", head.method, head.path.decode("latin-1"))
             exchange.reply(Reply.failure(HeadraceError("the server failed; the log has the details")))
+
+    def _route(self, head: RequestHead) -> Route:
+        principal = self.door.admit(head.fields)
+        place = self._targets.get(head.path)
+        if place is None:
+            place = self._target(head.path)
+        verb = self._verbs.get((head.method, place.resource))
+        if verb is None or (place.key is not None and head.method != "GET"):
+            raise self._no_verb(head.method, place)
+        if len(head.fields) != len(head.headers):
+            _refuse_repeated(head.headers)
+        return Route(verb, place, values.query(head.query), principal, self.door.generation)
 
     def _target(self, path: bytes) -> Target:
         place = target.parse(path)

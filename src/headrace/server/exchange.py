@@ -13,6 +13,7 @@ import msgspec
 
 from headrace.errors import HeadraceError
 from headrace.server.auth import Principal
+from headrace.server.heads import RequestHead, Route
 from headrace.server.target import Target
 
 Headers = dict[str, str]
@@ -77,22 +78,30 @@ class Exchange(Protocol):
 class Request:
     """What was asked, already admitted."""
 
-    __slots__ = ("body", "exchange", "headers", "method", "principal", "query", "target")
+    __slots__ = ("body", "exchange", "head", "route")
 
-    def __init__(
-        self,
-        method: str,
-        target: Target,
-        query: dict[str, str],
-        headers: dict[bytes, bytes],
-        body: bytes,
-        principal: Principal,
-        exchange: Exchange,
-    ) -> None:
-        self.method = method
-        self.target = target
-        self.query = query
-        self.headers = headers
+    def __init__(self, head: RequestHead, route: Route, body: bytes, exchange: Exchange) -> None:
+        self.head = head
+        self.route = route
         self.body = body
-        self.principal = principal
         self.exchange = exchange
+
+    @property
+    def target(self) -> Target:
+        """The stream and the resource of it that is meant."""
+        return self.route.target
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query parameters."""
+        return self.route.query
+
+    @property
+    def principal(self) -> Principal:
+        """Who asks."""
+        return self.route.principal
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """The headers by name."""
+        return self.head.fields

@@ -6,25 +6,64 @@ memo spares it, and seven callbacks, every further time.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.engine.append import Terms
+from headrace.server.auth import Principal
+from headrace.server.target import Target
+from headrace.types import media_type
+
+if TYPE_CHECKING:
+    from headrace.server.exchange import Request
 
 _HEADS = 4096
 _HEAD_BYTES = 2048
 END = b"\r\n\r\n"
 
 
-class RequestHead(NamedTuple):
-    """What the parser found in a head; shared by every request that repeats it, so nobody changes it."""
+class Route(NamedTuple):
+    """Who asks what of which stream, as of one generation of the keys."""
 
-    method: str
-    url: bytes
-    path: bytes
-    query: bytes
-    headers: list[tuple[bytes, bytes]]
-    fields: dict[bytes, bytes]
-    keep_alive: bool
-    chunked: bool
-    body_bytes: int
+    verb: Callable[[Request], None]
+    target: Target
+    query: dict[str, str]
+    principal: Principal
+    generation: int
+
+
+class RequestHead:
+    """What the parser found in a head, and what was worked out from it; shared by every request that repeats it."""
+
+    __slots__ = (
+        "body_bytes", "chunked", "fields", "headers", "keep_alive", "lines", "media_type", "method", "path", "query",
+        "route", "terms", "url",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        method: str,
+        url: bytes,
+        headers: list[tuple[bytes, bytes]],
+        fields: dict[bytes, bytes],
+        *,
+        keep_alive: bool = True,
+        chunked: bool = True,
+        body_bytes: int = 0,
+    ) -> None:
+        self.method = method
+        self.url = url
+        self.path, _, self.query = url.partition(b"?")
+        self.headers = headers
+        self.fields = fields
+        self.keep_alive = keep_alive
+        self.chunked = chunked
+        self.body_bytes = body_bytes
+        self.lines: str | None = None
+        self.route: Route | None = None
+        self.terms: Terms | None = None
+        given = fields.get(b"content-type")
+        self.media_type = None if given is None else media_type(given.decode("latin-1"))
 
 
 class Heads:

@@ -77,6 +77,7 @@ class Server:
         data_dir.mkdir(parents=True, exist_ok=True)
         self._keys = KeyStore(data_dir / "keys.db")
         refuse_open_bind(config, self._keys)
+        self._door = Door(config.server, self._keys)
         self._server: _Uvicorn | None = None
 
     async def run(self, ready: Callable[[str], None] | None = None) -> None:
@@ -114,7 +115,7 @@ class Server:
     def build(self, engine: Engine, gates: Gates, routes: Iterable[BaseRoute]) -> tuple[Front, type[Connection]]:
         """The two ways in: the ASGI application, and the connection that answers without it."""
         config = self._config
-        door = Door(config.server, self._keys)
+        door = self._door
         request_log = RequestLog(engine.counters)
         reads = Reads(engine, Encoder(gates.read))
         dispatcher = Dispatcher(door, Streams(engine), reads)
@@ -153,6 +154,7 @@ class Server:
         while True:
             await asyncio.sleep(_TICK_S)
             engine.writer.expire()
+            self._door.refresh()
             now = monotonic()
             assert self._server is not None
             for connection in list(self._server.server_state.connections):

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 
 import msgspec
 
-from headrace.engine.append import Append
+from headrace.engine.append import PLAIN, Append, Terms
 from headrace.engine.engine import Engine
 from headrace.engine.lifecycle import Create, Delete, SetRetention
 from headrace.engine.split import split_json
 from headrace.engine.stream import Stream
 from headrace.errors import AppendTimedOut, BadRequest, Conflict, HeadraceError, StreamClosed, TimedOut
 from headrace.server import creation, target, values
+from headrace.server.auth import LOCAL
 from headrace.server.exchange import Headers, Reply, Request
-from headrace.types import format_duration, media_type, rfc3339
-
-_media_type = lru_cache(maxsize=256)(media_type)
+from headrace.server.heads import RequestHead
+from headrace.types import format_duration, rfc3339
 
 APPEND_TIMEOUT = "append timed out; append outcome is unknown, check Stream-Next-Offset before retrying"
 
@@ -31,36 +31,27 @@ class Streams:
 
     def append(self, request: Request) -> None:
         """POST: entries, a closing mark, or both."""
-        log, headers = self._log, request.headers
-        stream = log.find(request.target.name)
-        request.principal.require("write", stream.name)
-        close = values.closes(headers)
-        body, count = self._entries(stream, request, close)
-        key = values.text(headers, b"stream-key") if b"stream-key" in headers else None
-        append = Append(stream, body, count, partial(self._appended, request), key=key or None, close=close)
-        if b"producer-id" in headers or b"producer-epoch" in headers or b"producer-seq" in headers:
-            append.producer = values.producer(headers)
-        if b"stream-seq" in headers:
-            append.stream_seq = values.stream_seq(headers)
-        if b"stream-timestamp" in headers:
-            append.timestamp_us = values.timestamp_us(headers, b"stream-timestamp")
-        if b"if-match" in headers:
-            append.if_match = self._if_match(stream, headers)
+        log, head, route = self._log, request.head, request.route
+        stream = log.find(route.target.name)
+        if route.principal is not LOCAL:
+            route.principal.require("write", stream.name)
+        terms = head.terms
+        if terms is None:
+            terms = head.terms = _terms(head.fields)
+        body, count = self._entries(stream, head, request.body, terms.close)
+        if b"if-match" in head.fields:
+            terms = terms._replace(if_match=self._if_match(stream, head.fields))
         if stream.ttl_s is not None:
             log.catalog.touch(stream)
-        log.append(append)
+        log.append(Append(stream, body, count, partial(self._appended, request), terms))
 
-    def _entries(self, stream: Stream, request: Request, close: bool) -> tuple[bytes, int]:
-        body = request.body
+    def _entries(self, stream: Stream, head: RequestHead, body: bytes, close: bool) -> tuple[bytes, int]:
         if not body:
             if close:
                 return b"", 0
             raise BadRequest("the body is empty", field="body")
-        given = request.headers.get(b"content-type")
-        if given is None:
-            raise BadRequest("Content-Type is missing", field="Content-Type")
-        if _media_type(given.decode("latin-1")) != stream.media_type:
-            self._refuse_type(stream, given.decode("latin-1"))
+        if head.media_type != stream.media_type:
+            self._refuse_type(stream, head)
         if not stream.is_json:
             return body, 1
         body, count = split_json(body)
@@ -68,11 +59,13 @@ class Streams:
             raise BadRequest("the array is empty: there is nothing to append", field="body")
         return body, count
 
-    def _refuse_type(self, stream: Stream, given: str) -> None:
+    def _refuse_type(self, stream: Stream, head: RequestHead) -> None:
+        if head.media_type is None:
+            raise BadRequest("Content-Type is missing", field="Content-Type")
         if stream.head.closed:
             raise StreamClosed("the stream is closed", next_offset=stream.tail_offset())
         raise Conflict(
-            f"the stream holds {stream.content_type}, not {given}",
+            f"the stream holds {stream.content_type}, not {head.media_type}",
             field="Content-Type",
             content_type=stream.content_type,
         )
@@ -102,16 +95,16 @@ class Streams:
         if append.error is not None:
             request.exchange.reply(Reply.failure(append.error))
             return
-        offset = append.stream.offset_at(append.position)
-        if not append.close and append.producer is None:
+        offset, terms = append.stream.offset_at(append.position), append.terms
+        if not terms.close and terms.producer is None:
             request.exchange.appended(offset)
             return
         headers = {"stream-next-offset": offset}
         status = 204
-        if append.close:
+        if terms.close:
             headers["stream-closed"] = "true"
-        if append.producer is not None:
-            headers["producer-epoch"] = str(append.producer[1])
+        if terms.producer is not None:
+            headers["producer-epoch"] = str(terms.producer[1])
             headers["producer-seq"] = str(append.producer_last)
             if append.count and not append.duplicate:
                 status = 200
@@ -192,6 +185,18 @@ class Streams:
         request.principal.require("write", stream.name)
         age_us, size = read_retention(request.body)
         self._log.set_retention(stream, partial(self._deleted, request), age_us=age_us, size=size)
+
+
+def _terms(headers: dict[bytes, bytes]) -> Terms:
+    """What the headers of an append say about its entries; If-Match is left to who knows the stream."""
+    terms = Terms(
+        key=values.text(headers, b"stream-key") or None,
+        timestamp_us=values.timestamp_us(headers, b"stream-timestamp"),
+        stream_seq=values.stream_seq(headers),
+        producer=values.producer(headers),
+        close=values.closes(headers),
+    )
+    return PLAIN if terms == PLAIN else terms
 
 
 def read_retention(body: bytes) -> tuple[int | None, int | None]:
