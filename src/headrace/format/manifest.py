@@ -1,0 +1,262 @@
+"""Manifests: what of a stream is published in the object store, one numbered object per generation.
+
+Format version 1. A manifest is a JSON document, ``{"headrace": "manifest", "version": 1, "sha256": …, "content": …}``,
+where the checksum is that of the content's bytes as they stand. Everything in it is as of ``published_seq`` and never
+newer. A field that is added later has a default, and raises the version where older servers must not overlook it.
+
+Objects are named so that one listing finds all streams, and never walks through their segments::
+
+    manifests/<hash of the stream's name>/<incarnation>/<generation, 16 digits>.json
+    segments/<hash of the stream's name>/<incarnation>/<first seq, 16 digits>-<count>-<unique>.parquet
+
+The *hash* is the first half of the name's SHA-256, in hex. The *incarnation* tells one life of a name from the next. A
+generation is created once and never written again; the newest valid one counts, and older ones are swept. So a listing
+of ``manifests/`` yields about two objects for each stream: `generations` makes of it where to begin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Literal
+
+import msgspec
+
+from headrace.errors import CorruptData
+from headrace.format.segment.layout import Sealed
+from headrace.types import NEVER_US
+
+VERSION = 1
+MANIFESTS, SEGMENTS = "manifests", "segments"
+
+_MANIFEST_KEY = re.compile(rf"{MANIFESTS}/([0-9a-f]{{32}})/([0-9a-z]{{1,64}})/(\d{{16}})\.json")
+_SEGMENT_KEY = re.compile(rf"{SEGMENTS}/([0-9a-f]{{32}})/([0-9a-z]{{1,64}})/(\d{{16}}-\d+-[0-9a-z]+\.parquet)")
+_INCARNATION = re.compile(r"[0-9a-z]{1,64}")
+
+
+class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A published segment; ``total_bytes`` counts the stream's payload up to its end, as the log does."""
+
+    name: str
+    first_seq: int
+    count: int
+    bytes: int
+    payload_bytes: int
+    total_bytes: int
+    min_us: int
+    max_us: int
+    sha256: str
+
+    @property
+    def end_seq(self) -> int:
+        """The sequence number after its last entry."""
+        return self.first_seq + self.count
+
+
+class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A schema registry's document as of one change."""
+
+    revision: int
+    at_us: int
+    document: msgspec.Raw
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One stream as it is published."""
+
+    stream: str
+    incarnation: str
+    generation: int
+    #: Who wrote this: no two writers may ever write equal bytes under one key.
+    writer: str
+    written_us: int
+    #: Soft-deleted while forks need it; deleted until the last of its objects is gone.
+    state: Literal["live", "soft_deleted", "deleted"] = "live"
+    content_type: str
+    created_us: int
+    ttl_s: int | None = None
+    expires_us: int | None = None
+    deadline_us: int | None = None
+    retention_age_us: int | None = None
+    retention_bytes: int | None = None
+    #: (epoch, first seq), in order.
+    epochs: tuple[tuple[int, int], ...]
+    #: (incarnation, end) of the ancestors a fork reads from, oldest first, and the fork as it was asked for.
+    lineage: tuple[tuple[str, int], ...] = ()
+    fork_origin: str | None = None
+    closed: bool = False
+    closed_by: tuple[str, int, int] | None = None
+    profile: str = "generic"
+    #: The schema registry after each of its changes, oldest first.
+    registry: tuple[Revision, ...] = ()
+    #: The first retained entry, and the payload bytes before it.
+    first_seq: int = 0
+    first_bytes: int = 0
+    #: Entries below it are published; the payload bytes up to it, and the last append time.
+    published_seq: int
+    total_bytes: int = 0
+    last_us: int = NEVER_US
+    stream_seq: str | None = None
+    #: Producer → (epoch, last sequence number).
+    producers: dict[str, tuple[int, int]] = {}
+    #: The published entries, without gaps up to ``published_seq``.
+    segments: tuple[Segment, ...] = ()
+    #: Segments before those, which only forks still read; there may be gaps between them.
+    kept: tuple[Segment, ...] = ()
+
+
+class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
+    headrace: str
+    version: int
+    sha256: str
+    content: msgspec.Raw
+
+
+class _Marked(msgspec.Struct):
+    headrace: str
+    version: int
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The manifest as an object; raises ValueError for one that could not be read back."""
+    if problem := _problem(manifest):
+        raise ValueError(f"the manifest of {manifest.stream!r} cannot be written: {problem}")
+    content = msgspec.json.encode(manifest)
+    digest = hashlib.sha256(content).hexdigest()
+    return msgspec.json.encode(_Envelope("manifest", VERSION, digest, msgspec.Raw(content)))
+
+
+def decode(data: bytes, key: str) -> Manifest:
+    """Read the object of this key; raises CorruptData, naming it, for what is damaged, misplaced or newer."""
+    try:
+        marked = msgspec.json.decode(data, type=_Marked)
+        if marked.headrace != "manifest":
+            raise _corrupt(key, "identity", "it is not a manifest")
+        if marked.version > VERSION:
+            known = f"it has manifest format {marked.version}, this Headrace knows {VERSION}: install a newer one"
+            raise _corrupt(key, "version", known)
+        envelope = msgspec.json.decode(data, type=_Envelope)
+        if envelope.version < 1:
+            raise _corrupt(key, "version", f"there never was a manifest format {envelope.version}")
+        if hashlib.sha256(envelope.content).hexdigest() != envelope.sha256:
+            raise _corrupt(key, "checksum", "its checksum differs")
+        # Raw documents are slices of what they were read from, and would keep all of it in memory.
+        manifest = msgspec.json.decode(envelope.content, type=Manifest)
+        documents = tuple(msgspec.structs.replace(one, document=one.document.copy()) for one in manifest.registry)
+        manifest = msgspec.structs.replace(manifest, registry=documents)
+    except (msgspec.DecodeError, UnicodeDecodeError) as reason:
+        raise _corrupt(key, "document", str(reason)) from reason
+    if key != manifest_key(manifest.stream, manifest.incarnation, manifest.generation):
+        raise _corrupt(key, "identity", "it belongs under another key")
+    if problem := _problem(manifest):
+        raise _corrupt(key, "continuity", problem)
+    return manifest
+
+
+def listed(sealed: Sealed, name: str, total_bytes: int) -> Segment:
+    """A segment as the manifest lists it."""
+    info = sealed.info
+    return Segment(
+        name=name,
+        first_seq=info.first_seq,
+        count=info.count,
+        bytes=sealed.bytes,
+        payload_bytes=info.payload_bytes,
+        total_bytes=total_bytes,
+        min_us=info.min_us,
+        max_us=info.max_us,
+        sha256=sealed.sha256,
+    )
+
+
+def name_hash(stream: str) -> str:
+    """What stands for a stream's name in keys."""
+    return hashlib.sha256(stream.encode()).hexdigest()[:32]
+
+
+def manifest_key(stream: str, incarnation: str, generation: int) -> str:
+    """The key of one generation."""
+    return generation_key((name_hash(stream), _checked(incarnation)), generation)
+
+
+def segment_name(first_seq: int, count: int, unique: str) -> str:
+    """The name of a segment among those of its stream; ``unique`` tells attempts apart."""
+    return f"{first_seq:016}-{count}-{_checked(unique)}.parquet"
+
+
+def segment_key(stream: str, incarnation: str, name: str) -> str:
+    """The key of a segment."""
+    return f"{SEGMENTS}/{name_hash(stream)}/{_checked(incarnation)}/{name}"
+
+
+def generations(keys: Iterable[str]) -> dict[tuple[str, str], list[int]]:
+    """A listing of manifests as (name hash, incarnation) → generations, newest first."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for key in keys:
+        if match := _MANIFEST_KEY.fullmatch(key):
+            found.setdefault((match[1], match[2]), []).append(int(match[3]))
+    for numbers in found.values():
+        numbers.sort(reverse=True)
+    return found
+
+
+def generation_key(place: tuple[str, str], generation: int) -> str:
+    """The key of one generation, where a listing found it."""
+    return f"{MANIFESTS}/{place[0]}/{place[1]}/{generation:016}.json"
+
+
+def segment_place(key: str) -> tuple[tuple[str, str], str] | None:
+    """The (name hash, incarnation) and the name that a segment's key is made of, or None for another key."""
+    match = _SEGMENT_KEY.fullmatch(key)
+    return None if match is None else ((match[1], match[2]), match[3])
+
+
+def _checked(part: str) -> str:
+    if not _INCARNATION.fullmatch(part):
+        raise ValueError(f"{part!r} cannot be part of a key: only 1 to 64 of 0-9 and a-z")
+    return part
+
+
+def _corrupt(key: str, check: str, what: str) -> CorruptData:
+    return CorruptData(f"{key} is damaged: {what}", object=key, check=check)
+
+
+def _problem(manifest: Manifest) -> str:
+    """Why a manifest contradicts itself, or nothing."""
+    segments, everything = manifest.segments, (*manifest.kept, *manifest.segments)
+    for before, after in pairwise(segments):
+        if before.end_seq != after.first_seq:
+            return f"after {before.name} entry {before.end_seq} is due, and {after.name} begins with {after.first_seq}"
+    for before, after in pairwise(everything):
+        if before.end_seq > after.first_seq:
+            return f"{before.name} and {after.name} overlap"
+    if any(segment.count <= 0 for segment in everything):
+        return "a segment has no entries"
+    return _misses(manifest) or _disorder(manifest)
+
+
+def _misses(manifest: Manifest) -> str:
+    """What lies between the first own entry that is retained and the last that is published, and is not listed."""
+    first, end, segments = manifest.first_seq, manifest.published_seq, manifest.segments
+    if not 0 <= first <= end:
+        return f"its first entry is {first}, and it ends at {end}"
+    own = manifest.lineage[-1][1] if manifest.lineage else 0
+    if segments and segments[-1].end_seq != end:
+        return f"its segments end at {segments[-1].end_seq}, not at {end}"
+    due = max(first, own)
+    if end > due and (not segments or segments[0].first_seq > due):
+        return f"no segment holds entry {due}"
+    return ""
+
+
+def _disorder(manifest: Manifest) -> str:
+    numbers, firsts = [epoch for epoch, _ in manifest.epochs], [first for _, first in manifest.epochs]
+    if not numbers or numbers != sorted(set(numbers)) or firsts != sorted(firsts):
+        return "its epochs are out of order"
+    revisions = [one.revision for one in manifest.registry]
+    if revisions != sorted(set(revisions)):
+        return "its registry is out of order"
+    ends = [end for _, end in manifest.lineage]
+    return "its lineage is out of order" if ends != sorted(ends) else ""

@@ -1,0 +1,40 @@
+"""Decoded columns of row groups, kept while they are read again and again, bounded in bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Any
+
+
+class Decoded:
+    """The columns used last, from any segment; what has lain longest makes room."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.bytes = 0
+        self._lock = threading.Lock()
+        self._items: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+
+    def get(self, name: Hashable) -> Any:
+        """What was kept under this name, or None."""
+        with self._lock:
+            found = self._items.get(name)
+            if found is None:
+                return None
+            self._items.move_to_end(name)
+            return found[0]
+
+    def keep(self, name: Hashable, value: Any, size: int) -> None:
+        """Keep a value of so many bytes, unless it alone exceeds the limit."""
+        with self._lock:
+            _, before = self._items.pop(name, (None, 0))
+            self.bytes -= before
+            if size > self.limit_bytes:
+                return
+            self._items[name] = value, size
+            self.bytes += size
+            while self.bytes > self.limit_bytes:
+                _, (_, gone) = self._items.popitem(last=False)
+                self.bytes -= gone

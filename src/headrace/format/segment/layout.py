@@ -1,0 +1,78 @@
+"""What a segment file consists of: its columns, its identity, and the sizes of its row groups."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from headrace.errors import CorruptData
+
+VERSION = 1
+METADATA = b"headrace"
+
+GROUP_BYTES = 1024 * 1024
+GROUP_ROWS = 32_768
+
+SEQ, APPEND_TIME, KEY, VERSION_COLUMN, FIRST, PAYLOAD = range(6)
+TIME = pa.timestamp("us", "UTC")
+
+
+class Info(msgspec.Struct, frozen=True):
+    """What a segment says about itself."""
+
+    version: int
+    stream: str
+    incarnation: str
+    json: bool
+    first_seq: int
+    count: int
+    payload_bytes: int
+    min_us: int
+    max_us: int
+    #: For each row group its payload bytes and how many append requests begin in it.
+    groups: tuple[tuple[int, int], ...]
+
+
+class Sealed(NamedTuple):
+    """A segment that was written whole: what it says about itself, its size and its SHA-256 in hex."""
+
+    info: Info
+    bytes: int
+    sha256: str
+
+
+def schema(is_json: bool) -> pa.Schema:
+    """The columns of a segment."""
+    return pa.schema(
+        [
+            pa.field("seq", pa.int64(), nullable=False),
+            pa.field("append_time", TIME, nullable=False),
+            pa.field("key", pa.string()),
+            pa.field("version", pa.int32(), nullable=False),
+            pa.field("first", pa.bool_(), nullable=False),
+            pa.field("payload", pa.string() if is_json else pa.binary(), nullable=False),
+        ]
+    )
+
+
+class _Marked(msgspec.Struct):
+    version: int
+
+
+def decode_info(document: bytes | None, name: str) -> Info:
+    """Read a segment's identity; refuses what is damaged and what a newer Headrace wrote."""
+    if document is None:
+        raise CorruptData(f"{name} is Parquet but not a segment", object=name, check="identity")
+    try:
+        found = msgspec.json.decode(document, type=_Marked).version
+        if found > VERSION:
+            raise CorruptData(
+                f"{name} has segment format {found}, this Headrace knows {VERSION}: install a newer one",
+                object=name,
+                check="version",
+            )
+        return msgspec.json.decode(document, type=Info)
+    except msgspec.DecodeError as reason:
+        raise CorruptData(f"{name} has a damaged identity: {reason}", object=name, check="identity") from reason

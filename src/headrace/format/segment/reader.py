@@ -1,0 +1,277 @@
+"""Reading a segment: one look at the footer, then the row groups that a request touches, and no others.
+
+A reader may be used from several threads. It keeps its file open, so it works on even after the file was removed; it
+does not map it, since mapped pages would count as memory of the process. Every failure of the bytes is ``CorruptData``
+and names the object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.errors import CorruptData
+from headrace.format.segment import bloom, layout
+from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.footer import Group, groups_of
+from headrace.format.segment.payloads import Payloads
+
+_COLUMNS = ["seq", "append_time", "key", "version", "first", "payload"]
+# What an open footer takes for each row group, measured.
+_GROUP_FOOTPRINT = 6 * 1024
+# Where so large a part of a row group has the key, the whole of it is likely to be wanted again.
+_MANY = 8
+
+
+class Part(NamedTuple):
+    """Consecutive entries of one schema version: JSON joined by commas, bytes end to end."""
+
+    version: int
+    entries: int
+    body: bytes
+
+
+class Slice(NamedTuple):
+    """What a read found, and where to go on."""
+
+    parts: list[Part]
+    position: int
+
+
+class _Found(NamedTuple):
+    """Entries of one row group: the payloads ``start`` to ``stop``, and how to tell more about them.
+
+    ``versions`` is one for all or a column; ``rows`` are their places after ``first_seq``, None where none is left out.
+    """
+
+    payloads: Payloads
+    start: int
+    stop: int
+    versions: Any
+    first_seq: int
+    rows: Any = None
+
+    def seq(self, place: int) -> int:
+        """The sequence number of one of them."""
+        return self.first_seq + (place if self.rows is None else int(self.rows[place].as_py()))
+
+
+class Reader:
+    """One segment, on a local file or in memory; its ``name`` must never name other bytes."""
+
+    def __init__(self, source: Path | bytes, *, name: str, decoded: Decoded, sha256: str | None = None) -> None:
+        self.name = name
+        self._decoded = decoded
+        self._lock = threading.Lock()
+        self._source = pa.BufferReader(source) if isinstance(source, bytes) else pa.OSFile(str(source))
+        if sha256 is not None and hashlib.file_digest(self._source, "sha256").hexdigest() != sha256:
+            raise CorruptData(f"{name} is not what was written: its checksum differs", object=name, check="checksum")
+        with self._intact():
+            self._file = pq.ParquetFile(self._source, pre_buffer=False, page_checksum_verification=True)
+            footer = self._file.metadata
+            self.info = layout.decode_info((footer.metadata or {}).get(layout.METADATA), name)
+            self._groups = groups_of(footer, self.info, name)
+        self._starts = [group.first_seq for group in self._groups]
+        self.first_seq = self.info.first_seq
+        self.end_seq = self.first_seq + self.info.count
+        #: About how much memory the open footer takes.
+        self.footprint = _GROUP_FOOTPRINT * (1 + len(self._groups))
+
+    def read(self, position: int, end: int, budget: int, key: str | None = None) -> Slice:
+        """Entries of [position, end) in order, as many as the budget allows and at least one if there is any.
+
+        The budget is for the parts joined, by commas where the stream is JSON.
+        """
+        parts: list[Part] = []
+        room, end = budget, min(end, self.end_seq)
+        wanted = None if key is None else (key, bloom.xxh64(key.encode()))
+        for group in self._touched(position, end):
+            start, stop = max(position, group.first_seq), min(end, group.end_seq)
+            found = self._all(group, start, stop) if wanted is None else self._keyed(group, start, stop, *wanted)
+            if found is None:
+                continue
+            last = found.payloads.fitting(found.start, found.stop, room)
+            if last == found.start and not parts:
+                last += 1
+            for part in _parts(found, last):
+                parts.append(part)
+                room -= len(part.body) + self.info.json
+            if last < found.stop:
+                return Slice(parts, found.seq(last))
+        return Slice(parts, max(position, end))
+
+    def load(self, position: int) -> None:
+        """Decode the row group that holds an entry, so that the next read of it is quick."""
+        for group in self._touched(position, min(position + 1, self.end_seq)):
+            self._payloads(group)
+
+    def seek_time(self, since_us: int) -> int:
+        """The first entry that was appended at or after a moment; the end if there is none."""
+        place = bisect_left(self._groups, since_us, key=lambda group: group.max_us)
+        if place == len(self._groups):
+            return self.end_seq
+        group = self._groups[place]
+        return group.first_seq + bisect_left(self._times(group), since_us)
+
+    def time_at(self, seq: int) -> int:
+        """When an entry was appended."""
+        group = self._holding(seq)
+        return self._times(group)[seq - group.first_seq]
+
+    def request_at(self, seq: int) -> tuple[int, int]:
+        """Where the append request that holds an entry begins, and where it ends."""
+        place = self._holding(seq).number
+        starts = [self._groups[place].first_seq + row for row in self._first_rows(self._groups[place])]
+        at = bisect_right(starts, seq)
+        begin = starts[at - 1] if at else None
+        end = starts[at] if at < len(starts) else None
+        for group in reversed(self._groups[:place] if begin is None else []):
+            if rows := self._first_rows(group):
+                begin = group.first_seq + rows[-1]
+                break
+        for group in self._groups[place + 1 :] if end is None else []:
+            if rows := self._first_rows(group):
+                end = group.first_seq + rows[0]
+                break
+        return self.first_seq if begin is None else begin, self.end_seq if end is None else end
+
+    def bytes_before(self, seq: int) -> int:
+        """Payload bytes of this segment before an entry, as the log counts them: commas within a request too."""
+        group = self._holding(min(seq, self.end_seq - 1))
+        row = seq - group.first_seq
+        commas = row - bisect_left(self._first_rows(group), row) if self.info.json else 0
+        payloads = self._decode(group, ["payload"])[0].slice(0, row)
+        return group.bytes_before + (pc.sum(pc.binary_length(payloads)).as_py() or 0) + commas
+
+    def batches(self, position: int, end: int) -> Iterator[Any]:
+        """The rows of [position, end) as Arrow record batches, one for each row group."""
+        for group in self._touched(position, min(end, self.end_seq)):
+            columns = self._decode(group, _COLUMNS)
+            start, stop = max(position, group.first_seq), min(end, group.end_seq)
+            batch = pa.record_batch(columns, schema=layout.schema(self.info.json))
+            yield batch.slice(start - group.first_seq, stop - start)
+
+    def verify(self) -> None:
+        """Decode every page and hold every row against the footer; raises for the first that is wrong."""
+        last_us = self.info.min_us
+        for group, (size, requests) in zip(self._groups, self.info.groups, strict=True):
+            seqs, times, _, _, firsts, payloads = self._decode(group, _COLUMNS)
+            marks = [last_us, *_int64s(times)]
+            counted = (pc.sum(pc.binary_length(payloads)).as_py(), pc.sum(firsts).as_py())
+            if not seqs.equals(pa.arange(group.first_seq, group.end_seq)):
+                raise self._corrupt("continuity", f"its entries from {group.first_seq} on have gaps")
+            if marks != sorted(marks) or marks[-1] > self.info.max_us:
+                raise self._corrupt("order", f"its times from entry {group.first_seq} on are out of order")
+            if counted != (size, requests):
+                raise self._corrupt("count", f"its payloads from entry {group.first_seq} on have another size")
+            last_us = marks[-1]
+
+    def _all(self, group: Group, start: int, stop: int) -> _Found:
+        versions = self._decode(group, ["version"])[0] if group.version is None else group.version
+        first = group.first_seq
+        return _Found(self._payloads(group), start - first, stop - first, versions, first)
+
+    def _keyed(self, group: Group, start: int, stop: int, key: str, key_hash: int) -> _Found | None:
+        """The entries of one key: pruned by what the footer says, then compared one by one, natively."""
+        if not self._may_hold(group, key, key_hash):
+            return None
+        first = start - group.first_seq
+        keys = self._decode(group, ["key"])[0].slice(first, stop - start)
+        mask = pc.fill_null(pc.equal(keys, key), False)
+        rows = pc.indices_nonzero(mask)
+        if not len(rows):
+            return None
+        whole = self._decoded.get((self.name, group.number))
+        if whole is None and len(rows) * _MANY >= group.end_seq - group.first_seq:
+            whole = self._payloads(group)
+        if whole is not None:
+            payloads = whole.chosen(first, mask)
+        else:
+            payloads = Payloads.of(self._decode(group, ["payload"])[0].slice(first, stop - start).filter(mask))
+        versions = group.version
+        if versions is None:
+            versions = self._decode(group, ["version"])[0].slice(first, stop - start).filter(mask)
+        return _Found(payloads, 0, len(rows), versions, start, rows)
+
+    def _may_hold(self, group: Group, key: str, key_hash: int) -> bool:
+        if not group.keyed or (group.keys is not None and not group.keys[0] <= key <= group.keys[1]):
+            return False
+        if group.filter is None:
+            return True
+        with self._intact():
+            return bloom.may_hold(self._source.read_at(group.filter[1], group.filter[0]), key_hash)
+
+    def _payloads(self, group: Group) -> Payloads:
+        """The payloads of a row group, decoded once for many reads."""
+        name = (self.name, group.number)
+        found: Payloads | None = self._decoded.get(name)
+        if found is None:
+            found = Payloads.of(self._decode(group, ["payload"])[0])
+            self._decoded.keep(name, found, found.bytes)
+        return found
+
+    def _times(self, group: Group) -> memoryview:
+        return _int64s(self._decode(group, ["append_time"])[0])
+
+    def _first_rows(self, group: Group) -> list[int]:
+        """The rows of a group with which append requests begin."""
+        rows: list[int] = pc.indices_nonzero(self._decode(group, ["first"])[0]).to_pylist()
+        return rows
+
+    def _decode(self, group: Group, columns: list[str]) -> list[Any]:
+        with self._lock, self._intact():
+            table = self._file.read_row_group(group.number, columns=columns, use_threads=False)
+            return [
+                column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+                for column in table.columns
+            ]
+
+    def _holding(self, seq: int) -> Group:
+        if not self.first_seq <= seq < self.end_seq:
+            raise ValueError(f"entry {seq} is not in {self.name}")
+        return self._groups[bisect_right(self._starts, seq) - 1]
+
+    def _touched(self, position: int, end: int) -> list[Group]:
+        """The row groups that hold entries of [position, end)."""
+        if position >= end:
+            return []
+        first = max(0, bisect_right(self._starts, position) - 1)
+        return self._groups[first : bisect_left(self._starts, end)]
+
+    def _corrupt(self, check: str, what: str) -> CorruptData:
+        return CorruptData(f"{self.name} is damaged: {what}", object=self.name, check=check)
+
+    @contextmanager
+    def _intact(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, ValueError, LookupError) as reason:
+            raise self._corrupt("parquet", str(reason)) from reason
+
+
+def _parts(found: _Found, last: int) -> Iterator[Part]:
+    """The entries up to ``last``, cut where the schema version changes."""
+    start, payloads = found.start, found.payloads
+    if isinstance(found.versions, int):
+        if last > start:
+            yield Part(found.versions, last - start, payloads.piece(start, last))
+        return
+    runs = pc.run_end_encode(found.versions.slice(start, last - start))
+    before = 0
+    for end, version in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
+        yield Part(version, end - before, payloads.piece(start + before, start + end))
+        before = end
+
+
+def _int64s(column: Any) -> memoryview:
+    """A column of whole numbers or times as a plain sequence."""
+    return memoryview(column.buffers()[1]).cast("q")[column.offset : column.offset + len(column)]

@@ -1,0 +1,177 @@
+"""Writing a segment: entries go in as append requests, row groups go out to a file as they fill up.
+
+Memory: a row group has at most ``GROUP_BYTES`` of payload, or one larger entry. While it is written it exists as the
+caller's objects, as Arrow columns and as an encoded and a compressed page: about four times its payload. The Bloom
+filters stay in memory until the end: a few bytes for each key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any, BinaryIO
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.format.segment import layout
+from headrace.format.segment.gathering import Gathering, Run, payload_bytes
+from headrace.format.segment.layout import Info, Sealed
+from headrace.types import NEVER_US
+
+_FALSE_POSITIVES = 0.01
+_COMPRESSION_LEVEL = 1
+# A column of a row group of small entries is one page, and compresses as one.
+_PAGE_BYTES = 4 * layout.GROUP_BYTES
+
+
+class Writer:
+    """Writes one segment to a file that is open for writing, and tells what it wrote."""
+
+    def __init__(
+        self,
+        sink: BinaryIO,
+        *,
+        stream: str,
+        incarnation: str,
+        is_json: bool,
+        first_seq: int,
+        group_bytes: int = layout.GROUP_BYTES,
+        group_rows: int = layout.GROUP_ROWS,
+    ) -> None:
+        self._sink = _Sink(sink)
+        self._stream, self._incarnation, self._is_json = stream, incarnation, is_json
+        self._first_seq = self.next_seq = first_seq
+        self._group_bytes, self._group_rows = group_bytes, group_rows
+        self._min_us = self._max_us = NEVER_US
+        self._schema = layout.schema(is_json)
+        self._gathering = Gathering(self._schema, first_seq)
+        self._groups: list[tuple[int, int]] = []
+        self._file: Any = None
+
+    def add(self, run: Run) -> None:
+        """Take the entries of one append request; raises ValueError where they do not follow the last."""
+        seq, append_us, _, keys, payloads = run
+        count, group = len(payloads), self._gathering
+        self._follow(seq, append_us)
+        if not (keys is None or isinstance(keys, str) or len(keys) == count):
+            raise ValueError(f"{count} entries cannot have {len(keys)} keys")
+        size = len(payloads[0]) if count == 1 else sum(map(len, payloads))
+        if group.bytes + size <= self._group_bytes and group.rows + count <= self._group_rows:
+            group.extend(run, 0, count, size)
+        else:
+            self._spread(run, list(accumulate(map(len, payloads), initial=0)))
+        self._advance(count, append_us)
+
+    def copy(self, batches: Iterable[Any]) -> None:
+        """Take entries over from another segment, as ``Reader.batches`` yields them."""
+        for batch in batches:
+            times, size = batch.column(layout.APPEND_TIME).cast(pa.int64()), payload_bytes(batch)
+            self._follow(batch.column(layout.SEQ)[0].as_py(), times[0].as_py())
+            group = self._gathering
+            if group.bytes + size > self._group_bytes or group.rows + batch.num_rows > self._group_rows:
+                self._flush()
+            self._gathering.take(batch, size)
+            self._advance(batch.num_rows, times[-1].as_py())
+
+    def finish(self) -> Sealed:
+        """Write what is left and the footer; the file stays open, and is not synced yet."""
+        self._flush()
+        if self._file is None:
+            raise ValueError("a segment has at least one entry")
+        info = Info(
+            version=layout.VERSION,
+            stream=self._stream,
+            incarnation=self._incarnation,
+            json=self._is_json,
+            first_seq=self._first_seq,
+            count=self.next_seq - self._first_seq,
+            payload_bytes=sum(size for size, _ in self._groups),
+            min_us=self._min_us,
+            max_us=self._max_us,
+            groups=tuple(self._groups),
+        )
+        self._file.add_key_value_metadata({layout.METADATA: msgspec.json.encode(info)})
+        self._file.close()
+        self._sink.flush()
+        return Sealed(info, self._sink.size, self._sink.digest.hexdigest())
+
+    def _follow(self, seq: int, append_us: int) -> None:
+        if seq != self.next_seq:
+            raise ValueError(f"entry {seq} cannot come where {self.next_seq} is due")
+        if append_us < self._max_us:
+            raise ValueError(f"entry {seq} was appended before the one it follows")
+
+    def _advance(self, count: int, last_us: int) -> None:
+        self.next_seq += count
+        self._max_us = last_us
+
+    def _spread(self, run: Run, ends: list[int]) -> None:
+        """Cut a run into row groups."""
+        start, count = 0, len(run.payloads)
+        while start < count:
+            group = self._gathering
+            stop = bisect_right(ends, ends[start] + self._group_bytes - group.bytes, start + 1, count + 1) - 1
+            stop = min(stop, start + self._group_rows - group.rows)
+            if stop <= start and group.rows:
+                self._flush()
+                continue
+            stop = max(stop, start + 1)
+            group.extend(run, start, stop, ends[stop] - ends[start])
+            start = stop
+
+    def _flush(self) -> None:
+        """Write the row group gathered so far, and begin the next."""
+        group = self._gathering
+        if not group.rows:
+            return
+        table = group.table()
+        if self._file is None:
+            self._open(table)
+        self._file.write_table(table, row_group_size=group.rows)
+        self._groups.append((group.bytes, pc.sum(table.column(layout.FIRST)).as_py()))
+        self._gathering = Gathering(self._schema, group.first_seq + group.rows)
+
+    def _open(self, first: Any) -> None:
+        """Begin the file; what the first row group holds decides on the Bloom filters."""
+        self._min_us = first.column(layout.APPEND_TIME)[0].value
+        keys = pc.count_distinct(first.column(layout.KEY)).as_py()
+        self._file = pq.ParquetWriter(
+            pa.PythonFile(self._sink, mode="w"),
+            self._schema,
+            compression="zstd",
+            compression_level=_COMPRESSION_LEVEL,
+            use_dictionary=["key", "version"],
+            column_encoding={"seq": "DELTA_BINARY_PACKED", "append_time": "DELTA_BINARY_PACKED", "payload": "PLAIN"},
+            write_statistics=["seq", "append_time", "key", "version"],
+            write_page_checksum=True,
+            data_page_size=_PAGE_BYTES,
+            bloom_filter_options={"key": {"ndv": keys, "fpp": _FALSE_POSITIVES}} if keys else None,
+            store_schema=False,
+        )
+
+
+class _Sink:
+    """Passes bytes on to a file, and counts and digests them."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.size = 0
+        self.digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        """All of it."""
+        self._file.write(data)
+        self.digest.update(data)
+        self.size += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+        self._file.flush()

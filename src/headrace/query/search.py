@@ -1,0 +1,173 @@
+"""What a stream has declared for search: its fields, what may be asked of each, and its rollups."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import msgspec
+
+from headrace.query.tree import Clause, Contains, Node
+from headrace.schema.pointer import Pointer
+
+
+class Kind(StrEnum):
+    """What the values of a field are."""
+
+    KEYWORD = "keyword"
+    TEXT = "text"
+    INTEGER = "integer"
+    FLOAT = "float"
+    DATE = "date"
+    BOOL = "bool"
+
+
+NUMBERS = frozenset({Kind.INTEGER, Kind.FLOAT})
+ORDERED = NUMBERS | {Kind.DATE}
+STRINGS = frozenset({Kind.KEYWORD, Kind.TEXT})
+
+
+class Binding(msgspec.Struct, frozen=True):
+    """Where a field lies in events from a schema version on."""
+
+    version: int
+    pointer: Pointer
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """A named question to events: where its values lie, what they are, what may be asked of them."""
+
+    name: str
+    kind: Kind
+    bindings: tuple[Binding, ...]
+    lowercase: bool = False
+    exact: bool = False
+    prefix: bool = False
+    column: bool = False
+    exists: bool = False
+    sortable: bool = False
+    aggregatable: bool = False
+    contains: bool = False
+    positions: bool = False
+
+    def binding(self, version: int) -> Binding | None:
+        """The binding with the greatest version that is not above this one."""
+        return max((known for known in self.bindings if known.version <= version), key=_version, default=None)
+
+    @property
+    def pointer(self) -> Pointer:
+        """Where the values lie in an event of the newest shape."""
+        return max(self.bindings, key=_version).pointer
+
+
+class DefaultField(msgspec.Struct, frozen=True):
+    """A field that bare words ask, and how much a hit there counts."""
+
+    field: str
+    boost: float = 1.0
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """The length of a pane, and how the user spelled it."""
+
+    text: str
+    millis: int
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """What a rollup computes in every pane and group."""
+
+    kind: ClassVar[str]
+
+
+class Count(Measure, frozen=True):
+    """How many events, or how many that match ``include``."""
+
+    kind = "count"
+    include: Node | None = None
+
+
+class Summary(Measure, frozen=True):
+    """Count, sum, least and greatest of a number, and its log2 histogram if asked for."""
+
+    kind = "summary"
+    field: str
+    histogram: bool = False
+
+
+class SummaryParts(Measure, frozen=True):
+    """A summary of events that are summaries themselves."""
+
+    kind = "summary_parts"
+    count: Pointer
+    sum: Pointer
+    min: Pointer
+    max: Pointer
+    histogram: Pointer | None = None
+
+
+class Quantiles(Measure, frozen=True):
+    """A sketch of how a number is distributed."""
+
+    kind = "quantiles"
+    field: str
+
+
+class Distinct(Measure, frozen=True):
+    """A sketch of how many different values a field has."""
+
+    kind = "distinct"
+    field: str
+
+
+class Rollup(msgspec.Struct, frozen=True, kw_only=True):
+    """Measures per pane of time and per combination of dimensions, over the events that match ``include``."""
+
+    name: str
+    timestamp: str
+    intervals: tuple[Interval, ...]
+    measures: dict[str, Measure]
+    dimensions: tuple[str, ...] = ()
+    include: Node | None = None
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """The search configuration of a stream, and the document that gave it."""
+
+    document: dict[str, Any]
+    primary_timestamp: str
+    fields: dict[str, Field]
+    aliases: dict[str, str]
+    default_fields: tuple[DefaultField, ...]
+    contains_default_fields: tuple[str, ...]
+    rollups: dict[str, Rollup]
+    profile: str | None = None
+
+    def __contains__(self, name: str) -> bool:
+        return self.aliases.get(name, name) in self.fields
+
+    def __getitem__(self, name: str) -> Field:
+        """The field of that name or alias; KeyError where there is none."""
+        return self.fields[self.aliases.get(name, name)]
+
+    def asked(self, clause: Clause) -> list[Field]:
+        """The fields that a clause asks: the one it names, or the default fields."""
+        if clause.field is not None:
+            return [self[clause.field]]
+        if isinstance(clause, Contains):
+            return [self[name] for name in self.contains_fields()]
+        return [self[default.field] for default in self.bare_fields()]
+
+    def bare_fields(self) -> tuple[DefaultField, ...]:
+        """The fields that a bare word asks: the default fields, or every text field where there are none."""
+        texts = (DefaultField(name) for name, field in self.fields.items() if field.kind is Kind.TEXT)
+        return self.default_fields or tuple(texts)
+
+    def contains_fields(self) -> tuple[str, ...]:
+        """The fields that a bare ``contains:`` asks: the defaults, or every field that can be asked."""
+        able = (name for name, field in self.fields.items() if field.contains)
+        return self.contains_default_fields or tuple(able)
+
+
+def _version(binding: Binding) -> int:
+    return binding.version

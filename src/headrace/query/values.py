@@ -1,0 +1,156 @@
+"""The values of a field in a document, in the one form in which they are compared.
+
+=========  ====================================================  =====================================
+kind       is read from                                          is compared as
+=========  ====================================================  =====================================
+keyword    a string                                              the string, in lower case if so declared
+text       a string                                              the string; its words, for words and phrases
+integer    a whole number or its decimal text                    an integer of any size
+float      a finite number or its decimal text                   a double
+date       a number of milliseconds or its text, ISO 8601 text   milliseconds since 1970
+bool       ``true``, ``false`` or their text                     a boolean
+=========  ====================================================  =====================================
+
+Everything else, ``null`` included, is no value. The elements of an array are values of their own, however deep.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from headrace.query.search import Field, Kind
+from headrace.query.words import lower
+from headrace.schema import pointer
+
+Canonical = str | int | float | bool
+
+#: As many digits as Python and our JSON decoder read.
+MAX_DIGITS = 4_300
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_MOMENT = re.compile(
+    r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2})"
+    r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))?)?)?)?"
+)
+
+
+def values(field: Field, document: Any) -> list[Canonical]:
+    """The canonical values of a field in a document of the newest shape."""
+    found = (canonical(field, raw) for raw in raw_values(field, document))
+    return [value for value in found if value is not None]
+
+
+def raw_values(field: Field, document: Any) -> Iterator[Any]:
+    """What lies where the field is bound, arrays flattened, in order."""
+    found, value = resolve(document, field.pointer)
+    pending = [value] if found else []
+    while pending:
+        value = pending.pop()
+        if isinstance(value, list):
+            pending.extend(reversed(value))
+        else:
+            yield value
+
+
+def resolve(document: Any, place: pointer.Pointer) -> tuple[bool, Any]:
+    """Whether there is something at a place of a document, and what."""
+    for name in place:
+        if isinstance(document, dict) and name in document:
+            document = document[name]
+        elif isinstance(document, list) and (at := pointer.index(name)) is not None and at < len(document):
+            document = document[at]
+        else:
+            return False, None
+    return True, document
+
+
+def canonical(field: Field, value: Any) -> Canonical | None:
+    """The form in which a value is compared, or None where it is no value of this field."""
+    if field.kind is Kind.KEYWORD and field.lowercase:
+        return lower(value) if isinstance(value, str) else None
+    return _READERS[field.kind](value)
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _integer(value: Any) -> int | None:
+    match value:
+        case bool():
+            return None
+        case int():
+            return value
+        case float():
+            return int(value) if value.is_integer() else None
+        case str():
+            text = value.strip()
+            return int(text) if len(text) <= MAX_DIGITS and _INTEGER.fullmatch(text) else None
+    return None
+
+
+def _float(value: Any) -> float | None:
+    if isinstance(value, str):
+        value = value.strip()
+        if not _DECIMAL.fullmatch(value):
+            return None
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number + 0.0 if math.isfinite(number) else None
+
+
+def _date(value: Any) -> int | None:
+    match value:
+        case bool():
+            return None
+        case int():
+            return value
+        case float():
+            return int(value) if math.isfinite(value) else None
+        case str():
+            text = value.strip()
+            moment = _MOMENT.fullmatch(text)
+            return _moment(moment) if moment else _integer(text)
+    return None
+
+
+def _moment(found: re.Match[str]) -> int | None:
+    """Milliseconds since 1970 of an ISO 8601 text; what it leaves out is the least, or UTC."""
+    year, month, day, hour, minute, second, fraction, sign, hours, minutes = found.groups()
+    try:
+        moment = datetime(int(year), int(month or 1), int(day or 1), int(hour or 0), int(minute or 0), int(second or 0))
+    except ValueError:
+        return None
+    shift = timedelta()
+    if sign:
+        if int(hours) > 23 or int(minutes) > 59:
+            return None
+        shift = timedelta(hours=int(hours), minutes=int(minutes)) * (-1 if sign == "-" else 1)
+    whole = (moment.replace(tzinfo=UTC) - _EPOCH - shift) // timedelta(milliseconds=1)
+    return whole + int((fraction or "").ljust(3, "0")[:3])
+
+
+def _bool(value: Any) -> bool | None:
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value.strip().lower())
+    return value if isinstance(value, bool) else None
+
+
+_READERS: dict[Kind, Callable[[Any], Canonical | None]] = {
+    Kind.KEYWORD: _string,
+    Kind.TEXT: _string,
+    Kind.INTEGER: _integer,
+    Kind.FLOAT: _float,
+    Kind.DATE: _date,
+    Kind.BOOL: _bool,
+}

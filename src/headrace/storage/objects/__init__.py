@@ -1,0 +1,6 @@
+"""The object store, behind one small class: a local directory, S3-compatible, GCS, Azure, or memory."""
+
+from headrace.storage.objects.backend import ObjectInfo
+from headrace.storage.objects.store import ObjectMissing, Objects, StoreUnavailable
+
+__all__ = ["ObjectInfo", "ObjectMissing", "Objects", "StoreUnavailable"]

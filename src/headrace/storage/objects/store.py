@@ -1,0 +1,179 @@
+"""Objects by key, whatever holds them: errors are ours, requests are counted, a lost answer is no lost object."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+from headrace.config import ConfigError
+from headrace.errors import CorruptData, Unavailable
+from headrace.storage.objects.backend import PAGE, Backend, ObjectInfo
+from headrace.storage.objects.directory import Directory
+from headrace.storage.objects.remote import Remote
+from headrace.storage.objects.requests import Outcome, Requests, Verb
+
+SCHEMES = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "memory")
+
+_CREATES = 3
+_PAUSE_S = 0.1
+_RANGE_BYTES = 8 * 1024 * 1024
+
+
+class StoreUnavailable(Unavailable):
+    """The object store did not answer, or refused; nothing is known about what was asked."""
+
+    code = "store_unavailable"
+
+
+class ObjectMissing(CorruptData):
+    """An object that should be there is not."""
+
+    code = "object_missing"
+
+
+class Objects:
+    """One object store; every verb blocks, so background threads use it."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.requests = Requests()
+
+    @classmethod
+    def open(cls, url: str, *, timeout_s: float = 30.0, retries: int = 5) -> Objects:
+        """The store of a URL or of a directory; a request and its retries take about the timeout at most."""
+        scheme = urlsplit(url).scheme if "://" in url else "file"
+        if scheme not in SCHEMES:
+            known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+            raise ConfigError(
+                f"storage.object_store: {url!r} is neither a path nor one of {known}", field="storage.object_store"
+            )
+        try:
+            if scheme == "file":
+                return cls(Directory(_path(url)))
+            return cls(Remote(url, timeout_s=timeout_s, retries=retries))
+        except (BaseError, ValueError) as reason:
+            raise ConfigError(f"storage.object_store: {_first_line(reason)}", field="storage.object_store") from reason
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the store is a local directory."""
+        return isinstance(self._backend, Directory)
+
+    def local_path(self, key: str) -> Path | None:
+        """The file that is the object, where the store is a local directory."""
+        return self._backend.root / _checked(key) if isinstance(self._backend, Directory) else None
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write an object that nobody has written before; False if someone has.
+
+        The data must be unlike what anyone else would write there: where it is found word for word, it is ours, and
+        only the answer to an earlier try was lost.
+        """
+        for left in reversed(range(_CREATES)):
+            try:
+                with self._asking("put", key):
+                    if self._backend.create(_checked(key), data):
+                        return True
+                break
+            except StoreUnavailable:
+                if not left:
+                    raise
+                time.sleep(_PAUSE_S)
+        try:
+            return self.get(key) == data
+        except ObjectMissing:
+            return False
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object, whatever was there."""
+        with self._asking("put", key):
+            self._backend.put(_checked(key), data)
+
+    def upload(self, key: str, path: Path) -> None:
+        """Write an object from a file that nobody changes any more."""
+        with self._asking("put", key):
+            self._backend.upload(_checked(key), path)
+
+    def get(self, key: str) -> bytes:
+        """All of an object."""
+        with self._asking("get", key):
+            return self._backend.get(_checked(key))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """A part of an object, shorter where the object ends."""
+        with self._asking("get", key):
+            return self._backend.get_range(_checked(key), start, length)
+
+    def download(self, key: str, size: int, file: BinaryIO) -> None:
+        """Write an object of this size to a file, holding a few mebibytes at a time."""
+        for start in range(0, size, _RANGE_BYTES):
+            file.write(self.get_range(key, start, min(_RANGE_BYTES, size - start)))
+
+    def head(self, key: str) -> ObjectInfo:
+        """An object's size and age."""
+        with self._asking("head", key):
+            return self._backend.head(_checked(key))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """All objects below a prefix such as ``manifests``, in any order."""
+        pages = self._backend.list(prefix and _checked(prefix))
+        page: Sequence[ObjectInfo] = ()
+        while not page or len(page) == PAGE:
+            with self._asking("list", prefix):
+                page = next(pages, ())
+            if not page:
+                return
+            yield from page
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove objects; one that is not there is no error."""
+        if keys:
+            with self._asking("delete", keys[0]):
+                self._backend.delete([_checked(key) for key in keys])
+
+    @contextmanager
+    def _asking(self, verb: Verb, key: str) -> Iterator[None]:
+        outcome: Outcome = "error"
+        try:
+            yield
+            outcome = "ok"
+        except FileNotFoundError as reason:
+            if verb not in ("get", "head"):
+                raise StoreUnavailable(
+                    f"the object store has no place to {verb} {key}", object=key, reason="object_store"
+                ) from reason
+            outcome = "missing"
+            raise ObjectMissing(f"the object {key} is missing", object=key, check="present") from reason
+        except (PermissionDeniedError, UnauthenticatedError, PermissionError) as reason:
+            raise StoreUnavailable(f"the object store forbids to {verb} {key}", object=key, reason="denied") from reason
+        except (BaseError, OSError) as reason:
+            raise StoreUnavailable(
+                f"the object store did not {verb} {key}", object=key, reason="object_store"
+            ) from reason
+        finally:
+            self.requests.count(verb, key, outcome)
+
+
+def _path(url: str) -> Path:
+    if "://" not in url:
+        return Path(url)
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path:
+        raise ValueError(f"{url!r} should be file:///an/absolute/path")
+    return Path(unquote(parts.path))
+
+
+def _checked(key: str) -> str:
+    if any(part in ("", ".", "..") for part in key.split("/")):
+        raise ValueError(f"{key!r} is not the key of an object")
+    return key
+
+
+def _first_line(reason: Exception) -> str:
+    return str(reason).partition("\n")[0]

@@ -1,0 +1,241 @@
+"""Segments on the local disk: fetched when they are first read, checked once, kept while there is room.
+
+A store that is a local directory is read in place. What is fetched from elsewhere lies in one directory, under the
+checksum of its bytes, and outlives a restart. Files in use are not removed, so the disk may hold more than the limit by
+what is being read right now. Footers of the segments used last stay open, and so do decoded row groups, within limits.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.errors import CorruptData, Unavailable
+from headrace.format.manifest import Segment
+from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.reader import Reader
+from headrace.storage.objects import ObjectMissing, Objects
+
+#: Memory that open footers may take.
+READER_BYTES = 24 * 1024 * 1024
+KNOWN_FILES = 20_000
+_SUFFIX, _PARTIAL = ".parquet", ".part"
+
+
+class Usage(NamedTuple):
+    """What the cache holds, and how often it had to fetch."""
+
+    bytes: int
+    files: int
+    readers: int
+    reader_bytes: int
+    decoded_bytes: int
+    fetches: int
+
+
+class _File:
+    """What is known of one segment's file; the cache's lock guards it."""
+
+    __slots__ = ("checked", "opening", "pins", "size")
+
+    def __init__(self, size: int = 0) -> None:
+        #: Bytes in our directory; 0 where the file is not ours.
+        self.size = size
+        self.pins = 0
+        self.checked = False
+        self.opening: Future[Reader] | None = None
+
+
+class Segments:
+    """Opens segments for reading, from any thread; two that want the same one wait for the same fetch."""
+
+    def __init__(self, objects: Objects, directory: Path, *, limit_bytes: int, decoded_bytes: int) -> None:
+        self._objects = objects
+        self._directory = directory
+        self._limit_bytes = limit_bytes
+        self._decoded = Decoded(decoded_bytes)
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, _File] = OrderedDict()
+        self._readers: OrderedDict[str, Reader] = OrderedDict()
+        self._bytes = self._reader_bytes = self._fetches = 0
+        self._find_files()
+
+    @contextmanager
+    def open(self, key: str, segment: Segment) -> Iterator[Reader]:
+        """The segment of this key, fetched and checked if need be; its file stays while the block runs."""
+        with self._lock:
+            file = self._files.setdefault(segment.sha256, _File())
+            self._files.move_to_end(segment.sha256)
+            file.pins += 1
+        try:
+            yield self._reader(file, key, segment)
+        finally:
+            with self._lock:
+                file.pins -= 1
+                self._shrink(self._limit_bytes)
+
+    def ready(self, segment: Segment) -> Reader | None:
+        """The segment, if it is open already; never waits."""
+        return self._readers.get(segment.sha256)
+
+    def adopt(self, path: Path, segment: Segment) -> None:
+        """Take over the file of a segment that was just uploaded, so that nobody has to fetch it.
+
+        It must lie on the same file system.
+        """
+        if self._objects.is_local:
+            path.unlink()
+            return
+        with self._lock:
+            path.replace(self._path(segment.sha256))
+            file = self._files.setdefault(segment.sha256, _File())
+            self._resize(file, segment.bytes)
+            self._shrink(self._limit_bytes)
+
+    def drop(self, segment: Segment) -> None:
+        """Forget a segment that nobody will ask for again; one that is being read goes next."""
+        with self._lock:
+            self._close(segment.sha256)
+            file = self._files.get(segment.sha256)
+            if file is not None and not file.pins:
+                self._remove(segment.sha256)
+            elif file is not None:
+                self._files.move_to_end(segment.sha256, last=False)
+
+    def usage(self) -> Usage:
+        """What the cache holds now."""
+        with self._lock:
+            return Usage(
+                bytes=self._bytes,
+                files=len(self._files),
+                readers=len(self._readers),
+                reader_bytes=self._reader_bytes,
+                decoded_bytes=self._decoded.bytes,
+                fetches=self._fetches,
+            )
+
+    def _find_files(self) -> None:
+        """Know what an earlier run left behind, the oldest first; fetches that were cut short go."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for path in self._directory.glob(f"*{_PARTIAL}"):
+            path.unlink()
+        found = [(path.stat(), path.stem) for path in self._directory.glob(f"*{_SUFFIX}")]
+        for stat, sha256 in sorted(found, key=lambda item: item[0].st_mtime_ns):
+            self._files[sha256] = _File(stat.st_size)
+            self._bytes += stat.st_size
+        self._shrink(self._limit_bytes)
+
+    def _reader(self, file: _File, key: str, segment: Segment) -> Reader:
+        with self._lock:
+            found = self._readers.get(segment.sha256)
+            if found is not None:
+                self._readers.move_to_end(segment.sha256)
+                return found
+            awaited, opening = file.opening, Future[Reader]()
+            if awaited is None:
+                file.opening = opening
+        if awaited is not None:
+            return awaited.result()
+        try:
+            reader = self._load(file, key, segment)
+        except BaseException as reason:
+            with self._lock:
+                file.opening = None
+            opening.set_exception(reason)
+            raise
+        with self._lock:
+            file.opening, file.checked = None, True
+            self._keep_open(segment.sha256, reader)
+        opening.set_result(reader)
+        return reader
+
+    def _keep_open(self, sha256: str, reader: Reader) -> None:
+        self._readers[sha256] = reader
+        self._reader_bytes += reader.footprint
+        while self._reader_bytes > READER_BYTES and len(self._readers) > 1:
+            self._close(next(iter(self._readers)))
+
+    def _close(self, sha256: str) -> None:
+        """Let go of a reader; whoever still uses it is not disturbed."""
+        reader = self._readers.pop(sha256, None)
+        if reader is not None:
+            self._reader_bytes -= reader.footprint
+
+    def _load(self, file: _File, key: str, segment: Segment) -> Reader:
+        sha256 = None if file.checked else segment.sha256
+        path = self._objects.local_path(key)
+        if path is not None:
+            try:
+                return Reader(path, name=key, decoded=self._decoded, sha256=sha256)
+            except FileNotFoundError as reason:
+                raise ObjectMissing(f"the object {key} is missing", object=key, check="present") from reason
+        path = self._path(segment.sha256)
+        if path.exists():
+            try:
+                return Reader(path, name=key, decoded=self._decoded, sha256=sha256)
+            except CorruptData:
+                path.unlink()  # damaged here, and perhaps not there
+        self._fetch(file, key, segment, path)
+        return Reader(path, name=key, decoded=self._decoded, sha256=segment.sha256)
+
+    def _fetch(self, file: _File, key: str, segment: Segment, path: Path) -> None:
+        """Get a whole file, or none."""
+        with self._lock:
+            self._fetches += 1
+            self._resize(file, segment.bytes)
+            self._shrink(self._limit_bytes)
+        partial = path.with_suffix(_PARTIAL)
+        try:
+            self._download(key, segment, partial)
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            with self._lock:
+                self._resize(file, 0)
+            raise
+
+    def _download(self, key: str, segment: Segment, path: Path) -> None:
+        try:
+            self._write(key, segment, path)
+        except OSError as reason:
+            if reason.errno != errno.ENOSPC:
+                raise Unavailable(f"{key} could not be kept: {reason.strerror}", reason="storage") from reason
+            with self._lock:
+                self._shrink(0)
+            try:
+                self._write(key, segment, path)
+            except OSError as again:
+                raise Unavailable(f"the disk is full; {key} could not be fetched", reason="disk_full") from again
+
+    def _write(self, key: str, segment: Segment, path: Path) -> None:
+        with path.open("wb") as file:
+            self._objects.download(key, segment.bytes, file)
+
+    def _path(self, sha256: str) -> Path:
+        return self._directory / (sha256 + _SUFFIX)
+
+    def _resize(self, file: _File, size: int) -> None:
+        self._bytes += size - file.size
+        file.size = size
+
+    def _shrink(self, limit_bytes: int) -> None:
+        """Remove what was used longest ago until the rest is within the limits; nothing that is in use."""
+        if self._bytes <= limit_bytes and len(self._files) <= KNOWN_FILES:
+            return
+        for sha256 in [sha256 for sha256, file in self._files.items() if not file.pins]:
+            if self._bytes <= limit_bytes and len(self._files) <= KNOWN_FILES:
+                return
+            self._remove(sha256)
+
+    def _remove(self, sha256: str) -> None:
+        file = self._files.pop(sha256)
+        self._close(sha256)
+        if file.size:
+            self._resize(file, 0)
+            self._path(sha256).unlink(missing_ok=True)

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+import pytest
+
+from golden.contents import manifest as example
+from headrace.errors import CorruptData
+from headrace.format import manifest as manifests
+from headrace.format.manifest import Manifest, Revision, Segment, decode, encode, generations, manifest_key, segment_key
+from headrace.types import JSON
+from sealing import Cell, seal
+
+KEY = manifest_key("s", "1", 1)
+NULL = msgspec.Raw(b"null")
+
+
+def small(**facts: Any) -> Manifest:
+    """A manifest of a stream without entries, but for these facts."""
+    plain = {"stream": "s", "incarnation": "1", "generation": 1, "writer": "w", "written_us": 5, "content_type": JSON}
+    return Manifest(**{**plain, "created_us": 1, "epochs": ((0, 0),), "published_seq": 0, **facts})
+
+
+def segments(*bounds: tuple[int, int]) -> tuple[Segment, ...]:
+    return tuple(
+        Segment(
+            name=manifests.segment_name(first, end - first, "a"),
+            first_seq=first, count=end - first, bytes=1, payload_bytes=1, total_bytes=1, min_us=1, max_us=1,
+            sha256="0" * 64,
+        )
+        for first, end in bounds
+    )  # fmt: skip
+
+
+def envelope(content: bytes, **facts: Any) -> bytes:
+    """A manifest around any content, with a checksum that fits."""
+    document = {"headrace": "manifest", "version": 1, "sha256": hashlib.sha256(content).hexdigest()}
+    return msgspec.json.encode({**document, "content": msgspec.Raw(content), **facts})
+
+
+@pytest.mark.parametrize("manifest", [small(), example()], ids=["small", "full"])
+def test_a_manifest_is_read_back_as_it_was(manifest: Manifest) -> None:
+    key = manifest_key(manifest.stream, manifest.incarnation, manifest.generation)
+    assert decode(encode(manifest), key) == manifest
+
+
+def test_a_manifest_is_plain_json_that_tells_its_version() -> None:
+    document = msgspec.json.decode(encode(example()))
+    assert (document["headrace"], document["version"]) == ("manifest", 1)
+    assert document["content"]["registry"][0]["document"] == {"schemas": {"1": {"type": "object"}}}
+    assert document["content"]["segments"][0]["name"] == "0000000000001000-500-a1.parquet"
+
+
+def test_every_changed_bit_and_every_missing_end_is_noticed() -> None:
+    written = encode(small(segments=segments((0, 5), (5, 9)), published_seq=9))
+    changed = (
+        written[:place] + bytes([written[place] ^ 1 << bit]) + written[place + 1 :]
+        for place in range(len(written))
+        for bit in range(8)
+    )
+    for damaged in (*changed, *(written[:end] for end in range(len(written)))):
+        with pytest.raises(CorruptData) as caught:
+            decode(damaged, KEY)
+        assert caught.value.facts["object"] == KEY
+
+
+@pytest.mark.parametrize(
+    ("data", "check"),
+    [
+        (b"", "document"),
+        (b"\xff", "document"),
+        (b"[]", "document"),
+        (envelope(b"{}", headrace="lease"), "identity"),
+        (envelope(b"{}", version=2, colour="blue"), "version"),
+        (envelope(b"{}", sha256="0" * 64), "checksum"),
+        (envelope(b"{}"), "document"),
+        (envelope(msgspec.json.encode(small(generation=2))), "identity"),
+        (envelope(msgspec.json.encode(small())[:-1] + b',"colour":"blue"}'), "document"),
+        (envelope(msgspec.json.encode(small(published_seq=5))), "continuity"),
+    ],
+)
+def test_what_is_damaged_misplaced_or_newer_is_refused_by_name(data: bytes, check: str) -> None:
+    with pytest.raises(CorruptData, match=f"^{KEY} is damaged") as caught:
+        decode(data, KEY)
+    assert caught.value.facts == {"object": KEY, "check": check}
+
+
+@pytest.mark.parametrize(
+    ("facts", "problem"),
+    [
+        ({"segments": segments((0, 5), (6, 9)), "published_seq": 9}, "entry 5 is due, and .* begins with 6"),
+        ({"segments": segments((0, 5)), "published_seq": 6}, "end at 5, not at 6"),
+        ({"segments": segments((0, 5), (5, 5)), "published_seq": 5}, "has no entries"),
+        ({"segments": segments((3, 5)), "published_seq": 5}, "no segment holds entry 0"),
+        ({"segments": segments((3, 5)), "published_seq": 5, "lineage": (("0", 2),)}, "no segment holds entry 2"),
+        ({"segments": segments((3, 5)), "kept": segments((0, 4)), "published_seq": 5, "first_seq": 3}, "overlap"),
+        ({"published_seq": 5}, "no segment holds entry 0"),
+        ({"published_seq": 5, "first_seq": 6}, "first entry is 6"),
+        ({"epochs": ()}, "epochs"),
+        ({"epochs": ((1, 0), (1, 5))}, "epochs"),
+        ({"epochs": ((2, 0), (1, 5))}, "epochs"),
+        ({"epochs": ((1, 5), (2, 0))}, "epochs"),
+        ({"lineage": (("1", 5), ("2", 3))}, "lineage"),
+        ({"registry": (Revision(2, 1, NULL), Revision(1, 2, NULL))}, "registry"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_neither_written_nor_read(facts: dict[str, Any], problem: str) -> None:
+    manifest = small(**facts)
+    with pytest.raises(ValueError, match=problem):
+        encode(manifest)
+    with pytest.raises(CorruptData, match=problem):
+        decode(envelope(msgspec.json.encode(manifest)), KEY)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"segments": segments((0, 5), (5, 9)), "published_seq": 9, "first_seq": 7},
+        {"segments": segments((4, 9)), "published_seq": 9, "first_seq": 2, "lineage": (("0", 4),)},
+        {"segments": segments((6, 9)), "kept": segments((0, 2), (4, 5)), "published_seq": 9, "first_seq": 6},
+        {"published_seq": 9, "first_seq": 9},
+        {"published_seq": 4, "lineage": (("0", 4),)},
+        {"epochs": ((1, 0), (5, 0), (6, 3))},
+    ],
+    ids=["retention within a segment", "a fork", "kept for forks", "all is gone", "an empty fork", "recovered twice"],
+)
+def test_what_streams_go_through_can_be_written(facts: dict[str, Any]) -> None:
+    manifest = small(**facts)
+    assert decode(encode(manifest), KEY) == manifest
+
+
+def test_a_listing_tells_the_newest_generation_of_every_stream() -> None:
+    keys = [manifest_key(stream, life, number) for stream in "ab" for life in ("1", "2") for number in (9, 11, 10)]
+    found = generations([*keys, "manifests/else/x.json", segment_key("a", "1", "x"), "manifests"])
+    assert found == {(manifests.name_hash(stream), life): [11, 10, 9] for stream in "ab" for life in ("1", "2")}
+    place = manifests.name_hash("a"), "2"
+    assert manifests.generation_key(place, found[place][0]) == manifest_key("a", "2", 11)
+
+
+def test_keys_are_told_apart_by_name_life_and_generation() -> None:
+    digest = hashlib.sha256("größe".encode()).hexdigest()[:32]
+    assert manifest_key("größe", "07", 12) == f"manifests/{digest}/07/0000000000000012.json"
+    name = manifests.segment_name(5, 10, "x1")
+    key = segment_key("größe", "07", name)
+    assert key == f"segments/{digest}/07/0000000000000005-10-x1.parquet"
+    assert manifests.segment_place(key) == ((digest, "07"), name)
+    assert manifests.segment_place(manifest_key("s", "1", 1)) is None
+    for bad in ("", "A", "../x", "a/b", "x" * 65):
+        with pytest.raises(ValueError, match="cannot be part of a key"):
+            segment_key("s", bad, name)
+
+
+def test_a_sealed_segment_is_listed_with_what_was_written() -> None:
+    data, sealed = seal([Cell(b"1"), Cell(b"22")], first_seq=7)
+    found = manifests.listed(sealed, "n", total_bytes=50)
+    assert (found.first_seq, found.end_seq, found.bytes, found.payload_bytes) == (7, 9, len(data), 3)
+    assert (found.total_bytes, found.sha256) == (50, hashlib.sha256(data).hexdigest())

@@ -1,0 +1,89 @@
+"""Files of format version 1, written once; every Headrace must read them as this one does."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from golden.contents import ROWS_A_GROUP, byte_runs, json_runs, manifest
+from headrace.format.manifest import decode, manifest_key
+from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.gathering import Run
+from headrace.format.segment.reader import Reader
+
+HERE = Path(__file__).parent
+JSON, BYTES = HERE / "segment-v1-json.parquet", HERE / "segment-v1-bytes.parquet"
+DIGESTS = {
+    JSON: "89dbcf27e7eb188380d9dea0a7786d0af3391eca3e51f52120aaaef3a9237528",
+    BYTES: "205a387a7e686604fddb9b26c932d1705f2c2b4a7ef6bc5aced22f6f6342f09f",
+    HERE / "manifest-v1.json": "24a82e2cab610f3e5a15132ead3af60fe73ee0c0f42d478b8a3f05ae87e49b75",
+}
+SEGMENTS = [(JSON, json_runs()), (BYTES, byte_runs())]
+
+Row = tuple[int, int, str | None, int, bool, bytes]
+
+
+def rows(runs: list[Run]) -> list[Row]:
+    """Every entry with all its columns."""
+    found: list[Row] = []
+    for run in runs:
+        for place, payload in enumerate(run.payloads):
+            key = run.keys if run.keys is None or isinstance(run.keys, str) else run.keys[place]
+            found.append((run.seq + place, run.append_us, key, run.version, place == 0, bytes(payload)))
+    return found
+
+
+@pytest.mark.parametrize("path", DIGESTS, ids=lambda path: path.name)
+def test_the_file_is_the_one_that_was_written_once(path: Path) -> None:
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == DIGESTS[path]
+
+
+@pytest.mark.parametrize(("path", "runs"), SEGMENTS, ids=["json", "bytes"])
+def test_a_segment_is_read_back_whole(path: Path, runs: list[Run]) -> None:
+    reader = Reader(path, name=path.name, decoded=Decoded(1 << 20), sha256=DIGESTS[path])
+    reader.verify()
+    wanted, is_json = rows(runs), path is JSON
+    assert (reader.info.stream, reader.info.incarnation, reader.info.json) == ("golden", "0000000001", is_json)
+    assert (reader.info.min_us, reader.info.max_us) == (wanted[0][1], wanted[-1][1])
+    assert len(reader.info.groups) == -(-len(wanted) // ROWS_A_GROUP)
+    comma = b"," if is_json else b""
+    for key in (None, *{row[2] for row in wanted}):
+        parts = reader.read(reader.first_seq, reader.end_seq, 1 << 20, key).parts
+        assert comma.join(part.body for part in parts) == comma.join(r[5] for r in wanted if key in (None, r[2]))
+    starts = [*accumulate((len(run.payloads) for run in runs), initial=runs[0].seq)]
+    assert {reader.request_at(row[0]) for row in wanted} == set(pairwise(starts))
+    for row in wanted:
+        assert reader.seek_time(row[1]) == next(other[0] for other in wanted if other[1] == row[1])
+
+
+@pytest.mark.parametrize(("path", "runs"), SEGMENTS, ids=["json", "bytes"])
+def test_duckdb_reads_a_segment(path: Path, runs: list[Run]) -> None:
+    sql = f"SELECT seq, epoch_us(append_time), key, version, first, encode(payload) FROM '{path}' ORDER BY seq"
+    if path is BYTES:
+        sql = sql.replace("encode(payload)", "payload")
+    assert duckdb.sql(sql).fetchall() == rows(runs)
+
+
+@pytest.mark.parametrize(("path", "runs"), SEGMENTS, ids=["json", "bytes"])
+def test_pyarrow_reads_a_segment(path: Path, runs: list[Run]) -> None:
+    table = pq.read_table(path)
+    payloads = [value.encode() if isinstance(value, str) else value for value in table.column("payload").to_pylist()]
+    assert payloads == [row[5] for row in rows(runs)]
+    assert [moment.value for moment in table.column("append_time")] == [row[1] for row in rows(runs)]
+
+
+def test_pandas_reads_a_segment() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_parquet(JSON)
+    assert frame["payload"].tolist() == [row[5].decode() for row in rows(json_runs())]
+    assert frame["seq"].tolist() == [row[0] for row in rows(json_runs())]
+
+
+def test_a_manifest_is_read_back_whole() -> None:
+    key = manifest_key("orders/größe", "0000000007", 42)
+    assert decode((HERE / "manifest-v1.json").read_bytes(), key) == manifest()
