@@ -5,6 +5,7 @@
     HeadraceError
      ├─ RequestError              the caller can fix it                          4xx
      │   ├─ BadRequest            a value is wrong; names the field              400
+     │   │   └─ LensUnsound       the lens would break events that exist         400
      │   ├─ Unauthorized          no key, or a wrong one                         401
      │   ├─ Forbidden             the key may not do this                        403
      │   │   └─ ProducerFenced    a newer producer epoch has taken over          403
@@ -14,7 +15,8 @@
      │   │   ├─ StreamClosed      nothing can be appended any more               409
      │   │   ├─ ProducerGap       a producer sequence number is missing          409
      │   │   ├─ SequenceConflict  Stream-Seq does not increase                   409
-     │   │   └─ ManagedStream     changes only through its registry              409
+     │   │   ├─ ManagedStream     changes only through its registry              409
+     │   │   └─ NotRepresentable  an event has no form in the version asked for  409
      │   ├─ Gone                  it was there once                              410
      │   │   ├─ OffsetFenced      the offset belongs to another life             410
      │   │   └─ OffsetGone        the offset lies before the retained start      410
@@ -80,6 +82,12 @@ class RequestError(HeadraceError):
 
 class BadRequest(RequestError):
     """A value is wrong; ``field`` says which one."""
+
+
+class LensUnsound(BadRequest):
+    """The lens is not proven to carry every event of the old schema into the new one."""
+
+    code = "lens_unsound"
 
 
 class Unauthorized(RequestError):
@@ -151,6 +159,12 @@ class ManagedStream(Conflict):
     """The stream changes only through its registry."""
 
     code = "managed_stream"
+
+
+class NotRepresentable(Conflict):
+    """An event has no form in the schema version that was asked for."""
+
+    code = "not_representable"
 
 
 class Gone(RequestError):

@@ -24,12 +24,12 @@ def connection(tmp_path: Path) -> Iterator[Connection]:
 def wal(connection: Connection) -> Wal:
     """Three requests: entries 0-1, 2 (key k) and 3-5; and another stream's."""
     wal = Wal(connection)
-    wal.insert([_row(0, 2), _row(2, 1, key="k"), _row(3, 3), (2, 0, 9, 0, 0, "k", None, 1, b"other")])
+    wal.insert([_row(0, 2), _row(2, 1, key="k"), _row(3, 3), (2, 0, 9, 0, 0, "k", None, None, 1, b"other")])
     return wal
 
 
 def _row(seq: int, count: int, key: str | None = None) -> Row:
-    return STREAM, seq, count, 100 + seq, 0, key, None, seq + count, b"x" * count
+    return STREAM, seq, count, 100 + seq, 0, key, None, None, seq + count, b"x" * count
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 4, 17, 64, 150])

@@ -21,6 +21,7 @@ app = App(
 app.command("headrace.cli.serve:serve", name="serve", help="Run the server.")
 app.command("headrace.cli.serve:up", name="up", help="Run everything on this machine.")
 app.command("headrace.cli.stream:app", name="stream", help="Create, append to, read and follow streams.")
+app.command("headrace.cli.schema:app", name="schema", help="Show, plan and apply changes of a stream's schema.")
 app.command("headrace.cli.key:app", name="key", help="Make, list and revoke API keys.")
 app.command("headrace.cli.config:app", name="config", help="Show the configuration.")
 app.command("headrace.cli.version:version", name="version", help="Print the version.")
@@ -32,9 +33,9 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; the exit code says how it went."""
+    """Run one command; the exit code says how it went, and a command that has more than one to say returns it."""
     try:
-        app(arguments)
+        code = app(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return output.INTERRUPTED
@@ -44,4 +45,4 @@ def run(arguments: Sequence[str]) -> int:
         return output.OK
     except (HeadraceError, ValueError, OSError, ImportError) as error:
         return output.complain(error, as_json="--json" in arguments)
-    return output.OK
+    return code or output.OK

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Name = Annotated[str, Parameter(help="The stream.")]
 Offset = Annotated[str, Parameter(allow_leading_hyphen=True, help="Begin after this offset; -1 is the start.")]
 RoutingKey = Annotated[str | None, Parameter(help="Only events with this routing key.")]
+SchemaVersion = Annotated[int | None, Parameter(help="The shape of events; default: the newest.")]
 Limit = Annotated[int | None, Parameter(help="Stop after so many.")]
 
 app = App(name="stream", help="Create, append to, read and follow streams.", version_flags=())
@@ -91,13 +92,15 @@ def read(
     offset: Offset = "-1",
     since: Annotated[str | None, Parameter(help="Begin at this time instead.")] = None,
     routing_key: RoutingKey = None,
+    schema_version: SchemaVersion = None,
     limit: Limit = None,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
     """Print what the stream holds, one event per line; --json prints batches with their offsets."""
     with remote.connect() as client:
-        _print(client.stream(name).read(offset, since=since, key=routing_key), limit, json)
+        batches = client.stream(name).read(offset, since=since, key=routing_key, schema_version=schema_version)
+        _print(batches, limit, json)
 
 
 @app.command
@@ -108,6 +111,7 @@ def tail(
     offset: Offset = "now",
     live: Annotated[Literal["sse", "long-poll"], Parameter(help="How to wait for more.")] = "sse",
     routing_key: RoutingKey = None,
+    schema_version: SchemaVersion = None,
     limit: Limit = None,
     remote: Remote = LOCAL,
     json: AsJson = False,
@@ -116,7 +120,8 @@ def tail(
     with remote.connect() as client:
         content_type = client.stream(name).info().content_type
     with remote.connect(patient=True) as client:
-        _print(client.stream(name, content_type=content_type).tail(offset, live=live, key=routing_key), limit, json)
+        stream = client.stream(name, content_type=content_type)
+        _print(stream.tail(offset, live=live, key=routing_key, schema_version=schema_version), limit, json)
 
 
 @app.command(name="ls")

@@ -16,6 +16,7 @@ from headrace.client.errors import (
 )
 from headrace.client.ledger import AsyncDelivery, Delivery
 from headrace.client.producer import AsyncProducer, Producer
+from headrace.client.schemas import Plan, Revision
 
 __all__ = [
     "ApiError",
@@ -31,9 +32,11 @@ __all__ = [
     "CreateResult",
     "Delivery",
     "OutcomeUnknown",
+    "Plan",
     "Producer",
     "ProducerClosed",
     "ProducerInUse",
+    "Revision",
     "Stream",
     "StreamInfo",
     "Unreachable",

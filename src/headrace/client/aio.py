@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Self, Unpack
 
-from headrace.client import answers, requests
+from headrace.client import answers, requests, schemas
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
 from headrace.client.deliveries import ProducerOptions
 from headrace.client.handle import Handle, settings_for, worth_repeating
 from headrace.client.producer import AsyncProducer
 from headrace.client.requests import NOW, START, AppendOptions, CreateOptions, Live, Moment, Request
 from headrace.client.retry import Patience
+from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting
 from headrace.client.tail import Reading, Tail
 from headrace.client.transport import AsyncTransport
 from headrace.errors import HeadraceError
@@ -87,18 +88,38 @@ class AsyncStream(Handle):
         return answers.appended(await self._client.send(self._appending(value, **options)))
 
     async def read(
-        self, offset: str = START, *, since: Moment | None = None, key: str | None = None
+        self,
+        offset: str = START,
+        *,
+        since: Moment | None = None,
+        key: str | None = None,
+        schema_version: int | None = None,
     ) -> AsyncIterator[Batch]:
         """Everything after ``offset`` (or from ``since`` on) up to the tail, batch by batch."""
-        reading = Reading(self.name, offset, since=since, key=key)
+        reading = Reading(self.name, offset, since=since, key=key, schema_version=schema_version)
         while not reading.ended:
             yield reading.accept(await self._client.send(reading.request()))
 
-    async def tail(self, offset: str = NOW, *, live: Live = "sse", key: str | None = None) -> AsyncIterator[Batch]:
+    async def tail(
+        self,
+        offset: str = NOW,
+        *,
+        live: Live = "sse",
+        key: str | None = None,
+        schema_version: int | None = None,
+    ) -> AsyncIterator[Batch]:
         """What follows ``offset``, for as long as the stream is open; lost connections are taken up again."""
         content_type = self.content_type or (await self.info()).content_type
         patience = Patience(self._client.settings.retry_for_s)
-        tail = Tail(self.name, offset, live, content_type=content_type, key=key, patience=patience)
+        tail = Tail(
+            self.name,
+            offset,
+            live,
+            content_type=content_type,
+            key=key,
+            patience=patience,
+            schema_version=schema_version,
+        )
         while not tail.ended:
             try:
                 async with self._client.transport.open(tail.request()) as arriving:
@@ -114,6 +135,27 @@ class AsyncStream(Handle):
     async def info(self) -> StreamInfo:
         """What is known of the stream without reading it."""
         return self._learn(answers.described(self.name, await self._client.send(requests.info(self.name))))
+
+    async def schema(self) -> Registry:
+        """The registry: every schema version, from where on each holds, and the lenses between them."""
+        return schemas.registry(await self._client.send(schemas.show(self.name)))
+
+    async def evolve(
+        self,
+        schema: Any = UNSET,
+        lens: Mapping[str, Any] | None = None,
+        *,
+        routing_key: Setting = UNSET,
+        search: Setting = UNSET,
+        dry_run: bool = False,
+    ) -> Plan:
+        """Change what is given, and say what that changed; with ``dry_run`` only say what it would change."""
+        request = schemas.evolve(self.name, schema, lens, routing_key=routing_key, search=search, dry_run=dry_run)
+        return schemas.plan(await self._client.send(request))
+
+    async def schema_history(self) -> list[Revision]:
+        """Every revision of the registry, the oldest first."""
+        return schemas.revisions(await self._client.send(schemas.history(self.name)))
 
     async def fork(self, name: str, **options: Unpack[CreateOptions]) -> AsyncStream:
         """Create the stream ``name`` with this one's content up to ``fork_offset``, or up to its tail."""

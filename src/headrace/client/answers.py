@@ -59,14 +59,14 @@ class Batch:
         """The events of a JSON stream, decoded; of any other stream the data as one item."""
         if media_type(self.content_type) != JSON:
             return [self.data] if self.data else []
-        return _decoded(self.data, list[Any]) if self.data else []
+        return decoded(self.data, list[Any]) if self.data else []
 
     @cached_property
     def raw_items(self) -> list[bytes]:
         """The same events as the bytes that were appended."""
         if media_type(self.content_type) != JSON:
             return [self.data] if self.data else []
-        return [bytes(raw) for raw in _decoded(self.data, list[msgspec.Raw])] if self.data else []
+        return [bytes(raw) for raw in decoded(self.data, list[msgspec.Raw])] if self.data else []
 
     def __bool__(self) -> bool:
         return bool(self.data) and self.data != b"[]"
@@ -152,13 +152,14 @@ def described(name: str, answer: Answer) -> StreamInfo:
 
 def page(answer: Answer) -> StreamPage:
     """One page of the listing, and where the ``Link`` header says that the next begins."""
-    streams = _decoded(answer.checked().body, list[dict[str, Any]])
+    streams = decoded(answer.checked().body, list[dict[str, Any]])
     link = _NEXT_LINK.search(answer.headers.get("link", ""))
     after = parse_qs(urlsplit(link[1]).query).get("after") if link else None
     return StreamPage(streams, after[0] if after else None)
 
 
-def _decoded(body: bytes, kind: type[T]) -> T:
+def decoded(body: bytes, kind: type[T]) -> T:
+    """A body as the value that the protocol promises."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as reason:

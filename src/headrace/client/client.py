@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Self, Unpack
 
-from headrace.client import answers, requests
+from headrace.client import answers, requests, schemas
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
 from headrace.client.deliveries import ProducerOptions
 from headrace.client.handle import Handle, settings_for, worth_repeating
 from headrace.client.producer import Producer
 from headrace.client.requests import NOW, START, AppendOptions, CreateOptions, Live, Moment, Request
 from headrace.client.retry import Patience
+from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting
 from headrace.client.tail import Reading, Tail
 from headrace.client.transport import Transport
 from headrace.errors import HeadraceError
@@ -83,17 +84,39 @@ class Stream(Handle):
             self.info()
         return answers.appended(self._client.send(self._appending(value, **options)))
 
-    def read(self, offset: str = START, *, since: Moment | None = None, key: str | None = None) -> Iterator[Batch]:
+    def read(
+        self,
+        offset: str = START,
+        *,
+        since: Moment | None = None,
+        key: str | None = None,
+        schema_version: int | None = None,
+    ) -> Iterator[Batch]:
         """Everything after ``offset`` (or from ``since`` on) up to the tail, batch by batch."""
-        reading = Reading(self.name, offset, since=since, key=key)
+        reading = Reading(self.name, offset, since=since, key=key, schema_version=schema_version)
         while not reading.ended:
             yield reading.accept(self._client.send(reading.request()))
 
-    def tail(self, offset: str = NOW, *, live: Live = "sse", key: str | None = None) -> Iterator[Batch]:
+    def tail(
+        self,
+        offset: str = NOW,
+        *,
+        live: Live = "sse",
+        key: str | None = None,
+        schema_version: int | None = None,
+    ) -> Iterator[Batch]:
         """What follows ``offset``, for as long as the stream is open; lost connections are taken up again."""
         content_type = self.content_type or self.info().content_type
         patience = Patience(self._client.settings.retry_for_s)
-        tail = Tail(self.name, offset, live, content_type=content_type, key=key, patience=patience)
+        tail = Tail(
+            self.name,
+            offset,
+            live,
+            content_type=content_type,
+            key=key,
+            patience=patience,
+            schema_version=schema_version,
+        )
         while not tail.ended:
             try:
                 with self._client.transport.open(tail.request()) as arriving:
@@ -107,6 +130,27 @@ class Stream(Handle):
     def info(self) -> StreamInfo:
         """What is known of the stream without reading it."""
         return self._learn(answers.described(self.name, self._client.send(requests.info(self.name))))
+
+    def schema(self) -> Registry:
+        """The registry: every schema version, from where on each holds, and the lenses between them."""
+        return schemas.registry(self._client.send(schemas.show(self.name)))
+
+    def evolve(
+        self,
+        schema: Any = UNSET,
+        lens: Mapping[str, Any] | None = None,
+        *,
+        routing_key: Setting = UNSET,
+        search: Setting = UNSET,
+        dry_run: bool = False,
+    ) -> Plan:
+        """Change what is given, and say what that changed; with ``dry_run`` only say what it would change."""
+        request = schemas.evolve(self.name, schema, lens, routing_key=routing_key, search=search, dry_run=dry_run)
+        return schemas.plan(self._client.send(request))
+
+    def schema_history(self) -> list[Revision]:
+        """Every revision of the registry, the oldest first."""
+        return schemas.revisions(self._client.send(schemas.history(self.name)))
 
     def fork(self, name: str, **options: Unpack[CreateOptions]) -> Stream:
         """Create the stream ``name`` with this one's content up to ``fork_offset``, or up to its tail."""

@@ -34,6 +34,8 @@ _KNOWN: tuple[type[HeadraceError], ...] = (
     errors.StreamClosed,
     errors.ProducerGap,
     errors.ManagedStream,
+    errors.NotRepresentable,
+    errors.LensUnsound,
     errors.Gone,
     errors.OffsetFenced,
     errors.OffsetGone,

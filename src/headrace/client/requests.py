@@ -110,16 +110,38 @@ def close(name: str) -> Request:
     return Request("POST", stream_path(name), {"stream-closed": "true"})
 
 
-def read(name: str, offset: str, *, since: Moment | None = None, key: str | None = None) -> Request:
+def read(
+    name: str,
+    offset: str,
+    *,
+    since: Moment | None = None,
+    key: str | None = None,
+    schema_version: int | None = None,
+) -> Request:
     """GET: what follows ``offset``, or what was appended at ``since`` or later."""
     place = {"since": _moment(since)} if since is not None else {"offset": offset}
-    return Request("GET", _with_query(stream_path(name), {**place, "key": key}))
+    query = {**place, "key": key, "schema_version": _text(schema_version) or None}
+    return Request("GET", _with_query(stream_path(name), query))
 
 
-def tail(name: str, offset: str, live: Live, *, key: str | None = None, cursor: str = "") -> Request:
+def tail(
+    name: str,
+    offset: str,
+    live: Live,
+    *,
+    key: str | None = None,
+    schema_version: int | None = None,
+    cursor: str = "",
+) -> Request:
     """GET: what follows ``offset``, waiting for more."""
-    wait = f"{LONG_POLL_WAIT_S}s" if live == "long-poll" else None
-    query = {"cursor": cursor or None, "key": key, "live": live, "offset": offset, "timeout": wait}
+    query = {
+        "cursor": cursor or None,
+        "key": key,
+        "live": live,
+        "offset": offset,
+        "schema_version": _text(schema_version) or None,
+        "timeout": f"{LONG_POLL_WAIT_S}s" if live == "long-poll" else None,
+    }
     accept = {"accept": "text/event-stream"} if live == "sse" else {}
     return Request("GET", _with_query(stream_path(name), query), accept, wait_s=90.0)
 

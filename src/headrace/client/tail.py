@@ -37,7 +37,15 @@ class Tail:
     """Where a follower stands; every batch that brings data, a new offset or the end is handed out once."""
 
     def __init__(
-        self, name: str, offset: str, live: Live, *, content_type: str, key: str | None, patience: Patience
+        self,
+        name: str,
+        offset: str,
+        live: Live,
+        *,
+        content_type: str,
+        key: str | None,
+        patience: Patience,
+        schema_version: int | None = None,
     ) -> None:
         self.offset = offset
         self.ended = False
@@ -45,6 +53,7 @@ class Tail:
         self._live = live
         self._content_type = content_type
         self._key = key
+        self._schema_version = schema_version
         self._patience = patience
         self._cursor = ""
         self._head = Answer(0, {})
@@ -54,7 +63,14 @@ class Tail:
 
     def request(self) -> Request:
         """What to ask now."""
-        return requests.tail(self._name, self.offset, self._live, key=self._key, cursor=self._cursor)
+        return requests.tail(
+            self._name,
+            self.offset,
+            self._live,
+            key=self._key,
+            schema_version=self._schema_version,
+            cursor=self._cursor,
+        )
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
         """An answer starts."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Head, Producer, Stream
 from headrace.engine.writer import Batch, Operation
 from headrace.errors import (
@@ -43,6 +44,10 @@ class Append(Operation):
 
     appends = True
     duplicate = False
+    #: The registry the entries were admitted under, the version it gave them, and their keys where they differ.
+    registry: StreamRegistry | None = None
+    version = 0
+    keys: str | None = None
     position = 0
     producer_last = 0
 
@@ -55,6 +60,7 @@ class Append(Operation):
         self.count = count
         self.done = done
         self.terms = terms
+        self.key = terms.key
 
     def perform(self, batch: Batch) -> None:
         """Accept the entries into the stream's draft, or refuse the whole request."""
@@ -65,6 +71,8 @@ class Append(Operation):
             self._repeat_close(head, self.terms)
             return
         if self.terms is PLAIN:
+            if head.registry is not self.registry:
+                self._admit_again(head)
             self._write(batch, head, batch.now_us)
         else:
             self._perform_on(self.terms, batch, head)
@@ -74,6 +82,8 @@ class Append(Operation):
         if terms.producer is not None and self._is_duplicate(batch, terms.producer):
             self.duplicate = True
             return
+        if head.registry is not self.registry:
+            self._admit_again(head)
         self._check_preconditions(terms, head)
         check_ahead(terms.timestamp_us, batch.now_us)
         if terms.producer is not None:
@@ -90,6 +100,11 @@ class Append(Operation):
         if self.settled:
             self.stream.pins -= 1
         self.done(self)
+
+    def _admit_again(self, head: Head) -> None:
+        """The registry has changed since the entries were queued, or refused what might have been a repetition."""
+        if head.registry is not None:
+            head.registry.admit(self)
 
     def _check_preconditions(self, terms: Terms, head: Head) -> None:
         if terms.if_match is not None and terms.if_match != head.next_seq:
@@ -109,7 +124,9 @@ class Append(Operation):
         head.next_seq = seq + count
         head.last_us = at_us = at_us if at_us > head.last_us else head.last_us
         head.bytes = total = head.bytes + len(body)
-        batch.rows.append((self.stream.id, seq, count, at_us, 0, self.terms.key, head.stream_seq, total, body))
+        batch.rows.append(
+            (self.stream.id, seq, count, at_us, self.version, self.key, self.keys, head.stream_seq, total, body)
+        )
 
     def _close(self, batch: Batch, head: Head, producer: Producer | None) -> None:
         head.closed, head.closed_by = True, producer

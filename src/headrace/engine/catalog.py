@@ -10,8 +10,13 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
 
+import msgspec
+
+from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Stream
 from headrace.errors import CorruptData
+from headrace.schema.registry import Registry
+from headrace.storage.registries import Registries
 from headrace.storage.streams import DELETED, StreamRow, Streams
 from headrace.types import Clock
 
@@ -23,8 +28,9 @@ _LEAST = 2 * _EVICT_STEP
 class Catalog:
     """The streams of this node, as the loop sees them."""
 
-    def __init__(self, streams: Streams, clock: Clock, *, capacity: int) -> None:
+    def __init__(self, streams: Streams, registries: Registries, clock: Clock, *, capacity: int) -> None:
         self._streams = streams
+        self._registries = registries
         self._clock = clock
         self._capacity = max(capacity, _LEAST)
         self._cache: OrderedDict[str, Stream] = OrderedDict()
@@ -53,11 +59,17 @@ class Catalog:
         cached = self._cache.get(row.name)
         if cached is not None and cached.id == row.id:
             return cached
-        stream = Stream(row, self._lineage(row.parent, row.fork_seq))
+        stream = Stream(row, self._lineage(row.parent, row.fork_seq), self._registry(row))
         if stream.ttl_s is not None:
             # A restart counts as an access.
             stream.deadline_us = max(stream.deadline_us or 0, self._started_us + stream.ttl_s * 1_000_000)
         return stream
+
+    def _registry(self, row: StreamRow) -> StreamRegistry | None:
+        if not row.revision:
+            return None
+        document = msgspec.json.decode(self._registries.document(row.id, row.revision))
+        return StreamRegistry(Registry.load(document), row.revision)
 
     def recent(self) -> Iterator[Stream]:
         """The streams in memory, the newest first."""

@@ -15,12 +15,14 @@ from headrace.engine.catalog import Catalog
 from headrace.engine.counters import Counters
 from headrace.engine.lifecycle import Change
 from headrace.engine.log import Log
+from headrace.engine.schemas import Schemas
 from headrace.engine.stream import Stream
 from headrace.engine.tail import Tail
 from headrace.engine.writer import Batch, Writer
 from headrace.errors import HeadraceError
 from headrace.storage import database
 from headrace.storage.lock import DirectoryLock
+from headrace.storage.registries import Registries
 from headrace.storage.streams import LIVE, Streams
 from headrace.storage.wal import Wal
 from headrace.types import Clock, SystemClock
@@ -50,7 +52,9 @@ class Engine:
             raise
         self.streams, self.wal = Streams(self._reader), Wal(self._reader)
         self.tail = Tail(config.limits.waiters)
-        catalog = Catalog(self.streams, clock, capacity=config.limits.cached_streams)
+        registries = Registries(self._reader)
+        catalog = Catalog(self.streams, registries, clock, capacity=config.limits.cached_streams)
+        self.schemas = Schemas(self.writer, registries)
         self.log = Log(self.writer, catalog, self.streams, self.wal, self.tail, self.counters, clock)
         self._sweeper: asyncio.Task[None] | None = None
 

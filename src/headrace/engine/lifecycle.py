@@ -8,10 +8,13 @@ from typing import Any
 import msgspec
 
 from headrace.engine import read as reading
-from headrace.engine.append import check_ahead
+from headrace.engine.append import PLAIN, Terms, check_ahead
+from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Batch, Operation, Writer
 from headrace.errors import BadRequest, Conflict, NotFound, OffsetGone
+from headrace.schema.registry import Registry
+from headrace.storage.registries import RegistryRow
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow
 from headrace.storage.wal import Entries
 
@@ -50,6 +53,10 @@ class Change(Operation):
 class Create(Change):
     """A new stream, with its first entries and its closing mark, or nothing at all."""
 
+    registry: StreamRegistry | None = None
+    version = 0
+    keys: str | None = None
+
     def __init__(
         self,
         row: StreamRow,
@@ -57,15 +64,15 @@ class Create(Change):
         *,
         body: bytes = b"",
         count: int = 0,
-        key: str | None = None,
-        timestamp_us: int | None = None,
+        terms: Terms = PLAIN,
         fork: Fork | None = None,
         replaces: Stream | None = None,
     ) -> None:
         pinned = tuple(s for s in (replaces, fork.source if fork else None) if s is not None)
         super().__init__(done, pinned=pinned, size=len(body) + 500)
-        self.row, self.body, self.count, self.key = row, body, count, key
-        self.timestamp_us = timestamp_us
+        self.row, self.body, self.count = row, body, count
+        self.terms = terms
+        self.key = terms.key
         self.fork = fork
         self.replaces = replaces
         self.exists = False
@@ -73,7 +80,7 @@ class Create(Change):
 
     def perform(self, batch: Batch) -> None:
         """Take the name, unless someone else has it by now."""
-        check_ahead(self.timestamp_us, batch.now_us)
+        check_ahead(self.terms.timestamp_us, batch.now_us)
         if self.replaces is not None and batch.draft(self.replaces).state == LIVE:
             batch.flush()
             self.dropped += delete(batch, self.replaces)
@@ -84,14 +91,18 @@ class Create(Change):
             self.exists = True
             return
         part = self._inherit(batch) if self.fork is not None else None
+        if self.registry is not None and self.count:
+            self.registry.admit(self)
         if found is not None:
             batch.streams.remove(found.id)
         self._start_epoch(batch)
         self.row.id = batch.streams.insert(self.row)
+        if self.registry is not None:
+            save_registry(batch, self.row.id, self.registry)
         if part is not None:
             self._write(batch, part.body, 1, part.append_us, part.key)
         if self.count:
-            at_us = batch.now_us if self.timestamp_us is None else self.timestamp_us
+            at_us = batch.now_us if self.terms.timestamp_us is None else self.terms.timestamp_us
             self._write(batch, self.body, self.count, at_us, self.key)
 
     def _inherit(self, batch: Batch) -> Entries | None:
@@ -115,6 +126,8 @@ class Create(Change):
         row.first_seq, row.first_bytes = min(head.first_seq, position), head.first_bytes
         row.last_us = reading.time_before(batch.wal, source, head, position)
         row.bytes = reading.bytes_before(batch.wal, source, head, position)
+        if head.registry is not None:
+            self.registry = inherited(batch, source, head.registry.registry, row.name, position)
         return part
 
     def _start_epoch(self, batch: Batch) -> None:
@@ -127,8 +140,26 @@ class Create(Change):
         row = self.row
         row.last_us = max(at_us, row.last_us)
         row.bytes += len(body)
-        batch.rows.append((row.id, row.next_seq, count, row.last_us, 0, key, None, row.bytes, body))
+        batch.rows.append(
+            (row.id, row.next_seq, count, row.last_us, self.version, key, self.keys, None, row.bytes, body)
+        )
         row.next_seq += count
+
+
+def inherited(batch: Batch, source: Stream, registry: Registry, name: str, position: int) -> StreamRegistry:
+    """The registry of a fork: what its source's was when the entry before the fork point came."""
+    version = registry.version_at(position)
+    if version != registry.current_version:
+        revisions = [Registry.load(msgspec.json.decode(row.document)) for row in batch.registries.history(source.id)]
+        registry = next(old for old in reversed(revisions) if old.current_version == version)
+    lenses = {version: {**lens, "schema": name} for version, lens in registry.lenses.items()}
+    return StreamRegistry(msgspec.structs.replace(registry, schema=name, lenses=lenses), 1)
+
+
+def save_registry(batch: Batch, stream: int, compiled: StreamRegistry) -> None:
+    """Store a registry as part of a commit."""
+    document = msgspec.json.encode(compiled.registry.dump()).decode()
+    batch.registries.save(stream, RegistryRow(compiled.revision, batch.now_us, document))
 
 
 def sub_offset(batch: Batch, source: Stream, position: int, sub: int) -> tuple[int, Entries | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.engine import read as reading
-from headrace.engine.append import Append
+from headrace.engine.append import PLAIN, Append, Terms
 from headrace.engine.catalog import Catalog
 from headrace.engine.counters import Counters
 from headrace.engine.lifecycle import Create, Delete, Fork, SetRetention
@@ -13,7 +13,7 @@ from headrace.engine.read import Slice
 from headrace.engine.stream import Head, Stream
 from headrace.engine.tail import Tail
 from headrace.engine.writer import Writer
-from headrace.errors import Gone, NotFound
+from headrace.errors import Gone, HeadraceError, NotFound
 from headrace.storage.streams import LIVE, StreamRow, Streams
 from headrace.storage.wal import Wal
 from headrace.types import Clock
@@ -60,8 +60,7 @@ class Log:
         *,
         body: bytes = b"",
         count: int = 0,
-        key: str | None = None,
-        timestamp_us: int | None = None,
+        terms: Terms = PLAIN,
         fork: Fork | None = None,
         replaces: Stream | None = None,
     ) -> None:
@@ -77,20 +76,18 @@ class Log:
                     self._announce(create)
             done(create)
 
-        create = Create(
-            row,
-            answered,
-            body=body,
-            count=count,
-            key=key,
-            timestamp_us=timestamp_us,
-            fork=fork,
-            replaces=replaces,
-        )
+        create = Create(row, answered, body=body, count=count, terms=terms, fork=fork, replaces=replaces)
         create.submit(self._writer)
 
     def append(self, append: Append) -> None:
         """Queue entries; ``done`` is called when they are on disk or refused, or when time ran out."""
+        registry = append.stream.head.registry
+        if registry is not None and append.count and append.registry is not registry:
+            try:
+                registry.admit(append)
+            except HeadraceError:
+                if append.terms.producer is None:
+                    raise  # what a producer repeats was admitted when the registry was another: the commit decides
         self._writer.submit(append)
         append.stream.pins += 1
 
@@ -109,9 +106,19 @@ class Log:
         if stream.watchers:
             self.tail.wake(stream)
 
-    def read(self, stream: Stream, head: Head, position: int, *, budget: int, key: str | None = None) -> Slice:
-        """Committed entries from a position on."""
-        found = reading.read(self._wal, stream, head, position, budget=budget, key=key)
+    def read(
+        self,
+        stream: Stream,
+        head: Head,
+        position: int,
+        *,
+        budget: int,
+        key: str | None = None,
+        version: int | None = None,
+    ) -> Slice:
+        """Committed entries from a position on, all in one schema version: the current one if none is named."""
+        view = None if head.registry is None else head.registry.view(version)
+        found = reading.read(self._wal, stream, head, position, budget=budget, key=key, view=view)
         self.counters.reads += 1
         self.counters.read_bytes += sum(map(len, found.parts))
         return found

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import msgspec
+
+from headrace.engine.registry import View
 from headrace.engine.split import entries_of, slice_json
 from headrace.engine.stream import Head, Stream
+from headrace.errors import NotRepresentable
 from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US
 
@@ -18,8 +22,17 @@ class Slice(NamedTuple):
     position: int
 
 
-def read(wal: Wal, stream: Stream, head: Head, position: int, *, budget: int, key: str | None = None) -> Slice:
-    """Entries from ``position`` to the head, as many as the budget allows and at least one."""
+def read(
+    wal: Wal,
+    stream: Stream,
+    head: Head,
+    position: int,
+    *,
+    budget: int,
+    key: str | None = None,
+    view: View | None = None,
+) -> Slice:
+    """Entries from ``position`` to the head, as many as the budget allows and at least one; a view turns them."""
     parts: list[bytes] = []
     end = head.next_seq
     if position >= end:
@@ -28,15 +41,64 @@ def read(wal: Wal, stream: Stream, head: Head, position: int, *, budget: int, ke
     for row, until in _rows(wal, stream, position, end, key):
         skip, stop = max(0, position - row.seq), min(row.count, until - row.seq)
         body = row.body
-        if skip or stop < row.count or len(body) > budget:
+        if row.keys is not None and key is not None:
+            body, stop = _pick(row, skip, stop, budget, key)
+            if not body:
+                continue
+        elif skip or stop < row.count or len(body) > budget:
             body, stop = _cut(stream, row, skip, stop, budget)
         if parts and len(body) > room:
             return Slice(parts, row.seq + skip)
+        if view is not None and row.version != view.version:
+            try:
+                body = view.turn(body, row.version)
+            except NotRepresentable as failure:
+                if parts:
+                    return Slice(parts, row.seq + skip)
+                return _turn_some(stream, row, skip, stop, key, view, failure)
         parts.append(body)
         room -= len(body)
         if row.seq + stop < min(until, row.seq + row.count) or room <= 0:
             return Slice(parts, row.seq + stop)
     return Slice(parts, end)
+
+
+def _turn_some(
+    stream: Stream, row: Entries, skip: int, stop: int, key: str | None, view: View, failure: NotRepresentable
+) -> Slice:
+    """What comes before the first entry that cannot be turned; if that is the very first, say so."""
+    entries, chosen = entries_of(row.body), _chosen(row, skip, stop, key)
+    good = chosen[: failure.facts["index"]]
+    if not good:
+        offset = stream.offset_at(row.seq + chosen[0] + 1)
+        raise NotRepresentable(
+            f"{failure.message}; to read on, skip it with offset={offset}",
+            offset=offset,
+            pointer=failure.facts["pointer"],
+            schema_version=view.version,
+        )
+    body = view.turn(b",".join([entries[index] for index in good]), row.version)
+    return Slice([body], row.seq + good[-1] + 1)
+
+
+def _chosen(row: Entries, skip: int, stop: int, key: str | None) -> list[int]:
+    """Which entries of a row are meant."""
+    if row.keys is None or key is None:
+        return list(range(skip, stop))
+    keys = msgspec.json.decode(row.keys)
+    return [index for index in range(skip, stop) if keys[index] == key]
+
+
+def _pick(row: Entries, skip: int, stop: int, budget: int, key: str) -> tuple[bytes, int]:
+    """The entries of one key, fewer where they exceed the budget, and where to go on."""
+    picked: list[bytes | msgspec.Raw] = []
+    entries, size = entries_of(row.body), 0
+    for index in _chosen(row, skip, stop, key):
+        if picked and size >= budget:
+            return b",".join(picked), index
+        picked.append(entries[index])
+        size += len(memoryview(entries[index])) + 1
+    return b",".join(picked), stop
 
 
 def _cut(stream: Stream, row: Entries, skip: int, stop: int, budget: int) -> tuple[bytes, int]:

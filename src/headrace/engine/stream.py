@@ -13,6 +13,7 @@ from headrace.storage.streams import LIVE, StreamRow
 from headrace.types import JSON, NEVER_US, media_type
 
 if TYPE_CHECKING:
+    from headrace.engine.registry import StreamRegistry
     from headrace.engine.tail import Watcher
 
 Producer = tuple[str, int, int]
@@ -23,7 +24,8 @@ class Head:
     """What appends change. The writer drafts the next head; readers only ever see a committed one."""
 
     __slots__ = (
-        "bytes", "closed", "closed_by", "first_bytes", "first_seq", "last_us", "next_seq", "state", "stream_seq"
+        "bytes", "closed", "closed_by", "first_bytes", "first_seq", "last_us", "next_seq", "registry", "state",
+        "stream_seq",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -36,6 +38,7 @@ class Head:
         self.state = LIVE
         self.first_seq = 0
         self.first_bytes = 0
+        self.registry: StreamRegistry | None = None
 
     def copy(self) -> Head:
         """A draft that starts from this head."""
@@ -49,6 +52,7 @@ class Head:
         draft.state = self.state
         draft.first_seq = self.first_seq
         draft.first_bytes = self.first_bytes
+        draft.registry = self.registry
         return draft
 
 
@@ -61,7 +65,9 @@ class Stream:
         "retention_bytes", "ttl_s", "watchers",
     )  # fmt: skip
 
-    def __init__(self, row: StreamRow, lineage: tuple[tuple[int, int], ...]) -> None:
+    def __init__(
+        self, row: StreamRow, lineage: tuple[tuple[int, int], ...], registry: StreamRegistry | None = None
+    ) -> None:
         self.id = row.id
         self.name = row.name
         self.content_type = row.content_type
@@ -80,6 +86,7 @@ class Stream:
         self.profile = row.profile
         self.lineage = lineage
         self.head = _head(row)
+        self.head.registry = registry
         self.producers: dict[str, tuple[int, int]] = {}
         self.pins = 0
         self.watchers: dict[Watcher, None] | None = None

@@ -20,6 +20,7 @@ from headrace.config import Config
 from headrace.errors import HeadraceError, Overloaded, Unavailable
 from headrace.storage import database
 from headrace.storage.database import Connection, SQLiteError
+from headrace.storage.registries import Registries
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Row, Wal
 from headrace.types import Clock
@@ -82,6 +83,11 @@ class Batch:
         """The epoch and last sequence number of a producer, this batch included."""
         state = self.producers.get((stream, producer)) or stream.producers.get(producer)
         return state or self.streams.producer(stream.id, producer)
+
+    @property
+    def registries(self) -> Registries:
+        """The registry documents of all streams."""
+        return Registries(self.connection)
 
     def new_epoch(self) -> int:
         """An epoch that no stream has ever had."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.engine.append import Terms
 from headrace.engine.lifecycle import Fork
 from headrace.engine.log import Log
 from headrace.engine.split import split_json
@@ -26,8 +27,7 @@ class Wish(msgspec.Struct):
     closed: bool
     retention_age_us: int | None
     retention_bytes: int | None
-    key: str | None
-    timestamp_us: int | None
+    terms: Terms
     body: bytes
     fork: Fork | None
     fork_origin: str | None
@@ -60,8 +60,10 @@ def read(log: Log, request: Request) -> Wish:
         closed=values.closes(headers),
         retention_age_us=age_us,
         retention_bytes=size,
-        key=values.text(headers, b"stream-key") or None,
-        timestamp_us=values.timestamp_us(headers, b"stream-timestamp"),
+        terms=Terms(
+            key=values.text(headers, b"stream-key") or None,
+            timestamp_us=values.timestamp_us(headers, b"stream-timestamp"),
+        ),
         body=request.body,
         fork=fork,
         fork_origin=origin,

@@ -12,6 +12,7 @@ from headrace.server.auth import Door
 from headrace.server.exchange import Exchange, Reply, Request
 from headrace.server.heads import RequestHead, Route
 from headrace.server.reads import Reads
+from headrace.server.schemas import Schemas
 from headrace.server.streams import Streams
 from headrace.server.target import Target
 
@@ -25,7 +26,7 @@ _ONCE = (b"stream-", b"producer-", b"content-", b"if-", b"host", b"authorization
 class Dispatcher:
     """Answers every request on ``/v1/stream/…``, whichever way it came in."""
 
-    def __init__(self, door: Door, streams: Streams, reads: Reads) -> None:
+    def __init__(self, door: Door, streams: Streams, reads: Reads, schemas: Schemas) -> None:
         self.door = door
         self.arrivals = Arrivals(reads.engine.config.limits.arriving_bytes)
         self.unsent_bytes = 0
@@ -38,6 +39,9 @@ class Dispatcher:
             ("PUT", ""): streams.put,
             ("DELETE", ""): streams.delete,
             ("POST", "_retention"): streams.retention,
+            ("GET", "_schema"): schemas.get,
+            ("POST", "_schema"): schemas.post,
+            ("GET", "_schema/history"): schemas.history,
         }
 
     def handle(self, head: RequestHead, body: bytes, exchange: Exchange) -> None:

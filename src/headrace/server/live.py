@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.engine.stream import Head
-from headrace.errors import HeadraceError, OffsetFenced
+from headrace.errors import HeadraceError, NotRepresentable, OffsetFenced
 from headrace.server.encoding import accepted
 from headrace.server.exchange import Reply, Request
 from headrace.storage.streams import LIVE
@@ -139,6 +139,9 @@ class Subscriber:
     def start(self) -> None:
         """Open the response and send what is there."""
         head = self._stream.head
+        if head.registry is not None:
+            # What cannot be turned into the version asked for is refused while there is still a status to say it with.
+            self._reads.events.chunk(self._question, self._position, head, self._request)
         headers = self._reads.headers(self._question, head, self._position)
         headers |= {"content-type": "text/event-stream", "cache-control": "no-cache"}
         headers.pop("stream-up-to-date", None)
@@ -168,7 +171,11 @@ class Subscriber:
                 return
             if not always and self._position >= head.next_seq and not head.closed:
                 return
-            chunk, self._position = self._reads.events.chunk(self._question, self._position, head, self._request)
+            try:
+                chunk, self._position = self._reads.events.chunk(self._question, self._position, head, self._request)
+            except NotRepresentable:
+                self._finish()  # likewise
+                return
             self._exchange.write(chunk)
             always = False
             if head.closed and self._position >= head.next_seq:
@@ -211,7 +218,8 @@ class Events:
     def chunk(self, question: Question, position: int, head: Head, request: Request) -> tuple[bytes, int]:
         """The data and control events from a position on, and where they end."""
         given, now_s = request.query.get("cursor"), time.time()
-        mark = (question.stream.id, position, question.key, question.format, head.next_seq, head.closed, given)
+        shape = question.version, None if head.registry is None else head.registry.revision
+        mark = (question.stream.id, position, question.key, question.format, head.next_seq, head.closed, given, shape)
         if (known := self._memo.get(mark)) is not None:
             return known
         rendered = self._render(question, position, head, None if head.closed else cursor(given, now_s))

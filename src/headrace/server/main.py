@@ -36,6 +36,7 @@ from headrace.server.heads import Heads
 from headrace.server.ops import Readiness
 from headrace.server.reads import Reads
 from headrace.server.requestlog import RequestLog
+from headrace.server.schemas import Schemas
 from headrace.server.streams import Streams
 from headrace.server.subscriptions import routes as subscription_routes
 from headrace.storage.keys import KeyStore
@@ -115,12 +116,11 @@ class Server:
     def build(self, engine: Engine, gates: Gates, routes: Iterable[BaseRoute]) -> tuple[Front, type[Connection]]:
         """The two ways in: the ASGI application, and the connection that answers without it."""
         config = self._config
-        door = self._door
         request_log = RequestLog(engine.counters)
         reads = Reads(engine, Encoder(gates.read))
-        dispatcher = Dispatcher(door, Streams(engine), reads)
+        dispatcher = Dispatcher(self._door, Streams(engine), reads, Schemas(engine))
         bridge = Bridge(dispatcher, gates.read, request_log, config.limits.body_bytes)
-        front = Front(routes, bridge, door, request_log, timeout_s=config.server.resolver_timeout_s)
+        front = Front(routes, bridge, self._door, request_log, timeout_s=config.server.resolver_timeout_s)
         settings = {
             "dispatcher": dispatcher,
             "request_log": request_log,

@@ -33,6 +33,7 @@ class Question(NamedTuple):
     format: str
     is_now: bool
     is_real: bool  # a minted offset was given, so that the start of the slice can never mean anything else
+    version: int | None = None  # the schema version asked for; None is the current one
 
 
 class Reads:
@@ -67,7 +68,9 @@ class Reads:
         if position < head.first_seq:
             earliest = question.stream.offset_at(head.first_seq)
             raise OffsetGone("the entries here are no longer retained", earliest_offset=earliest)
-        return self._log.read(question.stream, head, position, budget=self._budget, key=question.key)
+        return self._log.read(
+            question.stream, head, position, budget=self._budget, key=question.key, version=question.version
+        )
 
     @staticmethod
     def render(question: Question, parts: list[bytes]) -> bytes:
@@ -90,9 +93,8 @@ class Reads:
         if question.is_now:
             headers["cache-control"] = "no-store"
         else:
-            frozen = question.is_real and (found.position < head.next_seq or head.closed)
             scope = "" if request.principal is LOCAL else "private, "
-            headers["cache-control"] = scope + (_FOREVER if frozen else "no-cache")
+            headers["cache-control"] = scope + _lifetime(question, found.position, head)
             headers["etag"] = etag(question, found.position, head)
             if matches(request.headers.get(b"if-none-match"), headers["etag"]):
                 del headers["content-type"]
@@ -138,7 +140,7 @@ class Reads:
             raise BadRequest("a live read needs an offset", field="offset")
         else:
             position = head.first_seq
-        return Question(stream, position, key or None, _format(stream, query), is_now, is_real)
+        return Question(stream, position, key or None, _format(stream, query), is_now, is_real, _version(head, query))
 
 
 def _mode(query: dict[str, str]) -> str:
@@ -157,14 +159,37 @@ def _format(stream: Stream, query: dict[str, str]) -> str:
     return wanted
 
 
+def _version(head: Head, query: dict[str, str]) -> int | None:
+    """The schema version asked for."""
+    wanted = query.get("schema_version")
+    if wanted is None:
+        return None
+    newest = 0 if head.registry is None else head.registry.version
+    if not newest:
+        raise BadRequest("this stream has no schema, and so no versions of it", field="schema_version")
+    version = values.whole(wanted, "schema_version")
+    if not 1 <= version <= newest:
+        raise BadRequest(f"schema_version {version} is none of 1 to {newest}", field="schema_version")
+    return version
+
+
+def _lifetime(question: Question, position: int, head: Head) -> str:
+    """How long a slice may be kept: for ever only where neither new entries nor a new schema can change it."""
+    if head.registry is not None and question.version is None:
+        return "max-age=60"
+    return _FOREVER if question.is_real and (position < head.next_seq or head.closed) else "no-cache"
+
+
 def etag(question: Question, position: int, head: Head) -> str:
-    """A weak tag that changes with data, with closing, and with another life of the name."""
+    """A weak tag that changes with data, with its shape, with closing, and with another life of the name."""
     stream = question.stream
     start = stream.offset_at(question.position) if question.is_real else offsets.START
     closed = ":c" if head.closed and position >= head.next_seq else ""
     key = quote(question.key or "", safe="")
     at = f"{start}:{stream.offset_at(position)}"
-    return f'W/"slice:{at}:key={key}:fmt={question.format}:filter=:life={stream.id}.{question.position}{closed}"'
+    version = question.version or (0 if head.registry is None else head.registry.version)
+    seen = f"life={stream.id}.{question.position}:v={version}{closed}"
+    return f'W/"slice:{at}:key={key}:fmt={question.format}:filter=:{seen}"'
 
 
 def matches(if_none_match: bytes | None, tag: str) -> bool:

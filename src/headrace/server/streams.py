@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 import msgspec
@@ -9,15 +10,18 @@ import msgspec
 from headrace.engine.append import PLAIN, Append, Terms
 from headrace.engine.engine import Engine
 from headrace.engine.lifecycle import Create, Delete, SetRetention
+from headrace.engine.registry import StreamRegistry
 from headrace.engine.split import split_json
 from headrace.engine.stream import Stream
 from headrace.errors import AppendTimedOut, BadRequest, Conflict, HeadraceError, StreamClosed, TimedOut
 from headrace.server import creation, target, values
+from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL
 from headrace.server.exchange import Headers, Reply, Request
 from headrace.server.heads import RequestHead
 from headrace.types import format_duration, rfc3339
 
+_ASIDE_BYTES = 64 * 1024
 APPEND_TIMEOUT = "append timed out; append outcome is unknown, check Stream-Next-Offset before retrying"
 
 
@@ -28,6 +32,7 @@ class Streams:
         self._engine = engine
         self._log = engine.log
         self._limits = engine.config.limits
+        self._aside = Aside()
 
     def append(self, request: Request) -> None:
         """POST: entries, a closing mark, or both."""
@@ -43,7 +48,17 @@ class Streams:
             terms = terms._replace(if_match=self._if_match(stream, head.fields))
         if stream.ttl_s is not None:
             log.catalog.touch(stream)
-        log.append(Append(stream, body, count, partial(self._appended, request), terms))
+        append = Append(stream, body, count, partial(self._appended, request), terms)
+        if len(body) > _ASIDE_BYTES and stream.head.registry is not None:
+            self._aside.begin(request.exchange, self._admit_aside(append, stream.head.registry))
+        else:
+            log.append(append)
+
+    async def _admit_aside(self, append: Append, registry: StreamRegistry) -> None:
+        """Check a long body in a thread of its own, while others are served."""
+        if append.terms.producer is None:
+            await asyncio.to_thread(registry.admit, append)
+        self._log.append(append)
 
     def _entries(self, stream: Stream, head: RequestHead, body: bytes, close: bool) -> tuple[bytes, int]:
         if not body:
@@ -126,8 +141,7 @@ class Streams:
             partial(self._created, request),
             body=body,
             count=count,
-            key=wish.key,
-            timestamp_us=wish.timestamp_us,
+            terms=wish.terms,
             fork=wish.fork,
             replaces=existing,
         )

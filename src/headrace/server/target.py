@@ -12,10 +12,10 @@ PREFIX = b"/v1/stream/"
 # Reserved last segments, the ones this version does not serve yet included, so that no stream takes their name.
 RESOURCES = (
     "_aggregate", "_details", "_index_status", "_otlp/v1/traces", "_profile", "_retention", "_routing_keys", "_schema",
-    "_search", "touch/meta", "touch/templates/activate", "touch/wait",
+    "_schema/history", "_search", "touch/meta", "touch/templates/activate", "touch/wait",
 )  # fmt: skip
 _RESERVED_WORDS = frozenset(word for resource in RESOURCES for word in (resource, resource.rpartition("/")[2])) - {
-    "meta", "wait", "activate", "traces",
+    "meta", "wait", "activate", "traces", "history",
 } | {"pk"}  # fmt: skip
 _SUFFIXES = tuple(f"/{resource}" for resource in RESOURCES)
 _KEY = re.compile(rb"(.+?)/pk/([^/]*)")

@@ -38,6 +38,7 @@ class StreamRow(msgspec.Struct):
     bytes: int = 0
     stream_seq: str | None = None
     profile: str = "generic"
+    revision: int = 0
     id: int = 0
 
 
@@ -145,8 +146,8 @@ class Streams:
             self._connection.execute(sql, (found[0], room))
             removed = int(self._connection.changes())
             if removed < room:
-                self._connection.execute("DELETE FROM producers WHERE stream = ?", (found[0],))
-                self._connection.execute("DELETE FROM garbage WHERE stream = ?", (found[0],))
+                for table in ("producers", "registries", "garbage"):
+                    self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (found[0],))
             gone += removed + 1
         return gone
 

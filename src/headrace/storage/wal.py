@@ -18,19 +18,20 @@ class Entries(msgspec.Struct, frozen=True):
     append_us: int
     version: int
     key: str | None
+    keys: str | None
     stream_seq: str | None
     total_bytes: int
     body: bytes
 
 
-_SELECT = "SELECT seq, count, append_us, version, key, stream_seq, total_bytes, body FROM wal"
+_COLUMNS = "seq, count, append_us, version, key, keys, stream_seq, total_bytes, body"
+_SELECT = f"SELECT {_COLUMNS} FROM wal"
 _FROM = "seq >= ifnull((SELECT max(seq) FROM wal WHERE stream = ?1 AND seq <= ?2), ?2)"
-_INSERT = "INSERT INTO wal (stream, seq, count, append_us, version, key, stream_seq, total_bytes, body) VALUES "
+_INSERT = f"INSERT INTO wal (stream, {_COLUMNS}) VALUES "
 # Each statement lets go of the interpreter's lock once, so many rows share one.
-_INSERTS = tuple((rows, _INSERT + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?)"] * rows)) for rows in (64, 16, 4, 1))
+_INSERTS = tuple((rows, _INSERT + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * rows)) for rows in (64, 16, 4, 1))
 
-Row = tuple[int, int, int, int, int, str | None, str | None, int, bytes]
-
+Row = tuple[int, int, int, int, int, str | None, str | None, str | None, int, bytes]
 
 _NO_STREAM = 0
 _PROBE_BYTES = 16 * 1024
@@ -56,9 +57,11 @@ class Wal:
         return self._rows(sql, (stream, position, end))
 
     def scan_key(self, stream: int, key: str, position: int, end: int) -> Iterator[Entries]:
-        """The same for rows of one key."""
-        sql = f"{_SELECT} WHERE stream = ?1 AND key = ?4 AND {_FROM} AND seq < ?3 ORDER BY seq"
-        return self._rows(sql, (stream, position, end, key))
+        """The same for rows of one key, and rows of several keys that may have it among them."""
+        sql = f"{_SELECT} WHERE stream = ?1 AND key = ?4 AND {_FROM} AND seq < ?3"
+        sql += f" UNION ALL {_SELECT} WHERE stream = ?1 AND keys IS NOT NULL AND {_FROM} AND seq < ?3"
+        sql += " AND instr(keys, ?5) ORDER BY seq"
+        return self._rows(sql, (stream, position, end, key, msgspec.json.encode(key).decode()))
 
     def holding(self, stream: int, seq: int) -> Entries | None:
         """The row that holds this entry, if it is still here."""
@@ -72,7 +75,7 @@ class Wal:
 
     def probe(self) -> None:
         """Take pages as an append would, and give them back."""
-        self.insert([(_NO_STREAM, 0, 1, 0, 0, None, None, 0, bytes(_PROBE_BYTES))])
+        self.insert([(_NO_STREAM, 0, 1, 0, 0, None, None, None, 0, bytes(_PROBE_BYTES))])
         self._connection.execute("DELETE FROM wal WHERE stream = ?", (_NO_STREAM,))
 
     def trim(self, stream: int, start: int, end: int, rows: int) -> int:

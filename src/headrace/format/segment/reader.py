@@ -114,6 +114,13 @@ class Reader:
         for group in self._touched(position, min(position + 1, self.end_seq)):
             self._payloads(group)
 
+    def loaded_until(self, position: int) -> int:
+        """How far entries from a position on can be read without decoding; the position itself where they cannot."""
+        for group in self._touched(position, min(position + 1, self.end_seq)):
+            if self._decoded.get((self.name, group.number)) is not None:
+                return group.end_seq
+        return position
+
     def seek_time(self, since_us: int) -> int:
         """The first entry that was appended at or after a moment; the end if there is none."""
         place = bisect_left(self._groups, since_us, key=lambda group: group.max_us)

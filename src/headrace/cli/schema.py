@@ -1,0 +1,185 @@
+"""``headrace schema``: what a stream's events look like, and what a change of it would do, before it is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+
+from headrace.cli import output, plans
+from headrace.cli.output import AsJson, UsageError, Yes
+from headrace.cli.remote import LOCAL, Remote
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.client.schemas import Plan
+
+DESTRUCTIVE = 3
+
+_BREAKING = ("destructive", "forbidden")
+_NEXT_STEPS = {
+    ("lens_required", ""): "Pass a lens that carries older events over the change: --lens FILE.",
+    ("lens_unsound", ""): "Mend the lens, or let the new schema allow what the lens makes of older events.",
+    ("conflict", ""): "Look at `headrace schema show {name}`, and begin from its current version.",
+    ("bad_request", "/schema"): "Make a new stream with this schema, then copy the events: "
+    "`headrace stream read {name} | headrace stream append NEW`.",
+}
+_ELSE = "Mend it where the pointers say, and plan again."
+
+Name = Annotated[str, Parameter(help="The stream.")]
+SchemaFile = Annotated[Path, Parameter(help="A file with a JSON Schema.")]
+
+app = App(name="schema", help="Show, plan and apply changes of a stream's schema.", version_flags=())
+
+
+class PlanRefused(HeadraceError):
+    """The server will not apply this change; ``refusals`` says why, all at once."""
+
+    code = "plan_refused"
+    status = 400
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Wish:
+    """What is to be changed; what is left out stays as it is."""
+
+    schema: Annotated[Path | None, Parameter(help="A file with the next JSON Schema.")] = None
+    lens: Annotated[Path | None, Parameter(help="A file with the lens that leads to it.")] = None
+    search: Annotated[Path | None, Parameter(help="A file with the search configuration; null clears it.")] = None
+    routing_key: Annotated[str | None, Parameter(help="Where events hold their key: a JSON Pointer.")] = None
+    required: Annotated[bool | None, Parameter(negative="--optional", help="Whether each event must hold it.")] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``Stream.evolve``."""
+        files = {"schema": self.schema, "lens": self.lens, "search": self.search}
+        given = {name: _document(file) for name, file in files.items() if file is not None}
+        if (self.routing_key is None) != (self.required is None):
+            raise UsageError("--routing-key goes with --required or --optional, and they with it.")
+        if self.routing_key is not None:
+            given["routing_key"] = {"jsonPointer": self.routing_key, "required": self.required}
+        if not given:
+            raise UsageError("Say what to change: --schema, --search or --routing-key.")
+        return given
+
+
+NOTHING = Wish()
+
+
+@app.command
+def show(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
+    """Print the registry: every schema version, where it begins, and the lenses between them."""
+    with remote.connect() as client:
+        registry = client.stream(name).schema()
+    if output.wants_table(json):
+        plans.show_registry(registry)
+    else:
+        print(output.encode(registry))
+
+
+@app.command
+def plan(name: Name, /, *, wish: Wish = NOTHING, remote: Remote = LOCAL, json: AsJson = False) -> None:
+    """Say what a change would do, and whether the server would apply it; nothing is changed."""
+    arguments = wish.arguments()
+    with remote.connect() as client:
+        planned = client.stream(name).evolve(**arguments, dry_run=True)
+    _show(planned, json)
+    _check(planned)
+
+
+@app.command(name="apply")
+def apply_change(
+    name: Name, /, *, wish: Wish = NOTHING, yes: Yes = False, remote: Remote = LOCAL, json: AsJson = False
+) -> None:
+    """Make a change, or say every reason why not; asks first where what was allowed no longer is."""
+    arguments = wish.arguments()
+    with remote.connect() as client:
+        stream = client.stream(name)
+        planned = stream.evolve(**arguments, dry_run=True)
+        if planned.refusals or output.wants_table(json):
+            _show(planned, json)
+        _check(planned)
+        if planned.classification in _BREAKING:
+            output.confirm(f"The change of {name} is {planned.classification}. Apply it?", yes=yes)
+        done = stream.evolve(**arguments)
+    if output.wants_table(json):
+        print(f"{name} is at version {done.registry['currentVersion']}.")
+    else:
+        _show(done, json)
+
+
+@app.command
+def history(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
+    """List every revision of the registry, the oldest first."""
+    with remote.connect() as client:
+        revisions = client.stream(name).schema_history()
+    if not output.wants_table(json):
+        output.show_all(map(msgspec.structs.asdict, revisions), (), as_json=True)
+        return
+    rows = (
+        {
+            "revision": found.revision,
+            "at": found.at,
+            "version": found.registry["currentVersion"],
+            "routing_key": plans.routing_key(found.registry),
+            "search": plans.search(found.registry),
+        }
+        for found in revisions
+    )
+    output.show_all(rows, ("revision", "at", "version", "routing_key", "search"), as_json=False)
+
+
+@app.command
+def diff(old: SchemaFile, new: SchemaFile, /, *, json: AsJson = False) -> int:
+    """Compare two schemas without a server; exit code 3 says that the change is destructive."""
+    from headrace.schema.change import worst
+    from headrace.schema.diff import diff as compare
+
+    changes = compare(_schema(old), _schema(new))
+    classification = worst(changes)
+    found = [change.dump() for change in changes]
+    if output.wants_table(json):
+        plans.show_changes(f"{old} to {new}", classification, found)
+    else:
+        print(output.encode({"classification": classification, "changes": found}))
+    return DESTRUCTIVE if classification.breaking else output.OK
+
+
+def _show(planned: Plan, as_json: bool) -> None:
+    if output.wants_table(as_json):
+        plans.show_plan(msgspec.to_builtins(planned))
+    else:
+        print(output.encode(planned))
+
+
+def _check(planned: Plan) -> None:
+    """Raise why a plan cannot be applied, and what to do next."""
+    if planned.refusals:
+        first = planned.refusals[0]
+        step = _NEXT_STEPS.get((first["code"], "")) or _NEXT_STEPS.get((first["code"], first["pointer"]), _ELSE)
+        message = f"The change is refused: {first['message']}\n{step.format(name=planned.subject)}"
+        raise PlanRefused(message, refusals=planned.refusals)
+
+
+def _schema(file: Path) -> Any:
+    """A schema that can be used."""
+    from headrace.schema.document import problems
+
+    schema = _document(file)
+    found = problems(schema)
+    if found:
+        reasons = "; ".join(f"{problem.pointer or 'the whole'}: {problem.reason}" for problem in found)
+        raise UsageError(f"{file} is not a usable JSON Schema: {reasons}")
+    return schema
+
+
+def _document(file: Path) -> Any:
+    try:
+        return msgspec.json.decode(file.read_bytes())
+    except OSError as reason:
+        raise UsageError(f"{file} cannot be read: {reason.strerror}") from reason
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as reason:
+        raise UsageError(f"{file} is not JSON: {reason}") from reason

@@ -1,0 +1,134 @@
+"""A stream's registry, ready for use: it admits what is appended, and turns what is read into the version asked for."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from headrace.errors import BadRequest, CorruptData, NotRepresentable
+from headrace.schema import pointer as pointers
+from headrace.schema.document import Validator
+from headrace.schema.entries import Failure
+from headrace.schema.lens import document as lens_document
+from headrace.schema.lens.chain import Chain
+from headrace.schema.lens.ops import Lens
+from headrace.schema.lens.values import LensFailure
+from headrace.schema.registry import Registry
+from headrace.schema.routing import RoutingKey
+
+if TYPE_CHECKING:
+    from headrace.engine.append import Terms
+
+_COMPILED = 1024
+
+
+class Newcomers(Protocol):
+    """Entries that want to be stored, joined by commas.
+
+    Admission gives them their version and their keys: ``key`` where all have the same, else ``keys`` as JSON.
+    """
+
+    body: bytes
+    count: int
+    terms: Terms
+    key: str | None
+    keys: str | None
+    version: int
+    registry: StreamRegistry | None
+
+
+class View:
+    """How a reader sees the entries of a stream: all in one version."""
+
+    __slots__ = ("_chain", "_schema", "version")
+
+    def __init__(self, chain: Chain, schema: Any, version: int) -> None:
+        self._chain = chain
+        self._schema = schema
+        self.version = version
+
+    def turn(self, joined: bytes, version: int) -> bytes:
+        """Entries of one version, joined by commas, as entries of this view's version."""
+        try:
+            turned = self._chain.promote(joined, version, self.version)
+        except LensFailure as failure:
+            raise self._refused(version, failure.entry or 0, failure.where, failure.reason) from failure
+        if self.version < version:
+            # Lenses are proven one way only: what newer versions allow may be more than the older one does.
+            failures = validator(msgspec.json.encode(self._schema)).failures(turned)
+            if failures:
+                raise self._refused(version, *msgspec.structs.astuple(failures[0]))
+        return turned
+
+    def _refused(self, version: int, index: int, pointer: str, reason: str) -> NotRepresentable:
+        message = f"an event of schema version {version} has no form in version {self.version}: {reason}"
+        return NotRepresentable(message, index=index, pointer=pointer)
+
+
+class StreamRegistry:
+    """One revision of a registry. It is never changed: a new revision is a new object."""
+
+    __slots__ = ("_chain", "_routing", "_validator", "registry", "revision", "version")
+
+    def __init__(self, registry: Registry, revision: int) -> None:
+        self.registry = registry
+        self.revision = revision
+        self.version = registry.current_version
+        self._validator = validator(msgspec.json.encode(registry.current_schema)) if self.version else None
+        self._chain = Chain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
+        key = registry.routing_key
+        self._routing = None if key is None else RoutingKey(pointers.parse(key.pointer) or (), key.required)
+
+    @property
+    def has_routing_key(self) -> bool:
+        """Whether events carry their own routing keys."""
+        return self._routing is not None
+
+    def admit(self, entries: Newcomers) -> None:
+        """Check entries, and give them their keys and their version."""
+        if self._validator is not None:
+            _refuse(self._validator.failures(entries.body))
+        if self._routing is not None:
+            if entries.terms.key is not None:
+                raise BadRequest("events of this stream carry their own keys: leave Stream-Key out", field="Stream-Key")
+            keys, failures = self._routing.keys(entries.body)
+            _refuse(failures)
+            entries.key, entries.keys = _stored(keys)
+        entries.version, entries.registry = self.version, self
+
+    def view(self, version: int | None = None) -> View:
+        """The entries as of a version; the current one if none is named."""
+        wanted = self.version if version is None else version
+        return View(self._chain, self.registry.schemas.get(wanted), wanted)
+
+
+@lru_cache(maxsize=_COMPILED)
+def validator(schema: bytes) -> Validator:
+    """The compiled form of a schema; streams with the same schema share it."""
+    return Validator(msgspec.json.decode(schema))
+
+
+def _lens(document: Any) -> Lens:
+    lens = lens_document.parse(document)
+    if isinstance(lens, list):
+        raise CorruptData(f"a stored lens cannot be read: {lens[0].reason}", pointer=lens[0].pointer)
+    return lens
+
+
+def _stored(keys: list[str | None]) -> tuple[str | None, str | None]:
+    """One key that all entries have, or all of them as JSON."""
+    if keys.count(keys[0]) == len(keys):
+        return keys[0], None
+    return None, msgspec.json.encode(keys).decode()
+
+
+def _refuse(failures: list[Failure]) -> None:
+    if failures:
+        first = failures[0]
+        raise BadRequest(
+            f"event {first.index} does not fit: {first.reason} (at {first.pointer or 'its root'})",
+            field="body",
+            failures=[msgspec.structs.asdict(failure) for failure in failures],
+        )

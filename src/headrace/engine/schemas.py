@@ -1,0 +1,118 @@
+"""Changing what a stream's events look like: a plan first, then one commit that applies it or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from headrace.engine.lifecycle import Change, save_registry
+from headrace.engine.registry import StreamRegistry
+from headrace.engine.stream import Stream
+from headrace.engine.writer import Batch, Writer
+from headrace.errors import BadRequest, Conflict, HeadraceError, LensUnsound, NotFound, TimedOut
+from headrace.query import fields
+from headrace.schema import apply as changes
+from headrace.schema.plan import Plan, Refusal
+from headrace.schema.problem import Problem
+from headrace.schema.registry import Registry
+from headrace.schema.update import Update
+from headrace.storage.registries import Registries, RegistryRow
+from headrace.storage.streams import LIVE
+
+_TRIES = 20
+
+
+class SetRegistry(Change):
+    """The next revision of a stream's registry, unless the stream has moved on from what it was planned for."""
+
+    def __init__(
+        self, stream: Stream, base: StreamRegistry | None, planned: Plan[Registry], done: Callable[[SetRegistry], None]
+    ) -> None:
+        super().__init__(done, pinned=(stream,), size=1000)
+        self.stream, self.base, self.planned = stream, base, planned
+        self.registry = planned.registry
+        self.outdated = False
+
+    def perform(self, batch: Batch) -> None:
+        """Let the newest version begin with the next entry."""
+        head = batch.draft(self.stream)
+        if head.state != LIVE:
+            raise NotFound("the stream was deleted", stream=self.stream.name)
+        is_first = not self.planned.from_version and bool(self.planned.to_version)
+        if head.registry is not self.base or (is_first and head.next_seq):
+            self.outdated = True
+            return
+        if self.planned.to_version != self.planned.from_version:
+            self.registry = self.registry.bounded(head.next_seq)
+        head.registry = StreamRegistry(self.registry, 1 if self.base is None else self.base.revision + 1)
+        save_registry(batch, self.stream.id, head.registry)
+
+
+class Schemas:
+    """Plans and applies changes to registries. All runs on the event loop, except the thinking."""
+
+    def __init__(self, writer: Writer, registries: Registries) -> None:
+        self._writer = writer
+        self._registries = registries
+
+    @staticmethod
+    def registry(stream: Stream) -> Registry:
+        """The registry of a stream, an empty one where it has none."""
+        known = stream.head.registry
+        return Registry.empty(stream.name) if known is None else known.registry
+
+    def history(self, stream: Stream) -> list[RegistryRow]:
+        """Every revision of a stream's registry, the oldest first."""
+        return self._registries.history(stream.id)
+
+    async def plan(self, stream: Stream, update: Update) -> Plan[Registry]:
+        """What an update would do; nothing is changed."""
+        head = stream.head
+        registry = Registry.empty(stream.name) if head.registry is None else head.registry.registry
+        empty = not head.next_seq
+        return await asyncio.to_thread(
+            changes.apply, registry, update, next_seq=head.next_seq, is_empty=empty, check_search=_check_search
+        )
+
+    async def apply(self, stream: Stream, update: Update) -> tuple[Plan[Registry], Registry]:
+        """Do what an update asks for, whole, or raise the reasons why not; answers the registry it led to."""
+        for _ in range(_TRIES):
+            base = stream.head.registry
+            planned = await self.plan(stream, update)
+            if planned.refusals:
+                raise refused(planned.refusals)
+            if planned.changes_nothing:
+                return planned, planned.registry
+            change = await self._commit(stream, base, planned)
+            if not change.outdated:
+                return planned, change.registry
+        raise Conflict("the registry keeps changing; read it and try again", stream=stream.name)
+
+    async def _commit(self, stream: Stream, base: StreamRegistry | None, planned: Plan[Registry]) -> SetRegistry:
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(_: Any) -> None:
+            if not answered.done():
+                answered.set_result(None)
+
+        change = SetRegistry(stream, base, planned, done)
+        change.submit(self._writer)
+        await answered
+        if not change.settled:
+            raise TimedOut("request timed out")
+        if change.error is not None:
+            raise change.error
+        return change
+
+
+def refused(refusals: tuple[Refusal, ...]) -> HeadraceError:
+    """The error for a plan that cannot be applied: the gravest reason, and all of them as facts."""
+    first = next((refusal for refusal in refusals if refusal.code == "conflict"), refusals[0])
+    kind: type[HeadraceError] = {"conflict": Conflict, "lens_unsound": LensUnsound}.get(first.code, BadRequest)
+    return kind(first.message, field=first.pointer or "body", problems=[refusal.dump() for refusal in refusals])
+
+
+def _check_search(given: Any, version: int) -> list[Problem]:
+    found = fields.parse(given, current_version=version)
+    return found if isinstance(found, list) else []

@@ -1,0 +1,1 @@
+"""What data may look like, and how it may change. Pure: no files, no clocks, no network."""

@@ -1,0 +1,190 @@
+"""What an update would make of a registry: a plan, with every refusal at once.
+
+The plan is made for a moment of the stream. Whoever carries it out, later, takes the registry it leads to and moves
+the boundary to where the stream then ends (``Registry.bounded``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from headrace.schema import document
+from headrace.schema.change import Change, Classification
+from headrace.schema.diff import diff, judge
+from headrace.schema.equality import same
+from headrace.schema.lens import document as lens_document
+from headrace.schema.lens.ops import Add, In, Lens, Map, Op, Remove
+from headrace.schema.lens.proof import prove
+from headrace.schema.plan import Plan, PlannedLens, Refusal
+from headrace.schema.problem import Problem
+from headrace.schema.registry import MAX_BOUNDARY, Registry
+from headrace.schema.settings import routing_key_changes, search_changes
+from headrace.schema.update import UNSET, Update
+
+MAX_REFUSALS = 200
+
+#: Everything that is wrong with a search configuration for a schema version.
+CheckSearch = Callable[[Any, int], Iterable[Problem]]
+
+
+def apply(
+    registry: Registry, update: Update, *, next_seq: int, is_empty: bool, check_search: CheckSearch
+) -> Plan[Registry]:
+    """The plan of an update for a stream whose next event gets the number ``next_seq``."""
+    version = registry.current_version
+    plan = Plan(subject=registry.schema, from_version=version, to_version=version, registry=registry)
+    if update.schema is not UNSET and not _repeats(registry, update):
+        plan = _installed(plan, update, is_empty) if version == 0 else _evolved(plan, update, next_seq)
+    plan = _searchable(_keyed(plan, update), update, check_search)
+    if not plan.refusals:
+        return plan
+    return replace(plan, registry=registry, lens=None, reasons=(), refusals=_bounded(plan.refusals))
+
+
+def _bounded(refusals: tuple[Refusal, ...]) -> tuple[Refusal, ...]:
+    """The first refusals, and how many more there are."""
+    if len(refusals) <= MAX_REFUSALS:
+        return refusals
+    more = len(refusals) - MAX_REFUSALS
+    return (*refusals[:MAX_REFUSALS], Refusal(refusals[0].code, "", f"and {more} more reasons"))
+
+
+def _repeats(registry: Registry, update: Update) -> bool:
+    """Whether the update sends the current schema again."""
+    return registry.current_version > 0 and update.lens is UNSET and same(registry.current_schema, update.schema)
+
+
+def _installed(plan: Plan[Registry], update: Update, is_empty: bool) -> Plan[Registry]:
+    """The first version; a lens that leads to it has nothing to carry."""
+    refusals = _refusals("schema_invalid", "/schema", document.problems(update.schema))
+    if not is_empty:
+        reason = "the first schema needs an empty stream, and this one has events"
+        refusals.append(Refusal("bad_request", "/schema", reason))
+    if update.lens is not UNSET:
+        refusals += _lens_refusals(plan.registry, lens_document.parse(update.lens))
+    change = Change("", "schema_installed", Classification.ADDITIVE, "the stream gets its first schema")
+    return replace(
+        plan,
+        to_version=1,
+        changes=(change,),
+        registry=plan.registry.advanced(update.schema, None, 0),
+        refusals=tuple(refusals),
+    )
+
+
+def _evolved(plan: Plan[Registry], update: Update, next_seq: int) -> Plan[Registry]:
+    """The next version, and the lens that leads to it: the one that was sent, or one that does nothing."""
+    registry, written = plan.registry, update.lens is UNSET
+    refusals = _refusals("schema_invalid", "/schema", document.problems(update.schema))
+    changes = () if refusals else diff(registry.current_schema, update.schema)
+    if next_seq > MAX_BOUNDARY:
+        refusals.append(Refusal("bad_request", "/schema", f"a version cannot begin beyond event {MAX_BOUNDARY}"))
+    refusals += _lens_needs(changes) if written else _carriage(registry, update, provable=not refusals)
+    lens = _empty_lens(registry) if written else update.lens
+    return replace(
+        plan,
+        to_version=registry.current_version + 1,
+        changes=changes,
+        reasons=(_WRITTEN if written else _PROVEN,),
+        lens=PlannedLens(lens, written=written),
+        registry=registry.advanced(update.schema, lens, next_seq),
+        refusals=tuple(refusals),
+    )
+
+
+_WRITTEN = "every event that was valid stays valid, so a lens without operations is written"
+_PROVEN = "the lens is proven to make every event that was valid a valid one of the new version"
+
+
+def _empty_lens(registry: Registry) -> dict[str, Any]:
+    version = registry.current_version
+    return lens_document.dump(Lens(schema=registry.schema, source=version, target=version + 1, ops=()))
+
+
+def _lens_needs(changes: Iterable[Change]) -> list[Refusal]:
+    return [
+        Refusal("lens_required", f"/schema{change.schema_pointer}", f"lens required: {change.reason}")
+        for change in changes
+        if change.classification.breaking
+    ]
+
+
+def _carriage(registry: Registry, update: Update, *, provable: bool) -> list[Refusal]:
+    """Why a lens that was sent does not lead from the current schema to the next; the first reason has an example."""
+    lens = lens_document.parse(update.lens)
+    refusals = _lens_refusals(registry, lens)
+    if refusals or not provable or not isinstance(lens, Lens):
+        return refusals
+    proof = prove(registry.current_schema, update.schema, lens.ops, judge)
+    example = {} if proof.counter_example is UNSET else {"counter_example": proof.counter_example}
+    return [
+        Refusal(
+            "lens_unsound",
+            f"/lens{gap.op}",
+            f"{gap.pointer or 'the event'}: {gap.reason}",
+            {"event_pointer": gap.pointer, "rule": gap.rule, **({} if number else example)},
+        )
+        for number, gap in enumerate(proof.problems)
+    ]
+
+
+def _lens_refusals(registry: Registry, lens: Lens | list[Problem]) -> list[Refusal]:
+    """What is wrong with a lens before anything is proven: its form, its versions, its name."""
+    if not isinstance(lens, Lens):
+        return _refusals("lens_invalid", "/lens", lens)
+    refusals = _refusals("lens_invalid", "/lens", _op_problems(lens.ops, ""))
+    version = registry.current_version
+    if (lens.source, lens.target) != (version, version + 1):
+        reason = f"lens version mismatch: the lens leads from {lens.source} to {lens.target}"
+        refusals.append(Refusal("conflict", "/lens", f"{reason}, and this change from {version} to {version + 1}"))
+    if lens.schema != registry.schema:
+        reason = f"the lens is for {lens.schema!r}, and this registry belongs to {registry.schema!r}"
+        refusals.append(Refusal("bad_request", "/lens/schema", reason))
+    return refusals
+
+
+def _op_problems(given: Iterable[Op], base: str) -> Iterator[Problem]:
+    """What is wrong with the schemas that operations carry."""
+    for number, op in enumerate(given):
+        here = f"{base}/ops/{number}"
+        if isinstance(op, Add | Remove):
+            for pointer, reason in document.problems(op.schema):
+                yield Problem(f"{here}/schema{pointer}", reason)
+        elif isinstance(op, In | Map):
+            yield from _op_problems(op.ops, here)
+
+
+def _keyed(plan: Plan[Registry], update: Update) -> Plan[Registry]:
+    """The routing key the update asks for; the one that was, where it asks for none."""
+    wanted, current = update.routing_key, plan.registry.routing_key
+    if wanted is UNSET:
+        return plan
+    changes = (*plan.changes, *routing_key_changes(current, wanted))
+    return replace(plan, changes=changes, registry=replace(plan.registry, routing_key=wanted))
+
+
+def _searchable(plan: Plan[Registry], update: Update, check: CheckSearch) -> Plan[Registry]:
+    """The search configuration the update asks for, or the one that was; checked where it or the version is new."""
+    current = plan.registry.search
+    wanted = current if update.search is UNSET else update.search
+    version = plan.registry.current_version
+    changes = tuple(search_changes(current, wanted))
+    refusals: list[Refusal] = []
+    if wanted is not None and version == 0:
+        reason = "search needs a schema version; send `schema` and `search` together"
+        refusals = [Refusal("bad_request", "/search", reason)]
+    elif wanted is not None and (changes or plan.to_version != plan.from_version):
+        refusals = _refusals("search_invalid", "/search", check(wanted, version))
+    return replace(
+        plan,
+        changes=plan.changes + changes,
+        registry=replace(plan.registry, search=wanted),
+        refusals=(*plan.refusals, *refusals),
+    )
+
+
+def _refusals(code: str, base: str, problems: Iterable[Problem]) -> list[Refusal]:
+    return [Refusal(code, base + problem.pointer, problem.reason) for problem in problems]

@@ -1,0 +1,177 @@
+"""Whether every value of a shape is valid under a schema, keyword by keyword; what cannot be shown is a gap.
+
+Schemas that refer to themselves end by induction over the value: what is being shown of a value may be taken as shown
+of the values inside it, never of the value itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from headrace.schema.containment.words import EVERYTHING
+from headrace.schema.pointer import Pointer
+from headrace.schema.shape.model import Alternative, Facts, Shape
+from headrace.schema.shape.places import empty
+from headrace.schema.shape.read import GROUPS, group
+from headrace.schema.shape.source import Source
+
+Oracle = Callable[[Any], Callable[[Any], bool]]
+"""Compiles a schema to a function that says whether a value is valid."""
+
+STEPS = 20_000
+"""How much work one question may take."""
+
+_NOTHING = 1_000_000
+_REPEATED = 2
+_GROUP = {names[0]: names for names in GROUPS}
+
+
+class Gap(NamedTuple):
+    """What could not be shown: of which value, by which keyword of the schema, and why."""
+
+    pointer: Pointer
+    keyword: Pointer
+    wanted: str
+    found: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """The gap in a sentence."""
+        if not self.found:
+            return self.wanted
+        found = "anything" if {*self.found} >= EVERYTHING else " or ".join(self.found)
+        return f"it may be {found}; {self.wanted}"
+
+    def moved(self, before: Place, after: Place) -> Gap:
+        """The same gap where the same schemas meet again."""
+        return self._replace(pointer=after.value + self.pointer[len(before.value) :])
+
+
+class Place(NamedTuple):
+    """Where a check stands, in the value and in the schema."""
+
+    value: Pointer = ()
+    schema: Pointer = ()
+
+    def under(self, *keyword: str) -> Place:
+        """The same value, further into the schema."""
+        return Place(self.value, self.schema + keyword)
+
+    def inside(self, name: str, *keyword: str) -> Place:
+        """Further into both."""
+        return Place((*self.value, name), self.schema + keyword)
+
+    def followed(self, source: Source) -> tuple[Source, Place]:
+        """Where a schema that is nothing but a reference leads."""
+        target, place = source.followed()
+        return target, self if place is None else Place(self.value, place)
+
+    def gap(self, wanted: str, *found: str) -> Gap:
+        """Something that could not be shown here."""
+        return Gap(self.value, self.schema, wanted, found)
+
+
+class Exhausted(Exception):
+    """The question took more work than it may."""
+
+
+Question = tuple[Facts, str]
+"""Whether what is valid under some schemas is valid under another one."""
+Rule = Callable[["Check", Alternative, Any, Source, Place], Iterator[Gap]]
+
+
+class Check:
+    """One question, and the oracle that may be asked about single texts."""
+
+    def __init__(self, rules: dict[str, Rule], oracle: Oracle | None) -> None:
+        self._rules = rules
+        self._oracle = oracle
+        self._left = STEPS
+        self._assumed: dict[Question, int] = {}
+        self._shown: set[Question] = set()
+        self._refuted: dict[Question, tuple[Place, list[Gap]]] = {}
+        self._leant_on = _NOTHING
+
+    def accepts(self, schema: Any, value: str) -> bool:
+        """Whether the oracle says that a text is valid; without one nothing is."""
+        return self._oracle is not None and self._oracle(schema)(value)
+
+    def may_match(self, pattern: str, name: str) -> bool:
+        """Whether a name may match a pattern, for all we know."""
+        return self._oracle is None or self.accepts({"pattern": pattern}, name)
+
+    def does_match(self, pattern: str, name: str) -> bool:
+        """Whether a name is known to match a pattern."""
+        return self.accepts({"pattern": pattern}, name)
+
+    def shape(self, shape: Shape, source: Source, place: Place) -> list[Gap]:
+        """What cannot be shown of the values of a shape."""
+        source, place = place.followed(source)
+        if source.root.plain and source.schema is not False and not source.keywords():
+            return []
+        if shape.key is None:
+            return self._alternatives(shape, source, place)
+        question = (shape.key, source.fact)
+        if source.fact in shape.key or question in self._shown:
+            return []
+        if question in self._assumed:
+            return self._by_induction(question, place)
+        if question not in self._refuted:
+            return self._asked(question, place, lambda: self._alternatives(shape, source, place))
+        before, gaps = self._refuted[question]
+        return [gap.moved(before, place) for gap in gaps[:_REPEATED]]
+
+    def _by_induction(self, question: Question, place: Place) -> list[Gap]:
+        level = self._assumed[question]
+        assert level < len(place.value), "shapes are asked about one level at a time"
+        self._leant_on = min(self._leant_on, level)
+        return []
+
+    def _asked(self, question: Question, place: Place, answer: Callable[[], list[Gap]]) -> list[Gap]:
+        """The answer; a good one stands for good where it leans on nothing that is still open."""
+        level = len(place.value)
+        outer, self._leant_on = self._leant_on, level
+        self._assumed[question] = level
+        try:
+            gaps = answer()
+        finally:
+            del self._assumed[question]
+        if gaps:
+            self._refuted[question] = place, gaps
+        else:
+            self._shown.add(question)
+        self._leant_on = outer if self._leant_on >= level else min(outer, self._leant_on)
+        return gaps
+
+    def _alternatives(self, shape: Shape, source: Source, place: Place) -> list[Gap]:
+        gaps: dict[tuple[Any, ...], Gap] = {}
+        for alternative in shape.alternatives:
+            for gap in () if empty(alternative) else self.alternative(alternative, source, place):
+                same = gaps.get(gap[:3], gap)
+                found = (*same.found, *(one for one in gap.found if one not in same.found))
+                gaps[gap[:3]] = gap._replace(found=found)
+        return list(gaps.values())
+
+    def alternative(self, alternative: Alternative, source: Source, place: Place) -> list[Gap]:
+        """What cannot be shown of the values of an alternative."""
+        self._left -= 1
+        if self._left < 0:
+            raise Exhausted
+        source, place = place.followed(source)
+        if source.fact in alternative.facts:
+            return []
+        if source.schema is False:
+            return [place.gap("the new schema admits nothing here")]
+        if not source.root.plain:
+            return [place.gap("the new schema uses names that are not followed; only an equal schema is proven")]
+        gaps: list[Gap] = []
+        for keyword, value in source.keywords().items():
+            names = _GROUP.get(keyword)
+            if keyword in self._rules and not (names and group(source, names) in alternative.facts):
+                gaps.extend(self._rules[keyword](self, alternative, value, source, place.under(keyword)))
+        return gaps
+
+    def holds(self, alternative: Alternative, source: Source, place: Place) -> bool:
+        """Whether all values of an alternative are shown to be valid."""
+        return not self.alternative(alternative, source, place)

@@ -1,0 +1,165 @@
+"""The changes between two JSON Schemas, each classified.
+
+Rules say what each change means; containment has the last word. Where it proves that every event that was valid stays
+valid, no change is breaking; where it does not, at least one is. Where all changes are identical, both schemas are
+proven to admit the same events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import unquote
+
+from headrace.schema import pointer
+from headrace.schema.change import Change, Classification, worst
+from headrace.schema.containment import gaps
+from headrace.schema.containment.check import Gap
+from headrace.schema.document import Validator
+from headrace.schema.equality import same
+from headrace.schema.keyword import member, value
+from headrace.schema.keyword.finding import Finding, Node, Pair, Place, moved
+from headrace.schema.shape.read import shape_of
+from headrace.schema.shape.source import Root, Source
+
+MAX_CHANGES = 1000
+
+_RULES = (
+    value.types,
+    value.choices,
+    value.bounds,
+    value.constraints,
+    member.properties,
+    member.others,
+    member.elements,
+    member.alternatives,
+)
+_RULED = {
+    *("type", "enum", "const", *value.LOWER, *value.UPPER, *value.CONSTRAINTS),
+    *("properties", "required", "additionalProperties", "patternProperties", "prefixItems", "items", "anyOf", "allOf"),
+}
+#: They assert nothing themselves, and yet what other keywords mean depends on them.
+_NAMING = {"$schema", "$id", "id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"}
+#: Compared where they are used.
+_DEFINITIONS = {"$defs", "definitions"}
+
+
+def diff(old: Any, new: Any) -> tuple[Change, ...]:
+    """Every change from one valid schema to another; none where they are the same JSON value."""
+    if same(old, new):
+        return ()
+    unproven = _gaps(old, new)
+    changes = tuple(_Walk(old, new).changes(proven=not unproven))
+    if unproven and not worst(changes).breaking:
+        changes += tuple(
+            Place(gap.pointer, gap.keyword).change("not_contained", Classification.DESTRUCTIVE, gap.reason)
+            for gap in unproven
+        )
+    elif worst(changes) is Classification.IDENTICAL:
+        changes = changes or (_rewritten(),)
+        if _gaps(new, old):
+            changes += (Place().change("more_allowed", Classification.WIDENING, "may be more than before"),)
+    return _bounded(changes)
+
+
+def _gaps(old: Any, new: Any) -> list[Gap]:
+    """Why an event that is valid under one schema might not be under the other."""
+    return gaps(shape_of(Root(old).source), Root(new).source, judge)
+
+
+def _rewritten() -> Change:
+    return Place().change("annotation_changed", Classification.IDENTICAL, "the schema is written differently")
+
+
+def _bounded(changes: tuple[Change, ...]) -> tuple[Change, ...]:
+    """All changes or, where they are very many, the worst of them and how many more there are."""
+    if len(changes) <= MAX_CHANGES:
+        return changes
+    ranked = sorted(changes, key=lambda change: not change.classification.breaking)
+    kept, left = ranked[:MAX_CHANGES], ranked[MAX_CHANGES:]
+    return (*kept, Change("", "more_changes", worst(left), f"the event: and {len(left)} more changes", ""))
+
+
+def judge(schema: Any) -> Callable[[Any], bool]:
+    """What decides about single values where schemas alone do not say enough."""
+    return Validator(schema).accepts
+
+
+class _Walk:
+    """Compares two schema documents by the rules, place by place.
+
+    A definition that is used in several places is compared where it is met first.
+    """
+
+    def __init__(self, old: Any, new: Any) -> None:
+        self._old, self._new = Root(old), Root(new)
+        self._followed: set[tuple[int, int]] = set()
+
+    def changes(self, *, proven: bool) -> Iterator[Change]:
+        pending = [Pair(self._old.schema, self._new.schema, Place(proven=proven))]
+        while pending:
+            findings = list(self._findings(pending.pop()))
+            yield from (finding for finding in findings if isinstance(finding, Change))
+            pending.extend(reversed([finding for finding in findings if isinstance(finding, Pair)]))
+
+    def _findings(self, pair: Pair) -> Iterator[Finding]:
+        """What is found at one place, without looking further inside."""
+        old, new = self._old.keywords(pair.old), self._new.keywords(pair.new)
+        targets = self._targets(pair, old.pop("$ref", None), new.pop("$ref", None))
+        if targets is not None:
+            yield from self._once(targets)
+            if targets.old is pair.old or targets.new is pair.new:
+                return
+        if pair.old is False or pair.new is False:
+            yield from _closing(*pair)
+            return
+        for rule in _RULES:
+            yield from rule(old, new, pair.place)
+        for keyword in {**new, **old}:
+            if keyword not in _RULED and not _agree(keyword, old, new):
+                yield pair.place.changed(keyword, old, new)
+        yield from self._annotations(pair)
+
+    def _targets(self, pair: Pair, before: Any, after: Any) -> Pair | None:
+        """What is compared instead where a side refers to a schema elsewhere in its document."""
+        old = self._old.resolve(before)
+        new = self._new.resolve(after)
+        if old is None and new is None:
+            return None
+        steps = pointer.parse(unquote(after[1:])) if new is not None else None
+        place = pair.place if steps is None else pair.place._replace(schema=steps)
+        return Pair(_schema(old, pair.old), _schema(new, pair.new), place)
+
+    def _once(self, targets: Pair) -> Iterator[Pair]:
+        key = id(targets.old), id(targets.new)
+        if key not in self._followed:
+            self._followed.add(key)
+            yield targets
+
+    def _annotations(self, pair: Pair) -> Iterator[Change]:
+        """Changes of keywords that assert nothing."""
+        old, new = (side if isinstance(side, dict) else {} for side in pair[:2])
+        asserting = {*self._old.keywords(old), *self._new.keywords(new), "$ref", *_DEFINITIONS}
+        for keyword in {**new, **old}:
+            if keyword in asserting or _agree(keyword, old, new):
+                continue
+            if keyword in _NAMING:
+                yield pair.place.changed(keyword, old, new)
+            else:
+                reason = f"{moved(keyword, old, new)}, which no event is held to"
+                yield pair.place.change("annotation_changed", Classification.IDENTICAL, reason, keyword)
+
+
+def _schema(source: Source | None, otherwise: Any) -> Any:
+    return otherwise if source is None else source.schema
+
+
+def _agree(keyword: str, old: Node, new: Node) -> bool:
+    return keyword in old and keyword in new and same(old[keyword], new[keyword])
+
+
+def _closing(old: Any, new: Any, place: Place) -> Iterator[Change]:
+    if old is False and new is not False:
+        yield place.change("schema_opened", Classification.WIDENING, "nothing was allowed here, now something is")
+    elif new is False and old is not False:
+        yield place.change("schema_closed", Classification.DESTRUCTIVE, "nothing is allowed here any more")

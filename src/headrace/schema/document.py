@@ -1,0 +1,278 @@
+"""A JSON Schema as a document that can be used, and as the judge of entries.
+
+jsonschema-rs judges. A schema that could hold it up is refused: patterns run in linear time or not at all, and what
+references unfold to is bounded. Whole numbers of any size and decimals below 2^53 are compared by all their digits;
+beyond 2^53, a number with a fraction, or spelled with an exponent, is compared as the nearest double.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+from jsonschema_rs import ValidationError as Error
+from jsonschema_rs import ValidationErrorKind as Kind
+
+from headrace.schema import date_time, entries, pointer
+from headrace.schema.entries import Failure
+from headrace.schema.pointer import Pointer
+from headrace.schema.problem import Problem
+from headrace.schema.subschemas import MAX_HEIGHT, MAX_UNFOLDED, Subschemas, find
+
+MAX_BYTES = 256 * 1024
+MAX_NESTING = 100
+MAX_PATTERNS = 100
+MAX_PATTERN_BYTES = 1024 * 1024
+MAX_PROBLEMS = 100
+
+#: How many entries of an append are named, and how much is said of each.
+MAX_ENTRIES = 20
+MAX_REASONS = 4
+MAX_TEXT = 300
+#: How deep an entry may be nested under a schema that refers to itself.
+MAX_DEPTH = 100
+#: Beyond so many values, levels, or ways through a schema that refers to itself, less is said.
+MAX_VALUES = 1_000
+MAX_SHOWN = 200
+MAX_RETRACED = 10_000
+
+_CHOICES = frozenset({"anyOf", "oneOf"})
+
+DRAFTS = (
+    "json-schema.org/draft-04/schema",
+    "json-schema.org/draft-06/schema",
+    "json-schema.org/draft-07/schema",
+    "json-schema.org/draft/2019-09/schema",
+    "json-schema.org/draft/2020-12/schema",
+)
+
+
+def problems(schema: Any) -> list[Problem]:
+    """Why a value cannot be used as a JSON Schema; nothing, where it can."""
+    if not isinstance(schema, dict | bool):
+        return [Problem("", "a schema is an object or a boolean")]
+    found = _oversize(schema) or _unknown_draft(schema)
+    if found:
+        return found
+    inside = Subschemas(schema)
+    found = [*_malformed(schema), *_misleading(inside), *_unfit_patterns(inside)][:MAX_PROBLEMS]
+    return found or _endless(inside) or _refused(schema)
+
+
+class Validator:
+    """A schema without problems, compiled once to judge many entries."""
+
+    def __init__(self, schema: Any) -> None:
+        inside = Subschemas(schema)
+        self._compiled = _compile(_prepared(inside))
+        self._returns = inside.unfolded.returns
+        self._chooses = any(not _CHOICES.isdisjoint(part) for part in inside.at.values() if isinstance(part, dict))
+        self._is_valid = self._judge_bounded if self._returns else self._compiled.is_valid
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a decoded document is valid."""
+        return self._is_valid(value)
+
+    def failures(self, joined: bytes) -> list[Failure]:
+        """What is wrong with entries joined by commas: nothing, or the first of those that fail, each with reasons."""
+        values, lost = entries.read(joined)
+        if not lost and all(map(self._is_valid, values)):
+            return []
+        failing = {failure.index: [failure] for failure in reversed(lost)}
+        failing |= {
+            index: [] for index, value in enumerate(values) if index not in failing and not self._is_valid(value)
+        }
+        named: list[Failure] = []
+        for index in sorted(failing)[:MAX_ENTRIES]:
+            named += failing[index] or self._reasons(index, values[index])
+        if len(failing) > MAX_ENTRIES:
+            index = sorted(failing)[MAX_ENTRIES]
+            named.append(Failure(index, "", f"fails too, and {len(failing) - MAX_ENTRIES - 1} entries after it"))
+        return named
+
+    def _judge_bounded(self, value: Any) -> bool:
+        return _extent(value)[0] <= MAX_DEPTH and self._compiled.is_valid(value)
+
+    def _reasons(self, index: int, value: Any) -> list[Failure]:
+        """Why an entry fails; only that it does, where finding out could take too long."""
+        depth, size = _extent(value)
+        if self._returns and depth > MAX_DEPTH:
+            return [Failure(index, "", f"is nested more than {MAX_DEPTH} deep")]
+        if self._returns**depth > MAX_RETRACED or depth > MAX_SHOWN or (self._chooses and size > MAX_VALUES):
+            return [Failure(index, "", "does not fit the schema, and is too large to say where")]
+        return [Failure(index, *_explained(error)) for error in self._errors(value, size)]
+
+    def _errors(self, value: Any, size: int) -> Iterator[Error]:
+        """Some of what the library finds; it finds all at once, so of a large value only the first."""
+        if size <= MAX_VALUES:
+            yield from islice(self._compiled.iter_errors(value), MAX_REASONS)
+            return
+        try:
+            self._compiled.validate(value)
+        except Error as error:
+            yield error
+
+
+def _compile(schema: Any) -> jsonschema_rs.Validator:
+    """A judge that fetches nothing, runs patterns in linear time and asserts no format."""
+    return jsonschema_rs.validator_for(
+        schema,
+        validate_formats=False,
+        offline=True,
+        mask="value",
+        pattern_options=jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES),
+    )
+
+
+def _prepared(inside: Subschemas) -> Any:
+    """The same schema, said so that the library judges by it quickly and exactly.
+
+    ``date-time`` is asserted by a pattern, which costs a tenth of a Python function.
+    """
+    schema = _with_whole_numbers(inside.root)
+    for place, subschema in inside.at.items():
+        if isinstance(subschema, dict) and subschema.get("format") == "date-time":
+            mine = find(schema, place)[1]
+            if "pattern" in mine:
+                mine["allOf"] = [*mine.get("allOf", ()), {"pattern": date_time.PATTERN}]
+            else:
+                mine["pattern"] = date_time.PATTERN
+    return schema
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """A copy with 1 for 1.0: to that the library compares long decimals exactly."""
+    if isinstance(value, dict):
+        return {name: _with_whole_numbers(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_with_whole_numbers(element) for element in value]
+    return int(Decimal(repr(value))) if isinstance(value, float) and value.is_integer() else value
+
+
+def _extent(value: Any) -> tuple[int, int]:
+    """How deep a value is nested, and how many values it holds; counting ends below what we care for."""
+    level, depth, size = [value], 0, 1
+    while depth <= MAX_SHOWN:
+        containers = [item for item in level if isinstance(item, dict | list)]
+        if not containers:
+            break
+        level = [part for item in containers for part in (item.values() if isinstance(item, dict) else item)]
+        depth += 1
+        size += len(level)
+    return depth, size
+
+
+def _explained(error: Error) -> tuple[str, str]:
+    """Where a value fails, and what the library says; a choice that fails deeper down in one option fails there."""
+    if isinstance(error.kind, Kind.AnyOf | Kind.OneOfNotValid):
+        options = [option[0] for option in error.kind.context if option]
+        deeper = [option for option in options if len(option.instance_path) > len(error.instance_path)]
+        if len(deeper) == 1:
+            return _explained(deeper[0])
+        reasons = dict.fromkeys(_explained(option)[1] for option in options)
+        reason = f"value fits none of the choices: {'; '.join(reasons)}"
+    elif isinstance(error.kind, Kind.Pattern) and error.kind.pattern == date_time.PATTERN:
+        reason = "value is not a date-time such as 2026-05-04T10:11:12.123Z"
+    else:
+        reason = error.message
+    return _short(pointer.text(tuple(map(str, error.instance_path)))), _short(reason)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
+
+
+def _oversize(schema: Any) -> list[Problem]:
+    if _extent(schema)[0] > MAX_NESTING:
+        return [Problem("", f"the schema is nested more than {MAX_NESTING} deep")]
+    if len(msgspec.json.encode(schema)) > MAX_BYTES:
+        return [Problem("", f"the schema has more than {MAX_BYTES} bytes")]
+    return []
+
+
+def _unknown_draft(schema: Any) -> list[Problem]:
+    if _draft(schema) in DRAFTS:
+        return []
+    return [Problem("/$schema", "names none of the drafts 4, 6, 7, 2019-09 and 2020-12")]
+
+
+def _draft(schema: Any) -> str:
+    """The draft a schema names; the newest, where it names none."""
+    named = schema.get("$schema", DRAFTS[-1]) if isinstance(schema, dict) else DRAFTS[-1]
+    return str(named).removeprefix("https://").removeprefix("http://").removesuffix("#")
+
+
+@cache
+def _meta_schema(draft: str) -> jsonschema_rs.Validator:
+    uri = f"{'https' if '/draft/' in draft else 'http'}://{draft}"
+    return jsonschema_rs.validator_for(
+        {"$schema": uri, "$ref": uri}, validate_formats=False, offline=True, mask="value"
+    )
+
+
+def _malformed(schema: Any) -> Iterator[Problem]:
+    """What the draft's own schema says against a schema."""
+    errors = _meta_schema(_draft(schema)).iter_errors(schema)
+    yield from dict.fromkeys(Problem(*_explained(error)) for error in errors)
+
+
+def _misleading(inside: Subschemas) -> Iterator[Problem]:
+    """References that lead out of the document or nowhere, and schemas of another draft."""
+    for place, keyword, text, target, reason in inside.references:
+        if target is None:
+            yield Problem(pointer.text((*place, keyword)), _short(f"{text!r} {reason}"))
+    for place, schema in inside.at.items():
+        if isinstance(schema, dict) and schema.get("$schema", inside.draft) != inside.draft:
+            yield Problem(pointer.text((*place, "$schema")), "is not the draft that the whole schema names")
+
+
+def _unfit_patterns(inside: Subschemas) -> Iterator[Problem]:
+    """Patterns that could take forever, or be too large; all of them, where there are too many."""
+    patterns = [found for place, schema in inside.at.items() for found in _patterns(place, schema)]
+    if len(patterns) > MAX_PATTERNS:
+        yield Problem("", f"the schema has {len(patterns)} patterns, more than {MAX_PATTERNS}")
+        return
+    for place, text in patterns:
+        try:
+            _compile({"pattern": text})
+        except Error:
+            yield Problem(
+                pointer.text(place),
+                "is not a pattern that surely takes linear time: look-around and back-references are refused, "
+                f"and what compiles to more than {MAX_PATTERN_BYTES} bytes",
+            )
+
+
+def _patterns(place: Pointer, schema: Any) -> Iterator[tuple[Pointer, str]]:
+    if not isinstance(schema, dict):
+        return
+    if isinstance(text := schema.get("pattern"), str):
+        yield (*place, "pattern"), text
+    if isinstance(named := schema.get("patternProperties"), dict):
+        for text in named:
+            yield (*place, "patternProperties", text), text
+
+
+def _endless(inside: Subschemas) -> list[Problem]:
+    """What unfolds too far, or never ends."""
+    if inside.unfolded.height > MAX_HEIGHT:
+        return [Problem("", f"the schema is nested more than {MAX_HEIGHT} deep where its references are followed")]
+    if inside.unfolded.size > MAX_UNFOLDED:
+        return [Problem("", f"the schema has more than {MAX_UNFOLDED} parts where its references are followed")]
+    if (place := inside.loop()) is not None:
+        return [Problem(pointer.text(place), "the schema refers to itself without end")]
+    return []
+
+
+def _refused(schema: Any) -> list[Problem]:
+    """What else the library holds against a schema."""
+    try:
+        Validator(schema)
+    except (Error, jsonschema_rs.ReferencingError, ValueError) as reason:
+        return [Problem("", _short(str(getattr(reason, "message", reason))))]
+    return []

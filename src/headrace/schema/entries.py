@@ -1,0 +1,115 @@
+"""The entries of an append as values, with nothing lost unseen: no repeated key, no digit of a number.
+
+Most bodies are spelled just as we would spell them, blanks apart (in strings too: they separate no tokens there), and
+then decoding lost nothing. Otherwise numbers are decoded exactly, and colons are counted: each member has one, so a
+repeated key leaves more of them in the body than in its values.
+"""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import msgspec
+
+from headrace.schema import pointer
+
+#: How long a number with a fraction or an exponent may be; a whole one is bounded by Python, to 4,300 digits.
+MAX_DIGITS = 1_000
+TOO_DEEP = "is nested too deeply"
+TOO_LONG = f"holds a number that is too long: whole ones have 4300 digits at most, others {MAX_DIGITS}"
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why an append is refused: which entry, where in it, and the reason."""
+
+    index: int
+    pointer: str
+    reason: str
+
+
+def read(joined: bytes) -> tuple[list[Any], list[Failure]]:
+    """The values of entries joined by commas, and what cannot be taken from them as it is spelled.
+
+    Numbers are ``int`` or ``float`` where that is exact, else ``Decimal``. An entry that failed has no usable value.
+    """
+    body = b"[" + joined + b"]"
+    try:
+        values = _PLAIN.decode(body)
+        spelled = _SPELL(values)
+        if spelled == body or spelled.translate(None, _SPACE) == body.translate(None, _SPACE):
+            return values, []
+        values = _EXACT.decode(body)
+        if spelled.count(b":") == body.count(b":") and b"\\u003" not in body:  # \u003a is a colon in disguise
+            return values, []
+        return values, _repeats(body)
+    except (msgspec.DecodeError, InvalidOperation, RecursionError):
+        return _one_by_one(body)
+
+
+def exactly(text: str) -> float | Decimal:
+    """A JSON number with a fraction or an exponent: a float where its digits say the same, else an int or a Decimal."""
+    if len(text) > MAX_DIGITS:
+        raise InvalidOperation
+    number = float(text)
+    if repr(number) == text:
+        return number
+    exact = Decimal(text)
+    if Decimal(repr(number)) == exact:
+        return number
+    return int(exact) if exact.adjusted() < MAX_DIGITS and exact == exact.to_integral_value() else exact
+
+
+class _Members(list[tuple[str, Any]]):
+    """An object as it is spelled: its members, repeated ones too."""
+
+
+_PLAIN = msgspec.json.Decoder()
+_EXACT = msgspec.json.Decoder(float_hook=exactly)
+_RAW = msgspec.json.Decoder(list[msgspec.Raw])
+_SPACE = b" \t\r\n"
+_SPELL = msgspec.json.Encoder().encode
+
+
+def _one_by_one(body: bytes) -> tuple[list[Any], list[Failure]]:
+    """The same for a body that cannot be decoded as a whole: each entry on its own, to name those that fail."""
+    values: list[Any] = []
+    failures: list[Failure] = []
+    try:
+        entries = _RAW.decode(body)
+    except RecursionError:
+        return [None], [Failure(0, "", TOO_DEEP)]
+    for index, entry in enumerate(entries):
+        value = None
+        try:
+            value = _EXACT.decode(entry)
+            failures += (msgspec.structs.replace(found, index=index) for found in _repeats(b"[" + bytes(entry) + b"]"))
+        except RecursionError:
+            failures.append(Failure(index, "", TOO_DEEP))
+        except (msgspec.DecodeError, InvalidOperation):
+            failures.append(Failure(index, "", TOO_LONG))
+        values.append(value)
+    return values, failures
+
+
+def _repeats(body: bytes) -> list[Failure]:
+    """The first repeated key of each element of a JSON array, found by building objects as lists of members."""
+    tree = json.loads(body, object_pairs_hook=_Members, parse_int=len, parse_float=len)
+    found = ((index, _repeated(entry)) for index, entry in enumerate(tree))
+    return [Failure(index, pointer.text(where), "is a repeated key") for index, where in found if where]
+
+
+def _repeated(entry: Any) -> pointer.Pointer | None:
+    """Where a member is that has the name of one before it."""
+    waiting: list[tuple[pointer.Pointer, Any]] = [((), entry)] if isinstance(entry, list) else []
+    while waiting:
+        where, value = waiting.pop()
+        seen = set()
+        for name, member in value if isinstance(value, _Members) else enumerate(value):
+            if name in seen:
+                return (*where, str(name))
+            seen.add(name)
+            if isinstance(member, list) and member:
+                waiting.append(((*where, str(name)), member))
+    return None

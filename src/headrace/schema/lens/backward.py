@@ -1,0 +1,307 @@
+"""A lens, compiled once to closures that carry documents back to the version before.
+
+Each op is undone, the last one first. What an op took away comes back only where the lens says with what; what an op
+overwrote does not come back. The old schema says which objects were there before the lens came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headrace.schema import pointer as pointers
+from headrace.schema.lens import ops
+from headrace.schema.lens.builtins import conversion
+from headrace.schema.lens.document import admits, default_of, required
+from headrace.schema.lens.forward import (
+    Step,
+    Steps,
+    converting,
+    heading,
+    inside,
+    make_objects,
+    over,
+    source_of,
+    target_of,
+    wrapping,
+)
+from headrace.schema.lens.ops import Op
+from headrace.schema.lens.pullback import Absent, Constant, Either, Source, Stored, existence, traced
+from headrace.schema.lens.values import LensFailure, Slot, encoded, found, opened
+from headrace.schema.pointer import Pointer
+
+
+class _Before(NamedTuple):
+    """What is known of documents before an op: the old schema, and the ops that ran since."""
+
+    schema: Any
+    scopes: tuple[tuple[Pointer, tuple[Op, ...]], ...] = ()
+    base: Pointer = ()
+
+    def certain(self, names: Pointer) -> bool:
+        """Whether there was a value at a pointer in every document that had the container around it."""
+        around = self._implied(self._origin(self.base)) + self._implied(self._origin((self.base + names)[:-1]))
+        return self._is_there(self._origin(self.base + names), around)
+
+    def untouched(self, names: Pointer) -> bool:
+        """Whether no op did anything to a value."""
+        pointer = self.base + names
+        return traced(self.scopes, pointer) == Stored(pointer) and self._origin(pointer[:-1]) == Stored(pointer[:-1])
+
+    def _origin(self, pointer: Pointer) -> Source | None:
+        return existence(traced(self.scopes, pointer))
+
+    def _implied(self, source: Source | None) -> list[Pointer]:
+        """The pointers in an old document that have values where a source is there."""
+        match source:
+            case Stored(pointer):
+                return [pointer]
+            case Either(test, present, absent) if not self._possible(absent):
+                return [test, *self._implied(present)]
+            case Either(_, present, absent) if not self._possible(present):
+                return self._implied(absent)
+        return []
+
+    def _possible(self, source: Source) -> bool:
+        match source:
+            case Stored(pointer):
+                return admits(self.schema, pointer)
+            case Either(test, present, absent):
+                return (admits(self.schema, test) and self._possible(present)) or self._possible(absent)
+        return not isinstance(source, Absent)
+
+    def _is_there(self, source: Source | None, known: list[Pointer]) -> bool:
+        match source:
+            case Stored(pointer):
+                return required(self.schema, pointer, known)
+            case Either(test, present, absent):
+                there = self._is_there(present, known)
+                return there and (required(self.schema, test, known) or self._is_there(absent, known))
+        return isinstance(source, Constant)
+
+    def within(self, path: Pointer) -> _Before:
+        return self._replace(base=self.base + path)
+
+
+def backward(given: tuple[Op, ...], schema: Any) -> Steps:
+    """The steps back of a lens that leads on from a schema."""
+    return _backward(given, _Before(schema))
+
+
+def _backward(given: tuple[Op, ...], before: _Before) -> Steps:
+    steps = [
+        (number, _COMPILE[type(op)](op, before._replace(scopes=(*before.scopes, (before.base, given[:number])))))
+        for number, op in enumerate(given)
+    ]
+    return tuple(reversed(steps))
+
+
+def _nothing(holder: Any, key: Any) -> None:
+    """The document stays as it is."""
+
+
+def _impossible(reason: str, names: Pointer) -> Step:
+    def step(holder: Any, key: Any) -> None:
+        raise LensFailure(reason, names)
+
+    return step
+
+
+def _move_back(source: Pointer, target: Pointer, optional: bool, before: _Before) -> Step:
+    """Bring what was carried away back to its source."""
+    if target == source[: len(target)]:
+        return _unfold(target, source[len(target) :], optional)
+    if before.certain(target):
+        return _nothing if optional else _impossible("what was here was overwritten", target)
+    find = source_of(target, optional)
+
+    def step(holder: Any, key: Any) -> None:
+        place = find(holder, key)
+        if place is None:
+            return
+        at, name = place
+        if type(at) is list or _shifted(holder, key, source, target):
+            raise LensFailure("an array was changed here", target)
+        _put_back(holder, key, source, at.pop(name))
+
+    return step
+
+
+def _unfold(target: Pointer, names: Pointer, optional: bool) -> Step:
+    """Undo what brought a value to the place of an object around it."""
+    if any(pointers.index(name) is not None for name in names):
+        return _impossible("what was here was overwritten", target)
+    find = source_of(target, optional)
+
+    def step(holder: Any, key: Any) -> None:
+        place = find(holder, key)
+        if place is not None:
+            at, name = place
+            for member in reversed(names):
+                at[name] = {member: at[name]}
+
+    return step
+
+
+def _shifted(holder: Any, key: Any, source: Pointer, target: Pointer) -> bool:
+    """Whether the source was taken from an array that also leads to the target."""
+    parent = source[:-1]
+    if target[: len(parent)] != parent or len(target) == len(parent):
+        return False
+    place = found(holder, key, parent)
+    return place is not None and type(opened(*place)) is list
+
+
+def _put_back(holder: Any, key: Any, names: Pointer, value: Any) -> None:
+    """Put a value where it was taken from: into an array it is inserted."""
+    make_objects(holder, key, names[:-1])
+    at, name = _gap(holder, key, names)
+    if type(at) is list:
+        at.insert(name, value)
+    else:
+        at[name] = value
+
+
+def _gap(holder: Any, key: Any, names: Pointer) -> Slot:
+    host = found(holder, key, names[:-1])
+    array = None if host is None else opened(*host)
+    index = pointers.index(names[-1])
+    if type(array) is list and index == len(array):
+        return array, index
+    return target_of(names)(holder, key)
+
+
+def _copy_back(source: Pointer, target: Pointer, optional: bool, before: _Before) -> Step:
+    """Take the copy away; where only the copy is left, it goes back to its source."""
+    if target == source[: len(target)]:
+        return _unfold(target, source[len(target) :], optional)
+    if before.certain(target):
+        return _nothing
+    find = source_of(target, optional=False)
+
+    def step(holder: Any, key: Any) -> None:
+        if found(holder, key, source) is not None:
+            _take_away(found(holder, key, target))
+        elif not optional:
+            place = find(holder, key)
+            value = encoded(place[0][place[1]]) if place else None
+            _take_away(place)
+            _put_back(holder, key, source, value)
+
+    return step
+
+
+def _take_away(place: Slot | None) -> None:
+    """Delete a member; an element of an array was overwritten, not made, and stays."""
+    if place is not None and type(place[0]) is dict:
+        del place[0][place[1]]
+
+
+def _rename(op: ops.Rename, before: _Before) -> Step:
+    return _move_back(op.source, op.target, op.optional, before)
+
+
+def _copy(op: ops.Copy, before: _Before) -> Step:
+    return _copy_back(op.source, op.target, op.optional, before)
+
+
+def _add(op: ops.Add, before: _Before) -> Step:
+    if op.overwrite and before.certain(op.path):
+        return _nothing
+
+    def step(holder: Any, key: Any) -> None:
+        _take_away(found(holder, key, op.path))
+
+    return step
+
+
+def _remove(op: ops.Remove, before: _Before) -> Step:
+    if op.optional and not before.certain(op.path) and not _said(op, before):
+        return _nothing
+    default = default_of(op.schema) if op.default is msgspec.UNSET else op.default
+    if default is msgspec.UNSET:
+        return _impossible("what was removed here has no default", op.path)
+    value = encoded(default)
+
+    def step(holder: Any, key: Any) -> None:
+        host = found(holder, key, op.path[:-1])
+        if op.optional and (host is None or type(opened(*host)) is list):
+            return
+        place = found(holder, key, op.path)
+        if place is None or type(place[0]) is list:
+            _put_back(holder, key, op.path, value)
+
+    return step
+
+
+def _said(op: ops.Remove, before: _Before) -> bool:
+    """Whether the lens says what to put where nothing has to be, and no earlier op made that place."""
+    return op.default is not msgspec.UNSET and before.untouched(op.path)
+
+
+def _hoist(op: ops.Hoist, before: _Before) -> Step:
+    undo = _move_back if op.remove_from_host else _copy_back
+    return undo((*op.host, op.member), op.target, op.optional, before)
+
+
+def _plunge(op: ops.Plunge, before: _Before) -> Step:
+    undo = _move_back if op.remove_from_source else _copy_back
+    back = undo(op.source, (*op.host, op.member), op.optional, before)
+    made = {host for host in _prefixes(op.host) if op.create_host and not before.certain(host)}
+
+    def step(holder: Any, key: Any) -> None:
+        was_there = found(holder, key, (*op.host, op.member)) is not None
+        back(holder, key)
+        if was_there:
+            _prune(holder, key, op.host, made)
+
+    return step
+
+
+def _prefixes(names: Pointer) -> list[Pointer]:
+    return [names[:end] for end in range(1, len(names) + 1)]
+
+
+def _prune(holder: Any, key: Any, host: Pointer, made: set[Pointer]) -> None:
+    """Delete the outermost object on the way to a host that may have been made and now leads to nothing else."""
+    for names in _prefixes(host):
+        place = found(holder, key, names)
+        if names in made and place is not None and _hollow(place[0][place[1]], host[len(names) :]):
+            _take_away(place)
+            return
+
+
+def _hollow(value: Any, names: Pointer) -> bool:
+    if type(value) is not dict or len(value) > bool(names):
+        return False
+    return not value or (names[0] in value and _hollow(value[names[0]], names[1:]))
+
+
+def _convert(op: ops.Convert, before: _Before) -> Step:
+    return converting(op.path, op.optional, conversion(op.to_type, op.from_type, op.backward))
+
+
+def _in(op: ops.In, before: _Before) -> Step:
+    # Steps on the whole object may have made something else of it.
+    return inside(op.path, op.optional, _backward(op.ops, before.within(op.path)), lambda place, path: None)
+
+
+def _map(op: ops.Map, before: _Before) -> Step:
+    return over(op.path, op.optional, _backward(op.ops, before.within((*op.path, "0"))))
+
+
+_COMPILE: dict[type[Op], Callable[[Any, _Before], Step]] = {
+    ops.Rename: _rename,
+    ops.Copy: _copy,
+    ops.Add: _add,
+    ops.Remove: _remove,
+    ops.Hoist: _hoist,
+    ops.Plunge: _plunge,
+    ops.Wrap: lambda op, before: heading(op.path, op.optional),
+    ops.Head: lambda op, before: wrapping(op.path, op.optional),
+    ops.Convert: _convert,
+    ops.In: _in,
+    ops.Map: _map,
+}

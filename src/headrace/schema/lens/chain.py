@@ -1,0 +1,70 @@
+"""The lenses of a registry in a row: stored bodies from any version to any other, as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.schema.lens.backward import backward
+from headrace.schema.lens.document import filled
+from headrace.schema.lens.forward import Steps, forward, run
+from headrace.schema.lens.ops import Lens
+from headrace.schema.lens.values import LensFailure, Raw, entries
+
+#: The lenses that do something on the way between two versions, each with the version it leads on from.
+_Way = tuple[tuple[int, Steps], ...]
+
+_DOCUMENTS = msgspec.json.Decoder(list[dict[str, Raw]])
+_ENCODER = msgspec.json.Encoder()
+
+
+class Chain:
+    """Lenses by the version they lead on from, and schemas by version; compiled when a way is first taken."""
+
+    def __init__(self, lenses: Mapping[int, Lens], schemas: Mapping[int, Any]) -> None:
+        self._lenses = lenses
+        self._schemas = schemas
+        self._ways: dict[tuple[int, int], _Way] = {}
+
+    def promote(self, joined: bytes, source: int, target: int) -> bytes:
+        """Entries joined by commas, from one version to another; bytes that no op touches stay as they are."""
+        way = self._ways.get((source, target))
+        if way is None:
+            way = self._ways[source, target] = self._compiled(source, target)
+        if not way:
+            return joined
+        documents = _opened(joined)
+        for entry in range(len(documents)):
+            for version, steps in way:
+                try:
+                    run(steps, documents, entry)
+                except LensFailure as failure:
+                    failure.version, failure.entry = version, entry
+                    raise
+        return _ENCODER.encode(documents)[1:-1]
+
+    def _compiled(self, source: int, target: int) -> _Way:
+        ahead = target >= source
+        versions = range(source, target) if ahead else range(source - 1, target - 1, -1)
+        ways = ((version, self._steps(version, ahead)) for version in versions)
+        return tuple((version, steps) for version, steps in ways if steps)
+
+    def _steps(self, version: int, ahead: bool) -> Steps:
+        lens = self._lenses.get(version)
+        if lens is None:
+            failure = LensFailure(f"no lens leads from version {version} to version {version + 1}")
+            failure.version = version
+            raise failure
+        if ahead:
+            return forward(filled(lens, self._schemas.get(lens.target, True)).ops)
+        return backward(lens.ops, self._schemas.get(version, True))
+
+
+def _opened(joined: bytes) -> list[Any]:
+    try:
+        return _DOCUMENTS.decode(b"[" + joined + b"]")
+    except (msgspec.ValidationError, RecursionError):
+        # Not every entry is an object, or one is nested deeper than the decoder goes: open them one by one.
+        return entries(joined)

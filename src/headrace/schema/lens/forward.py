@@ -1,0 +1,280 @@
+"""A lens, compiled once to closures that carry documents to the next version.
+
+A step works on the value in a slot. Values are moved, never built: what no step goes through keeps its bytes, and what
+is put into two places is closed first, so no two events (and no two places in one) share anything that can change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from headrace.schema import pointer as pointers
+from headrace.schema.lens import ops
+from headrace.schema.lens.builtins import Conversion, conversion
+from headrace.schema.lens.ops import Op
+from headrace.schema.lens.values import LensFailure, Slot, encoded, found, opened, slot
+from headrace.schema.pointer import Pointer
+
+Step = Callable[[Any, Any], None]
+
+#: Steps in the order they run, each with the number of its op.
+Steps = tuple[tuple[int, Step], ...]
+
+
+def forward(given: Iterable[Op]) -> Steps:
+    """The steps of a lens, or of an op that holds ops."""
+    return tuple((number, _COMPILE[type(op)](op)) for number, op in enumerate(given))
+
+
+def run(steps: Steps, holder: Any, key: Any) -> None:
+    """Carry the value in a slot through the steps; a failure names the op."""
+    for number, step in steps:
+        try:
+            step(holder, key)
+        except LensFailure as failure:
+            failure.op = (number, *failure.op)
+            raise
+
+
+def source_of(names: Pointer, optional: bool) -> Callable[[Any, Any], Slot | None]:
+    """Finds where a step's source is; it is None where it is absent and may be."""
+    last = names[-1] if len(names) == 1 else None
+
+    def find(holder: Any, key: Any) -> Slot | None:
+        container = holder[key]
+        if type(container) is dict and last in container:  # most pointers name a member of the event
+            return container, last
+        place = found(holder, key, names)
+        if place is None and not optional:
+            raise LensFailure("there is no value", names)
+        return place
+
+    return find
+
+
+def target_of(names: Pointer) -> Callable[[Any, Any], Slot]:
+    """Finds where a step's target is to be; its parents must exist."""
+    last = names[-1] if len(names) == 1 else None
+
+    def find(holder: Any, key: Any) -> Slot:
+        container = holder[key]
+        if type(container) is dict and last is not None:
+            return container, last
+        place = slot(holder, key, names)
+        if place is None:
+            raise LensFailure("there is nothing to put a value into", names)
+        return place
+
+    return find
+
+
+def _carry(source: Pointer, optional: bool, moves: bool, find_target: Callable[[Any, Any], Slot]) -> Step:
+    """Put the value at the source to the target as well, and take it away from the source where it moves."""
+    find = source_of(source, optional)
+
+    def step(holder: Any, key: Any) -> None:
+        place = find(holder, key)
+        if place is None:
+            return
+        at, name = place
+        value = at[name] if moves else encoded(at[name])
+        to, member = find_target(holder, key)
+        to[member] = value
+        if moves:
+            del at[name]
+
+    return step
+
+
+def _rename(op: ops.Rename) -> Step:
+    return _carry(op.source, op.optional, True, target_of(op.target))
+
+
+def _copy(op: ops.Copy) -> Step:
+    return _carry(op.source, op.optional, False, target_of(op.target))
+
+
+def _hoist(op: ops.Hoist) -> Step:
+    find = source_of(op.host, op.optional)
+    carry = _carry((*op.host, op.member), op.optional, op.remove_from_host, target_of(op.target))
+
+    def step(holder: Any, key: Any) -> None:
+        host = find(holder, key)
+        if host is not None:
+            object_at(host, op.host)
+            carry(holder, key)
+
+    return step
+
+
+def _plunge(op: ops.Plunge) -> Step:
+    find_host = source_of(op.host, False)
+
+    def find_target(holder: Any, key: Any) -> Slot:
+        if op.create_host:
+            make_objects(holder, key, op.host)
+        host = find_host(holder, key)
+        assert host is not None, "only an optional source may be absent"
+        return object_at(host, op.host), op.member
+
+    return _carry(op.source, op.optional, op.remove_from_source, find_target)
+
+
+def make_objects(holder: Any, key: Any, names: Pointer) -> None:
+    """Make the objects on the way to a pointer, and at it, where nothing is."""
+    for end in range(1, len(names) + 1):
+        at, name = target_of(names[:end])(holder, key)
+        if type(at) is dict and name not in at:
+            at[name] = {}
+
+
+def object_at(place: Slot, names: Pointer) -> dict[str, Any]:
+    """The object in a slot, opened; anything else is a failure."""
+    container = opened(*place)
+    if type(container) is not dict:
+        raise LensFailure("the value is no object", names)
+    return container
+
+
+def array_at(place: Slot, names: Pointer) -> list[Any]:
+    """The array in a slot, opened; anything else is a failure."""
+    container = opened(*place)
+    if type(container) is not list:
+        raise LensFailure("the value is no array", names)
+    return container
+
+
+def _add(op: ops.Add) -> Step:
+    if op.default is msgspec.UNSET:
+        raise ValueError(f"add {pointers.text(op.path)} has no default")
+    default = encoded(op.default)
+    find = target_of(op.path)
+
+    def step(holder: Any, key: Any) -> None:
+        if op.optional and found(holder, key, op.path[:-1]) is None:
+            return
+        at, name = find(holder, key)
+        if not op.overwrite and (type(at) is list or name in at):
+            raise LensFailure("there is a value already", op.path)
+        at[name] = default
+
+    return step
+
+
+def _remove(op: ops.Remove) -> Step:
+    find = source_of(op.path, op.optional)
+
+    def step(holder: Any, key: Any) -> None:
+        place = find(holder, key)
+        if place is not None:
+            at, name = place
+            del at[name]
+
+    return step
+
+
+def wrapping(path: Pointer, optional: bool) -> Step:
+    """x becomes [x]."""
+    find = source_of(path, optional)
+
+    def step(holder: Any, key: Any) -> None:
+        place = find(holder, key)
+        if place is not None:
+            at, name = place
+            at[name] = [at[name]]
+
+    return step
+
+
+def heading(path: Pointer, optional: bool) -> Step:
+    """[x, …] becomes x."""
+    find = source_of(path, optional)
+
+    def step(holder: Any, key: Any) -> None:
+        place = find(holder, key)
+        if place is not None:
+            array = array_at(place, path)
+            if not array:
+                raise LensFailure("the array is empty", path)
+            at, name = place
+            at[name] = array[0]
+
+    return step
+
+
+def converting(path: Pointer, optional: bool, convert: Conversion) -> Step:
+    """x becomes what a conversion makes of it."""
+    find = source_of(path, optional)
+
+    def step(holder: Any, key: Any) -> None:
+        place = find(holder, key)
+        if place is None:
+            return
+        at, name = place
+        try:
+            at[name] = convert(at[name])
+        except LensFailure as failure:
+            failure.pointer = path
+            raise
+
+    return step
+
+
+def inside(path: Pointer, optional: bool, steps: Steps, check: Callable[[Slot, Pointer], object]) -> Step:
+    """Run steps inside an object, after a check."""
+    find = source_of(path, optional)
+
+    def step(holder: Any, key: Any) -> None:
+        place = find(holder, key)
+        if place is None:
+            return
+        check(place, path)
+        try:
+            run(steps, *place)
+        except LensFailure as failure:
+            failure.pointer = path + failure.pointer
+            raise
+
+    return step
+
+
+def over(path: Pointer, optional: bool, steps: Steps) -> Step:
+    """Run steps inside each element of an array."""
+    find = source_of(path, optional)
+
+    def step(holder: Any, key: Any) -> None:
+        place = find(holder, key)
+        if place is None:
+            return
+        array = array_at(place, path)
+        number = 0
+        try:
+            for number in range(len(array)):
+                run(steps, array, number)
+        except LensFailure as failure:
+            failure.pointer = (*path, str(number), *failure.pointer)
+            raise
+
+    return step
+
+
+def _convert(op: ops.Convert) -> Step:
+    return converting(op.path, op.optional, conversion(op.from_type, op.to_type, op.forward))
+
+
+_COMPILE: dict[type[Op], Callable[[Any], Step]] = {
+    ops.Rename: _rename,
+    ops.Copy: _copy,
+    ops.Add: _add,
+    ops.Remove: _remove,
+    ops.Hoist: _hoist,
+    ops.Plunge: _plunge,
+    ops.Wrap: lambda op: wrapping(op.path, op.optional),
+    ops.Head: lambda op: heading(op.path, op.optional),
+    ops.Convert: _convert,
+    ops.In: lambda op: inside(op.path, op.optional, forward(op.ops), object_at),
+    ops.Map: lambda op: over(op.path, op.optional, forward(op.ops)),
+}

@@ -1,0 +1,133 @@
+"""The eleven operations of a lens, as frozen values."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from headrace.schema.pointer import Pointer
+
+Scalar = str | int | float | bool | None
+
+
+class Transform(msgspec.Struct, frozen=True):
+    """How a value is converted: by a table from the text of the value, or by a function we know."""
+
+    builtin: str | None = None
+    table: dict[str, Scalar] | None = None
+    default: Scalar | msgspec.UnsetType = msgspec.UNSET
+
+
+class Op(msgspec.Struct, frozen=True, kw_only=True):
+    """One step; an optional one is skipped where its source is absent."""
+
+    name: ClassVar[str]
+    optional: bool = False
+
+
+class Rename(Op, frozen=True):
+    """Move a value."""
+
+    name = "rename"
+    source: Pointer
+    target: Pointer
+
+
+class Copy(Op, frozen=True):
+    """Copy a value."""
+
+    name = "copy"
+    source: Pointer
+    target: Pointer
+
+
+class Add(Op, frozen=True):
+    """Put a value where none was; ``overwrite`` says that one may have been there."""
+
+    name = "add"
+    path: Pointer
+    schema: Any
+    default: Any = msgspec.UNSET
+    overwrite: bool = False
+
+
+class Remove(Op, frozen=True):
+    """Take a value away; its schema and default say what to put back on the way back."""
+
+    name = "remove"
+    path: Pointer
+    schema: Any
+    default: Any = msgspec.UNSET
+
+
+class Hoist(Op, frozen=True):
+    """Bring a member of an object out of it."""
+
+    name = "hoist"
+    host: Pointer
+    member: str
+    target: Pointer
+    remove_from_host: bool = True
+
+
+class Plunge(Op, frozen=True):
+    """Put a value into an object, which is made where it is missing."""
+
+    name = "plunge"
+    source: Pointer
+    host: Pointer
+    member: str
+    create_host: bool = True
+    remove_from_source: bool = True
+
+
+class Wrap(Op, frozen=True):
+    """x becomes [x]."""
+
+    name = "wrap"
+    path: Pointer
+
+
+class Head(Op, frozen=True):
+    """[x, …] becomes x."""
+
+    name = "head"
+    path: Pointer
+
+
+class Convert(Op, frozen=True):
+    """A value of one type becomes one of another."""
+
+    name = "convert"
+    path: Pointer
+    from_type: str
+    to_type: str
+    forward: Transform
+    backward: Transform
+
+
+class In(Op, frozen=True):
+    """Steps inside an object."""
+
+    name = "in"
+    path: Pointer
+    ops: tuple[Op, ...]
+
+
+class Map(Op, frozen=True):
+    """Steps inside each element of an array."""
+
+    name = "map"
+    path: Pointer
+    ops: tuple[Op, ...]
+
+
+class Lens(msgspec.Struct, frozen=True):
+    """The way from one schema version to the next."""
+
+    schema: str
+    source: int
+    target: int
+    ops: tuple[Op, ...]
+    description: str | None = None

@@ -1,0 +1,155 @@
+"""JSON values opened only where someone has to look inside; whatever stays closed keeps its bytes.
+
+A value is the bytes it was spelled with, until a step goes through it: then it becomes a dict or a list of such values,
+in place. A value has its place in a *slot*, a container and a key, so a whole document is a value like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from headrace.schema import pointer as pointers
+from headrace.schema.pointer import Pointer
+
+Raw = msgspec.Raw
+Container = dict[str, "Value"] | list["Value"]
+Value = Raw | dict[str, "Value"] | list["Value"]
+
+#: Where a value is: a dict and a name that may be absent, or a list and an index within it.
+Slot = tuple[Any, Any]
+
+_ENTRIES = msgspec.json.Decoder(list[Raw])
+_MEMBERS = msgspec.json.Decoder(dict[str, Raw])
+_NAME = msgspec.json.Decoder(str)
+_ENCODER = msgspec.json.Encoder()
+_SPACE = b" \t\r\n"
+_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_TOKEN = re.compile(_STRING + rb"|[\[\]{},]")
+_MEMBER = re.compile(rb"[ \t\r\n]*(" + _STRING + rb")[ \t\r\n]*:")
+
+
+class LensFailure(Exception):
+    """A document that a lens cannot carry: in which lens and which entry, at which op and pointer, and why."""
+
+    def __init__(self, reason: str, pointer: Pointer = ()) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.pointer = pointer
+        self.op: tuple[int, ...] = ()
+        self.version: int | None = None
+        self.entry: int | None = None
+
+    def __str__(self) -> str:
+        lens = "" if self.version is None else f"lens {self.version}, "
+        place = "".join(f"/ops/{number}" for number in self.op)
+        return f"{lens}{place or 'no op'}: {self.reason}" + (f" ({self.where})" if self.pointer else "")
+
+    @property
+    def where(self) -> str:
+        """The pointer in the document, as text."""
+        return pointers.text(self.pointer)
+
+
+def encoded(value: Any) -> Raw:
+    """The value closed again; it shares nothing with what it was."""
+    return value if type(value) is Raw else Raw(_ENCODER.encode(value))
+
+
+def kind(value: Value) -> str:
+    """``object``, ``array``, ``string``, ``number``, ``boolean`` or ``null``."""
+    if isinstance(value, dict):
+        return "object"
+    if isinstance(value, list):
+        return "array"
+    return _KINDS.get(memoryview(value)[0], "number")
+
+
+_KINDS = {
+    ord("{"): "object",
+    ord("["): "array",
+    ord('"'): "string",
+    ord("t"): "boolean",
+    ord("f"): "boolean",
+    ord("n"): "null",
+}
+
+
+def slot(holder: Any, key: Any, names: Pointer) -> Slot | None:
+    """Where a pointer leads from a slot, its containers opened on the way; None where there is no such place."""
+    for name in names:
+        container = opened(holder, key)
+        if container is None:
+            return None
+        if type(container) is dict:
+            key = name
+        else:
+            key = pointers.index(name)
+            if key is None or key >= len(container):
+                return None
+        holder = container
+    return holder, key
+
+
+def found(holder: Any, key: Any, names: Pointer) -> Slot | None:
+    """The same, where there is a value; null is one."""
+    place = slot(holder, key, names)
+    return place if place is not None and (type(place[0]) is list or place[1] in place[0]) else None
+
+
+def opened(holder: Any, key: Any) -> Any:
+    """The container in a slot, opened in place, or None where there is none."""
+    value = holder.get(key) if type(holder) is dict else holder[key]
+    if type(value) is Raw:
+        value = _open(value)
+        if value is not None:
+            holder[key] = value
+    return value
+
+
+def _open(value: Raw) -> Container | None:
+    first = memoryview(value)[0]
+    try:
+        if first == 0x7B:
+            return _MEMBERS.decode(value)  # type: ignore[return-value]
+        return _ENTRIES.decode(value) if first == 0x5B else None  # type: ignore[return-value]
+    except RecursionError:
+        # How deep the decoder goes depends on who calls it, and what was taken must be read back.
+        inside = bytes(value)[1:-1]
+        return dict(_members(inside)) if first == 0x7B else list(_pieces(inside))
+
+
+def entries(joined: bytes) -> list[Value]:
+    """The values of a stored body, each closed."""
+    try:
+        return _ENTRIES.decode(b"[" + joined + b"]")  # type: ignore[return-value]
+    except RecursionError:
+        return list(_pieces(joined))
+
+
+def _members(joined: bytes) -> Iterator[tuple[str, Raw]]:
+    for piece in _pieces(joined):
+        text = bytes(piece)
+        name = _MEMBER.match(text)
+        assert name is not None, "an object has members only"
+        yield _NAME.decode(name[1]), Raw(text[name.end() :].strip(_SPACE))
+
+
+def _pieces(joined: bytes) -> Iterator[Raw]:
+    """Valid JSON of any depth, cut at the commas outside brackets and strings."""
+    start = depth = 0
+    for token in _TOKEN.finditer(joined):
+        mark = token[0]
+        if mark in b"[{":
+            depth += 1
+        elif mark in b"]}":
+            depth -= 1
+        elif mark == b"," and not depth:
+            yield Raw(joined[start : token.start()].strip(_SPACE))
+            start = token.end()
+    last = joined[start:].strip(_SPACE)
+    if last:
+        yield Raw(last)

@@ -1,0 +1,107 @@
+"""The routing key of each entry, by a pointer into it.
+
+Only the way to the key is decoded, as nested structures of one member each. What does not fit them, an array on the way
+or a key that is no string, is walked step by step.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from headrace.schema import pointer
+from headrace.schema.entries import TOO_DEEP, Failure
+from headrace.schema.pointer import Pointer
+
+#: A routing key in UTF-8.
+MAX_KEY_BYTES = 512
+#: So many failures are named, of one append.
+MAX_FAILURES = 20
+
+_MISSING = "routing key missing"
+_ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_STRING = msgspec.json.Decoder(str)
+_NOTHING = msgspec.Raw()
+
+
+class RoutingKey:
+    """Where the routing key of an entry is, and whether there must be one; compiled once."""
+
+    def __init__(self, place: Pointer, required: bool) -> None:
+        self.place = place
+        self.required = required
+        self._text = pointer.text(place)
+        self._decoder = _decoder(place)
+
+    def keys(self, joined: bytes) -> tuple[list[str | None], list[Failure]]:
+        """The key of each entry, of entries joined by commas; and what is wrong with the first keys that are none.
+
+        Without the key an entry has None. A key is a string of 1 to 512 bytes: neither null nor an empty string is one.
+        """
+        body = b"[" + joined + b"]"
+        try:
+            keys = self._glanced(body)
+            return self._walked(body) if keys is None else (keys, [])
+        except RecursionError:
+            return [], [Failure(0, "", TOO_DEEP)]
+
+    def _glanced(self, body: bytes) -> list[str | None] | None:
+        """The keys, where nothing is wrong with any of them and nothing unusual on the way."""
+        try:
+            found = self._decoder.decode(body)
+        except msgspec.ValidationError:
+            return None
+        for _ in self.place:
+            found = [step if step is UNSET else step.member for step in found]
+        if UNSET in found:
+            return None if self.required else [None if key is UNSET else key for key in found]
+        return found  # type: ignore[no-any-return]
+
+    def _walked(self, body: bytes) -> tuple[list[str | None], list[Failure]]:
+        """The same, step by step and with reasons."""
+        keys: list[str | None] = []
+        failures = []
+        for index, entry in enumerate(_ENTRIES.decode(body)):
+            key, reason = self._key_of(entry)
+            keys.append(key)
+            if reason:
+                failures.append(Failure(index, self._text, reason))
+        return keys, failures[:MAX_FAILURES]
+
+    def _key_of(self, value: msgspec.Raw) -> tuple[str | None, str]:
+        for name in self.place:
+            value = _step(value, name)
+        spelled = bytes(value)
+        if not spelled:
+            return None, _MISSING if self.required else ""
+        if spelled[:1] != b'"':
+            return None, "routing key must be string"
+        key = _STRING.decode(spelled)
+        if not 0 < len(key.encode()) <= MAX_KEY_BYTES:
+            return None, f"routing key must have 1 to {MAX_KEY_BYTES} bytes"
+        return key, ""
+
+
+def _decoder(place: Pointer) -> msgspec.json.Decoder[Any]:
+    """A decoder of entries that sees nothing but the way to the key, and refuses any that needs a closer look."""
+    way: Any = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_BYTES // 4)]
+    for name in reversed(place):
+        try:
+            way = msgspec.defstruct("Step", [("member", way | UnsetType, UNSET)], rename={"member": name}, gc=False)
+        except ValueError:  # a name that the library cannot look for
+            return msgspec.json.Decoder(list[UnsetType])
+    return msgspec.json.Decoder(list[way])
+
+
+def _step(value: msgspec.Raw, name: str) -> msgspec.Raw:
+    """The member or element of a value; nothing, where it has none."""
+    spelled = bytes(value)
+    if spelled[:1] == b"{":
+        return _MEMBERS.decode(spelled).get(name, _NOTHING)
+    index = pointer.index(name)
+    if spelled[:1] == b"[" and index is not None and index < len(elements := _ENTRIES.decode(spelled)):
+        return elements[index]
+    return _NOTHING

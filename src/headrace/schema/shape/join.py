@@ -1,0 +1,181 @@
+"""Unions of shapes: kept apart while they are few, run together where they are many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+
+from headrace.schema.shape.canonical import number_of
+from headrace.schema.shape.model import (
+    NOTHING,
+    Alternative,
+    Array,
+    Boolean,
+    Bound,
+    Member,
+    Null,
+    Number,
+    Object,
+    Shape,
+    Text,
+)
+
+MOST = 48
+"""How many alternatives are told apart."""
+
+
+def union(*shapes: Shape) -> Shape:
+    """Everything that is of one of the shapes."""
+    distinct: list[Shape] = []
+    for shape in shapes:
+        if shape is not NOTHING and shape not in distinct:
+            distinct.append(shape)
+    if len(distinct) < 2:
+        return distinct[0] if distinct else NOTHING
+
+    def read() -> tuple[Alternative, ...]:
+        return gather(alternative for shape in distinct for alternative in shape.alternatives)
+
+    if all(shape.identity is not None for shape in distinct):
+        return Shape.later(("union", frozenset(shape.identity for shape in distinct)), read)
+    return Shape(read())
+
+
+def gather(alternatives: Iterable[Alternative]) -> tuple[Alternative, ...]:
+    """The alternatives without repetition; too many become one of each kind."""
+    distinct: list[Alternative] = []
+    for alternative in alternatives:
+        if alternative not in distinct:
+            distinct.append(alternative)
+    if len(distinct) <= MOST:
+        return tuple(distinct)
+    kinds = {alternative.kind: alternative for alternative in reversed(distinct)}
+    return tuple(reduce(join, [one for one in distinct if one.kind == kind]) for kind in kinds)
+
+
+def merge(left: Shape, right: Shape) -> Shape:
+    """A union of two shapes that come from the same one: alternatives that correspond are run together."""
+    if left == right:
+        return left
+    if left.identity is not None and right.identity is not None:
+        return union(left, right)
+    first, second = left.alternatives, right.alternatives
+    if len(first) == len(second) and all(a.kind == b.kind for a, b in zip(first, second, strict=True)):
+        return Shape(tuple(join(a, b) for a, b in zip(first, second, strict=True)))
+    return union(left, right)
+
+
+def join(left: Alternative, right: Alternative) -> Alternative:
+    """One alternative that holds the values of two of the same kind."""
+    facts = left.facts & right.facts
+    match left, right:
+        case Boolean(), Boolean():
+            return Boolean(values=left.values | right.values, facts=facts)
+        case Number(), Number():
+            return _join_numbers(left, right)
+        case Text(), Text():
+            return _join_texts(left, right)
+        case Object(), Object():
+            return _join_objects(left, right)
+        case Array(), Array():
+            return _join_arrays(left, right)
+    return Null(facts=facts)
+
+
+def _join_numbers(left: Number, right: Number) -> Number:
+    finite = left.values is not None and right.values is not None
+    ends = [_ends(one) for one in (left, right)]
+    return Number(
+        integer=min(left.integer, right.integer),
+        low=_outer([low for low, _ in ends], highest=False),
+        high=_outer([high for _, high in ends], highest=True),
+        multiples=left.multiples & right.multiples,
+        values=(left.values or frozenset()) | (right.values or frozenset()) if finite else None,
+        facts=left.facts & right.facts,
+    )
+
+
+def _ends(number: Number) -> tuple[Bound | None, Bound | None]:
+    if not number.values:
+        return number.low, number.high
+    values = [number_of(text) for text in number.values]
+    return Bound(min(values)), Bound(max(values))
+
+
+def _outer(bounds: Sequence[Bound | None], *, highest: bool) -> Bound | None:
+    known = [bound for bound in bounds if bound is not None]
+    if len(known) < len(bounds):
+        return None
+    if highest:
+        return max(known, key=lambda bound: (bound.value, not bound.exclusive))
+    return min(known, key=lambda bound: (bound.value, bound.exclusive))
+
+
+def _join_texts(left: Text, right: Text) -> Text:
+    finite = left.values is not None and right.values is not None
+    (low, high), (other_low, other_high) = _lengths(left), _lengths(right)
+    return Text(
+        low=min(low, other_low),
+        high=widest(high, other_high),
+        patterns=left.patterns & right.patterns,
+        formats=left.formats & right.formats,
+        values=(left.values or frozenset()) | (right.values or frozenset()) if finite else None,
+        facts=left.facts & right.facts,
+    )
+
+
+def _lengths(text: Text) -> tuple[int, int | None]:
+    if not text.values:
+        return text.low, text.high
+    lengths = [len(value) for value in text.values]
+    return min(lengths), max(lengths)
+
+
+def widest(left: int | None, right: int | None) -> int | None:
+    """The larger of two limits, None being none."""
+    return None if left is None or right is None else max(left, right)
+
+
+def member(alternative: Object, name: str) -> Member:
+    """What an object may hold under a name."""
+    return alternative.members.get(name) or Member(unnamed(alternative))
+
+
+def unnamed(alternative: Object) -> Shape:
+    """What an object may hold under a name that is not among its known ones."""
+    return union(alternative.rest, *alternative.patterns.values()) if alternative.patterns else alternative.rest
+
+
+def _join_objects(left: Object, right: Object) -> Object:
+    members = {}
+    for name in [*left.members, *(name for name in right.members if name not in left.members)]:
+        one, other = member(left, name), member(right, name)
+        members[name] = Member(_either(one.shape, other.shape), one.required and other.required)
+    same = left.patterns.keys() == right.patterns.keys()
+    return Object(
+        members=members,
+        patterns={name: _either(shape, right.patterns[name]) for name, shape in left.patterns.items()} if same else {},
+        rest=_either(left.rest, right.rest) if same else union(unnamed(left), unnamed(right)),
+        low=min(left.low, right.low),
+        high=widest(left.high, right.high),
+        facts=left.facts & right.facts,
+    )
+
+
+def _either(left: Shape, right: Shape) -> Shape:
+    if left is NOTHING or right is NOTHING:
+        return right if left is NOTHING else left
+    return merge(left, right)
+
+
+def _join_arrays(left: Array, right: Array) -> Array:
+    length = max(len(left.prefix), len(right.prefix))
+    one, other = [(*array.prefix, *[array.rest] * (length - len(array.prefix))) for array in (left, right)]
+    return Array(
+        prefix=tuple(_either(a, b) for a, b in zip(one, other, strict=True)),
+        rest=_either(left.rest, right.rest),
+        low=min(left.low, right.low),
+        high=widest(left.high, right.high),
+        unique=left.unique and right.unique,
+        facts=left.facts & right.facts,
+    )

@@ -1,0 +1,168 @@
+"""A shape is a set of JSON values: alternatives of one kind each, read from a schema when somebody looks.
+
+A shape read from a schema holds every value the schema admits, perhaps more, never fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from decimal import Decimal
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import msgspec
+
+Facts = frozenset[str]
+
+
+class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+    """Values of one kind; the facts are schemas that all of them are valid under."""
+
+    kind: ClassVar[str]
+    facts: Facts = frozenset()
+
+
+class Null(Alternative, frozen=True, kw_only=True):
+    """The null."""
+
+    kind = "null"
+
+
+class Boolean(Alternative, frozen=True, kw_only=True):
+    """Some of the two truth values."""
+
+    kind = "boolean"
+    values: frozenset[bool] = frozenset((True, False))
+
+
+class Bound(NamedTuple):
+    """An end of a range of numbers."""
+
+    value: int | Decimal
+    exclusive: bool = False
+
+
+ANY_NUMBER, WHOLE, SPELLED = range(3)
+"""How much of an integer a number is: 1.0 is whole, and only 1 is spelled as one, which draft 4 asks for."""
+
+
+class Number(Alternative, frozen=True, kw_only=True):
+    """Numbers in a range, or the ones whose texts are listed."""
+
+    kind = "number"
+    integer: int = ANY_NUMBER
+    low: Bound | None = None
+    high: Bound | None = None
+    multiples: frozenset[str] = frozenset()
+    values: frozenset[str] | None = None
+
+
+class Text(Alternative, frozen=True, kw_only=True):
+    """Strings of a length, matching patterns and formats, or the ones listed."""
+
+    kind = "string"
+    low: int = 0
+    high: int | None = None
+    patterns: frozenset[str] = frozenset()
+    formats: frozenset[str] = frozenset()
+    values: frozenset[str] | None = None
+
+
+class Shape:
+    """A set of JSON values.
+
+    Where it was only read from schemas, ``key`` holds their facts and says it all. Shapes that are not looked at yet
+    are compared by their ``identity``.
+    """
+
+    __slots__ = ("_alternatives", "_read", "identity", "key")
+
+    def __init__(self, alternatives: tuple[Alternative, ...]) -> None:
+        self._alternatives: tuple[Alternative, ...] | None = alternatives
+        self._read: Callable[[], tuple[Alternative, ...]] | None = None
+        self.key: Facts | None = None
+        self.identity: Hashable = None
+
+    @classmethod
+    def later(cls, identity: Hashable, read: Callable[[], tuple[Alternative, ...]], key: Facts | None = None) -> Shape:
+        """A shape that is read when somebody looks."""
+        shape = cls(())
+        shape._alternatives, shape._read, shape.identity, shape.key = None, read, identity, key
+        return shape
+
+    @property
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """What a value may be."""
+        if self._alternatives is None:
+            assert self._read is not None
+            self._alternatives = self._read()
+        return self._alternatives
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Shape):
+            return NotImplemented
+        if self is other:
+            return True
+        if self.identity is not None or other.identity is not None:
+            return self.identity == other.identity
+        return self.alternatives == other.alternatives
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Shape({self._alternatives if self.identity is None else self.identity})"
+
+
+class Member(NamedTuple):
+    """What an object may hold under a name, and whether it always does."""
+
+    shape: Shape
+    required: bool = False
+
+
+class Object(Alternative, frozen=True, kw_only=True):
+    """Objects: known names, names by pattern, and the rest."""
+
+    kind = "object"
+    members: Mapping[str, Member] = {}
+    patterns: Mapping[str, Shape] = {}
+    rest: Shape
+    low: int = 0
+    high: int | None = None
+
+
+class Array(Alternative, frozen=True, kw_only=True):
+    """Arrays: the first elements, and the rest."""
+
+    kind = "array"
+    prefix: tuple[Shape, ...] = ()
+    rest: Shape
+    low: int = 0
+    high: int | None = None
+    unique: bool = False
+
+
+NOTHING = Shape(())
+"""No value at all."""
+ANYTHING: Shape = Shape.later(
+    frozenset(),
+    lambda: (Null(), Boolean(), Number(), Text(), Object(rest=ANYTHING), Array(rest=ANYTHING)),
+    key=frozenset(),
+)
+"""Every value."""
+
+A = TypeVar("A", bound=Alternative)
+
+
+def knowing(alternative: A, facts: Facts) -> A:
+    """The same values, known to be valid under more schemas."""
+    return msgspec.structs.replace(alternative, facts=alternative.facts | facts)
+
+
+def changed(alternative: A, **fields: Any) -> A:
+    """Other values made of these: what was known of the old ones is forgotten."""
+    return msgspec.structs.replace(alternative, facts=frozenset(), **fields)
+
+
+def narrowed(alternative: A, **fields: Any) -> A:
+    """Some of the values: what is known of all of them stays."""
+    return msgspec.structs.replace(alternative, **fields)

@@ -1,0 +1,206 @@
+"""Schemas where they stand: a place in a document that resolves references and knows its draft.
+
+A *fact* is a text that says what one schema asserts, references included. Equal facts mean equal sets of documents.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from headrace.schema import pointer
+from headrace.schema.pointer import Pointer
+from headrace.schema.shape.canonical import value_text
+from headrace.schema.shape.dialect import NAMED, SCHEMA, SCHEMAS, Dialect, asserting, dialect_of
+from headrace.schema.shape.model import Shape
+
+_LONG = 80
+_TANGLING = ("$id", "id", "$schema", "$dynamicRef", "$recursiveRef", "$recursiveAnchor", "$dynamicAnchor")
+
+
+class Source(NamedTuple):
+    """A schema and the document it stands in."""
+
+    schema: Any
+    root: Root
+
+    @property
+    def fact(self) -> str:
+        """What the schema asserts, as a text that can be compared."""
+        return self.root.fact(self.schema)
+
+    def at(self, schema: Any) -> Source:
+        """Another schema of the same document."""
+        return Source(schema, self.root)
+
+    def keywords(self) -> dict[str, Any]:
+        """What asserts something here; before 2019-09 a reference hides its neighbours."""
+        return self.root.keywords(self.schema)
+
+    def follow(self) -> Source:
+        """The schema itself where this is nothing but a reference to it."""
+        return self.followed()[0]
+
+    def followed(self) -> tuple[Source, Pointer | None]:
+        """The same, and where in the document it stands, if a reference led there."""
+        source, seen, place = self, set(), None
+        while (keywords := source.keywords()).keys() == {"$ref"} and keywords["$ref"] not in seen:
+            target = source.root.resolve(keywords["$ref"])
+            if target is None:
+                break
+            seen.add(keywords["$ref"])
+            source, place = target, pointer.parse(unquote(keywords["$ref"].partition("#")[2]))
+        return source, place
+
+
+class Root:
+    """A whole schema document."""
+
+    def __init__(self, schema: Any, default: Dialect = Dialect.DRAFT2020) -> None:
+        self.schema = schema
+        dialect = dialect_of(schema, default)
+        self.dialect = dialect or default
+        self.plain = dialect is not None and not self._tangled(schema, top=True)
+        # By identity, with the schema itself, so that it lives as long and its identity is not used again.
+        self._texts: dict[int, tuple[Any, str, frozenset[str]]] = {}
+        self._facts: dict[int, tuple[Any, str]] = {}
+        self.shapes: dict[int, tuple[Any, Shape]] = {}
+        """What was read already."""
+
+    @property
+    def source(self) -> Source:
+        """The schema of the whole document."""
+        return Source(self.schema, self)
+
+    def keywords(self, schema: Any) -> dict[str, Any]:
+        """The asserting keywords of a schema of this document."""
+        if not isinstance(schema, dict):
+            return {}
+        if "$ref" in schema and self.dialect < Dialect.DRAFT2019:
+            return {"$ref": schema["$ref"]}
+        known = asserting(self.dialect)
+        return {
+            name: value
+            for name, value in schema.items()
+            if name in known and (name != "format" or value == "date-time")
+        }
+
+    def resolve(self, reference: Any) -> Source | None:
+        """The schema a local reference means; None where it leads elsewhere."""
+        base, _, fragment = reference.partition("#") if isinstance(reference, str) else ("?", "", "")
+        if base not in ("", self._name()):
+            return None
+        fragment = unquote(fragment)
+        names = pointer.parse(fragment)
+        found = self._anchored(self.schema, fragment) if names is None else _step(self.schema, names)
+        if not isinstance(found, dict | bool) or self._tangled(found, top=found is self.schema):
+            return None
+        return Source(found, self)
+
+    def fact(self, schema: Any) -> str:
+        """What a schema of this document asserts, with every schema it refers to."""
+        known = self._facts.get(id(schema))
+        if known is None:
+            known = self._facts[id(schema)] = (schema, self._fact(schema))
+        return known[1]
+
+    def _fact(self, schema: Any) -> str:
+        if not self.plain:
+            return _short(f"{self._whole()}!{value_text(schema)}")
+        text, references = self._text(schema)
+        reached: dict[str, str] = {}
+        pending = list(references)
+        while pending:
+            reference = pending.pop()
+            if reference not in reached:
+                target = self.resolve(reference)
+                # What a reference leads to may be anywhere in the document where we cannot follow it.
+                reached[reference], more = self._text(target.schema) if target else (self._whole(), frozenset[str]())
+                pending.extend(more)
+        closure = "".join(f"|{json.dumps(name)}={reached[name]}" for name in sorted(reached))
+        return _short(f"{self.dialect.value}|{text}{closure}")
+
+    def _whole(self) -> str:
+        return _short("!" + value_text(self.schema))
+
+    def _name(self) -> Any:
+        """What the document calls itself."""
+        return self.schema.get("$id", self.schema.get("id")) if isinstance(self.schema, dict) else None
+
+    def _text(self, schema: Any) -> tuple[str, frozenset[str]]:
+        known = self._texts.get(id(schema))
+        if known is None:
+            text, references = self._spelled(schema)
+            known = self._texts[id(schema)] = (schema, _short(text), references)
+        return known[1], known[2]
+
+    def _spelled(self, schema: Any) -> tuple[str, frozenset[str]]:
+        if not isinstance(schema, dict):
+            return value_text(schema), frozenset()
+        references: set[str] = set()
+        parts = []
+        for name, value in sorted(self.keywords(schema).items()):
+            parts.append(f"{name}:{self._keyword_text(name, value, references)}")
+        return "{" + ",".join(parts) + "}" if parts else "true", frozenset(references)
+
+    def _keyword_text(self, name: str, value: Any, references: set[str]) -> str:
+        def inner(schema: Any) -> str:
+            text, more = self._text(schema)
+            references.update(more)
+            return text
+
+        if name == "$ref":
+            references.add(str(value))
+        if name in NAMED and isinstance(value, dict):
+            return "{" + ",".join(f"{json.dumps(key)}:{inner(value[key])}" for key in sorted(value)) + "}"
+        if name in SCHEMAS and isinstance(value, list):
+            return "[" + ",".join(inner(item) for item in value) + "]"
+        if name in SCHEMA:
+            return inner(value)
+        if name in ("required", "enum", "type") and isinstance(value, list):
+            return "[" + ",".join(sorted(value_text(item) for item in value)) + "]"
+        return value_text(value)
+
+    def _anchored(self, schema: Any, anchor: str) -> Any:
+        if not isinstance(schema, dict):
+            return None
+        if self.dialect >= Dialect.DRAFT2019 and schema.get("$anchor") == anchor:
+            return schema
+        return next((found for inner in _inner(schema) if (found := self._anchored(inner, anchor)) is not None), None)
+
+    def _tangled(self, schema: Any, *, top: bool = False) -> bool:
+        """Whether names in it mean something that we do not follow: other bases, other drafts, dynamic references."""
+        if not isinstance(schema, dict):
+            return False
+        own = _TANGLING[3:] if top else _TANGLING
+        return any(isinstance(schema.get(name), str | bool) for name in own) or any(map(self._tangled, _inner(schema)))
+
+
+def _short(text: str) -> str:
+    """The text, or a digest of a long one, so that texts do not repeat each other."""
+    return text if len(text) <= _LONG else hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+
+
+def _inner(schema: dict[str, Any]) -> Iterator[Any]:
+    """The schemas that stand directly in a schema."""
+    for name, value in schema.items():
+        if isinstance(value, dict) and (name in NAMED or name in ("$defs", "definitions")):
+            yield from (item for item in value.values() if isinstance(item, dict))
+        elif isinstance(value, dict) and name in SCHEMA:
+            yield value
+        elif isinstance(value, list) and name in SCHEMAS:
+            yield from (item for item in value if isinstance(item, dict))
+
+
+def _step(value: Any, names: Pointer) -> Any:
+    for name in names:
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and (index := pointer.index(name)) is not None and index < len(value):
+            value = value[index]
+        else:
+            return None
+    return value

@@ -1,0 +1,33 @@
+"""The OpenAPI document: every route, its parameters, and every status it answers with, written as data."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from headrace.server.openapi.schemas import REGISTRY, SCHEMA_PATHS
+from headrace.server.openapi.service import SERVER_PATHS
+from headrace.server.openapi.streams import DESCRIPTOR, STREAM_PATHS
+from headrace.server.openapi.subscriptions import SUBSCRIPTION, SUBSCRIPTION_PATHS
+from headrace.server.openapi.words import TEXT, Node, record
+
+
+def document(*, subscriptions: bool = True) -> Node:
+    """The whole document, with subscriptions where they are served."""
+    error = record(error=record(code=TEXT, message=TEXT))
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Headrace",
+            "version": version("headrace"),
+            "description": "Durable event streams over HTTP. Errors have a stable `code`.",
+        },
+        "paths": {**SERVER_PATHS, **STREAM_PATHS, **SCHEMA_PATHS, **(SUBSCRIPTION_PATHS if subscriptions else {})},
+        "components": {
+            "schemas": {"Error": error, "Stream": DESCRIPTOR, "Registry": REGISTRY, "Subscription": SUBSCRIPTION},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "token": {"type": "http", "scheme": "bearer", "description": "the token of a wake"},
+            },
+        },
+        "security": [{}, {"key": []}],
+    }

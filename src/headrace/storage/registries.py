@@ -1,0 +1,38 @@
+"""The rows of ``registries``: what a stream's schema, lenses and search fields were after each change."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.storage.database import Connection
+
+
+class RegistryRow(msgspec.Struct, frozen=True):
+    """A registry document as of one change."""
+
+    revision: int
+    at_us: int
+    document: str
+
+
+class Registries:
+    """Reads and writes registry documents through one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def document(self, stream: int, revision: int) -> str:
+        """The document of one revision."""
+        sql = "SELECT document FROM registries WHERE stream = ? AND revision = ?"
+        return str(self._connection.execute(sql, (stream, revision)).get)
+
+    def history(self, stream: int) -> list[RegistryRow]:
+        """Every revision, the oldest first."""
+        sql = "SELECT revision, at_us, document FROM registries WHERE stream = ? ORDER BY revision"
+        return [RegistryRow(*row) for row in self._connection.execute(sql, (stream,))]
+
+    def save(self, stream: int, row: RegistryRow) -> None:
+        """Store a new revision."""
+        values = (stream, row.revision, row.at_us, row.document)
+        self._connection.execute("INSERT INTO registries VALUES (?, ?, ?, ?)", values)
+        self._connection.execute("UPDATE streams SET revision = ? WHERE id = ?", (row.revision, stream))

@@ -1,0 +1,100 @@
+"""Entries as values, with nothing lost unseen."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from headrace.schema.entries import Failure, exactly, read
+
+
+@pytest.mark.parametrize(
+    ("joined", "values"),
+    [
+        (b"", []),
+        (b'{"a":1},[true,null],"x"', [{"a": 1}, [True, None], "x"]),
+        (b' {"a" :\t1 } ,\r\n[ ] ', [{"a": 1}, []]),
+        (b'{"a":1.50,"b":1e2}', [{"a": 1.5, "b": 100.0}]),
+        (b"9007199254740993,18446744073709551617", [9007199254740993, 18446744073709551617]),
+    ],
+)
+def test_entries_are_decoded_however_they_are_spelled(joined: bytes, values: list[Any]) -> None:
+    assert read(joined) == (values, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0.1", 0.1),
+        ("0.10", 0.1),
+        ("1E2", 100.0),
+        ("1.0", 1.0),
+        ("0.1000000000000000055511151231257827", Decimal("0.1000000000000000055511151231257827")),
+        ("9007199254740993.0", 9007199254740993),
+        ("9007199254740993.5", Decimal("9007199254740993.5")),
+        ("1e400", 10**400),
+        ("1e4000", Decimal("1e4000")),
+        ("-1e-400", Decimal("-1e-400")),
+    ],
+)
+def test_a_number_is_a_float_only_where_that_says_the_same(text: str, number: float | Decimal) -> None:
+    (value,), _ = read(text.encode())
+    assert (type(value), value) == (type(number), number)
+    assert exactly(text) == number
+
+
+@pytest.mark.parametrize(
+    ("entry", "pointer"),
+    [
+        (b'{"a":1,"a":1}', "/a"),
+        (b'{"a":1, "b":2, "a" : 1}', "/a"),
+        (b'{"a":1,"\\u0061":1}', "/a"),
+        (b'{"":1,"":1}', "/"),
+        (b'{"a/b":1,"a/b":1}', "/a~1b"),
+        (b'{"x":[0,{"y":{"k":1,"k":2}}]}', "/x/1/y/k"),
+        (b'{"a":{"k":1,"k":2},"a":{}}', "/a"),
+        (b'{"a":":","a":"x"}', "/a"),
+        (b'{"a":"\\u003a","a":1}', "/a"),
+        (b'{"a":"x:","a":"\\u003a\\u003A"}', "/a"),
+        (b'{"a":"\\":","a":"\\":"}', "/a"),
+        (b'{"a":1.50,"a":1e5}', "/a"),
+        (b'{"a":1,"a":1e400}', "/a"),
+        (b'{"a":12345678901234567890123,"a":1}', "/a"),
+    ],
+)
+def test_a_repeated_key_is_found_at_any_depth(entry: bytes, pointer: str) -> None:
+    values, failures = read(b'{"a":1},' + entry + b',{"a":":"}')
+    assert failures == [Failure(1, pointer, "is a repeated key")]
+    assert len(values) == 3
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b'{"a":{"a":{"a":1}},"b":[{"a":1},{"a":1}]}',
+        b'{"a":"{\\"a\\":1,\\"a\\":2}"}',
+        b'{":":":\\":","\\u003a ":"\\u003a"}',
+        b'{"a\\\\":1,"a":2,"A":3}',
+        b'{"a":"\\u0022:","b":1}',
+        b'[":",":"]',
+        b'":"',
+    ],
+)
+def test_what_looks_like_a_repeated_key_is_none(entry: bytes) -> None:
+    assert read(b'{"a":1.0},' + entry)[1] == []
+
+
+def test_one_repeated_key_is_named_of_each_entry() -> None:
+    _, failures = read(b'{"a":1,"a":2,"b":1,"b":2},{},{"c":1,"c":2}')
+    assert [(failure.index, failure.pointer) for failure in failures] == [(0, "/a"), (2, "/c")]
+
+
+def test_an_entry_that_cannot_be_decoded_does_not_hide_the_others() -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    values, failures = read(b"1.50," + b"7" * 5_000 + b',{"a":1,"a":2},1e9999999999999999999,1e400')
+    assert values[0] == 1.5
+    assert values[4] == 10**400
+    assert [failure.index for failure in failures] == [1, 2, 3]
+    assert read(deep)[1] == [Failure(0, "", "is nested too deeply")]
