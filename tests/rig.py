@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,9 +13,11 @@ import msgspec
 from headrace.config import Config, LimitsConfig, StorageConfig
 from headrace.engine.append import Append, Terms
 from headrace.engine.engine import Engine
-from headrace.engine.lifecycle import Create, Fork
+from headrace.engine.forks import Fork
+from headrace.engine.lifecycle import Create
 from headrace.engine.split import entries_of, split_json
 from headrace.engine.stream import Stream
+from headrace.engine.tiers import Cold
 from headrace.engine.writer import Operation
 from headrace.storage.streams import StreamRow
 from headrace.types import JSON, OCTETS
@@ -105,7 +108,17 @@ class Rig:
     def fork(self, source: str, name: str, position: int, sub: int = 0, **facts: Any) -> Stream:
         """A fork of a stream after so many entries, and so many messages or bytes of the next append."""
         stream = self.find(source)
-        return self.create(name, stream.content_type, fork=Fork(stream, position, sub), **facts)
+        fork = self.ask(lambda: self.engine.log.fork(stream, position, sub))
+        return self.create(name, stream.content_type, fork=fork, **facts)
+
+    @staticmethod
+    def ask(question: Callable[[], T]) -> T:
+        """The answer, once what is not at hand was fetched."""
+        while True:
+            try:
+                return question()
+            except Cold as cold:
+                cold.work()
 
     def submit(self, name: str, body: bytes, done: Callable[[Append], None], **facts: Any) -> None:
         """Queue an append and go on; ``done`` is called when it is settled."""
@@ -153,7 +166,7 @@ class Rig:
         stream, found = self.find(name), []
         head = stream.head
         while position < head.next_seq:
-            parts, following = self.engine.log.read(stream, head, position, budget=budget, key=key)
+            parts, following = self.ask(partial(self.engine.log.read, stream, head, position, budget=budget, key=key))
             assert following > position, "a page must lead on"
             found += [entry for part in parts for entry in one_by_one(stream, part)]
             position = following

@@ -18,6 +18,7 @@ import msgspec
 from headrace.errors import BadRequest
 
 MiB = 1024 * 1024
+GiB = 1024 * MiB
 Doc = msgspec.Meta
 
 
@@ -46,6 +47,13 @@ class StorageConfig(msgspec.Struct, frozen=True):
 
     data_dir: Annotated[str, Doc(description="directory of the log")] = "./headrace-data"
     object_store: Annotated[str, Doc(description="URL of the object store; empty: objects/ in data_dir")] = ""
+    seal_bytes: Annotated[int, Doc(description="payload that is sealed at once into a segment")] = 16 * MiB
+    seal_rows: Annotated[int, Doc(description="entries that are sealed at once into a segment")] = 100_000
+    seal_age_s: Annotated[float, Doc(description="entries wait at most this long to be published")] = 300.0
+    backlog_bytes: Annotated[int, Doc(description="unpublished payload; beyond it appends are refused")] = 10 * GiB
+    segment_cache_bytes: Annotated[int, Doc(description="disk for segments fetched from the store")] = 1 * GiB
+    decoded_bytes: Annotated[int, Doc(description="memory for decoded parts of segments")] = 64 * MiB
+    store_timeout_s: Annotated[float, Doc(description="a request to the object store, with its retries")] = 30.0
     cache_bytes: Annotated[int, Doc(description="SQLite page cache")] = 64 * MiB
     checkpoint_pages: Annotated[int, Doc(description="WAL pages between checkpoints")] = 4000
     max_database_bytes: Annotated[int, Doc(description="size limit of the log; 0 is the disk's")] = 0

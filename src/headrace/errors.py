@@ -27,6 +27,7 @@
      │   └─ AppendTimedOut        the outcome of the append is unknown           408
      ├─ Overloaded                a queue is full; try again                     429
      ├─ Unavailable               starting, stopping or out of disk              503
+     │   └─ Fenced                another node writes to the object store        503
      └─ CorruptData               bytes are not what was written                 500
 
 Each class carries its wire ``code`` and ``status``. The constructor takes a sentence and the facts; the facts go
@@ -256,6 +257,12 @@ class Unavailable(HeadraceError):
 
     def __init__(self, message: str, *, retry_after: int = 5, **facts: Any) -> None:
         super().__init__(message, retry_after=retry_after, **facts)
+
+
+class Fenced(Unavailable):
+    """Another node writes to the object store now."""
+
+    code = "node_fenced"
 
 
 class CorruptData(HeadraceError):

@@ -72,8 +72,8 @@ def test_bytes_and_time_before_a_position_are_those_of_the_entries_before_it(rig
     stream = rig.find("s")
     facts = [
         (
-            reading.bytes_before(rig.engine.wal, stream, stream.head, p),
-            reading.time_before(rig.engine.wal, stream, stream.head, p),
+            reading.bytes_before(rig.engine.tiers, stream, stream.head, p),
+            reading.time_before(rig.engine.tiers, stream, stream.head, p),
         )
         for p in range(4)
     ]

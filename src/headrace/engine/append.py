@@ -132,6 +132,7 @@ class Append(Operation):
         head.closed, head.closed_by = True, producer
         closed_by = msgspec.json.encode(producer).decode() if producer else None
         batch.streams.update(self.stream.id, closed=1, closed_by=closed_by)
+        batch.published.mark(self.stream.id, batch.now_us)
 
     def _repeat_close(self, head: Head, terms: Terms) -> None:
         self.position = head.next_seq

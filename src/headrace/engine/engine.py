@@ -5,27 +5,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.config import Config
 from headrace.engine import sweep
 from headrace.engine.catalog import Catalog
 from headrace.engine.counters import Counters
-from headrace.engine.lifecycle import Change
+from headrace.engine.lifecycle import Change, carry_out
 from headrace.engine.log import Log
 from headrace.engine.schemas import Schemas
+from headrace.engine.sealing.sealer import Sealer
+from headrace.engine.sealing.workshop import Workshop
 from headrace.engine.stream import Stream
 from headrace.engine.tail import Tail
+from headrace.engine.tiers import Tiers
 from headrace.engine.writer import Batch, Writer
 from headrace.errors import HeadraceError
 from headrace.storage import database
 from headrace.storage.lock import DirectoryLock
+from headrace.storage.node import Node
+from headrace.storage.objects import Objects, StoreUnavailable
+from headrace.storage.published import Published
 from headrace.storage.registries import Registries
 from headrace.storage.streams import LIVE, Streams
 from headrace.storage.wal import Wal
 from headrace.types import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
 
 log = logging.getLogger("headrace.engine")
 
@@ -50,19 +60,30 @@ class Engine:
         except BaseException:
             self._lock.release()
             raise
-        self.streams, self.wal = Streams(self._reader), Wal(self._reader)
+        self.streams, self.wal, self.published = Streams(self._reader), Wal(self._reader), Published(self._reader)
+        self.objects = Objects.open(
+            config.storage.object_store or str(data_dir / "objects"), timeout_s=config.storage.store_timeout_s
+        )
+        self.node = Node(self.objects, clock)
+        self.tiers = Tiers(self.wal, self.published, self._open_segments)
         self.tail = Tail(config.limits.waiters)
         registries = Registries(self._reader)
         catalog = Catalog(self.streams, registries, clock, capacity=config.limits.cached_streams)
         self.schemas = Schemas(self.writer, registries)
-        self.log = Log(self.writer, catalog, self.streams, self.wal, self.tail, self.counters, clock)
+        self.log = Log(self.writer, catalog, self.streams, self.tiers, self.tail, self.counters, clock)
+        workshop = Workshop(self.objects, self.node, self._open_segments, clock, config.storage, vfs)
+        self.sealer = Sealer(self.log, self.writer, self.published, workshop, clock, config.storage)
         self._sweeper: asyncio.Task[None] | None = None
+        self._opening = threading.Lock()
+        self._segments: Segments | None = None
 
     @classmethod
     async def open(cls, config: Config, clock: Clock | None = None, vfs: str | None = None) -> Engine:
         """Recover the log and start the writer; ``vfs`` names another file system for SQLite."""
         engine = cls(config, clock or SystemClock(), vfs)
         engine.writer.start()
+        await engine._stand_up()
+        engine.sealer.start()
         engine._sweeper = asyncio.create_task(engine._sweep_forever())
         return engine
 
@@ -73,15 +94,60 @@ class Engine:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
         try:
+            await self.sealer.stop()
             await self.sweep()
         finally:
             await self.writer.stop()
+            self.tiers.close()
             self._reader.close()
             self._lock.release()
 
+    async def _stand_up(self) -> None:
+        """Become the writer of the object store, and reserve the first epochs there."""
+        try:
+            await asyncio.to_thread(self.node.claim)
+            await self.reserve_epochs()
+        except StoreUnavailable:
+            if not self.streams.meta("epoch_end"):
+                raise
+            log.warning("the object store does not answer; appends are taken, and published once it does")
+
+    async def reserve_epochs(self) -> None:
+        """Have a block of epochs to go on with, and one to spare."""
+        if not self.streams.meta("epoch_end"):
+            await self._reserve("next_epoch", epoch_end=True)
+        if self.streams.meta("spare_epoch", -1) < 0:
+            await self._reserve("spare_epoch")
+
+    async def _reserve(self, name: str, *, epoch_end: bool = False) -> None:
+        block = await asyncio.to_thread(self.node.reserve_epochs)
+
+        def save(batch: Batch) -> None:
+            used = batch.streams.meta(name)
+            batch.streams.set_meta(name, used if used in block else block.start)
+            if epoch_end:
+                batch.streams.set_meta("epoch_end", block.stop)
+
+        await self.apply(save)
+
+    def _open_segments(self) -> Segments:
+        """The segments at hand; loads what reads them, which a server without any never does."""
+        with self._opening:
+            if self._segments is None:
+                from headrace.storage.segments import Segments
+
+                storage = self.config.storage
+                self._segments = Segments(
+                    self.objects,
+                    Path(storage.data_dir) / "cache",
+                    limit_bytes=storage.segment_cache_bytes,
+                    decoded_bytes=storage.decoded_bytes,
+                )
+            return self._segments
+
     async def apply(self, perform: Callable[[Batch], Any]) -> Any:
         """Run a function inside a commit, on the writer's thread, and answer what it returned."""
-        return await _Call(perform).run(self.writer)
+        return (await carry_out(self.writer, _Call, perform)).found
 
     async def probe(self) -> None:
         """Prove that the log can grow: a write that takes a page, and gives it back in the same commit."""
@@ -155,45 +221,26 @@ class Engine:
                     await self._retain_one(stream)
 
     async def _retain_one(self, stream: Stream) -> None:
-        first = sweep.first_retained(self.wal, stream, stream.head, self.clock.now_us())
-        if first > stream.head.first_seq:
+        first = sweep.first_retained(self.wal, self.published, stream, stream.head, self.clock.now_us())
+        if first.seq > stream.head.first_seq:
             await self._run(sweep.Retain, stream)
         if self.wal.starts_before(stream.id, stream.head.first_seq):
             while await self._run(sweep.Trim, stream) >= sweep.PURGE_ROWS:
                 await asyncio.sleep(0)
 
     async def _run(self, kind: Callable[..., Change], *facts: Any) -> int:
-        """Submit a sweep's operation and wait for it; answers how many rows it removed."""
-        settled: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        operation = kind(*facts, lambda change: settled.set_result(None) if change.settled else None)
-        operation.submit(self.writer)
-        await settled
-        if operation.error is not None:
-            raise operation.error
-        return getattr(operation, "removed", 0)
+        """Carry out a sweep's operation; answers how many rows it removed."""
+        return getattr(await carry_out(self.writer, kind, *facts), "removed", 0)
 
 
 class _Call(Change):
     """A function to run inside a commit."""
 
-    def __init__(self, function: Callable[[Batch], Any]) -> None:
-        super().__init__(self._conclude, size=200)
-        self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    def __init__(self, function: Callable[[Batch], Any], done: Callable[[Any], None]) -> None:
+        super().__init__(done, size=200)
         self.function = function
         self.found: Any = None
 
     def perform(self, batch: Batch) -> None:
         batch.flush()
         self.found = self.function(batch)
-
-    def _conclude(self, _: Change) -> None:
-        if self.outcome.done() or not self.settled:
-            return
-        if self.error is not None:
-            self.outcome.set_exception(self.error)
-        else:
-            self.outcome.set_result(self.found)
-
-    async def run(self, writer: Writer) -> Any:
-        self.submit(writer)
-        return await self.outcome

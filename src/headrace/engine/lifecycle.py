@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.engine import read as reading
 from headrace.engine.append import PLAIN, Terms, check_ahead
+from headrace.engine.forks import Fork
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Batch, Operation, Writer
-from headrace.errors import BadRequest, Conflict, NotFound, OffsetGone
+from headrace.errors import Conflict, NotFound, OffsetGone
 from headrace.schema.registry import Registry
+from headrace.storage.published import Grave
 from headrace.storage.registries import RegistryRow
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow
-from headrace.storage.wal import Entries
-
-
-class Fork(msgspec.Struct, frozen=True):
-    """Where a fork leaves its source: after ``position`` entries and ``sub`` bytes or messages of the next append."""
-
-    source: Stream
-    position: int
-    sub: int
 
 
 class Change(Operation):
@@ -48,6 +41,20 @@ class Change(Operation):
             for stream in self.pinned:
                 stream.pins -= 1
         self.done(self)
+
+
+Kind = TypeVar("Kind", bound=Change)
+
+
+async def carry_out(writer: Writer, kind: Callable[..., Kind], *facts: Any) -> Kind:
+    """Queue a change and wait until it is settled; raises what refused it."""
+    settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    change = kind(*facts, lambda done: settled.set_result(None) if done.settled else None)
+    change.submit(writer)
+    await settled
+    if change.error is not None:
+        raise change.error
+    return change
 
 
 class Create(Change):
@@ -90,51 +97,49 @@ class Create(Change):
         if found is not None and found.state == LIVE:
             self.exists = True
             return
-        part = self._inherit(batch) if self.fork is not None else None
+        if self.fork is not None:
+            self._inherit(batch, self.fork)
         if self.registry is not None and self.count:
             self.registry.admit(self)
         if found is not None:
             batch.streams.remove(found.id)
         self._start_epoch(batch)
         self.row.id = batch.streams.insert(self.row)
+        batch.published.mark(self.row.id, batch.now_us)
         if self.registry is not None:
             save_registry(batch, self.row.id, self.registry)
-        if part is not None:
-            self._write(batch, part.body, 1, part.append_us, part.key)
+        if self.fork is not None and self.fork.part is not None:
+            append_us, key, payload = self.fork.part
+            self._write(batch, payload, 1, append_us, key)
         if self.count:
             at_us = batch.now_us if self.terms.timestamp_us is None else self.terms.timestamp_us
             self._write(batch, self.body, self.count, at_us, self.key)
 
-    def _inherit(self, batch: Batch) -> Entries | None:
-        """Set the row's head to the fork point; answers the part of an entry that a byte stream copies."""
-        assert self.fork is not None
-        source, row = self.fork.source, self.row
+    def _inherit(self, batch: Batch, fork: Fork) -> None:
+        """Set the row's head to the fork point."""
+        source, position, row = fork.source, fork.position, self.row
         head = batch.draft(source)
         if head.state != LIVE:
             raise Conflict("the source of the fork was deleted", stream=source.name)
-        if self.fork.position < head.first_seq:
+        if position < head.first_seq:
             raise OffsetGone(
                 "the fork offset lies before the first retained entry",
                 earliest_offset=source.offset_at(head.first_seq),
             )
-        batch.flush()
-        position, part = self.fork.position, None
-        if self.fork.sub:
-            position, part = sub_offset(batch, source, position, self.fork.sub)
         row.parent, row.fork_seq = source.id, position
-        row.next_seq = position
+        row.next_seq = row.published_seq = position
         row.first_seq, row.first_bytes = min(head.first_seq, position), head.first_bytes
-        row.last_us = reading.time_before(batch.wal, source, head, position)
-        row.bytes = reading.bytes_before(batch.wal, source, head, position)
+        row.last_us, row.bytes = fork.last_us, fork.bytes
         if head.registry is not None:
             self.registry = inherited(batch, source, head.registry.registry, row.name, position)
-        return part
 
     def _start_epoch(self, batch: Batch) -> None:
         inherited = self.fork.source.epochs if self.fork is not None else ()
         epochs = [[epoch, first] for epoch, first in inherited if first < self.row.next_seq]
-        epochs.append([batch.new_epoch(), self.row.next_seq])
+        own = batch.new_epoch()
+        epochs.append([own, self.row.next_seq])
         self.row.epochs = msgspec.json.encode(epochs).decode()
+        self.row.incarnation = str(own)
 
     def _write(self, batch: Batch, body: bytes, count: int, at_us: int, key: str | None) -> None:
         row = self.row
@@ -160,23 +165,7 @@ def save_registry(batch: Batch, stream: int, compiled: StreamRegistry) -> None:
     """Store a registry as part of a commit."""
     document = msgspec.json.encode(compiled.registry.dump()).decode()
     batch.registries.save(stream, RegistryRow(compiled.revision, batch.now_us, document))
-
-
-def sub_offset(batch: Batch, source: Stream, position: int, sub: int) -> tuple[int, Entries | None]:
-    """Go ``sub`` messages, or bytes, into the append that follows a position; a part of an entry is to be copied."""
-    head = batch.draft(source)
-    found = reading.holding(batch.wal, source, position) if position < head.next_seq else None
-    left = 0 if found is None else found[1] - position if source.is_json else len(found[0].body)
-    if found is None or sub > left:
-        raise BadRequest(
-            f"Stream-Fork-Sub-Offset {sub} overshoots the next append, which has {left}",
-            field="Stream-Fork-Sub-Offset",
-        )
-    if source.is_json:
-        return position + sub, None
-    return (
-        (position + 1, None) if sub == left else (position, msgspec.structs.replace(found[0], body=found[0].body[:sub]))
-    )
+    batch.published.mark(stream, batch.now_us)
 
 
 class Delete(Change):
@@ -202,24 +191,26 @@ def delete(batch: Batch, stream: Stream) -> list[tuple[str, int]]:
     if batch.streams.forks(stream.id):
         batch.draft(stream).state = SOFT_DELETED
         batch.streams.update(stream.id, state=SOFT_DELETED, deadline_us=None)
+        batch.published.mark(stream.id, batch.now_us)
         return []
     batch.draft(stream).state = DELETED
     dropped = [(stream.name, stream.id)]
-    _bury(batch, stream.id)
+    _bury(batch, stream.id, stream.name, stream.incarnation)
     parent = stream.parent
     while parent is not None:
         row = batch.streams.by_id(parent)
         if row is None or row.state != SOFT_DELETED or batch.streams.forks(parent):
             break
-        _bury(batch, parent)
+        _bury(batch, parent, row.name, row.incarnation)
         dropped.append((row.name, row.id))
         parent = row.parent
     return dropped
 
 
-def _bury(batch: Batch, stream: int) -> None:
+def _bury(batch: Batch, stream: int, name: str, incarnation: str) -> None:
     batch.streams.update(stream, state=DELETED, deadline_us=batch.now_us)
     batch.streams.discard(stream)
+    batch.published.dig(Grave(incarnation, name))
 
 
 class SetRetention(Change):
@@ -236,3 +227,4 @@ class SetRetention(Change):
         if batch.draft(self.stream).state != LIVE:
             raise NotFound("the stream was deleted", stream=self.stream.name)
         batch.streams.update(self.stream.id, retention_age_us=self.age_us, retention_bytes=self.bytes)
+        batch.published.mark(self.stream.id, batch.now_us)

@@ -8,14 +8,15 @@ from headrace.engine import read as reading
 from headrace.engine.append import PLAIN, Append, Terms
 from headrace.engine.catalog import Catalog
 from headrace.engine.counters import Counters
-from headrace.engine.lifecycle import Create, Delete, Fork, SetRetention
+from headrace.engine.forks import Fork, fork_at
+from headrace.engine.lifecycle import Create, Delete, SetRetention
 from headrace.engine.read import Slice
 from headrace.engine.stream import Head, Stream
 from headrace.engine.tail import Tail
+from headrace.engine.tiers import Tiers
 from headrace.engine.writer import Writer
 from headrace.errors import Gone, HeadraceError, NotFound
 from headrace.storage.streams import LIVE, StreamRow, Streams
-from headrace.storage.wal import Wal
 from headrace.types import Clock
 
 
@@ -27,7 +28,7 @@ class Log:
         writer: Writer,
         catalog: Catalog,
         streams: Streams,
-        wal: Wal,
+        tiers: Tiers,
         tail: Tail,
         counters: Counters,
         clock: Clock,
@@ -35,7 +36,7 @@ class Log:
         self._writer = writer
         self.catalog = catalog
         self._streams = streams
-        self._wal = wal
+        self._tiers = tiers
         self.tail = tail
         self.counters = counters
         self.clock = clock
@@ -118,14 +119,18 @@ class Log:
     ) -> Slice:
         """Committed entries from a position on, all in one schema version: the current one if none is named."""
         view = None if head.registry is None else head.registry.view(version)
-        found = reading.read(self._wal, stream, head, position, budget=budget, key=key, view=view)
+        found = reading.read(self._tiers, stream, head, position, budget=budget, key=key, view=view)
         self.counters.reads += 1
         self.counters.read_bytes += sum(map(len, found.parts))
         return found
 
     def seek(self, stream: Stream, since_us: int) -> int:
         """The position before the first entry that was appended at or after a moment."""
-        return reading.seek_time(self._wal, stream, stream.head, since_us)
+        return reading.seek_time(self._tiers, stream, stream.head, since_us)
+
+    def fork(self, source: Stream, position: int, sub: int) -> Fork:
+        """A fork point after so many entries of a stream, and so many messages or bytes of the next append."""
+        return fork_at(self._tiers, source, position, sub)
 
     def delete(self, stream: Stream, done: Callable[[Delete], None], *, deadline_us: int | None = None) -> None:
         """Delete a stream and wake who reads it."""

@@ -1,18 +1,22 @@
-"""Reading entries: rows of the WAL along a stream's lineage, cut to a byte budget."""
+"""Reading entries along a stream's lineage: rows of the log and slices of segments, cut to a byte budget."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from headrace.engine.registry import View
 from headrace.engine.split import entries_of, slice_json
 from headrace.engine.stream import Head, Stream
-from headrace.errors import NotRepresentable
+from headrace.engine.tiers import Cell, Cold, Tiers
+from headrace.errors import CorruptData, NotRepresentable
 from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US
+
+if TYPE_CHECKING:
+    from headrace.format.segment.reader import Slice as SealedSlice
 
 
 class Slice(NamedTuple):
@@ -22,8 +26,18 @@ class Slice(NamedTuple):
     position: int
 
 
+class Owned(NamedTuple):
+    """The entries of [start, end) belong to this stream: the reader itself, or one it was forked from."""
+
+    owner: int
+    start: int
+    end: int
+    #: Entries below it are in segments, as far as the reader knows; None where it has to look.
+    published: int | None
+
+
 def read(
-    wal: Wal,
+    tiers: Tiers,
     stream: Stream,
     head: Head,
     position: int,
@@ -32,13 +46,82 @@ def read(
     key: str | None = None,
     view: View | None = None,
 ) -> Slice:
-    """Entries from ``position`` to the head, as many as the budget allows and at least one; a view turns them."""
+    """Entries from ``position`` to the head, as many as the budget allows and at least one; a view turns them.
+
+    With a key it may come back with nothing but a new position. Raises Cold where the first of them are not at hand.
+    """
     parts: list[bytes] = []
-    end = head.next_seq
-    if position >= end:
-        return Slice(parts, end)
+    start = position
+    while position < head.next_seq and (room := budget - sum(map(len, parts))) > 0:
+        try:
+            found = _read_some(tiers, stream, next(owned(stream, head, position)), room, key, view, bool(parts))
+        except (Cold, NotRepresentable):
+            if position == start:
+                raise
+            break  # what was found so far is an answer
+        parts += found.parts
+        if found.position == position:
+            break
+        position = found.position
+    return Slice(parts, position if position < head.next_seq else head.next_seq)
+
+
+def _read_some(
+    tiers: Tiers, stream: Stream, part: Owned, room: int, key: str | None, view: View | None, goes_on: bool
+) -> Slice:
+    """Entries from where one owner keeps them in one tier."""
+    if part.published is None or part.start < part.published:
+        found = _read_segments(tiers, stream, part, room, key, view)
+        if found is not None:
+            return Slice([], part.start) if goes_on and sum(map(len, found.parts)) > room else found
+    return _read_rows(tiers.wal, stream, part, room, key, view, goes_on)
+
+
+def owned(stream: Stream, head: Head, position: int) -> Iterator[Owned]:
+    """Who owns the entries from a position to the head, in order."""
+    for owner, limit in stream.lineage:
+        until = min(limit, head.next_seq)
+        if position < until:
+            yield Owned(owner, position, until, None)
+            position = until
+    if position < head.next_seq:
+        yield Owned(stream.id, position, head.next_seq, head.published_seq)
+
+
+def _read_segments(
+    tiers: Tiers, stream: Stream, part: Owned, budget: int, key: str | None, view: View | None
+) -> Slice | None:
+    sealed = tiers.read(part.owner, part.start, part.end, budget, key)
+    if sealed is None or view is None:
+        return None if sealed is None else Slice([part.body for part in sealed.parts], sealed.position)
+    try:
+        return _turned(sealed, view)
+    except NotRepresentable:
+        # Somewhere in there: go on one entry at a time, until it is the first.
+        single = tiers.read(part.owner, part.start, part.end, 1, key) or sealed
+        try:
+            return _turned(single, view)
+        except NotRepresentable as failure:
+            raise _not_representable(stream, single.position - 1, view, failure) from failure
+
+
+def _turned(sealed: SealedSlice, view: View) -> Slice:
+    """Parts of a segment in the version that was asked for."""
+    versions = ((part.version, part.body) for part in sealed.parts)
+    turned = [body if version == view.version else view.turn(body, version) for version, body in versions]
+    return Slice(turned, sealed.position)
+
+
+def _read_rows(
+    wal: Wal, stream: Stream, part: Owned, budget: int, key: str | None, view: View | None, goes_on: bool
+) -> Slice:
+    parts: list[bytes] = []
+    owner, position, until, _ = part
     room = budget
-    for row, until in _rows(wal, stream, position, end, key):
+    rows = wal.scan(owner, position, until) if key is None else wal.scan_key(owner, key, position, until)
+    for row in rows:
+        if row.seq + row.count <= position:
+            continue
         skip, stop = max(0, position - row.seq), min(row.count, until - row.seq)
         body = row.body
         if row.keys is not None and key is not None:
@@ -47,7 +130,7 @@ def read(
                 continue
         elif skip or stop < row.count or len(body) > budget:
             body, stop = _cut(stream, row, skip, stop, budget)
-        if parts and len(body) > room:
+        if (parts or goes_on) and len(body) > room:
             return Slice(parts, row.seq + skip)
         if view is not None and row.version != view.version:
             try:
@@ -60,7 +143,7 @@ def read(
         room -= len(body)
         if row.seq + stop < min(until, row.seq + row.count) or room <= 0:
             return Slice(parts, row.seq + stop)
-    return Slice(parts, end)
+    return Slice(parts, until)
 
 
 def _turn_some(
@@ -70,13 +153,7 @@ def _turn_some(
     entries, chosen = entries_of(row.body), _chosen(row, skip, stop, key)
     good = chosen[: failure.facts["index"]]
     if not good:
-        offset = stream.offset_at(row.seq + chosen[0] + 1)
-        raise NotRepresentable(
-            f"{failure.message}; to read on, skip it with offset={offset}",
-            offset=offset,
-            pointer=failure.facts["pointer"],
-            schema_version=view.version,
-        )
+        raise _not_representable(stream, row.seq + chosen[0], view, failure)
     body = view.turn(b",".join([entries[index] for index in good]), row.version)
     return Slice([body], row.seq + good[-1] + 1)
 
@@ -113,72 +190,98 @@ def _cut(stream: Stream, row: Entries, skip: int, stop: int, budget: int) -> tup
     return b",".join(entries[skip:last]), last
 
 
-def _rows(wal: Wal, stream: Stream, position: int, end: int, key: str | None) -> Iterator[tuple[Entries, int]]:
-    """Rows that hold entries of [position, end), each with the end of the ancestor it was read from."""
-    for owner, limit in (*stream.lineage, (stream.id, end)):
-        until = min(limit, end)
-        if position >= until:
-            continue
-        rows = wal.scan(owner, position, until) if key is None else wal.scan_key(owner, key, position, until)
-        for row in rows:
-            if row.seq + row.count > position:
-                yield row, until
-        position = until
+def _not_representable(stream: Stream, seq: int, view: View, failure: NotRepresentable) -> NotRepresentable:
+    offset = stream.offset_at(seq + 1)
+    return NotRepresentable(
+        f"{failure.message}; to read on, skip it with offset={offset}",
+        offset=offset,
+        pointer=failure.facts["pointer"],
+        schema_version=view.version,
+    )
 
 
-def holding(wal: Wal, stream: Stream, seq: int) -> tuple[Entries, int] | None:
-    """The row that holds an entry, wherever in the lineage it lies, and where it ends in this stream.
-
-    A fork may have cut the row of its source.
-    """
-    for owner, limit in stream.lineage:
-        if seq < limit:
-            row = wal.holding(owner, seq)
-            return None if row is None else (row, min(row.seq + row.count, limit))
-    row = wal.holding(stream.id, seq)
-    return None if row is None else (row, row.seq + row.count)
+def request_end(tiers: Tiers, stream: Stream, head: Head, seq: int) -> int:
+    """Where the append request that holds an entry ends in this stream; a fork may have cut that of its source."""
+    part = next(owned(stream, head, seq))
+    placed = tiers.published.holding(part.owner, seq)
+    if placed is not None:
+        return min(tiers.request_end(placed, seq), part.end)
+    row = _row(tiers.wal, stream, part.owner, seq)
+    return min(row.seq + row.count, part.end)
 
 
-def bytes_before(wal: Wal, stream: Stream, head: Head, position: int) -> int:
+def cell(tiers: Tiers, stream: Stream, head: Head, seq: int) -> Cell:
+    """One entry of a stream of bytes, which is one append request."""
+    part = next(owned(stream, head, seq))
+    placed = tiers.published.holding(part.owner, seq)
+    if placed is not None:
+        return tiers.cell(placed, seq)
+    row = _row(tiers.wal, stream, part.owner, seq)
+    return Cell(row.append_us, row.key, row.body)
+
+
+def _row(wal: Wal, stream: Stream, owner: int, seq: int) -> Entries:
+    row = wal.holding(owner, seq)
+    if row is None:
+        raise CorruptData(f"entry {seq} of {stream.name!r} is missing", stream=stream.name, seq=seq)
+    return row
+
+
+def bytes_before(tiers: Tiers, stream: Stream, head: Head, position: int) -> int:
     """Payload bytes of the stream before a position."""
     if position >= head.next_seq:
         return head.bytes
-    found = holding(wal, stream, position)
-    if found is None:
+    if position <= head.first_seq:
         return head.first_bytes
-    row, _ = found
+    part = next(owned(stream, head, position))
+    placed = tiers.published.holding(part.owner, position)
+    if placed is not None:
+        return tiers.bytes_before(placed, position)
+    row = tiers.wal.holding(part.owner, position)
+    return head.first_bytes if row is None else bytes_within(row, position)
+
+
+def bytes_within(row: Entries, position: int) -> int:
+    """Payload bytes of the stream before an entry of this row."""
     before = row.total_bytes - len(row.body)
-    if position == row.seq:
-        return before
-    return before + len(slice_json(row.body, 0, position - row.seq))
+    return before if position == row.seq else before + len(slice_json(row.body, 0, position - row.seq))
 
 
-def time_before(wal: Wal, stream: Stream, head: Head, position: int) -> int:
+def time_before(tiers: Tiers, stream: Stream, head: Head, position: int) -> int:
     """The append time of the last entry before a position."""
     if position >= head.next_seq:
         return head.last_us
-    found = holding(wal, stream, position - 1) if position else None
-    return NEVER_US if found is None else found[0].append_us
+    if not position:
+        return NEVER_US
+    part = next(owned(stream, head, position - 1))
+    placed = tiers.published.holding(part.owner, position - 1)
+    if placed is not None:
+        return tiers.cell(placed, position - 1).append_us
+    row = tiers.wal.holding(part.owner, position - 1)
+    return NEVER_US if row is None else row.append_us
 
 
-def seek_time(wal: Wal, stream: Stream, head: Head, since_us: int) -> int:
+def seek_time(tiers: Tiers, stream: Stream, head: Head, since_us: int) -> int:
     """The position just before the first retained entry appended at or after a moment; the tail if none was."""
-    return _seek(wal, stream, head, lambda row: row.append_us >= since_us)
+    for owner, start, end, _ in owned(stream, head, head.first_seq):
+        sealed = tiers.seek_time(owner, since_us)
+        if sealed is not None and sealed < end:
+            return max(sealed, start)
+        last = tiers.published.last(owner)
+        first = start if last is None else min(max(start, last.segment.end_seq), end)
+        found = seek_rows(tiers.wal, owner, first, end, lambda row: row.append_us >= since_us)
+        if found < end:
+            return found
+    return head.next_seq
 
 
-def seek_bytes(wal: Wal, stream: Stream, head: Head, before: int) -> int:
-    """The start of the first append request that has at least so many payload bytes before it."""
-    return _seek(wal, stream, head, lambda row: row.total_bytes - len(row.body) >= before)
-
-
-def _seek(wal: Wal, stream: Stream, head: Head, reached: Callable[[Entries], bool]) -> int:
+def seek_rows(wal: Wal, owner: int, low: int, high: int, reached: Callable[[Entries], bool]) -> int:
     """Where the first row begins for which ``reached`` holds; it holds for every later row too."""
-    low, high = head.first_seq, head.next_seq
     while low < high:
         middle = (low + high) // 2
-        found = holding(wal, stream, middle)
-        if found is not None and reached(found[0]):
-            high = max(found[0].seq, low)
+        row = wal.holding(owner, middle)
+        if row is not None and reached(row):
+            high = max(row.seq, low)
         else:
-            low = min(high, found[1] if found is not None else middle + 1)
+            low = min(high, row.seq + row.count if row is not None else middle + 1)
     return low

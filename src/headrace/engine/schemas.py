@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from headrace.engine.lifecycle import Change, save_registry
+from headrace.engine.lifecycle import Change, carry_out, save_registry
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Batch, Writer
-from headrace.errors import BadRequest, Conflict, HeadraceError, LensUnsound, NotFound, TimedOut
+from headrace.errors import BadRequest, Conflict, HeadraceError, LensUnsound, NotFound
 from headrace.query import fields
 from headrace.schema import apply as changes
 from headrace.schema.plan import Plan, Refusal
@@ -90,20 +90,7 @@ class Schemas:
         raise Conflict("the registry keeps changing; read it and try again", stream=stream.name)
 
     async def _commit(self, stream: Stream, base: StreamRegistry | None, planned: Plan[Registry]) -> SetRegistry:
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(_: Any) -> None:
-            if not answered.done():
-                answered.set_result(None)
-
-        change = SetRegistry(stream, base, planned, done)
-        change.submit(self._writer)
-        await answered
-        if not change.settled:
-            raise TimedOut("request timed out")
-        if change.error is not None:
-            raise change.error
-        return change
+        return await carry_out(self._writer, SetRegistry, stream, base, planned)
 
 
 def refused(refusals: tuple[Refusal, ...]) -> HeadraceError:

@@ -24,8 +24,8 @@ class Head:
     """What appends change. The writer drafts the next head; readers only ever see a committed one."""
 
     __slots__ = (
-        "bytes", "closed", "closed_by", "first_bytes", "first_seq", "last_us", "next_seq", "registry", "state",
-        "stream_seq",
+        "bytes", "closed", "closed_by", "first_bytes", "first_seq", "last_us", "next_seq", "published_seq",
+        "registry", "state", "stream_seq",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -39,6 +39,7 @@ class Head:
         self.first_seq = 0
         self.first_bytes = 0
         self.registry: StreamRegistry | None = None
+        self.published_seq = 0
 
     def copy(self) -> Head:
         """A draft that starts from this head."""
@@ -53,6 +54,7 @@ class Head:
         draft.first_seq = self.first_seq
         draft.first_bytes = self.first_bytes
         draft.registry = self.registry
+        draft.published_seq = self.published_seq
         return draft
 
 
@@ -60,7 +62,8 @@ class Stream:
     """One stream. The loop owns it; the writer touches only ``head`` and ``producers`` of pinned streams."""
 
     __slots__ = (
-        "content_type", "created_us", "deadline_us", "epochs", "expires_us", "fork_origin", "head", "id", "is_json",
+        "content_type", "created_us", "deadline_us", "epochs", "expires_us", "fork_origin", "head", "id",
+        "incarnation", "is_json",
         "is_text", "lineage", "media_type", "name", "parent", "pins", "producers", "profile", "retention_age_us",
         "retention_bytes", "ttl_s", "watchers",
     )  # fmt: skip
@@ -70,6 +73,7 @@ class Stream:
     ) -> None:
         self.id = row.id
         self.name = row.name
+        self.incarnation = row.incarnation
         self.content_type = row.content_type
         self.media_type = media_type(row.content_type)
         self.is_json = self.media_type == JSON
@@ -130,5 +134,6 @@ def _head(row: StreamRow) -> Head:
     head.closed = bool(row.closed)
     head.closed_by = msgspec.json.decode(row.closed_by, type=tuple[str, int, int]) if row.closed_by else None
     head.first_seq, head.first_bytes = row.first_seq, row.first_bytes
+    head.published_seq = row.published_seq
     head.next_seq, head.last_us, head.bytes, head.stream_seq = row.next_seq, row.last_us, row.bytes, row.stream_seq
     return head

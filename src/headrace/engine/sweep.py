@@ -6,14 +6,16 @@ Each sweep is a few small operations for the writer, bounded in rows, so that ap
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from headrace.engine import read as reading
 from headrace.engine.lifecycle import Change
 from headrace.engine.stream import Head, Stream
 from headrace.engine.writer import Batch
+from headrace.storage.published import Placed, Published
 from headrace.storage.streams import DELETED, Streams
-from headrace.storage.wal import Wal
+from headrace.storage.wal import Entries, Wal
 
 PURGE_ROWS = 2_000
 REMEMBER_DELETED_US = 86_400_000_000
@@ -60,10 +62,10 @@ class Retain(Change):
         if head.state == DELETED:
             return
         batch.flush()
-        first = first_retained(batch.wal, stream, head, batch.now_us)
-        if first > head.first_seq:
-            head.first_bytes = reading.bytes_before(batch.wal, stream, head, first)
-            head.first_seq = first
+        first = first_retained(batch.wal, batch.published, stream, head, batch.now_us)
+        if first.seq > head.first_seq:
+            head.first_seq, head.first_bytes = first
+            batch.published.mark(stream.id, batch.now_us)
         batch.streams.update(
             stream.id,
             first_seq=head.first_seq,
@@ -97,14 +99,51 @@ class Trim(Change):
             self.removed += batch.wal.trim(self.stream.id, start, end, PURGE_ROWS - self.removed)
 
 
-def first_retained(wal: Wal, stream: Stream, head: Head, now_us: int) -> int:
-    """The first sequence number the retention rule keeps; whole append requests go."""
-    first = head.first_seq
+class Start(NamedTuple):
+    """Where a stream begins, and the payload bytes before that."""
+
+    seq: int
+    bytes: int
+
+
+def first_retained(wal: Wal, published: Published, stream: Stream, head: Head, now_us: int) -> Start:
+    """Where the retention rule lets a stream begin: whole append requests go, of published ones whole segments."""
+    start = Start(head.first_seq, head.first_bytes)
     if stream.retention_age_us is not None:
-        first = max(first, reading.seek_time(wal, stream, head, now_us - stream.retention_age_us))
+        since_us = now_us - stream.retention_age_us
+        kept, reached = partial(published.first_from, us=since_us), lambda row: row.append_us >= since_us
+        start = max(start, _first(wal, published, stream, head, kept, reached))
     if stream.retention_bytes is not None and head.bytes - head.first_bytes > stream.retention_bytes:
-        first = max(first, reading.seek_bytes(wal, stream, head, head.bytes - stream.retention_bytes))
-    return first
+        least = head.bytes - stream.retention_bytes
+        kept, reached = (
+            partial(published.first_beyond, size=least),
+            lambda row: row.total_bytes - len(row.body) >= least,
+        )
+        start = max(start, _first(wal, published, stream, head, kept, reached))
+    return start
+
+
+def _first(
+    wal: Wal,
+    published: Published,
+    stream: Stream,
+    head: Head,
+    kept: Callable[[int], Placed | None],
+    reached: Callable[[Entries], bool],
+) -> Start:
+    """The first segment that is kept, or else the first row of the log for which ``reached`` holds."""
+    for owner, start, end, _ in reading.owned(stream, head, head.first_seq):
+        placed = kept(owner)
+        if placed is not None and placed.segment.first_seq < end:
+            inside = placed.segment.first_seq < start
+            return Start(start, head.first_bytes) if inside else Start(placed.segment.first_seq, placed.before_bytes)
+        last = published.last(owner)
+        low = start if last is None else min(max(start, last.segment.end_seq), end)
+        seq = reading.seek_rows(wal, owner, low, end, reached)
+        row = wal.holding(owner, seq) if seq < end else None
+        if row is not None:
+            return Start(seq, reading.bytes_within(row, seq))
+    return Start(head.next_seq, head.bytes)
 
 
 def _read_by_forks(streams: Streams, stream: int) -> list[tuple[int, int]]:

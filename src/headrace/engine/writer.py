@@ -17,9 +17,11 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from headrace.config import Config
-from headrace.errors import HeadraceError, Overloaded, Unavailable
+from headrace.errors import Fenced, HeadraceError, Overloaded, Unavailable
 from headrace.storage import database
 from headrace.storage.database import Connection, SQLiteError
+from headrace.storage.node import EPOCH_BLOCK
+from headrace.storage.published import Published
 from headrace.storage.registries import Registries
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Row, Wal
@@ -89,10 +91,22 @@ class Batch:
         """The registry documents of all streams."""
         return Registries(self.connection)
 
+    @property
+    def published(self) -> Published:
+        """What is known of published objects."""
+        return Published(self.connection)
+
     def new_epoch(self) -> int:
-        """An epoch that no stream has ever had."""
+        """An epoch that no stream has ever had, on this node or another."""
         if self._next_epoch is None:
             self._next_epoch = self.streams.meta("next_epoch")
+        if self._next_epoch >= self.streams.meta("epoch_end"):
+            spare = self.streams.meta("spare_epoch", -1)
+            if spare < 0:
+                raise Unavailable("the object store has not reserved more epochs yet", retry_after=5)
+            self._next_epoch = spare
+            self.streams.set_meta("epoch_end", spare + EPOCH_BLOCK)
+            self.streams.set_meta("spare_epoch", -1)
         self._next_epoch += 1
         return self._next_epoch - 1
 
@@ -140,6 +154,9 @@ class Writer:
         self._stopping = False
         self._in_flight: deque[Operation] = deque()
         self.queued_bytes = 0
+        #: Another node writes to the store; and: it takes less than is appended. Both are found out by the sealer.
+        self.fenced = False
+        self.backlogged = False
         self.commits = 0
         self.failed_commits = 0
 
@@ -165,6 +182,10 @@ class Writer:
             raise Overloaded("the append queue is full", retry_after=1)
         if self._stopping:
             raise Unavailable("the server is stopping")
+        if self.fenced:
+            raise Fenced("another node has taken over the object store; this one takes nothing more")
+        if self.backlogged and operation.appends:
+            raise Overloaded("the object store is behind, and the local backlog is full", retry_after=5)
         operation.submitted = monotonic()
         self._in_flight.append(operation)
         self.queued_bytes += operation.size

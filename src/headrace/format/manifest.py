@@ -20,13 +20,15 @@ import hashlib
 import re
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from headrace.errors import CorruptData
-from headrace.format.segment.layout import Sealed
 from headrace.types import NEVER_US
+
+if TYPE_CHECKING:
+    from headrace.format.segment.layout import Sealed
 
 VERSION = 1
 MANIFESTS, SEGMENTS = "manifests", "segments"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.engine.append import Terms
-from headrace.engine.lifecycle import Fork
+from headrace.engine.forks import Fork
 from headrace.engine.log import Log
 from headrace.engine.split import split_json
 from headrace.engine.stream import Stream
@@ -95,7 +95,7 @@ def _fork(log: Log, request: Request) -> tuple[Fork | None, str | None]:
     source = _source(log, request, path)
     position = source.head.next_seq if at is None else values.fork_offset(at, source)
     origin = [source.id, None if at is None else position, sub]
-    return Fork(source=source, position=position, sub=sub), msgspec.json.encode(origin).decode()
+    return log.fork(source, position, sub), msgspec.json.encode(origin).decode()
 
 
 def _source(log: Log, request: Request, path: str) -> Stream:

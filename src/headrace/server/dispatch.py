@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
+from headrace.engine.gates import Gate
+from headrace.engine.tiers import Cold
 from headrace.errors import BadRequest, HeadraceError, MethodNotAllowed, NotFound, Overloaded
 from headrace.server import target, values
 from headrace.server.arrivals import Arrivals
+from headrace.server.aside import Aside
 from headrace.server.auth import Door
 from headrace.server.exchange import Exchange, Reply, Request
 from headrace.server.heads import RequestHead, Route
@@ -26,8 +30,10 @@ _ONCE = (b"stream-", b"producer-", b"content-", b"if-", b"host", b"authorization
 class Dispatcher:
     """Answers every request on ``/v1/stream/…``, whichever way it came in."""
 
-    def __init__(self, door: Door, streams: Streams, reads: Reads, schemas: Schemas) -> None:
+    def __init__(self, door: Door, streams: Streams, reads: Reads, schemas: Schemas, gate: Gate) -> None:
         self.door = door
+        self._gate = gate
+        self._aside = Aside()
         self.arrivals = Arrivals(reads.engine.config.limits.arriving_bytes)
         self.unsent_bytes = 0
         self.unsent_limit = reads.engine.config.limits.unsent_bytes
@@ -55,9 +61,17 @@ class Dispatcher:
             route.verb(Request(head, route, body, exchange))
         except HeadraceError as refusal:
             exchange.reply(Reply.failure(refusal))
+        except Cold as cold:
+            self._aside.begin(exchange, self._thaw(cold, head, body, exchange))
         except Exception:
             log.exception("%s %s failed", head.method, head.path.decode("latin-1"))
             exchange.reply(Reply.failure(HeadraceError("the server failed; the log has the details")))
+
+    async def _thaw(self, cold: Cold, head: RequestHead, body: bytes, exchange: Exchange) -> None:
+        """Let a thread find what is not at hand, then answer."""
+        async with self._gate:
+            await asyncio.to_thread(cold.work)
+        self.handle(head, body, exchange)
 
     def _route(self, head: RequestHead) -> Route:
         principal = self.door.admit(head.fields)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.engine.stream import Head
+from headrace.engine.tiers import Cold
 from headrace.errors import HeadraceError, NotRepresentable, OffsetFenced
 from headrace.server.encoding import accepted
 from headrace.server.exchange import Reply, Request
@@ -49,6 +50,8 @@ class LongPoll:
         self._position = question.position
         self._wait_s = wait_s
         self._timer: asyncio.TimerHandle | None = None
+        # A thread looks for entries that are not at hand; and: the time ran out meanwhile.
+        self._looking = self._overdue = False
 
     def start(self) -> None:
         """Answer at once if there is something, else wait."""
@@ -61,8 +64,15 @@ class LongPoll:
 
     def wake(self) -> None:
         """The stream moved."""
+        if not self._looking and self._answer_if_ready(self._stream.head):
+            self._leave()
+
+    def _look_again(self) -> None:
+        self._looking = False
         if self._answer_if_ready(self._stream.head):
             self._leave()
+        elif self._overdue and not self._looking:
+            self._time_out()
 
     def end(self) -> None:
         """Answer as if the time had run out."""
@@ -74,12 +84,16 @@ class LongPoll:
         except HeadraceError as refusal:
             self._request.exchange.reply(Reply.failure(refusal))
             return True
+        except Cold as cold:
+            self._looking = True
+            self._reads.thaw(self._request.exchange, cold, self._look_again)
+            return False
 
     def _reply_if_ready(self, head: Head) -> bool:
         question = self._question
         if head.state != LIVE:
             return self._reply_gone()
-        if self._position < head.next_seq:
+        while self._position < head.next_seq:
             found = self._reads.find(question, self._position, head)
             if found.parts:
                 self._reply_data(head, self._reads.render(question, found.parts), found.position)
@@ -103,10 +117,13 @@ class LongPoll:
         return False
 
     def _time_out(self) -> None:
+        if self._looking:
+            self._overdue = True
+            return
         self._leave()
         # The writer may have published a head whose wake-up is still on its way.
         head = self._stream.head
-        if self._answer_if_ready(head):
+        if self._answer_if_ready(head) or self._looking:
             return
         headers = self._reads.headers(self._question, head, self._position)
         del headers["content-type"]
@@ -135,6 +152,7 @@ class Subscriber:
         self._position = question.position
         self._until = asyncio.get_running_loop().time() + lifetime_s
         self._timer: asyncio.TimerHandle | None = None
+        self._looking = False
 
     def start(self) -> None:
         """Open the response and send what is there."""
@@ -163,8 +181,13 @@ class Subscriber:
         """End the response; the client resumes elsewhere or later."""
         self._finish()
 
+    def _look_again(self) -> None:
+        self._looking = False
+        if self._exchange.on_gone is not None:
+            self._send(always=False)
+
     def _send(self, *, always: bool) -> None:
-        while self._exchange.writable:
+        while self._exchange.writable and not self._looking:
             head = self._stream.head
             if head.state != LIVE or self._position < head.first_seq:
                 self._finish()  # the client asks again, and is told why
@@ -175,6 +198,10 @@ class Subscriber:
                 chunk, self._position = self._reads.events.chunk(self._question, self._position, head, self._request)
             except NotRepresentable:
                 self._finish()  # likewise
+                return
+            except Cold as cold:
+                self._looking = True
+                self._reads.thaw(self._exchange, cold, self._look_again)
                 return
             self._exchange.write(chunk)
             always = False

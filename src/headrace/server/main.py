@@ -117,8 +117,8 @@ class Server:
         """The two ways in: the ASGI application, and the connection that answers without it."""
         config = self._config
         request_log = RequestLog(engine.counters)
-        reads = Reads(engine, Encoder(gates.read))
-        dispatcher = Dispatcher(self._door, Streams(engine), reads, Schemas(engine))
+        reads = Reads(engine, Encoder(gates.read), gates.read)
+        dispatcher = Dispatcher(self._door, Streams(engine), reads, Schemas(engine), gates.read)
         bridge = Bridge(dispatcher, gates.read, request_log, config.limits.body_bytes)
         front = Front(routes, bridge, self._door, request_log, timeout_s=config.server.resolver_timeout_s)
         settings = {

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import quote
 
 from headrace.engine.engine import Engine
+from headrace.engine.gates import Gate
 from headrace.engine.read import Slice
 from headrace.engine.split import entries_of
 from headrace.engine.stream import Head, Stream
+from headrace.engine.tiers import Cold
 from headrace.errors import BadRequest, OffsetGone
 from headrace.format import offset as offsets
 from headrace.server import values
+from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL
 from headrace.server.encoding import Encoder, accepted
-from headrace.server.exchange import Headers, Reply, Request
+from headrace.server.exchange import Exchange, Headers, Reply, Request
 from headrace.server.live import Events, LongPoll, Subscriber
 from headrace.types import OCTETS, parse_timestamp_us, rfc3339
 
@@ -39,9 +44,11 @@ class Question(NamedTuple):
 class Reads:
     """Answers GET on ``/v1/stream/{name}``."""
 
-    def __init__(self, engine: Engine, encoder: Encoder) -> None:
+    def __init__(self, engine: Engine, encoder: Encoder, gate: Gate) -> None:
         self.engine = engine
         self.encoder = encoder
+        self._gate = gate
+        self._aside = Aside()
         self.events = Events(self)
         self._log = engine.log
         self._config = engine.config.server
@@ -62,6 +69,16 @@ class Reads:
             LongPoll(self, question, request, wait_s).start()
         else:
             self._catch_up(question, request)
+
+    def thaw(self, exchange: Exchange, cold: Cold, go_on: Callable[[], None]) -> None:
+        """Let a thread find what a waiting reader needs and is not at hand, then go on with it."""
+
+        async def thawed() -> None:
+            async with self._gate:
+                await asyncio.to_thread(cold.work)
+            go_on()
+
+        self._aside.begin(exchange, thawed())
 
     def find(self, question: Question, position: int, head: Head) -> Slice:
         """The entries from a position on that fit one answer."""

@@ -39,6 +39,10 @@ class StreamRow(msgspec.Struct):
     stream_seq: str | None = None
     profile: str = "generic"
     revision: int = 0
+    incarnation: str = ""
+    published_seq: int = 0
+    published_us: int = 0
+    generation: int = 0
     id: int = 0
 
 
@@ -121,6 +125,11 @@ class Streams:
         row = self._connection.execute(sql, (stream, producer)).fetchone()
         return None if row is None else (int(row[0]), int(row[1]))
 
+    def producers(self, stream: int) -> dict[str, tuple[int, int]]:
+        """The epoch and last sequence number of every producer of a stream."""
+        sql = "SELECT producer, epoch, seq FROM producers WHERE stream = ?"
+        return {str(row[0]): (int(row[1]), int(row[2])) for row in self._connection.execute(sql, (stream,))}
+
     def save_producers(self, rows: Iterable[tuple[int, str, int, int]]) -> None:
         """Store producer states as (stream, producer, epoch, seq)."""
         self._connection.executemany("INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?)", rows)
@@ -146,7 +155,7 @@ class Streams:
             self._connection.execute(sql, (found[0], room))
             removed = int(self._connection.changes())
             if removed < room:
-                for table in ("producers", "registries", "garbage"):
+                for table in ("producers", "registries", "segments", "unpublished", "garbage"):
                     self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (found[0],))
             gone += removed + 1
         return gone

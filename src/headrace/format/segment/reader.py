@@ -134,6 +134,13 @@ class Reader:
         group = self._holding(seq)
         return self._times(group)[seq - group.first_seq]
 
+    def cell(self, seq: int) -> tuple[int, str | None, bytes]:
+        """One entry: when it was appended, its key, and its payload."""
+        row = next(self.batches(seq, seq + 1))
+        payload = row.column(layout.PAYLOAD)[0].as_py()
+        key: str | None = row.column(layout.KEY)[0].as_py()
+        return self.time_at(seq), key, payload.encode() if isinstance(payload, str) else payload
+
     def request_at(self, seq: int) -> tuple[int, int]:
         """Where the append request that holds an entry begins, and where it ends."""
         place = self._holding(seq).number

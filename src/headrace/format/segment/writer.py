@@ -45,7 +45,7 @@ class Writer:
     ) -> None:
         self._sink = _Sink(sink)
         self._stream, self._incarnation, self._is_json = stream, incarnation, is_json
-        self._first_seq = self.next_seq = first_seq
+        self.first_seq = self.next_seq = first_seq
         self._group_bytes, self._group_rows = group_bytes, group_rows
         self._min_us = self._max_us = NEVER_US
         self._schema = layout.schema(is_json)
@@ -88,8 +88,8 @@ class Writer:
             stream=self._stream,
             incarnation=self._incarnation,
             json=self._is_json,
-            first_seq=self._first_seq,
-            count=self.next_seq - self._first_seq,
+            first_seq=self.first_seq,
+            count=self.next_seq - self.first_seq,
             payload_bytes=sum(size for size, _ in self._groups),
             min_us=self._min_us,
             max_us=self._max_us,

@@ -1,0 +1,64 @@
+"""Where a fork leaves its source, and what it takes along."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headrace.engine import read as reading
+from headrace.engine.stream import Head, Stream
+from headrace.engine.tiers import Cell, Tiers
+from headrace.errors import BadRequest
+
+
+class Fork(NamedTuple):
+    """A fork point: after ``position`` entries of the source, and a part of the next where that is bytes.
+
+    What lies before a position never changes, so the facts hold whenever the fork is made.
+    """
+
+    source: Stream
+    position: int
+    #: Payload bytes before the position, and the time of the last entry before it.
+    bytes: int
+    last_us: int
+    part: Cell | None = None
+
+
+def fork_at(tiers: Tiers, source: Stream, position: int, sub: int) -> Fork:
+    """The fork point after ``position`` entries and ``sub`` messages, or bytes, of the append that follows."""
+    head, part = source.head, None
+    if sub and position >= head.next_seq:
+        raise _overshoots(sub, 0)
+    if sub and source.is_json:
+        position += _messages(tiers, source, head, position, sub)
+    elif sub:
+        position, part = _bytes(tiers, source, head, position, sub)
+    return Fork(
+        source,
+        position,
+        reading.bytes_before(tiers, source, head, position),
+        reading.time_before(tiers, source, head, position),
+        part,
+    )
+
+
+def _messages(tiers: Tiers, source: Stream, head: Head, position: int, sub: int) -> int:
+    left = reading.request_end(tiers, source, head, position) - position
+    if sub > left:
+        raise _overshoots(sub, left)
+    return sub
+
+
+def _bytes(tiers: Tiers, source: Stream, head: Head, position: int, sub: int) -> tuple[int, Cell | None]:
+    cell = reading.cell(tiers, source, head, position)
+    if sub > len(cell.payload):
+        raise _overshoots(sub, len(cell.payload))
+    if sub == len(cell.payload):
+        return position + 1, None
+    return position, cell._replace(payload=cell.payload[:sub])
+
+
+def _overshoots(sub: int, left: int) -> BadRequest:
+    return BadRequest(
+        f"Stream-Fork-Sub-Offset {sub} overshoots the next append, which has {left}", field="Stream-Fork-Sub-Offset"
+    )

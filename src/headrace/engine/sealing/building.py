@@ -1,0 +1,108 @@
+"""Building segments: the rows of a stream that are not published yet, as files."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from headrace.config import StorageConfig
+from headrace.engine.sealing.publishing import Built
+from headrace.engine.sealing.snapshot import Snapshot
+from headrace.engine.split import entries_of
+from headrace.format.manifest import listed, segment_name
+from headrace.format.segment.gathering import Run
+from headrace.format.segment.writer import Writer
+from headrace.storage.published import Placed
+from headrace.storage.segments import Segments
+from headrace.storage.wal import Entries, Wal
+from headrace.types import JSON, media_type
+
+
+class _File:
+    """One segment being written."""
+
+    def __init__(self, file: BinaryIO, path: Path, snapshot: Snapshot, first_seq: int, before_bytes: int) -> None:
+        self.path = path
+        self.before_bytes = self.total_bytes = before_bytes
+        self._file = file
+        self._is_json = media_type(snapshot.row.content_type) == JSON
+        self.writer = Writer(
+            file,
+            stream=snapshot.row.name,
+            incarnation=snapshot.row.incarnation,
+            is_json=self._is_json,
+            first_seq=first_seq,
+        )
+
+    def add(self, row: Entries) -> None:
+        payloads = entries_of(row.body) if self._is_json else [row.body]
+        keys = row.key if row.keys is None else msgspec.json.decode(row.keys, type=list[str | None])
+        self.writer.add(Run(row.seq, row.append_us, row.version, keys, payloads))
+        self.total_bytes = row.total_bytes
+
+    def finish(self) -> Built:
+        sealed = self.writer.finish()
+        self._file.flush()
+        name = segment_name(sealed.info.first_seq, sealed.info.count, secrets.token_hex(4))
+        return Built(self.path, listed(sealed, name, self.total_bytes), self.before_bytes)
+
+
+class Builder:
+    """Builds the segments of a snapshot in a directory."""
+
+    def __init__(self, wal: Wal, segments: Segments, directory: Path, config: StorageConfig) -> None:
+        self._wal = wal
+        self._segments = segments
+        self._directory = directory
+        self._config = config
+
+    def build(self, snapshot: Snapshot) -> tuple[list[Built], Placed | None]:
+        """Segments of everything that is not published, and the small one that the first of them replaces."""
+        row = snapshot.row
+        if row.published_seq >= row.next_seq:
+            return [], None
+        small = self._small(snapshot)
+        built: list[Built] = []
+        with ExitStack() as stack:
+            file = None if small is None else self._rewrite(stack, snapshot, small)
+            for entries in self._wal.scan(row.id, row.published_seq, row.next_seq):
+                if file is not None and (entries.seq != file.writer.next_seq or self._is_full(file)):
+                    built.append(file.finish())
+                    file = None
+                if file is None:
+                    before = entries.total_bytes - len(entries.body)
+                    file = stack.enter_context(self._opened(snapshot, entries.seq, before))
+                file.add(entries)
+            if file is not None:
+                built.append(file.finish())
+        return built, small
+
+    def _small(self, snapshot: Snapshot) -> Placed | None:
+        """The newest segment, if it ends where the rows begin and is small enough to be written again."""
+        last = snapshot.segments[-1] if snapshot.segments else None
+        if last is None or last.segment.end_seq != snapshot.row.published_seq:
+            return None
+        most_bytes, most_rows = self._config.seal_bytes // 2, self._config.seal_rows // 2
+        return last if last.segment.payload_bytes < most_bytes and last.segment.count < most_rows else None
+
+    def _rewrite(self, stack: ExitStack, snapshot: Snapshot, small: Placed) -> _File:
+        file = stack.enter_context(self._opened(snapshot, small.segment.first_seq, small.before_bytes))
+        with self._segments.open(small.key, small.segment) as reader:
+            file.writer.copy(reader.batches(small.segment.first_seq, small.segment.end_seq))
+        file.total_bytes = small.segment.total_bytes
+        return file
+
+    def _is_full(self, file: _File) -> bool:
+        rows = file.writer.next_seq - file.writer.first_seq
+        return file.total_bytes - file.before_bytes >= self._config.seal_bytes or rows >= self._config.seal_rows
+
+    @contextmanager
+    def _opened(self, snapshot: Snapshot, first_seq: int, before_bytes: int) -> Iterator[_File]:
+        path = self._directory / f"{secrets.token_hex(8)}.parquet"
+        with path.open("wb") as file:
+            yield _File(file, path, snapshot, first_seq, before_bytes)

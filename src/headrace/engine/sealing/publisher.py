@@ -1,0 +1,76 @@
+"""Publishing a stream: its segments first, then the manifest that makes them count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.config import StorageConfig
+from headrace.engine.sealing.building import Builder
+from headrace.engine.sealing.publishing import Built, Publication
+from headrace.engine.sealing.snapshot import Snapshot, manifest, take
+from headrace.format import manifest as manifests
+from headrace.storage.database import Connection
+from headrace.storage.node import Node
+from headrace.storage.objects import Objects
+from headrace.storage.published import Placed
+from headrace.storage.segments import Segments
+from headrace.storage.wal import Wal
+from headrace.types import Clock
+
+
+class Publisher:
+    """Writes the objects of one stream at a time; for a thread of its own."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        objects: Objects,
+        segments: Segments,
+        node: Node,
+        clock: Clock,
+        directory: Path,
+        config: StorageConfig,
+    ) -> None:
+        self._connection = connection
+        self._objects = objects
+        self._segments = segments
+        self._node = node
+        self._clock = clock
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        for left in directory.iterdir():
+            left.unlink()
+        self._builder = Builder(Wal(connection), segments, directory, config)
+
+    def publish(self, stream: int) -> Publication | None:
+        """Put into the store what it lacks of a stream; None where the stream is gone."""
+        snapshot = take(self._connection, stream, self._clock.now_us())
+        if snapshot is None:
+            return None
+        try:
+            built, replaced = self._builder.build(snapshot)
+            for one in built:
+                self._upload(snapshot, one)
+            return Publication(snapshot, self._announce(snapshot, built, replaced), built, replaced)
+        finally:
+            for left in self._directory.iterdir():
+                left.unlink()
+
+    def _upload(self, snapshot: Snapshot, built: Built) -> None:
+        key = manifests.segment_key(snapshot.row.name, snapshot.row.incarnation, built.segment.name)
+        self._objects.upload(key, built.path)
+        self._segments.adopt(built.path, built.segment)
+
+    def _announce(self, snapshot: Snapshot, built: list[Built], replaced: Placed | None) -> int:
+        """Create the next manifest; answers its generation."""
+        kept = [placed.segment for placed in snapshot.segments if placed != replaced]
+        segments = [*kept, *(one.segment for one in built)]
+        generation = snapshot.row.generation
+        while True:
+            generation += 1
+            self._node.check()
+            data = manifests.encode(manifest(snapshot, segments, generation, self._node.identity))
+            key = manifests.manifest_key(snapshot.row.name, snapshot.row.incarnation, generation)
+            if self._objects.create(key, data):
+                return generation
+            # A generation of ours that was never committed, unless someone else has taken over.

@@ -1,0 +1,102 @@
+"""Making publications known: commits that list segments, let go of their rows, or give up what was written in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headrace.engine.lifecycle import Change
+from headrace.engine.sealing.snapshot import Snapshot
+from headrace.engine.stream import Stream
+from headrace.engine.writer import Batch
+from headrace.format import manifest as manifests
+from headrace.format.manifest import Segment
+from headrace.storage.published import Placed
+from headrace.storage.streams import DELETED
+
+TRIM_ROWS = 2_000
+
+
+class Built(NamedTuple):
+    """A segment in a file of its own, and the payload bytes of the stream before it."""
+
+    path: Path
+    segment: Segment
+    before_bytes: int
+
+
+class Publication(NamedTuple):
+    """A manifest that is in the store, and the segments that came with it."""
+
+    snapshot: Snapshot
+    generation: int
+    built: list[Built]
+    replaced: Placed | None
+
+    def keys(self) -> list[str]:
+        """The keys of everything that was written."""
+        row = self.snapshot.row
+        segments = [manifests.segment_key(row.name, row.incarnation, built.segment.name) for built in self.built]
+        return [*segments, manifests.manifest_key(row.name, row.incarnation, self.generation)]
+
+
+class Publish(Change):
+    """Makes a publication known; the rows it holds can go afterwards."""
+
+    def __init__(self, stream: Stream, publication: Publication, done: Callable[[Any], None]) -> None:
+        super().__init__(done, pinned=(stream,), size=1000)
+        self.stream, self.publication = stream, publication
+
+    def perform(self, batch: Batch) -> None:
+        """List the segments; what was written in vain, or is no longer needed, is left over."""
+        head, publication = batch.draft(self.stream), self.publication
+        row, published = publication.snapshot.row, batch.published
+        if head.state == DELETED:
+            published.discard(publication.keys(), batch.now_us)
+            return
+        for built in publication.built:
+            published.add(row.id, built.segment, built.before_bytes)
+        published.unmark(row.id, publication.snapshot.taken_us)
+        if row.generation:
+            published.discard([manifests.manifest_key(row.name, row.incarnation, row.generation)], batch.now_us)
+        if publication.replaced is not None:
+            published.discard([publication.replaced.key], batch.now_us)
+        head.published_seq = max(head.published_seq, row.next_seq)
+        batch.streams.update(
+            row.id,
+            published_seq=head.published_seq,
+            published_us=publication.snapshot.taken_us,
+            generation=publication.generation,
+            next_seq=head.next_seq,
+            last_us=head.last_us,
+            bytes=head.bytes,
+            stream_seq=head.stream_seq,
+        )
+
+
+class TrimPublished(Change):
+    """Removes rows of entries that are in segments."""
+
+    def __init__(self, stream: Stream, done: Callable[[Any], None]) -> None:
+        super().__init__(done, pinned=(stream,), size=100)
+        self.stream = stream
+        self.removed = 0
+
+    def perform(self, batch: Batch) -> None:
+        """Remove one slice."""
+        batch.flush()
+        self.removed = batch.wal.trim(self.stream.id, 0, self.stream.head.published_seq, TRIM_ROWS)
+
+
+class Abandon(Change):
+    """Gives up what was written for a stream that is gone."""
+
+    def __init__(self, stream: int, keys: list[str], done: Callable[[Any], None]) -> None:
+        super().__init__(done, size=100)
+        self.stream, self.keys = stream, keys
+
+    def perform(self, batch: Batch) -> None:
+        """Leave the objects over, and expect nothing more of the stream."""
+        batch.published.discard(self.keys, batch.now_us)
+        batch.published.unmark(self.stream, batch.now_us)

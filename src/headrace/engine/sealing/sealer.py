@@ -1,0 +1,148 @@
+"""Deciding what is published when, and keeping at it; appends wait for nothing of this."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from headrace.config import StorageConfig
+from headrace.engine.lifecycle import carry_out
+from headrace.engine.log import Log
+from headrace.engine.sealing.clearing import Forget
+from headrace.engine.sealing.publishing import TRIM_ROWS, Abandon, Publication, Publish, TrimPublished
+from headrace.engine.sealing.workshop import Workshop
+from headrace.engine.stream import Stream
+from headrace.engine.writer import Writer
+from headrace.errors import Fenced, Unavailable
+from headrace.storage.published import Backlog, Published
+from headrace.types import Clock
+
+log = logging.getLogger("headrace.sealing")
+
+Found = TypeVar("Found")
+
+TICK_S = 1.0
+#: How long an object that nothing refers to is left to those who still read it.
+GRACE_S = 60.0
+_PAGE = 500
+_LONGEST_PAUSE_S = 60.0
+
+
+class Sealer:
+    """Publishes streams that are due, one after the other, in a thread of its own."""
+
+    def __init__(
+        self,
+        streams: Log,
+        writer: Writer,
+        published: Published,
+        workshop: Workshop,
+        clock: Clock,
+        config: StorageConfig,
+    ) -> None:
+        self._log = streams
+        self._writer = writer
+        self._published = published
+        self._workshop = workshop
+        self._clock = clock
+        self._config = config
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-sealer")
+        self._task: asyncio.Task[None] | None = None
+        self._failures = 0
+        #: Payload bytes that are only here, and since when the first of them have been.
+        self.backlog_bytes = 0
+        self.oldest_us: int | None = None
+        self.segments = 0
+        self.bytes = 0
+
+    def start(self) -> None:
+        """Begin to look after the streams."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Finish what is being published, and look after nothing more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._aside(self._workshop.close)
+        self._thread.shutdown()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(min(TICK_S * 2**self._failures, _LONGEST_PAUSE_S))
+            try:
+                await self.work()
+                self._failures = 0
+            except Fenced:
+                log.exception("another node has taken over; nothing more is written here")
+                self._writer.fenced = True
+                return
+            except Unavailable as reason:
+                self._failures += 1
+                log.warning("the object store takes nothing: %s", reason.message)
+            except Exception:
+                self._failures += 1
+                log.exception("publishing failed; it is tried again")
+
+    async def work(self) -> None:
+        """Publish every stream that is due, and clear away what nothing refers to."""
+        for stream in await self._due():
+            began = asyncio.get_running_loop().time()
+            await self.publish(stream)
+            # Where many are due, appends have the disk to themselves half of the time.
+            await asyncio.sleep(asyncio.get_running_loop().time() - began)
+        await self.clear()
+
+    async def _due(self) -> list[int]:
+        """The streams that have waited long enough, or hold enough; counts what waits."""
+        now_us, after = self._clock.now_us(), 0
+        due, total, oldest_us = [], 0, now_us
+        while page := self._published.backlogs(after, _PAGE):
+            after = page[-1].stream
+            total += sum(backlog.bytes for backlog in page)
+            oldest_us = min(oldest_us, *(backlog.since_us for backlog in page))
+            due += [backlog.stream for backlog in page if self._is_due(backlog, now_us)]
+            await asyncio.sleep(0)
+        self.backlog_bytes, self.oldest_us = total, oldest_us if total else None
+        self._writer.backlogged = total > self._config.backlog_bytes
+        changed = self._published.marked(now_us - int(self._config.seal_age_s * 1e6), _PAGE)
+        return list(dict.fromkeys([*due, *changed]))
+
+    def _is_due(self, backlog: Backlog, now_us: int) -> bool:
+        config, age_s = self._config, (now_us - backlog.since_us) / 1e6
+        return backlog.bytes >= config.seal_bytes or backlog.entries >= config.seal_rows or age_s >= config.seal_age_s
+
+    async def publish(self, stream: int) -> None:
+        """Publish one stream as it is now, and let go of its rows."""
+        publication = await self._aside(lambda: self._workshop.publisher.publish(stream))
+        if publication is None:
+            await carry_out(self._writer, Abandon, stream, [])
+            return
+        found = self._log.catalog.find(publication.snapshot.row.name)
+        if found is None or found.id != stream:
+            await carry_out(self._writer, Abandon, stream, publication.keys())
+        else:
+            await self._commit(found, publication)
+
+    async def _commit(self, stream: Stream, publication: Publication) -> None:
+        await carry_out(self._writer, Publish, stream, publication)
+        self.segments += len(publication.built)
+        self.bytes += sum(built.segment.bytes for built in publication.built)
+        while (await carry_out(self._writer, TrimPublished, stream)).removed >= TRIM_ROWS:
+            await asyncio.sleep(0)
+
+    async def clear(self) -> None:
+        """Remove objects of deleted streams, and those that were replaced a while ago."""
+        for grave in self._published.graves(_PAGE):
+            keys = await self._aside(partial(self._workshop.cleaner.bury, grave))
+            await carry_out(self._writer, Forget, keys, grave)
+        while keys := self._published.leftovers(self._clock.now_us() - int(GRACE_S * 1e6), _PAGE):
+            await self._aside(partial(self._workshop.cleaner.remove, keys))
+            await carry_out(self._writer, Forget, keys, None)
+
+    async def _aside(self, work: Callable[[], Found]) -> Found:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

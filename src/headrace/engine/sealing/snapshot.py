@@ -1,0 +1,93 @@
+"""A stream at one moment, whole enough to be published and never newer than its last entry."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.format.manifest import Manifest, Revision, Segment
+from headrace.storage.database import Connection
+from headrace.storage.published import Placed, Published
+from headrace.storage.registries import Registries, RegistryRow
+from headrace.storage.streams import LIVE, SOFT_DELETED, StreamRow, Streams
+
+_STATES = {LIVE: "live", SOFT_DELETED: "soft_deleted"}
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What one read transaction sees of a stream; its rows of the log are read later, and do not change."""
+
+    row: StreamRow
+    taken_us: int
+    producers: dict[str, tuple[int, int]]
+    revisions: list[RegistryRow]
+    segments: list[Placed]
+    lineage: tuple[tuple[str, int], ...]
+
+
+def take(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
+    """The stream as it is, or None where it is gone."""
+    streams = Streams(connection)
+    connection.execute("BEGIN")
+    try:
+        row = streams.by_id(stream)
+        if row is None or row.state not in _STATES:
+            return None
+        return Snapshot(
+            row=row,
+            taken_us=now_us,
+            producers=streams.producers(stream),
+            revisions=Registries(connection).history(stream),
+            segments=Published(connection).following(stream, 0, row.next_seq),
+            lineage=_lineage(streams, row),
+        )
+    finally:
+        connection.execute("COMMIT")
+
+
+def _lineage(streams: Streams, row: StreamRow) -> tuple[tuple[str, int], ...]:
+    """The ancestors a fork reads from, by incarnation, oldest first, each with the end of its part."""
+    parts: list[tuple[str, int]] = []
+    parent, limit = row.parent, row.fork_seq
+    while parent is not None and limit is not None:
+        ancestor = streams.by_id(parent)
+        assert ancestor is not None, "a fork keeps its ancestors"
+        parts.append((ancestor.incarnation, limit))
+        parent = ancestor.parent
+        limit = None if ancestor.fork_seq is None else min(limit, ancestor.fork_seq)
+    return tuple(reversed(parts))
+
+
+def manifest(snapshot: Snapshot, segments: list[Segment], generation: int, writer: str) -> Manifest:
+    """What is to be published: the stream as it was, with the segments that hold its entries."""
+    row = snapshot.row
+    return Manifest(
+        stream=row.name,
+        incarnation=row.incarnation,
+        generation=generation,
+        writer=writer,
+        written_us=snapshot.taken_us,
+        state=_STATES[row.state],  # type: ignore[arg-type]
+        content_type=row.content_type,
+        created_us=row.created_us,
+        ttl_s=row.ttl_s,
+        expires_us=row.expires_us,
+        deadline_us=row.deadline_us,
+        retention_age_us=row.retention_age_us,
+        retention_bytes=row.retention_bytes,
+        epochs=msgspec.json.decode(row.epochs, type=tuple[tuple[int, int], ...]),
+        lineage=snapshot.lineage,
+        fork_origin=row.fork_origin,
+        closed=bool(row.closed),
+        closed_by=None if row.closed_by is None else msgspec.json.decode(row.closed_by, type=tuple[str, int, int]),
+        profile=row.profile,
+        registry=tuple(Revision(r.revision, r.at_us, msgspec.Raw(r.document.encode())) for r in snapshot.revisions),
+        first_seq=row.first_seq,
+        first_bytes=row.first_bytes,
+        published_seq=row.next_seq,
+        total_bytes=row.bytes,
+        last_us=row.last_us,
+        stream_seq=row.stream_seq,
+        producers=snapshot.producers,
+        segments=tuple(segment for segment in segments if segment.end_seq > row.first_seq),
+        kept=tuple(segment for segment in segments if segment.end_seq <= row.first_seq),
+    )

@@ -1,0 +1,145 @@
+"""Where entries lie: the newest in rows of the log, older ones in segments.
+
+The event loop never waits for a segment. What is decoded already is answered at once; for anything else ``Cold`` is
+raised, whose work a thread does, and then the question is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from headrace.storage.published import Placed, Published
+from headrace.storage.wal import Wal
+
+if TYPE_CHECKING:
+    from headrace.format.segment.reader import Reader, Slice
+    from headrace.storage.segments import Segments
+
+Found = TypeVar("Found")
+
+_AHEAD = 2
+#: So many segments are searched for a key before the reader is told how far the search has come.
+_KEYED = 256
+
+
+class Cold(Exception):
+    """The answer lies in a segment that is not at hand: let a thread do the work, then ask again."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__("the answer lies in a segment that is not at hand")
+        self.work = work
+
+
+class Cell(NamedTuple):
+    """One entry: when it was appended, its key, and its payload."""
+
+    append_us: int
+    key: str | None
+    payload: bytes
+
+
+class Tiers:
+    """The entries of every stream of this node, by the stream that owns them; for the event loop."""
+
+    def __init__(self, wal: Wal, published: Published, segments: Callable[[], Segments]) -> None:
+        self.wal = wal
+        self.published = published
+        self._open = segments
+        self._found: dict[Hashable, Any] = {}
+        self._ahead = ThreadPoolExecutor(_AHEAD, thread_name_prefix="headrace-ahead")
+        self._loading: set[tuple[str, int]] = set()
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        self._ahead.shutdown(cancel_futures=True)
+
+    def read(self, owner: int, position: int, until: int, budget: int, key: str | None) -> Slice | None:
+        """Entries of [position, until) that lie in segments, as many as fit; None where the log has them."""
+        if key is not None:
+            return self._read_key(owner, position, until, budget, key)
+        placed = self.published.holding(owner, position)
+        if placed is None:
+            return None
+        reader = self._open().ready(placed.segment)
+        loaded = position if reader is None else reader.loaded_until(position)
+        if reader is None or loaded == position:
+            mark = ("read", owner, position, until, budget)
+            return self._asked(mark, lambda: self._with(placed, lambda found: found.read(position, until, budget)))
+        found = reader.read(position, min(until, loaded), budget)
+        self._load_ahead(placed, found.position)
+        return found
+
+    def seek_time(self, owner: int, since_us: int) -> int | None:
+        """The first published entry that was appended at or after a moment; None if all were before."""
+        placed = self.published.first_from(owner, since_us)
+        if placed is None:
+            return None
+        return self._asked(
+            ("time", owner, since_us), lambda: self._with(placed, lambda reader: reader.seek_time(since_us))
+        )
+
+    def request_end(self, placed: Placed, seq: int) -> int:
+        """Where the append request ends that holds a published entry."""
+        return self._asked(
+            ("end", placed.key, seq), lambda: self._with(placed, lambda reader: reader.request_at(seq)[1])
+        )
+
+    def cell(self, placed: Placed, seq: int) -> Cell:
+        """A published entry."""
+        return self._asked(
+            ("cell", placed.key, seq), lambda: self._with(placed, lambda reader: Cell(*reader.cell(seq)))
+        )
+
+    def bytes_before(self, placed: Placed, seq: int) -> int:
+        """Payload bytes of the stream before a published entry."""
+
+        def counted(reader: Reader) -> int:
+            return placed.segment.total_bytes - reader.bytes_before(reader.end_seq) + reader.bytes_before(seq)
+
+        return self._asked(("bytes", placed.key, seq), lambda: self._with(placed, counted))
+
+    def _read_key(self, owner: int, position: int, until: int, budget: int, key: str) -> Slice | None:
+        """The entries of one key, from the first segment on that has some; few segments have to be looked into."""
+        following = self.published.following(owner, position, until, _KEYED)
+        if not following:
+            return None
+
+        def look() -> Slice:
+            at = position
+            for placed in following:
+                with self._open().open(placed.key, placed.segment) as reader:
+                    found = reader.read(at, until, budget, key)
+                if found.parts:
+                    break
+                at = found.position
+            return found
+
+        return self._asked(("key", owner, position, until, budget, key), look)
+
+    def _with(self, placed: Placed, ask: Callable[[Reader], Found]) -> Found:
+        with self._open().open(placed.key, placed.segment) as reader:
+            return ask(reader)
+
+    def _asked(self, mark: Hashable, work: Callable[[], Found]) -> Found:
+        """What a thread has found; the first time it is sent to look."""
+        if mark in self._found:
+            found: Found = self._found.pop(mark)
+            return found
+        raise Cold(lambda: self._found.__setitem__(mark, work()))
+
+    def _load_ahead(self, placed: Placed, position: int) -> None:
+        """Decode what a reader that goes on will ask for next."""
+        mark = placed.key, position
+        if position >= placed.segment.end_seq or mark in self._loading:
+            return
+        self._loading.add(mark)
+
+        def load() -> None:
+            try:
+                self._with(placed, lambda reader: reader.load(position))
+            finally:
+                self._loading.discard(mark)
+
+        self._ahead.submit(load)

@@ -1,0 +1,153 @@
+"""The rows of ``segments``, ``unpublished`` and ``leftovers``: what is in the object store, and what must go there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from headrace.format.manifest import Segment, segment_key
+from headrace.storage.database import Connection
+
+_FIELDS = ("first_seq", "count", "name", "bytes", "payload_bytes", "total_bytes", "min_us", "max_us", "sha256")
+_SELECT = f"SELECT streams.name, incarnation, before_bytes, {', '.join(f'segments.{name}' for name in _FIELDS)}"
+_SELECT += " FROM segments JOIN streams ON id = stream WHERE stream = ?1"
+
+
+class Placed(NamedTuple):
+    """A segment, the key of its object, and the payload bytes of the stream before it."""
+
+    key: str
+    segment: Segment
+    before_bytes: int
+
+
+class Backlog(NamedTuple):
+    """The rows of a stream in the log: how many entries and payload bytes, and since when they wait."""
+
+    stream: int
+    entries: int
+    bytes: int
+    since_us: int
+
+
+class Grave(NamedTuple):
+    """A deleted stream that may have objects."""
+
+    incarnation: str
+    name: str
+
+
+class Published:
+    """Reads and writes what is known of published objects through one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def holding(self, stream: int, seq: int) -> Placed | None:
+        """The segment that holds an entry."""
+        found = self._one(
+            f"{_SELECT} AND segments.first_seq <= ? ORDER BY segments.first_seq DESC LIMIT 1", stream, seq
+        )
+        return found if found is not None and seq < found.segment.end_seq else None
+
+    def following(self, stream: int, start: int, end: int, limit: int = -1) -> list[Placed]:
+        """The segments that hold entries of [start, end), in order."""
+        sql = f"{_SELECT} AND segments.first_seq >= ifnull((SELECT max(first_seq) FROM segments WHERE stream = ?1"
+        sql += " AND first_seq <= ?2), ?2) AND segments.first_seq + count > ?2 AND segments.first_seq < ?3"
+        sql += " ORDER BY segments.first_seq LIMIT ?4"
+        return [_placed(row) for row in self._connection.execute(sql, (stream, start, end, limit))]
+
+    def last(self, stream: int) -> Placed | None:
+        """The newest segment."""
+        return self._one(f"{_SELECT} ORDER BY segments.first_seq DESC LIMIT 1", stream)
+
+    def first_from(self, stream: int, us: int) -> Placed | None:
+        """The first segment whose last entry was appended at or after a moment."""
+        return self._one(f"{_SELECT} AND max_us >= ? ORDER BY segments.first_seq LIMIT 1", stream, us)
+
+    def add(self, stream: int, segment: Segment, before_bytes: int) -> None:
+        """List a segment, in place of those it repeats."""
+        sql = "DELETE FROM segments WHERE stream = ? AND first_seq >= ? AND first_seq < ?"
+        self._connection.execute(sql, (stream, segment.first_seq, segment.end_seq))
+        values = (stream, *(getattr(segment, name) for name in _FIELDS), before_bytes)
+        self._connection.execute(f"INSERT INTO segments VALUES ({', '.join('?' * len(values))})", values)
+
+    def remove(self, stream: int, segments: Iterable[Segment]) -> None:
+        """Take segments off the list."""
+        sql = "DELETE FROM segments WHERE stream = ? AND first_seq = ?"
+        self._connection.executemany(sql, [(stream, segment.first_seq) for segment in segments])
+
+    def first_beyond(self, stream: int, size: int) -> Placed | None:
+        """The first segment that ends after so many payload bytes of the stream."""
+        return self._one(f"{_SELECT} AND total_bytes > ? ORDER BY segments.first_seq LIMIT 1", stream, size)
+
+    def mark(self, stream: int, now_us: int) -> None:
+        """The manifest of a stream no longer tells the truth."""
+        self._connection.execute("INSERT OR IGNORE INTO unpublished VALUES (?, ?)", (stream, now_us))
+
+    def unmark(self, stream: int, until_us: int) -> None:
+        """The manifest tells the truth again, as of a moment."""
+        self._connection.execute("DELETE FROM unpublished WHERE stream = ? AND since_us <= ?", (stream, until_us))
+
+    def marked(self, until_us: int, limit: int) -> list[int]:
+        """Streams whose manifest has not told the truth since before a moment, the longest first."""
+        sql = "SELECT stream FROM unpublished WHERE since_us <= ? ORDER BY since_us LIMIT ?"
+        return [int(row[0]) for row in self._connection.execute(sql, (until_us, limit))]
+
+    def backlogs(self, after: int, limit: int) -> list[Backlog]:
+        """The streams that have rows in the log, by their ids after one."""
+        found: list[Backlog] = []
+        while len(found) < limit:
+            after = self._connection.execute("SELECT min(stream) FROM wal WHERE stream > ?", (after,)).get
+            if after is None:
+                break
+            row: Any = self._connection.execute(_BACKLOG, (after,)).fetchone()
+            found.append(Backlog(*(int(value) for value in row)))
+        return found
+
+    def discard(self, keys: Iterable[str], now_us: int) -> None:
+        """Let a sweep remove objects."""
+        self._connection.executemany("INSERT OR IGNORE INTO leftovers VALUES (?, ?)", [(key, now_us) for key in keys])
+
+    def leftovers(self, until_us: int, limit: int) -> list[str]:
+        """Objects that have been left over since before a moment."""
+        sql = "SELECT key FROM leftovers WHERE since_us <= ? LIMIT ?"
+        return [str(row[0]) for row in self._connection.execute(sql, (until_us, limit))]
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Objects that are gone."""
+        self._connection.executemany("DELETE FROM leftovers WHERE key = ?", [(key,) for key in keys])
+
+    def dig(self, grave: Grave) -> None:
+        """Let a sweep remove every object of a stream."""
+        self._connection.execute("INSERT OR IGNORE INTO graves VALUES (?, ?)", grave)
+
+    def graves(self, limit: int) -> list[Grave]:
+        """Streams whose objects have to go."""
+        sql = "SELECT incarnation, name FROM graves LIMIT ?"
+        return [Grave(*row) for row in self._connection.execute(sql, (limit,))]
+
+    def fill(self, grave: Grave) -> None:
+        """Nothing of the stream is left."""
+        self._connection.execute("DELETE FROM graves WHERE incarnation = ?", (grave.incarnation,))
+
+    def _one(self, sql: str, *values: object) -> Placed | None:
+        row = self._connection.execute(sql, values).fetchone()
+        return None if row is None else _placed(row)
+
+
+# The first row of a stream and its newest: the index leads there without reading the others. Entries that were imported
+# with times of their own have not waited since then.
+_BACKLOG = """
+SELECT f.stream, n.seq + n.count - f.seq, n.total_bytes - f.total_bytes + length(f.body),
+       max(f.append_us, ifnull(s.created_us, 0), ifnull(s.published_us, 0))
+FROM wal AS f JOIN wal AS n ON n.stream = f.stream LEFT JOIN streams AS s ON s.id = f.stream
+WHERE f.stream = ?1 AND f.seq = (SELECT min(seq) FROM wal WHERE stream = ?1)
+                    AND n.seq = (SELECT max(seq) FROM wal WHERE stream = ?1)
+"""
+
+
+def _placed(row: Any) -> Placed:
+    name, incarnation, before_bytes, *values = row
+    segment = Segment(**dict(zip(_FIELDS, values, strict=True)))
+    return Placed(segment_key(name, incarnation, segment.name), segment, before_bytes)
