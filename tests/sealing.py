@@ -68,4 +68,4 @@ def published(cells: Sequence[Cell], **facts: Any) -> tuple[bytes, Segment]:
     """A segment's bytes, and how a manifest lists it."""
     data, sealed = seal(cells, **facts)
     name = segment_name(sealed.info.first_seq, sealed.info.count, f"{next(NAMES):08}")
-    return data, listed(sealed, name, total_bytes=sealed.info.payload_bytes)
+    return data, listed(sealed, name, before_bytes=0, total_bytes=sealed.info.payload_bytes)

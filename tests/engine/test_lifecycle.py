@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine.lifecycle import Fork
+from headrace.engine.forks import Fork
 from headrace.errors import BadRequest, Conflict, Gone, NotFound, OffsetGone
 from headrace.types import JSON, OCTETS
 from rig import Rig, array
@@ -110,7 +110,7 @@ def test_a_fork_before_the_first_retained_entry_is_gone(rig: Rig) -> None:
     source = rig.find("json")
     rig.retain("json", size=3)
     with pytest.raises(OffsetGone):
-        rig.create("fork", JSON, fork=Fork(source, 1, 0))
+        rig.create("fork", JSON, fork=Fork(source, 1, bytes=3, last_us=0))
     assert rig.fork("json", "fork", 3).head.first_seq == 3
 
 
@@ -136,7 +136,7 @@ def test_a_source_that_was_deleted_meanwhile_cannot_be_forked(rig: Rig) -> None:
     source = rig.find("json")
     rig.delete("json")
     with pytest.raises(Conflict, match="source"):
-        rig.create("fork", JSON, fork=Fork(source, 1, 0))
+        rig.create("fork", JSON, fork=Fork(source, 1, bytes=3, last_us=0))
 
 
 def test_of_two_who_create_the_same_name_one_is_told_that_it_exists(rig: Rig) -> None:

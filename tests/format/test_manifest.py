@@ -27,7 +27,7 @@ def segments(*bounds: tuple[int, int]) -> tuple[Segment, ...]:
     return tuple(
         Segment(
             name=manifests.segment_name(first, end - first, "a"),
-            first_seq=first, count=end - first, bytes=1, payload_bytes=1, total_bytes=1, min_us=1, max_us=1,
+            first_seq=first, count=end - first, bytes=1, payload_bytes=1, before_bytes=0, total_bytes=1, min_us=1, max_us=1,
             sha256="0" * 64,
         )
         for first, end in bounds
@@ -154,6 +154,6 @@ def test_keys_are_told_apart_by_name_life_and_generation() -> None:
 
 def test_a_sealed_segment_is_listed_with_what_was_written() -> None:
     data, sealed = seal([Cell(b"1"), Cell(b"22")], first_seq=7)
-    found = manifests.listed(sealed, "n", total_bytes=50)
+    found = manifests.listed(sealed, "n", before_bytes=9, total_bytes=50)
     assert (found.first_seq, found.end_seq, found.bytes, found.payload_bytes) == (7, 9, len(data), 3)
     assert (found.total_bytes, found.sha256) == (50, hashlib.sha256(data).hexdigest())

@@ -47,6 +47,7 @@ def manifest() -> Manifest:
             count=500,
             bytes=30_000,
             payload_bytes=100_000,
+            before_bytes=200 * first,
             total_bytes=200 * (first + 500),
             min_us=START_US + first,
             max_us=START_US + first + 499,

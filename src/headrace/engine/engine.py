@@ -81,8 +81,8 @@ class Engine:
     async def open(cls, config: Config, clock: Clock | None = None, vfs: str | None = None) -> Engine:
         """Recover the log and start the writer; ``vfs`` names another file system for SQLite."""
         engine = cls(config, clock or SystemClock(), vfs)
+        await asyncio.to_thread(engine._stand_up)
         engine.writer.start()
-        await engine._stand_up()
         engine.sealer.start()
         engine._sweeper = asyncio.create_task(engine._sweep_forever())
         return engine
@@ -102,33 +102,25 @@ class Engine:
             self._reader.close()
             self._lock.release()
 
-    async def _stand_up(self) -> None:
-        """Become the writer of the object store, and reserve the first epochs there."""
+    def _stand_up(self) -> None:
+        """Become the writer of the object store, and have epochs reserved there."""
         try:
-            await asyncio.to_thread(self.node.claim)
-            await self.reserve_epochs()
+            self.node.claim()
+            self.writer.before_start(self._reserve_epochs)
         except StoreUnavailable:
             if not self.streams.meta("epoch_end"):
                 raise
             log.warning("the object store does not answer; appends are taken, and published once it does")
 
-    async def reserve_epochs(self) -> None:
-        """Have a block of epochs to go on with, and one to spare."""
-        if not self.streams.meta("epoch_end"):
-            await self._reserve("next_epoch", epoch_end=True)
-        if self.streams.meta("spare_epoch", -1) < 0:
-            await self._reserve("spare_epoch")
-
-    async def _reserve(self, name: str, *, epoch_end: bool = False) -> None:
-        block = await asyncio.to_thread(self.node.reserve_epochs)
-
-        def save(batch: Batch) -> None:
-            used = batch.streams.meta(name)
-            batch.streams.set_meta(name, used if used in block else block.start)
-            if epoch_end:
-                batch.streams.set_meta("epoch_end", block.stop)
-
-        await self.apply(save)
+    def _reserve_epochs(self, batch: Batch) -> None:
+        """A block to go on with, and one to spare."""
+        streams = batch.streams
+        if not streams.meta("epoch_end"):
+            block, used = self.node.reserve_epochs(), streams.meta("next_epoch")
+            streams.set_meta("next_epoch", used if used in block else block.start)
+            streams.set_meta("epoch_end", block.stop)
+        if streams.meta("spare_epoch", -1) < 0:
+            streams.set_meta("spare_epoch", self.node.reserve_epochs().start)
 
     def _open_segments(self) -> Segments:
         """The segments at hand; loads what reads them, which a server without any never does."""

@@ -136,7 +136,11 @@ def _first(
         placed = kept(owner)
         if placed is not None and placed.segment.first_seq < end:
             inside = placed.segment.first_seq < start
-            return Start(start, head.first_bytes) if inside else Start(placed.segment.first_seq, placed.before_bytes)
+            return (
+                Start(start, head.first_bytes)
+                if inside
+                else Start(placed.segment.first_seq, placed.segment.before_bytes)
+            )
         last = published.last(owner)
         low = start if last is None else min(max(start, last.segment.end_seq), end)
         seq = reading.seek_rows(wal, owner, low, end, reached)

@@ -95,10 +95,10 @@ class Tiers:
     def bytes_before(self, placed: Placed, seq: int) -> int:
         """Payload bytes of the stream before a published entry."""
 
-        def counted(reader: Reader) -> int:
-            return placed.segment.total_bytes - reader.bytes_before(reader.end_seq) + reader.bytes_before(seq)
-
-        return self._asked(("bytes", placed.key, seq), lambda: self._with(placed, counted))
+        mark = ("bytes", placed.key, seq)
+        return placed.segment.before_bytes + self._asked(
+            mark, lambda: self._with(placed, lambda reader: reader.bytes_before(seq))
+        )
 
     def _read_key(self, owner: int, position: int, until: int, budget: int, key: str) -> Slice | None:
         """The entries of one key, from the first segment on that has some; few segments have to be looked into."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -164,6 +165,13 @@ class Writer:
         """Begin to commit; must be called on the event loop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
+
+    def before_start(self, perform: Callable[[Batch], None]) -> None:
+        """Run a function in a commit of its own, in the caller's thread, before anything else is written."""
+        batch = Batch(self._connection, self._streams, self._wal, self._clock.now_us())
+        with self._connection:
+            perform(batch)
+            batch.flush()
 
     @property
     def queued_requests(self) -> int:

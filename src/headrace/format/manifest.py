@@ -39,13 +39,14 @@ _INCARNATION = re.compile(r"[0-9a-z]{1,64}")
 
 
 class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A published segment; ``total_bytes`` counts the stream's payload up to its end, as the log does."""
+    """A published segment; the stream's payload is counted up to its start and up to its end, as the log counts it."""
 
     name: str
     first_seq: int
     count: int
     bytes: int
     payload_bytes: int
+    before_bytes: int
     total_bytes: int
     min_us: int
     max_us: int
@@ -157,7 +158,7 @@ def decode(data: bytes, key: str) -> Manifest:
     return manifest
 
 
-def listed(sealed: Sealed, name: str, total_bytes: int) -> Segment:
+def listed(sealed: Sealed, name: str, before_bytes: int, total_bytes: int) -> Segment:
     """A segment as the manifest lists it."""
     info = sealed.info
     return Segment(
@@ -166,6 +167,7 @@ def listed(sealed: Sealed, name: str, total_bytes: int) -> Segment:
         count=info.count,
         bytes=sealed.bytes,
         payload_bytes=info.payload_bytes,
+        before_bytes=before_bytes,
         total_bytes=total_bytes,
         min_us=info.min_us,
         max_us=info.max_us,

@@ -8,17 +8,27 @@ from typing import Any, NamedTuple
 from headrace.format.manifest import Segment, segment_key
 from headrace.storage.database import Connection
 
-_FIELDS = ("first_seq", "count", "name", "bytes", "payload_bytes", "total_bytes", "min_us", "max_us", "sha256")
-_SELECT = f"SELECT streams.name, incarnation, before_bytes, {', '.join(f'segments.{name}' for name in _FIELDS)}"
+_FIELDS = (
+    "first_seq",
+    "count",
+    "name",
+    "bytes",
+    "payload_bytes",
+    "before_bytes",
+    "total_bytes",
+    "min_us",
+    "max_us",
+    "sha256",
+)
+_SELECT = f"SELECT streams.name, incarnation, {', '.join(f'segments.{name}' for name in _FIELDS)}"
 _SELECT += " FROM segments JOIN streams ON id = stream WHERE stream = ?1"
 
 
 class Placed(NamedTuple):
-    """A segment, the key of its object, and the payload bytes of the stream before it."""
+    """A segment, and the key of its object."""
 
     key: str
     segment: Segment
-    before_bytes: int
 
 
 class Backlog(NamedTuple):
@@ -65,11 +75,11 @@ class Published:
         """The first segment whose last entry was appended at or after a moment."""
         return self._one(f"{_SELECT} AND max_us >= ? ORDER BY segments.first_seq LIMIT 1", stream, us)
 
-    def add(self, stream: int, segment: Segment, before_bytes: int) -> None:
+    def add(self, stream: int, segment: Segment) -> None:
         """List a segment, in place of those it repeats."""
         sql = "DELETE FROM segments WHERE stream = ? AND first_seq >= ? AND first_seq < ?"
         self._connection.execute(sql, (stream, segment.first_seq, segment.end_seq))
-        values = (stream, *(getattr(segment, name) for name in _FIELDS), before_bytes)
+        values = (stream, *(getattr(segment, name) for name in _FIELDS))
         self._connection.execute(f"INSERT INTO segments VALUES ({', '.join('?' * len(values))})", values)
 
     def remove(self, stream: int, segments: Iterable[Segment]) -> None:
@@ -148,6 +158,6 @@ WHERE f.stream = ?1 AND f.seq = (SELECT min(seq) FROM wal WHERE stream = ?1)
 
 
 def _placed(row: Any) -> Placed:
-    name, incarnation, before_bytes, *values = row
+    name, incarnation, *values = row
     segment = Segment(**dict(zip(_FIELDS, values, strict=True)))
-    return Placed(segment_key(name, incarnation, segment.name), segment, before_bytes)
+    return Placed(segment_key(name, incarnation, segment.name), segment)

@@ -49,7 +49,7 @@ class _File:
         sealed = self.writer.finish()
         self._file.flush()
         name = segment_name(sealed.info.first_seq, sealed.info.count, secrets.token_hex(4))
-        return Built(self.path, listed(sealed, name, self.total_bytes), self.before_bytes)
+        return Built(self.path, listed(sealed, name, self.before_bytes, self.total_bytes))
 
 
 class Builder:
@@ -91,7 +91,7 @@ class Builder:
         return last if last.segment.payload_bytes < most_bytes and last.segment.count < most_rows else None
 
     def _rewrite(self, stack: ExitStack, snapshot: Snapshot, small: Placed) -> _File:
-        file = stack.enter_context(self._opened(snapshot, small.segment.first_seq, small.before_bytes))
+        file = stack.enter_context(self._opened(snapshot, small.segment.first_seq, small.segment.before_bytes))
         with self._segments.open(small.key, small.segment) as reader:
             file.writer.copy(reader.batches(small.segment.first_seq, small.segment.end_seq))
         file.total_bytes = small.segment.total_bytes

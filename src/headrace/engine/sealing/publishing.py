@@ -19,11 +19,10 @@ TRIM_ROWS = 2_000
 
 
 class Built(NamedTuple):
-    """A segment in a file of its own, and the payload bytes of the stream before it."""
+    """A segment in a file of its own."""
 
     path: Path
     segment: Segment
-    before_bytes: int
 
 
 class Publication(NamedTuple):
@@ -56,7 +55,7 @@ class Publish(Change):
             published.discard(publication.keys(), batch.now_us)
             return
         for built in publication.built:
-            published.add(row.id, built.segment, built.before_bytes)
+            published.add(row.id, built.segment)
         published.unmark(row.id, publication.snapshot.taken_us)
         if row.generation:
             published.discard([manifests.manifest_key(row.name, row.incarnation, row.generation)], batch.now_us)

@@ -13,11 +13,11 @@ CREATE TABLE segments (
     name          TEXT NOT NULL,
     bytes         INTEGER NOT NULL,
     payload_bytes INTEGER NOT NULL,
+    before_bytes  INTEGER NOT NULL,               -- payload of the stream before it, and up to its end
     total_bytes   INTEGER NOT NULL,
     min_us        INTEGER NOT NULL,
     max_us        INTEGER NOT NULL,
     sha256        TEXT NOT NULL,
-    before_bytes  INTEGER NOT NULL,               -- payload bytes of the stream before it
     PRIMARY KEY (stream, first_seq)
 ) STRICT, WITHOUT ROWID;
 
