@@ -21,7 +21,7 @@ JSON, BYTES = HERE / "segment-v1-json.parquet", HERE / "segment-v1-bytes.parquet
 DIGESTS = {
     JSON: "89dbcf27e7eb188380d9dea0a7786d0af3391eca3e51f52120aaaef3a9237528",
     BYTES: "205a387a7e686604fddb9b26c932d1705f2c2b4a7ef6bc5aced22f6f6342f09f",
-    HERE / "manifest-v1.json": "24a82e2cab610f3e5a15132ead3af60fe73ee0c0f42d478b8a3f05ae87e49b75",
+    HERE / "manifest-v1.json": "4acdbc3487114f2acac567de8e1255101542eb0db8c97b3a6d3591c2cef609c0",
 }
 SEGMENTS = [(JSON, json_runs()), (BYTES, byte_runs())]
 

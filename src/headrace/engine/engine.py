@@ -17,6 +17,7 @@ from headrace.engine.counters import Counters
 from headrace.engine.lifecycle import Change, carry_out
 from headrace.engine.log import Log
 from headrace.engine.schemas import Schemas
+from headrace.engine.sealing.recovery import Recovered, recover
 from headrace.engine.sealing.sealer import Sealer
 from headrace.engine.sealing.workshop import Workshop
 from headrace.engine.stream import Stream
@@ -72,8 +73,9 @@ class Engine:
         self.schemas = Schemas(self.writer, registries)
         self.log = Log(self.writer, catalog, self.streams, self.tiers, self.tail, self.counters, clock)
         workshop = Workshop(self.objects, self.node, self._open_segments, clock, config.storage, vfs)
-        self.sealer = Sealer(self.log, self.writer, self.published, workshop, clock, config.storage)
+        self.sealer = Sealer(self.log, self.writer, self.streams, self.published, workshop, clock, config.storage)
         self._sweeper: asyncio.Task[None] | None = None
+        self.recovered: Recovered | None = None
         self._opening = threading.Lock()
         self._segments: Segments | None = None
 
@@ -106,11 +108,20 @@ class Engine:
         """Become the writer of the object store, and have epochs reserved there."""
         try:
             self.node.claim()
+            is_new = not self.streams.meta("epoch_end")
             self.writer.before_start(self._reserve_epochs)
+            if is_new and not self.streams.count():
+                self.writer.before_start(self._recover)
         except StoreUnavailable:
             if not self.streams.meta("epoch_end"):
                 raise
             log.warning("the object store does not answer; appends are taken, and published once it does")
+
+    def _recover(self, batch: Batch) -> None:
+        """An empty directory before a store that is not: take over what is published there."""
+        self.recovered = recover(self.objects, batch)
+        if self.recovered.streams or self.recovered.problems:
+            log.info("recovered %d streams from the object store", self.recovered.streams)
 
     def _reserve_epochs(self, batch: Batch) -> None:
         """A block to go on with, and one to spare."""

@@ -8,6 +8,7 @@ from headrace.engine import read as reading
 from headrace.engine.stream import Head, Stream
 from headrace.engine.tiers import Cell, Tiers
 from headrace.errors import BadRequest
+from headrace.storage.streams import Streams
 
 
 class Fork(NamedTuple):
@@ -62,3 +63,13 @@ def _overshoots(sub: int, left: int) -> BadRequest:
     return BadRequest(
         f"Stream-Fork-Sub-Offset {sub} overshoots the next append, which has {left}", field="Stream-Fork-Sub-Offset"
     )
+
+
+def read_by_forks(streams: Streams, stream: int) -> list[tuple[int, int]]:
+    """The ranges of a stream that its forks, and theirs, still read."""
+    ranges: list[tuple[int, int]] = []
+    for fork, end in streams.forks(stream):
+        row = streams.by_id(fork)
+        own = [] if row is None else [(row.first_seq, end)]
+        ranges += [(a, min(b, end)) for a, b in (*own, *read_by_forks(streams, fork)) if a < min(b, end)]
+    return ranges

@@ -197,6 +197,8 @@ def delete(batch: Batch, stream: Stream) -> list[tuple[str, int]]:
     dropped = [(stream.name, stream.id)]
     _bury(batch, stream.id, stream.name, stream.incarnation)
     parent = stream.parent
+    if parent is not None:
+        batch.published.mark(parent, batch.now_us)  # it may have kept segments for this fork alone
     while parent is not None:
         row = batch.streams.by_id(parent)
         if row is None or row.state != SOFT_DELETED or batch.streams.forks(parent):

@@ -10,11 +10,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.engine import read as reading
+from headrace.engine.forks import read_by_forks
 from headrace.engine.lifecycle import Change
 from headrace.engine.stream import Head, Stream
 from headrace.engine.writer import Batch
 from headrace.storage.published import Placed, Published
-from headrace.storage.streams import DELETED, Streams
+from headrace.storage.streams import DELETED
 from headrace.storage.wal import Entries, Wal
 
 PURGE_ROWS = 2_000
@@ -89,7 +90,7 @@ class Trim(Change):
         """Remove one slice."""
         batch.flush()
         start = 0
-        for first, end in sorted(_read_by_forks(batch.streams, self.stream.id)):
+        for first, end in sorted(read_by_forks(batch.streams, self.stream.id)):
             self._trim(batch, start, min(first, self.stream.head.first_seq))
             start = max(start, end)
         self._trim(batch, start, self.stream.head.first_seq)
@@ -148,13 +149,3 @@ def _first(
         if row is not None:
             return Start(seq, reading.bytes_within(row, seq))
     return Start(head.next_seq, head.bytes)
-
-
-def _read_by_forks(streams: Streams, stream: int) -> list[tuple[int, int]]:
-    """The ranges of a stream that its forks, and theirs, still read."""
-    ranges: list[tuple[int, int]] = []
-    for fork, end in streams.forks(stream):
-        row = streams.by_id(fork)
-        own = [] if row is None else [(row.first_seq, end)]
-        ranges += [(a, min(b, end)) for a, b in (*own, *_read_by_forks(streams, fork)) if a < min(b, end)]
-    return ranges

@@ -94,7 +94,7 @@ def _fork(log: Log, request: Request) -> tuple[Fork | None, str | None]:
         raise BadRequest("Stream-Fork-Sub-Offset needs Stream-Fork-Offset", field="Stream-Fork-Sub-Offset")
     source = _source(log, request, path)
     position = source.head.next_seq if at is None else values.fork_offset(at, source)
-    origin = [source.id, None if at is None else position, sub]
+    origin = [source.incarnation, None if at is None else position, sub]
     return log.fork(source, position, sub), msgspec.json.encode(origin).decode()
 
 

@@ -128,6 +128,12 @@ class Published:
         """Objects that are gone."""
         self._connection.executemany("DELETE FROM leftovers WHERE key = ?", [(key,) for key in keys])
 
+    def is_orphan(self, incarnation: str, name: str) -> bool:
+        """Whether a stream of ours lives that does not list a segment of this name."""
+        sql = "SELECT EXISTS (SELECT 1 FROM segments WHERE stream = id AND segments.name = ?) FROM streams"
+        row = self._connection.execute(f"{sql} WHERE incarnation = ? AND state != 2", (name, incarnation)).fetchone()
+        return row is not None and not row[0]
+
     def dig(self, grave: Grave) -> None:
         """Let a sweep remove every object of a stream."""
         self._connection.execute("INSERT OR IGNORE INTO graves VALUES (?, ?)", grave)

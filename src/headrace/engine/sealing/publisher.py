@@ -12,7 +12,7 @@ from headrace.format import manifest as manifests
 from headrace.storage.database import Connection
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
-from headrace.storage.published import Placed
+from headrace.storage.published import Placed, Published
 from headrace.storage.segments import Segments
 from headrace.storage.wal import Wal
 from headrace.types import Clock
@@ -74,3 +74,15 @@ class Publisher:
             if self._objects.create(key, data):
                 return generation
             # A generation of ours that was never committed, unless someone else has taken over.
+
+    def orphans(self, before_us: int) -> list[str]:
+        """Segments of living streams that no manifest of ours names, left behind by a crash before a moment.
+
+        What belongs to streams we do not know is not ours to judge.
+        """
+        published, found = Published(self._connection), []
+        for info in self._objects.list(manifests.SEGMENTS):
+            place = manifests.segment_place(info.key)
+            if place is not None and info.modified_us < before_us and published.is_orphan(place[0][1], place[1]):
+                found.append(info.key)
+        return found

@@ -59,8 +59,9 @@ class Publish(Change):
         published.unmark(row.id, publication.snapshot.taken_us)
         if row.generation:
             published.discard([manifests.manifest_key(row.name, row.incarnation, row.generation)], batch.now_us)
-        if publication.replaced is not None:
-            published.discard([publication.replaced.key], batch.now_us)
+        gone = [*publication.snapshot.dropped, *([publication.replaced] if publication.replaced else [])]
+        published.remove(row.id, (placed.segment for placed in publication.snapshot.dropped))
+        published.discard([placed.key for placed in gone], batch.now_us)
         head.published_seq = max(head.published_seq, row.next_seq)
         batch.streams.update(
             row.id,
@@ -99,3 +100,16 @@ class Abandon(Change):
         """Leave the objects over, and expect nothing more of the stream."""
         batch.published.discard(self.keys, batch.now_us)
         batch.published.unmark(self.stream, batch.now_us)
+
+
+class SpareEpochs(Change):
+    """Epochs that were reserved to go on with later."""
+
+    def __init__(self, start: int, done: Callable[[Any], None]) -> None:
+        super().__init__(done, size=100)
+        self.start = start
+
+    def perform(self, batch: Batch) -> None:
+        """Keep them, unless there are some."""
+        if batch.streams.meta("spare_epoch", -1) < 0:
+            batch.streams.set_meta("spare_epoch", self.start)

@@ -13,12 +13,20 @@ from headrace.config import StorageConfig
 from headrace.engine.lifecycle import carry_out
 from headrace.engine.log import Log
 from headrace.engine.sealing.clearing import Forget
-from headrace.engine.sealing.publishing import TRIM_ROWS, Abandon, Publication, Publish, TrimPublished
+from headrace.engine.sealing.publishing import (
+    TRIM_ROWS,
+    Abandon,
+    Publication,
+    Publish,
+    SpareEpochs,
+    TrimPublished,
+)
 from headrace.engine.sealing.workshop import Workshop
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Writer
 from headrace.errors import Fenced, Unavailable
 from headrace.storage.published import Backlog, Published
+from headrace.storage.streams import Streams
 from headrace.types import Clock
 
 log = logging.getLogger("headrace.sealing")
@@ -28,6 +36,8 @@ Found = TypeVar("Found")
 TICK_S = 1.0
 #: How long an object that nothing refers to is left to those who still read it.
 GRACE_S = 60.0
+#: How often objects are looked for that a crash left behind, and how old they have to be.
+_ORPHANS_S = 6 * 3600.0
 _PAGE = 500
 _LONGEST_PAUSE_S = 60.0
 
@@ -37,15 +47,17 @@ class Sealer:
 
     def __init__(
         self,
-        streams: Log,
+        events: Log,
         writer: Writer,
+        streams: Streams,
         published: Published,
         workshop: Workshop,
         clock: Clock,
         config: StorageConfig,
     ) -> None:
-        self._log = streams
+        self._log = events
         self._writer = writer
+        self._streams = streams
         self._published = published
         self._workshop = workshop
         self._clock = clock
@@ -53,6 +65,7 @@ class Sealer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-sealer")
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
+        self._orphans_us = clock.now_us() + int(_ORPHANS_S * 1e6)
         #: Payload bytes that are only here, and since when the first of them have been.
         self.backlog_bytes = 0
         self.oldest_us: int | None = None
@@ -96,6 +109,14 @@ class Sealer:
             # Where many are due, appends have the disk to themselves half of the time.
             await asyncio.sleep(asyncio.get_running_loop().time() - began)
         await self.clear()
+        await self._reserve_epochs()
+
+    async def _reserve_epochs(self) -> None:
+        """Have a block of epochs to spare."""
+        if self._streams.meta("spare_epoch", -1) >= 0:
+            return
+        block = await self._aside(self._workshop.node.reserve_epochs)
+        await carry_out(self._writer, SpareEpochs, block.start)
 
     async def _due(self) -> list[int]:
         """The streams that have waited long enough, or hold enough; counts what waits."""
@@ -140,9 +161,14 @@ class Sealer:
         for grave in self._published.graves(_PAGE):
             keys = await self._aside(partial(self._workshop.cleaner.bury, grave))
             await carry_out(self._writer, Forget, keys, grave)
-        while keys := self._published.leftovers(self._clock.now_us() - int(GRACE_S * 1e6), _PAGE):
+        now_us = self._clock.now_us()
+        while keys := self._published.leftovers(now_us - int(GRACE_S * 1e6), _PAGE):
             await self._aside(partial(self._workshop.cleaner.remove, keys))
             await carry_out(self._writer, Forget, keys, None)
+        if now_us >= self._orphans_us:
+            self._orphans_us = now_us + int(_ORPHANS_S * 1e6)
+            keys = await self._aside(lambda: self._workshop.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
+            await carry_out(self._writer, Abandon, 0, keys)
 
     async def _aside(self, work: Callable[[], Found]) -> Found:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

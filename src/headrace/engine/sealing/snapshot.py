@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.engine.forks import read_by_forks
 from headrace.format.manifest import Manifest, Revision, Segment
 from headrace.storage.database import Connection
 from headrace.storage.published import Placed, Published
@@ -20,7 +21,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     taken_us: int
     producers: dict[str, tuple[int, int]]
     revisions: list[RegistryRow]
+    #: Those that still hold something anyone can read, and those that do not any more.
     segments: list[Placed]
+    dropped: list[Placed]
     lineage: tuple[tuple[str, int], ...]
 
 
@@ -32,16 +35,29 @@ def take(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
         row = streams.by_id(stream)
         if row is None or row.state not in _STATES:
             return None
+        segments, dropped = _sorted_out(streams, row, Published(connection).following(stream, 0, row.next_seq))
         return Snapshot(
             row=row,
             taken_us=now_us,
             producers=streams.producers(stream),
             revisions=Registries(connection).history(stream),
-            segments=Published(connection).following(stream, 0, row.next_seq),
+            segments=segments,
+            dropped=dropped,
             lineage=_lineage(streams, row),
         )
     finally:
         connection.execute("COMMIT")
+
+
+def _sorted_out(streams: Streams, row: StreamRow, placed: list[Placed]) -> tuple[list[Placed], list[Placed]]:
+    """Segments that are retained or that forks read, and the others."""
+    needed = read_by_forks(streams, row.id) if placed and placed[0].segment.end_seq <= row.first_seq else []
+
+    def is_needed(one: Placed) -> bool:
+        first, end = one.segment.first_seq, one.segment.end_seq
+        return end > row.first_seq or any(a < end and first < b for a, b in needed)
+
+    return [one for one in placed if is_needed(one)], [one for one in placed if not is_needed(one)]
 
 
 def _lineage(streams: Streams, row: StreamRow) -> tuple[tuple[str, int], ...]:

@@ -33,7 +33,7 @@ class Workshop:
         vfs: str | None,
     ) -> None:
         self._objects = objects
-        self._node = node
+        self.node = node
         self._segments = segments
         self._clock = clock
         self._config = config
@@ -53,7 +53,7 @@ class Workshop:
             self._connection,
             self._objects,
             self._segments(),
-            self._node,
+            self.node,
             self._clock,
             data_dir / "sealing",
             self._config,
@@ -62,7 +62,7 @@ class Workshop:
     @cached_property
     def cleaner(self) -> Cleaner:
         """Removes objects."""
-        return Cleaner(self._objects, self._node, self._clock)
+        return Cleaner(self._objects, self.node, self._clock)
 
     def close(self) -> None:
         """Let go of the database."""

@@ -3,6 +3,7 @@ ALTER TABLE streams ADD COLUMN incarnation TEXT NOT NULL DEFAULT '';         -- 
 ALTER TABLE streams ADD COLUMN published_seq INTEGER NOT NULL DEFAULT 0;     -- entries below it are in segments
 ALTER TABLE streams ADD COLUMN published_us INTEGER NOT NULL DEFAULT 0;      -- when that was found out
 ALTER TABLE streams ADD COLUMN generation INTEGER NOT NULL DEFAULT 0;        -- of the newest manifest
+CREATE INDEX streams_incarnation ON streams (incarnation);
 UPDATE streams SET incarnation = json_extract(epochs, '$[#-1][0]');
 
 -- Segments of living streams; the entries of one stream follow each other without gaps.
