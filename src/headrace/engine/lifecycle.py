@@ -15,7 +15,6 @@ from headrace.engine.stream import Stream
 from headrace.engine.writer import Batch, Operation, Writer
 from headrace.errors import Conflict, NotFound, OffsetGone
 from headrace.schema.registry import Registry
-from headrace.storage.published import Grave
 from headrace.storage.registries import RegistryRow
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow
 
@@ -195,7 +194,7 @@ def delete(batch: Batch, stream: Stream) -> list[tuple[str, int]]:
         return []
     batch.draft(stream).state = DELETED
     dropped = [(stream.name, stream.id)]
-    _bury(batch, stream.id, stream.name, stream.incarnation)
+    _bury(batch, stream.id)
     parent = stream.parent
     if parent is not None:
         batch.published.mark(parent, batch.now_us)  # it may have kept segments for this fork alone
@@ -203,16 +202,16 @@ def delete(batch: Batch, stream: Stream) -> list[tuple[str, int]]:
         row = batch.streams.by_id(parent)
         if row is None or row.state != SOFT_DELETED or batch.streams.forks(parent):
             break
-        _bury(batch, parent, row.name, row.incarnation)
+        _bury(batch, parent)
         dropped.append((row.name, row.id))
         parent = row.parent
     return dropped
 
 
-def _bury(batch: Batch, stream: int, name: str, incarnation: str) -> None:
+def _bury(batch: Batch, stream: int) -> None:
     batch.streams.update(stream, state=DELETED, deadline_us=batch.now_us)
     batch.streams.discard(stream)
-    batch.published.dig(Grave(incarnation, name))
+    batch.published.bury(stream)
 
 
 class SetRetention(Change):

@@ -138,6 +138,11 @@ class Published:
         """Let a sweep remove every object of a stream."""
         self._connection.execute("INSERT OR IGNORE INTO graves VALUES (?, ?)", grave)
 
+    def bury(self, stream: int) -> None:
+        """The same for a stream that is being deleted, if it was ever published."""
+        sql = "INSERT OR IGNORE INTO graves SELECT incarnation, name FROM streams WHERE id = ? AND generation > 0"
+        self._connection.execute(sql, (stream,))
+
     def graves(self, limit: int) -> list[Grave]:
         """Streams whose objects have to go."""
         sql = "SELECT incarnation, name FROM graves LIMIT ?"

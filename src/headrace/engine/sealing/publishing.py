@@ -12,7 +12,7 @@ from headrace.engine.stream import Stream
 from headrace.engine.writer import Batch
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Segment
-from headrace.storage.published import Placed
+from headrace.storage.published import Grave, Placed
 from headrace.storage.streams import DELETED
 
 TRIM_ROWS = 2_000
@@ -33,12 +33,6 @@ class Publication(NamedTuple):
     built: list[Built]
     replaced: Placed | None
 
-    def keys(self) -> list[str]:
-        """The keys of everything that was written."""
-        row = self.snapshot.row
-        segments = [manifests.segment_key(row.name, row.incarnation, built.segment.name) for built in self.built]
-        return [*segments, manifests.manifest_key(row.name, row.incarnation, self.generation)]
-
 
 class Publish(Change):
     """Makes a publication known; the rows it holds can go afterwards."""
@@ -52,7 +46,7 @@ class Publish(Change):
         head, publication = batch.draft(self.stream), self.publication
         row, published = publication.snapshot.row, batch.published
         if head.state == DELETED:
-            published.discard(publication.keys(), batch.now_us)
+            published.dig(Grave(row.incarnation, row.name))
             return
         for built in publication.built:
             published.add(row.id, built.segment)
@@ -92,14 +86,28 @@ class TrimPublished(Change):
 class Abandon(Change):
     """Gives up what was written for a stream that is gone."""
 
-    def __init__(self, stream: int, keys: list[str], done: Callable[[Any], None]) -> None:
+    def __init__(self, stream: int, publication: Publication | None, done: Callable[[Any], None]) -> None:
         super().__init__(done, size=100)
-        self.stream, self.keys = stream, keys
+        self.stream, self.publication = stream, publication
 
     def perform(self, batch: Batch) -> None:
-        """Leave the objects over, and expect nothing more of the stream."""
-        batch.published.discard(self.keys, batch.now_us)
+        """Let the objects go, and expect nothing more of the stream."""
+        if self.publication is not None:
+            row = self.publication.snapshot.row
+            batch.published.dig(Grave(row.incarnation, row.name))
         batch.published.unmark(self.stream, batch.now_us)
+
+
+class Discard(Change):
+    """Objects that nothing refers to."""
+
+    def __init__(self, keys: list[str], done: Callable[[Any], None]) -> None:
+        super().__init__(done, size=100)
+        self.keys = keys
+
+    def perform(self, batch: Batch) -> None:
+        """Leave them over."""
+        batch.published.discard(self.keys, batch.now_us)
 
 
 class SpareEpochs(Change):

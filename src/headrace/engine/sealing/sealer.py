@@ -16,6 +16,7 @@ from headrace.engine.sealing.clearing import Forget
 from headrace.engine.sealing.publishing import (
     TRIM_ROWS,
     Abandon,
+    Discard,
     Publication,
     Publish,
     SpareEpochs,
@@ -140,12 +141,9 @@ class Sealer:
     async def publish(self, stream: int) -> None:
         """Publish one stream as it is now, and let go of its rows."""
         publication = await self._aside(lambda: self._workshop.publisher.publish(stream))
-        if publication is None:
-            await carry_out(self._writer, Abandon, stream, [])
-            return
-        found = self._log.catalog.find(publication.snapshot.row.name)
-        if found is None or found.id != stream:
-            await carry_out(self._writer, Abandon, stream, publication.keys())
+        found = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
+        if publication is None or found is None or found.id != stream:
+            await carry_out(self._writer, Abandon, stream, publication)
         else:
             await self._commit(found, publication)
 
@@ -168,7 +166,7 @@ class Sealer:
         if now_us >= self._orphans_us:
             self._orphans_us = now_us + int(_ORPHANS_S * 1e6)
             keys = await self._aside(lambda: self._workshop.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
-            await carry_out(self._writer, Abandon, 0, keys)
+            await carry_out(self._writer, Discard, keys)
 
     async def _aside(self, work: Callable[[], Found]) -> Found:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
