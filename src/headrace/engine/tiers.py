@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 _AHEAD = 2
+#: Answers that threads have found and nobody has fetched yet.
+_ANSWERS = 64
 #: So many segments are searched for a key before the reader is told how far the search has come.
 _KEYED = 256
 
@@ -62,12 +64,15 @@ class Tiers:
         placed = self.published.holding(owner, position)
         if placed is None:
             return None
-        reader = self._open().ready(placed.segment)
+        # The end of the stream moves while a thread looks; that of a segment does not.
+        until = min(until, placed.segment.end_seq)
+        mark = ("read", placed.key, position, until, budget)
+        reader = None if mark in self._found else self._open().ready(placed.segment)
         loaded = position if reader is None else reader.loaded_until(position)
         if reader is None or loaded == position:
-            mark = ("read", owner, position, until, budget)
-            return self._asked(mark, lambda: self._with(placed, lambda found: found.read(position, until, budget)))
-        found = reader.read(position, min(until, loaded), budget)
+            found = self._asked(mark, lambda: self._with(placed, lambda at_hand: at_hand.read(position, until, budget)))
+        else:
+            found = reader.read(position, min(until, loaded), budget)
         self._load_ahead(placed, found.position)
         return found
 
@@ -105,6 +110,7 @@ class Tiers:
         following = self.published.following(owner, position, until, _KEYED)
         if not following:
             return None
+        until = min(until, following[-1].segment.end_seq)
 
         def look() -> Slice:
             at = position
@@ -116,7 +122,7 @@ class Tiers:
                 at = found.position
             return found
 
-        return self._asked(("key", owner, position, until, budget, key), look)
+        return self._asked(("key", following[0].key, position, until, budget, key), look)
 
     def _with(self, placed: Placed, ask: Callable[[Reader], Found]) -> Found:
         with self._open().open(placed.key, placed.segment) as reader:
@@ -127,7 +133,13 @@ class Tiers:
         if mark in self._found:
             found: Found = self._found.pop(mark)
             return found
-        raise Cold(lambda: self._found.__setitem__(mark, work()))
+
+        def look() -> None:
+            self._found[mark] = work()
+            for abandoned in list(self._found)[:-_ANSWERS]:
+                self._found.pop(abandoned, None)
+
+        raise Cold(look)
 
     def _load_ahead(self, placed: Placed, position: int) -> None:
         """Decode what a reader that goes on will ask for next."""
