@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from bench import report
-from bench.measures import MEASURES, DriverFailed, Times
+from bench.driver import DriverFailed, Times
+from bench.ingest import ingest
+from bench.measures import LEFT_OUT, MEASURES, ONCE
 from bench.peers import Missing
 from bench.report import Results
+from bench.scale import Scale, scale_of
 from bench.streams import many_streams
-from bench.targets import TARGETS, Target, running
+from bench.targets import TARGETS, Target
 
 RESULTS = Path(__file__).parent / "results"
-STREAMS = "streams"
+STREAMS, INGEST = "streams", "ingest"
 QUIET = 0.7
 
 
@@ -33,18 +36,19 @@ def main() -> int:
     try:
         facts = _facts(space, options)
         chosen = [target for target in TARGETS if target.name in options.targets]
+        scale = scale_of(Times(options.warm, options.seconds), options.quick, space)
         _print_opening(facts, chosen)
-        results = _measure(options, chosen, space)
+        results = _measure(options, chosen, space, scale)
     finally:
         shutil.rmtree(space, ignore_errors=True)
     return _print_report(results, chosen, facts)
 
 
 def _options() -> argparse.Namespace:
-    known = [*MEASURES, STREAMS]
+    known = [*MEASURES, STREAMS, INGEST]
     names = [target.name for target in TARGETS]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one short round, 50,000 streams")
+    parser.add_argument("--quick", action="store_true", help="one short round, less data, 50,000 streams")
     parser.add_argument("--only", help=f"some of {','.join(known)}")
     parser.add_argument("--targets", help=f"some of {','.join(names)}")
     parser.add_argument("--rounds", type=int, help="rounds over all servers (3)")
@@ -69,35 +73,49 @@ def _chosen(parser: argparse.ArgumentParser, given: str | None, known: list[str]
     return wanted
 
 
-def _measure(options: argparse.Namespace, chosen: list[Target], space: Path) -> Results:
+def _measure(options: argparse.Namespace, chosen: list[Target], space: Path, scale: Scale) -> Results:
     results = Results()
-    times = Times(options.warm, options.seconds)
     for name in (name for name in MEASURES if name in options.only):
-        for number in range(1, options.rounds + 1):
+        rounds = 1 if name in ONCE else options.rounds
+        for number in range(1, rounds + 1):
             for target in (target for target in chosen if target.name not in results.skipped):
-                _progress(f"{name}, round {number} of {options.rounds}: {target.title}")
-                _measure_one(results, name, target, times, space)
-    if STREAMS in options.only and "headrace" in options.targets and "headrace" not in results.skipped:
-        _progress(f"{options.streams:,} streams")
-        _measure_streams(results, options.streams, times, space)
+                if target.name in LEFT_OUT.get(name, ()):
+                    results.leave_out(name, target, LEFT_OUT[name][target.name])
+                    continue
+                _progress(f"{name}, round {number} of {rounds}: {target.title}")
+                _measure_one(results, name, target, space, scale)
+    if "headrace" in options.targets:
+        _measure_alone(results, options, space, scale)
+    results.remarks += scale.remarks if {"keyed", INGEST} & set(options.only) else ()
     return results
 
 
-def _measure_one(results: Results, name: str, target: Target, times: Times, space: Path) -> None:
+def _measure_one(results: Results, name: str, target: Target, space: Path, scale: Scale) -> None:
     try:
-        with running(target, space) as server:
-            results.add(target, MEASURES[name](server, times))
+        results.add(target, MEASURES[name](target, space, scale))
     except Missing as reason:
-        results.skipped[target.name] = str(reason)
+        if target is TARGETS[0]:
+            results.broken.append(f"{target.title}, {name}: {reason}")
+        else:
+            results.skipped[target.name] = str(reason)
     except (DriverFailed, OSError) as reason:
         results.broken.append(f"{target.title}, {name}: {reason}")
 
 
-def _measure_streams(results: Results, count: int, times: Times, space: Path) -> None:
-    try:
-        results.streams = many_streams(count, times, space)
-    except (Missing, DriverFailed) as reason:
-        results.broken.append(f"many streams: {reason}")
+def _measure_alone(results: Results, options: argparse.Namespace, space: Path, scale: Scale) -> None:
+    """What is measured on Headrace only, once."""
+    if STREAMS in options.only:
+        _progress(f"{options.streams:,} streams")
+        try:
+            results.streams = many_streams(options.streams, scale.times, space)
+        except (Missing, DriverFailed) as reason:
+            results.broken.append(f"many streams: {reason}")
+    if INGEST in options.only:
+        _progress(f"ingest of {scale.ingest_bytes:,} bytes")
+        try:
+            results.ingest = ingest(scale.ingest_bytes, space)
+        except (Missing, DriverFailed, OSError) as reason:
+            results.broken.append(f"ingest: {reason}")
 
 
 def _allow_many_sockets() -> None:
@@ -125,8 +143,9 @@ def _print_opening(facts: dict[str, Any], chosen: list[Target]) -> None:
     for target in chosen:
         print(f"  {target.title:<18}{target.durability}")
     print(
-        "One event is 115 bytes of JSON. Redis has no HTTP: it is given XADD, arrays as 100 XADD in one write,\n"
-        "reads as XRANGE of 1000, subscribers as XREAD BLOCK. Medians over the rounds.\n",
+        "One event is 115 bytes of JSON, a large one (for schemas) 250. Redis has no HTTP: it is given XADD,\n"
+        "arrays as 100 XADD in one write, reads as XRANGE of 1000, subscribers as XREAD BLOCK.\n"
+        "Medians over the rounds.\n",
         flush=True,
     )
 
@@ -135,11 +154,17 @@ def _print_report(results: Results, chosen: list[Target], facts: dict[str, Any])
     names = [target.name for target in chosen if target.name not in results.skipped]
     for name, reason in results.skipped.items():
         print(f"skipped {report.TITLES[name]}: {reason}")
+    for (name, reason), titles in results.left_out.items():
+        print(f"left out of {name}: {', '.join(titles)}: {reason}")
+    for remark in results.remarks:
+        print(remark)
     if results.samples:
         print(f"\n{report.table(results, names)}")
         print("(in brackets: how many times better Headrace is)")
     if results.streams:
         print(f"\n{report.stream_lines(results.streams)}")
+    if results.ingest:
+        print(f"\n{report.ingest_lines(results.ingest)}")
     judged = report.bars(results)
     if judged:
         print(f"\n{report.bar_lines(judged)}")

@@ -1,4 +1,4 @@
-"""Catch-up reads: follow a stream from its start to its end, again and again, and count the bytes."""
+"""Catch-up reads: follow a stream, or one of its keys, from start to end, again and again, and count the bytes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import httptools
 
-from bench.events import EVENT_BYTES, MARK
-from bench.wire import http_request, redis_command
+from bench.events import EVENT_BYTES, MARK, key_name
+from bench.keys import probed
+from bench.wire import connect, http_request, redis_command
 
 PAGE = 1000
 BUFFER = 1 << 20
@@ -19,11 +20,12 @@ SLOWEST_COUNT = 300.0
 class Reading:
     """What all readers of one measurement have read, and when they may stop."""
 
-    def __init__(self, readers: int, once: bool) -> None:
+    def __init__(self, readers: int, *, once: bool, counting: bool) -> None:
         self.bytes = 0
         self.events = 0
         self.requests = 0
         self.once = once
+        self.counting = counting
         self.stopping = False
         self.error = ""
         self.moving = readers
@@ -74,8 +76,9 @@ class Reader(asyncio.BufferedProtocol):
 class HttpReader(Reader):
     """Follows `Stream-Next-Offset` until the server says up to date, then starts over."""
 
-    def __init__(self, reading: Reading, stream: str) -> None:
+    def __init__(self, reading: Reading, stream: str, key: str = "") -> None:
         super().__init__(reading, stream)
+        self.question = f"/v1/stream/{stream}?{f'key={key}&' if key else ''}offset="
         self.offset = b"-1"
         self.head = b""
         self.left = 0
@@ -97,7 +100,7 @@ class HttpReader(Reader):
     def on_body(self, body: bytes) -> None:
         """Count a piece of body, and its events when this is a count."""
         self.reading.bytes += len(body)
-        if self.reading.once:
+        if self.reading.counting:
             joined = self.tail + body
             self.reading.events += joined.count(MARK)
             self.tail = joined[1 - len(MARK) :]
@@ -112,7 +115,7 @@ class HttpReader(Reader):
             self._ask(b"-1" if up_to_date else next_offset)
 
     def _take(self, nbytes: int) -> None:
-        if self.reading.once:
+        if self.reading.counting:
             self.on_body(bytes(self.view[:nbytes]))
         else:
             self.reading.bytes += nbytes
@@ -143,7 +146,7 @@ class HttpReader(Reader):
     def _ask(self, offset: bytes) -> None:
         self.offset, self.head, self.left, self.chunks, self.tail = offset, b"", 0, None, b""
         assert self.transport
-        self.transport.write(http_request("GET", f"/v1/stream/{self.stream}?offset={offset.decode()}"))
+        self.transport.write(http_request("GET", self.question + offset.decode()))
 
 
 class RedisReader(Reader):
@@ -189,27 +192,46 @@ class RedisReader(Reader):
 
 
 async def read_whole_streams(
-    *, port: int, redis: bool, stream: str, connections: int, seconds: float | None
+    *, port: int, redis: bool, stream: str, connections: int, seconds: float | None, counting: bool
 ) -> dict[str, Any]:
-    """Bytes per second over `seconds`; without them, one pass that counts every event."""
-    reading = Reading(connections, once=seconds is None)
-    loop = asyncio.get_running_loop()
-    readers: list[Reader] = []
-    for _ in range(connections):
-        reader: Reader = RedisReader(reading, stream) if redis else HttpReader(reading, stream)
-        await loop.create_connection(lambda made=reader: made, "127.0.0.1", port)  # type: ignore[misc]
-        readers.append(reader)
+    """Bytes per second over `seconds`, or without them over one pass, which may count every event."""
+    reading = Reading(connections, once=seconds is None, counting=counting)
+    readers: list[Reader] = [
+        RedisReader(reading, stream) if redis else HttpReader(reading, stream) for _ in range(connections)
+    ]
+    await connect(readers, port)
     began = time.perf_counter()
     for reader in readers:
         reader.begin()
-    await asyncio.sleep(seconds or 0)
-    reading.stopping = seconds is not None
+    if seconds is None:
+        await asyncio.wait_for(reading.at_rest.wait(), SLOWEST_COUNT)
+    else:
+        await asyncio.sleep(seconds)
+        reading.stopping = True
     rate = reading.bytes / (time.perf_counter() - began)
     await asyncio.wait_for(reading.at_rest.wait(), SLOWEST_COUNT)
     return {
         "per_second": rate,
         "events": reading.events,
+        "bytes": reading.bytes,
         "requests": reading.requests,
         "errors": int(bool(reading.error)),
         "first_error": reading.error,
     }
+
+
+async def read_keys(*, port: int, stream: str, keys: int, probes: int) -> dict[str, Any]:
+    """All events of some keys, one key after the other on one connection: how long each took, and how many it had."""
+    taken, events, requests, error = [], [], 0, ""
+    for key in probed(keys, probes):
+        reading = Reading(1, once=True, counting=True)
+        reader = HttpReader(reading, stream, key_name(key))
+        await connect([reader], port)
+        began = time.perf_counter()
+        reader.begin()
+        await asyncio.wait_for(reading.at_rest.wait(), SLOWEST_COUNT)
+        taken.append(time.perf_counter() - began)
+        events.append(reading.events)
+        requests += reading.requests
+        error = error or reading.error
+    return {"taken": taken, "events": events, "requests": requests, "first_error": error}

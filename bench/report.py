@@ -10,13 +10,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.measures import Sample
+from bench import keyed, schemas, sealed, sealing
+from bench.driver import Sample
+from bench.ingest import Ingest
 from bench.streams import FEW, ManyStreams
 from bench.targets import TARGETS, Target
 
 TITLES = {target.name: target.title for target in TARGETS}
 MOST_MEMORY = 500.0
 MOST_SLOWER = 1.5
+LEAST_PROMOTED = 150_000.0
+MOST_INGEST_MEMORY = 400.0
 
 
 @dataclass(frozen=True)
@@ -34,13 +38,23 @@ class Results:
     def __init__(self) -> None:
         self.samples: dict[str, dict[str, list[Sample]]] = {}
         self.skipped: dict[str, str] = {}
+        #: By measure and reason, the titles of the servers.
+        self.left_out: dict[tuple[str, str], list[str]] = {}
+        self.remarks: list[str] = []
         self.broken: list[str] = []
         self.streams: ManyStreams | None = None
+        self.ingest: Ingest | None = None
 
     def add(self, target: Target, samples: list[Sample]) -> None:
         """Keep one server's samples of one round."""
         for sample in samples:
             self.samples.setdefault(sample.row, {}).setdefault(target.name, []).append(sample)
+
+    def leave_out(self, name: str, target: Target, reason: str) -> None:
+        """Note that a measure does without a server."""
+        titles = self.left_out.setdefault((name, reason), [])
+        if target.title not in titles:
+            titles.append(target.title)
 
     def value(self, row: str, name: str) -> float | None:
         """The median over the rounds."""
@@ -63,7 +77,7 @@ class Results:
                 ]
         if self.streams and self.streams.errors:
             found.append(f"many streams: {self.streams.errors} errors")
-        return found
+        return found + [f"ingest: {trouble}" for trouble in (self.ingest.troubles if self.ingest else ())]
 
 
 def table(results: Results, names: list[str]) -> str:
@@ -90,8 +104,9 @@ def bars(results: Results) -> list[Bar]:
         ("catch-up read, 1 connection", prisma, 10.0, "catch-up read, against Prisma at its best"),
         ("append to 1,000 subscribers, p99", prisma, 1.0, "p99 to 1,000 subscribers, against Prisma at its best"),
     ]
-    judged = (_bar(results, *promise) for promise in wanted)
-    return [bar for bar in judged if bar] + (_stream_bars(results.streams) if results.streams else [])
+    judged = [*(_bar(results, *promise) for promise in wanted), *_schema_bars(results), *_segment_bars(results)]
+    alone = _stream_bars(results.streams) if results.streams else []
+    return [bar for bar in judged if bar] + alone + (_ingest_bars(results.ingest) if results.ingest else [])
 
 
 def bar_lines(judged: list[Bar]) -> str:
@@ -113,6 +128,14 @@ def stream_lines(streams: ManyStreams) -> str:
     return "\n".join(f"{text:<52}{value:>10,.0f}{unit}" for text, value, unit in lines)
 
 
+def ingest_lines(found: Ingest) -> str:
+    """The way of a large load, one line per phase."""
+    title = f"ingest of {found.bytes:,} bytes"
+    lines = [f"{title:<52}{'seconds':>11}{'highest memory':>17}"]
+    lines += [f"  {phase.name:<50}{phase.seconds:>11,.1f}{phase.memory_mb:>14,.0f} MB" for phase in found.phases]
+    return "\n".join(lines)
+
+
 def save(results: Results, directory: Path, facts: dict[str, Any]) -> Path:
     """Write everything measured, round by round, as JSON."""
     path = directory / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
@@ -124,8 +147,11 @@ def save(results: Results, directory: Path, facts: dict[str, Any]) -> Path:
         "facts": facts,
         "rounds": rounds,
         "streams": asdict(results.streams) if results.streams else None,
+        "ingest": asdict(results.ingest) if results.ingest else None,
         "bars": [vars(bar) for bar in bars(results)],
         "skipped": results.skipped,
+        "left_out": {f"{name}: {', '.join(titles)}": reason for (name, reason), titles in results.left_out.items()},
+        "remarks": results.remarks,
         "troubles": results.troubles(),
     }
     path.write_text(json.dumps(document, indent=2))
@@ -155,6 +181,49 @@ def _bar(results: Results, row: str, names: tuple[str, ...], least: float, text:
     best = min(theirs) if lower_is_better else max(theirs)
     ratio = best / ours if lower_is_better else ours / best
     return Bar(f"{text} (at least {least:g} times as good)", ratio, ratio >= least)
+
+
+def _schema_bars(results: Results) -> list[Bar | None]:
+    tuned = ("prisma-tuned",)
+    return [
+        _share(results, *schemas.SINGLE, 0.5, "single appends of large events, with a schema against without"),
+        _share(results, *schemas.ARRAYS, 0.4, "large events in arrays of 100, with a schema against without"),
+        _bar(
+            results, schemas.ARRAYS[1], tuned, 3.0, "large events in arrays of 100 with a schema, against Prisma tuned"
+        ),
+        _promoted(results.value(schemas.PROMOTED, "headrace")),
+        _bar(results, schemas.PROMOTED, tuned, 3.0, "events read through three lenses, against Prisma tuned"),
+        _share(results, *schemas.READS, 0.9, "events read, with a schema and none old, against without"),
+    ]
+
+
+def _segment_bars(results: Results) -> list[Bar | None]:
+    tuned = ("prisma-tuned",)
+    return [
+        _bar(results, sealed.COLD, tuned, 10.0, "catch-up read of sealed history, cold, against Prisma tuned"),
+        _bar(results, sealed.WARM, tuned, 10.0, "catch-up read of sealed history, warm, against Prisma tuned"),
+        _share(results, sealing.OFF, sealing.ON, 0.85, "single appends at 64 connections, sealing against not"),
+        _bar(results, keyed.ROW, tuned, 5.0, "all events of one key, against Prisma tuned"),
+    ]
+
+
+def _ingest_bars(found: Ingest) -> list[Bar]:
+    text = f"server memory in MB during ingest, restart, recovery and reading, below {MOST_INGEST_MEMORY:g}"
+    return [Bar(text, found.memory_mb, found.memory_mb < MOST_INGEST_MEMORY)]
+
+
+def _share(results: Results, without: str, row: str, least: float, text: str) -> Bar | None:
+    """How much of Headrace's rate is left where it has more to do."""
+    free, checked = results.value(without, "headrace"), results.value(row, "headrace")
+    if free is None or checked is None:
+        return None
+    share = checked / free
+    return Bar(f"{text} (at least {least:g} times as many)", share, share >= least)
+
+
+def _promoted(rate: float | None) -> Bar | None:
+    text = f"events read through three lenses per second, at least {LEAST_PROMOTED:,.0f}"
+    return None if rate is None else Bar(text, rate, rate >= LEAST_PROMOTED)
 
 
 def _stream_bars(streams: ManyStreams) -> list[Bar]:

@@ -6,9 +6,10 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.load import Job
-from bench.measures import Times, drive
-from bench.targets import TARGETS, Running, running
+from bench.driver import Times, drive
+from bench.job import Job
+from bench.serving import Running, running
+from bench.targets import TARGETS
 
 FEW = 1000
 CREATORS = 256

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
-import time
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench import peers
-from bench.load import stream_path
-
-START_SECONDS = 20.0
-STOP_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -35,27 +22,9 @@ class Target:
     health: str = "/health"
     redis: bool = False
 
-
-@dataclass(frozen=True)
-class Running:
-    """A started server."""
-
-    target: Target
-    port: int
-    process: subprocess.Popen[bytes]
-
-    def create(self, stream: str) -> None:
-        """Make an empty JSON stream (Redis makes its own at the first append)."""
-        if self.target.redis:
-            return
-        url = f"http://127.0.0.1:{self.port}{stream_path(stream)}"
-        headers = {"Content-Type": "application/json"}
-        urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=headers), timeout=10).close()
-
-    def resident_bytes(self) -> int:
-        """The memory that the server's process holds."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0]) * 1024
+    def with_settings(self, **environment: str) -> Target:
+        """The same server with more in its environment."""
+        return replace(self, environment={**self.environment, **environment})
 
 
 def _headrace(port: int, directory: Path) -> list[str]:
@@ -124,63 +93,3 @@ TARGETS = (
         redis=True,
     ),
 )
-
-
-@contextmanager
-def running(target: Target, space: Path) -> Iterator[Running]:
-    """A fresh server on a fresh directory, gone with it afterwards."""
-    directory = Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=space))
-    port = _free_port()
-    settings = {"DS_HOST": "127.0.0.1", "PORT": str(port), "DS_ROOT": str(directory), **target.environment}
-    try:
-        with (directory / "server.log").open("wb") as log:
-            process = subprocess.Popen(
-                target.command(port, directory),
-                env={**os.environ, **settings},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            _await_ready(target, port, process, directory / "server.log")
-            yield Running(target, port, process)
-        finally:
-            _stop(process)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def _await_ready(target: Target, port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        if _answers(target, port):
-            return
-        time.sleep(0.05)
-    raise peers.Missing(f"it did not start: {log.read_text(errors='replace')[-400:].strip()}")
-
-
-def _answers(target: Target, port: int) -> bool:
-    question = b"PING\r\n" if target.redis else f"GET {target.health} HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n".encode()
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
-            connection.sendall(question)
-            answer = connection.recv(64)
-    except OSError:
-        return False
-    missing_is_alive = b" 404 " in answer and target.health.startswith("/v1/stream")
-    return answer.startswith(b"+PONG") or b" 200 " in answer or missing_is_alive
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import Protocol as Shape
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import cast
 
 PAUSE_AFTER_ERROR = 0.01
@@ -23,19 +23,41 @@ def redis_command(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
 
 
-class Tally(Shape):
-    """Where connections report what became of their requests."""
+async def connect(connections: Iterable[asyncio.BaseProtocol], port: int) -> None:
+    """Connect each of them to a server on this machine."""
+    for connection in connections:
+        await asyncio.get_running_loop().create_connection(partial(_itself, connection), "127.0.0.1", port)
 
-    stopping: bool
+
+def _itself(connection: asyncio.BaseProtocol) -> asyncio.BaseProtocol:
+    return connection
+
+
+class Tally:
+    """Counts what was acknowledged and knows when every connection has come to rest."""
+
+    def __init__(self, connections: int) -> None:
+        self.acked = 0
+        self.errors = 0
+        self.first_error = ""
+        self.stopping = False
+        self.moving = connections
+        self.at_rest = asyncio.Event()
 
     def acknowledged(self) -> None:
         """One request was answered with success."""
+        self.acked += 1
 
     def failed(self, reason: str) -> None:
         """One request was answered with an error, or its connection broke."""
+        self.errors += 1
+        self.first_error = self.first_error or reason
 
     def parked(self) -> None:
         """A connection has nothing in flight and sends no more."""
+        self.moving -= 1
+        if self.moving <= 0:
+            self.at_rest.set()
 
 
 class Connection(asyncio.Protocol):

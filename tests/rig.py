@@ -53,7 +53,7 @@ class Rig:
         self._vfs = vfs
         self._runner = asyncio.Runner()
         try:
-            self.engine = self.run(Engine.open(self.config, self.clock, vfs=vfs))
+            self.engine = self.run(self._open())
         except BaseException:
             self._runner.close()
             raise
@@ -76,7 +76,24 @@ class Rig:
     def reopen(self) -> None:
         """Close the engine, gracefully, and open the same directory again."""
         self.run(self.engine.close())
-        self.engine = self.run(Engine.open(self.config, self.clock, vfs=self._vfs))
+        self.engine = self.run(self._open())
+
+    async def _open(self) -> Engine:
+        """An engine that publishes only when it is told to."""
+        engine = await Engine.open(self.config, self.clock, vfs=self._vfs)
+        assert engine.sealer._task is not None
+        engine.sealer._task.cancel()
+        return engine
+
+    def publish(self, name: str) -> None:
+        """Put everything of a stream into the object store."""
+        stream = self.engine.log.catalog.find(name)
+        assert stream is not None
+        self.run(self.engine.sealer.publish(stream.id))
+
+    def clear(self) -> None:
+        """Remove objects that nothing refers to."""
+        self.run(self.engine.sealer.clear())
 
     def sweep(self) -> None:
         self.run(self.engine.sweep())

@@ -94,6 +94,33 @@ def test_a_descriptor_tells_what_there_is_to_know(api: Api) -> None:
     }
 
 
+def test_a_descriptor_tells_how_far_a_stream_is_published(
+    start_server: StartServer, api_of: Any, eventually: Callable[..., None]
+) -> None:
+    api = api_of(start_server(storage__seal_age_s="0"))
+
+    def through(path: str) -> tuple[str, str]:
+        [found] = api.get("/v1/streams", prefix=path.rpartition("/")[2]).json()
+        return found["sealed_through"], found["uploaded_through"]
+
+    path, empty = api.stream(1, 2, 3), api.stream()
+    eventually(lambda: through(path) == ("2", "2"))
+    assert through(empty) == ("-1", "-1")
+    fork = api.name()
+    assert api.put(fork, headers={"stream-forked-from": path}).status_code == 201
+    assert through(fork) == ("2", "2")
+    api.post(path, [4])
+    eventually(lambda: through(path) == ("3", "3"))
+    assert through(fork) == ("2", "2")
+
+
+def test_a_fork_is_not_published_before_its_source_is(api: Api) -> None:
+    source, fork = api.stream(1, 2), api.name()
+    assert api.put(fork, [3], headers={"stream-forked-from": source}).status_code == 201
+    [found] = api.get("/v1/streams", prefix=fork.rpartition("/")[2]).json()
+    assert (found["next_offset"], found["sealed_through"], found["uploaded_through"]) == ("3", "-1", "-1")
+
+
 def test_what_is_gone_is_not_listed(api: Api) -> None:
     deleted, soft, fork = api.stream(1), api.stream(1), api.name()
     assert api.put(fork, headers={"stream-forked-from": soft}).status_code == 201

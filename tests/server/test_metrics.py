@@ -13,6 +13,7 @@ from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor, ProcessMemory
 from headrace.server.metrics import Metrics
 from headrace.storage.streams import StreamRow
+from rig import Rig
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -70,6 +71,62 @@ def test_the_numbers_are_those_of_the_engine_its_gates_and_its_memory(tmp_path: 
         await engine.close()
 
     asyncio.run(scenario())
+
+
+def test_what_waits_to_be_published_and_what_was_is_measured(tmp_path: Path) -> None:
+    with Rig(tmp_path, storage={"object_store": "memory://"}) as rig:
+        metrics = _metrics(rig)
+        found = _samples(metrics)
+        assert found["headrace_oldest_unpublished_seconds", ()] == 0
+        assert found["headrace_backlog_bytes", ()] == found["headrace_published_segments_total", ()] == 0
+        assert found["headrace_segment_cache_bytes", ()] == found["headrace_segment_fetches_total", ()] == 0
+        rig.create("a", body=b"entry")
+        rig.run(rig.engine.sealer.work())
+        rig.clock.us += 42_000_000
+        found = _samples(metrics)
+        assert found["headrace_oldest_unpublished_seconds", ()] == 42
+        assert found["headrace_backlog_bytes", ()] == 5
+        assert found["headrace_backlog_limit_bytes", ()] == rig.config.storage.backlog_bytes
+        rig.publish("a")
+        rig.run(rig.engine.sealer.work())
+        found, held = _samples(metrics), rig.engine.published.held(rig.find("a").id)
+        assert found["headrace_oldest_unpublished_seconds", ()] == found["headrace_backlog_bytes", ()] == 0
+        assert found["headrace_published_segments_total", ()] == held.segments == found["headrace_seals_total", ()] == 1
+        assert found["headrace_failed_seals_total", ()] == 0
+        assert found["headrace_published_bytes_total", ()] == found["headrace_segment_cache_bytes", ()] == held.bytes
+        assert found["headrace_segment_cache_files", ()] == 1
+        assert found["headrace_segment_cache_limit_bytes", ()] == rig.config.storage.segment_cache_bytes
+        assert found["headrace_object_store_requests_total", _asked("segment", "put", "ok")] == 1
+        assert found["headrace_object_store_requests_total", _asked("manifest", "put", "ok")] == 1
+
+
+def test_a_segment_that_is_read_is_fetched_and_decoded(tmp_path: Path) -> None:
+    with Rig(tmp_path, storage={"object_store": "memory://", "segment_cache_bytes": 0}) as rig:
+        rig.create("a", body=b"entry")
+        rig.publish("a")
+        assert rig.read("a") == [b"entry"]
+        found = _samples(_metrics(rig))
+        assert found["headrace_segment_fetches_total", ()] == 1
+        assert found["headrace_segment_decoded_bytes", ()] > 0
+        assert found["headrace_object_store_requests_total", _asked("segment", "get", "ok")] == 1
+
+
+def test_a_node_that_was_replaced_says_so(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        metrics = _metrics(rig)
+        assert _samples(metrics)["headrace_fenced", ()] == 0
+        rig.engine.writer.fenced = True
+        assert _samples(metrics)["headrace_fenced", ()] == 1
+        rig.engine.writer.fenced = False
+
+
+def _metrics(rig: Rig) -> Metrics:
+    gates = Gates(rig.config.limits)
+    return Metrics(rig.engine, gates, MemoryMonitor(gates, limit_bytes=None))
+
+
+def _asked(artifact: str, verb: str, outcome: str) -> tuple[tuple[str, str], ...]:
+    return ("artifact", artifact), ("outcome", outcome), ("verb", verb)
 
 
 def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor, ProcessMemory
 from headrace.engine.writer import Batch
-from headrace.errors import HeadraceError, Unavailable
+from headrace.errors import HeadraceError, Overloaded
 from headrace.server import ops
 from headrace.server.answer import failure_response
 from headrace.server.auth import LOCAL, Principal
@@ -174,25 +174,27 @@ def _hold_writer(engine: Engine, loop: asyncio.AbstractEventLoop, stuck: asyncio
     return release
 
 
-def test_a_log_with_a_size_limit_says_how_full_it_is(tmp_path: Path) -> None:
-    most = 40 * 4096
-
+def test_a_node_says_how_much_waits_to_be_published(tmp_path: Path) -> None:
     async def scenario(node: _Node) -> None:
-        before = (await node.json("/v1/server/_details"))["runtime"]["local_backpressure"]
-        assert before == {
-            "enabled": True,
-            "current_bytes": before["current_bytes"],
-            "max_bytes": most,
-            "over_limit": False,
-        }
-        with pytest.raises(Unavailable):
-            for number in range(100):
-                await node.fill(f"s{number}", b"x" * 3000)
-        after = (await node.json("/v1/server/_details"))["runtime"]["local_backpressure"]
-        assert before["current_bytes"] < after["current_bytes"] <= most
-        assert after["current_bytes"] > most * 0.9
+        async def pressure() -> dict[str, Any]:
+            found: dict[str, Any] = (await node.json("/v1/server/_details"))["runtime"]["local_backpressure"]
+            return found
 
-    _run(Config(storage=StorageConfig(data_dir=str(tmp_path), max_database_bytes=most)), scenario)
+        assert await pressure() == {"enabled": True, "current_bytes": 0, "max_bytes": 1000, "over_limit": False}
+        await node.fill("a", b"x" * 800)
+        await node.engine.sealer.work()
+        assert await pressure() == {"enabled": True, "current_bytes": 800, "max_bytes": 1000, "over_limit": False}
+        await node.fill("b", b"x" * 800)
+        await node.engine.sealer.work()
+        assert await pressure() == {"enabled": True, "current_bytes": 1600, "max_bytes": 1000, "over_limit": True}
+        with pytest.raises(Overloaded):
+            await node.fill("c", b"x")
+        for name in ("a", "b"):
+            await node.engine.sealer.publish(node.engine.log.find(name).id)
+        await node.engine.sealer.work()
+        assert await pressure() == {"enabled": True, "current_bytes": 0, "max_bytes": 1000, "over_limit": False}
+
+    _run(Config(storage=StorageConfig(data_dir=str(tmp_path), backlog_bytes=1000)), scenario)
 
 
 def test_a_reader_may_scrape_but_not_see_the_servers_details(config: Config) -> None:
@@ -277,7 +279,9 @@ def _named(words: str) -> set[str]:
 def test_details_show_the_settings_that_are_in_force(tmp_path: Path) -> None:
     config = Config(
         server=ServerConfig(append_timeout_s=1.5),
-        storage=StorageConfig(data_dir=str(tmp_path), cache_bytes=8 * MiB),
+        storage=StorageConfig(
+            data_dir=str(tmp_path), cache_bytes=8 * MiB, seal_bytes=MiB, seal_rows=77, segment_cache_bytes=5 * MiB
+        ),
         limits=LimitsConfig(concurrent_searches=6, queue_bytes=123_456),
         memory=MemoryConfig(auto_tune=True, limit_mb=700),
     )
@@ -295,6 +299,8 @@ def test_details_show_the_settings_that_are_in_force(tmp_path: Path) -> None:
         assert limits["ingest"]["max_queue_bytes"] == 123_456
         assert limits["timeouts"]["append_request_timeout_ms"] == 1500
         assert limits["memory"]["pressure_limit_bytes"] == int(700 * MiB * 0.85)
+        assert limits["segmenting"] == {"segment_max_bytes": MiB, "segment_target_rows": 77, "segmenter_workers": 1}
+        assert limits["caches"]["segment_cache_bytes"] == 5 * MiB
         assert details["runtime"]["concurrency"]["search"] == {
             "configured_limit": 6,
             "current_limit": 6,

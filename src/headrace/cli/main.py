@@ -23,6 +23,10 @@ app.command("headrace.cli.serve:up", name="up", help="Run everything on this mac
 app.command("headrace.cli.stream:app", name="stream", help="Create, append to, read and follow streams.")
 app.command("headrace.cli.schema:app", name="schema", help="Show, plan and apply changes of a stream's schema.")
 app.command("headrace.cli.key:app", name="key", help="Make, list and revoke API keys.")
+app.command("headrace.cli.storage:recover", name="recover", help="Fill a new data directory from an object store.")
+app.command("headrace.cli.storage:verify", name="verify", help="Check every object of a store against its manifest.")
+app.command("headrace.cli.storage:backup", name="backup", help="Copy a data directory while a server runs on it.")
+app.command("headrace.cli.storage:restore", name="restore", help="Fill a new data directory from a backup.")
 app.command("headrace.cli.config:app", name="config", help="Show the configuration.")
 app.command("headrace.cli.version:version", name="version", help="Print the version.")
 

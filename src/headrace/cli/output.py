@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +35,7 @@ _NEXT_STEPS = {
     "unavailable": "Try again in a moment.",
     "payload_too_large": "Send smaller events, or raise limits.body_bytes on the server.",
     "invalid_config": "`headrace config show` lists every setting.",
+    "store_unavailable": "Look at storage.object_store, and at the credentials in the environment.",
 }
 _EXIT_CODES = {"unreachable": UNREACHABLE, "invalid_config": USAGE, "usage": USAGE}
 
@@ -128,6 +129,20 @@ def counting(what: str) -> Iterator[Any]:
     with Progress(*columns, console=console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=None)
         yield lambda number: progress.advance(task, number)
+
+
+@contextmanager
+def progressing(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal's stderr; yields ``tell(done, total)``, whose total may grow."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(what), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -148,6 +148,11 @@ class Engine:
                 )
             return self._segments
 
+    @property
+    def segments(self) -> Segments | None:
+        """The segments at hand; None while nobody has needed any."""
+        return self._segments
+
     async def apply(self, perform: Callable[[Batch], Any]) -> Any:
         """Run a function inside a commit, on the writer's thread, and answer what it returned."""
         return (await carry_out(self.writer, _Call, perform)).found

@@ -13,6 +13,7 @@ from headrace.server import target, values
 from headrace.server.arrivals import Arrivals
 from headrace.server.aside import Aside
 from headrace.server.auth import Door
+from headrace.server.details import Details
 from headrace.server.exchange import Exchange, Reply, Request
 from headrace.server.heads import RequestHead, Route
 from headrace.server.reads import Reads
@@ -30,7 +31,9 @@ _ONCE = (b"stream-", b"producer-", b"content-", b"if-", b"host", b"authorization
 class Dispatcher:
     """Answers every request on ``/v1/stream/…``, whichever way it came in."""
 
-    def __init__(self, door: Door, streams: Streams, reads: Reads, schemas: Schemas, gate: Gate) -> None:
+    def __init__(
+        self, door: Door, streams: Streams, reads: Reads, schemas: Schemas, details: Details, gate: Gate
+    ) -> None:
         self.door = door
         self._gate = gate
         self._aside = Aside()
@@ -48,6 +51,7 @@ class Dispatcher:
             ("GET", "_schema"): schemas.get,
             ("POST", "_schema"): schemas.post,
             ("GET", "_schema/history"): schemas.history,
+            ("GET", "_details"): details.get,
         }
 
     def handle(self, head: RequestHead, body: bytes, exchange: Exchange) -> None:

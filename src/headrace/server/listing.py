@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headrace.engine.details import published_until
 from headrace.engine.engine import Engine
 from headrace.engine.stream import Stream
 from headrace.errors import BadRequest
@@ -39,13 +40,14 @@ def routes(engine: Engine) -> list[Route]:
         if len(page) == limit:
             following = urlencode({**query, "after": page[-1].name, "limit": str(limit)})
             headers["link"] = f'</v1/streams?{following}>; rel="next"'
-        return json_response([descriptor(stream) for stream in page], headers=headers)
+        return json_response([descriptor(engine, stream) for stream in page], headers=headers)
 
     return [Route("/v1/streams", streams, methods=["GET"])]
 
 
-def descriptor(stream: Stream) -> dict[str, Any]:
+def descriptor(engine: Engine, stream: Stream) -> dict[str, Any]:
     """A stream as the list shows it; sequence numbers are decimal text."""
+    through = str(published_until(engine.published, stream) - 1)
     return {
         "name": stream.name,
         "content_type": stream.content_type,
@@ -53,8 +55,8 @@ def descriptor(stream: Stream) -> dict[str, Any]:
         "expires_at": None if stream.deadline_us is None else rfc3339(stream.deadline_us),
         "epoch": stream.epochs[-1][0],
         "next_offset": str(stream.head.next_seq),
-        "sealed_through": "-1",
-        "uploaded_through": "-1",
+        "sealed_through": through,
+        "uploaded_through": through,
         "closed": stream.head.closed,
         "profile": stream.profile,
     }

@@ -30,6 +30,7 @@ from headrace.server.app import Front
 from headrace.server.auth import Door, refuse_open_bind
 from headrace.server.bridge import Bridge
 from headrace.server.connection import HOT_BODY_BYTES, Connection
+from headrace.server.details import Details
 from headrace.server.dispatch import Dispatcher
 from headrace.server.encoding import Encoder
 from headrace.server.heads import Heads
@@ -118,7 +119,7 @@ class Server:
         config = self._config
         request_log = RequestLog(engine.counters)
         reads = Reads(engine, Encoder(gates.read), gates.read)
-        dispatcher = Dispatcher(self._door, Streams(engine), reads, Schemas(engine), gates.read)
+        dispatcher = Dispatcher(self._door, Streams(engine), reads, Schemas(engine), Details(engine), gates.read)
         bridge = Bridge(dispatcher, gates.read, request_log, config.limits.body_bytes)
         front = Front(routes, bridge, self._door, request_log, timeout_s=config.server.resolver_timeout_s)
         settings = {

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from headrace.engine.details import cache_usage
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor
@@ -54,6 +55,8 @@ class _ServerNumbers(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._counted()
         yield from self._writing()
+        yield from self._publishing()
+        yield from self._cached()
         yield from self._gated()
         yield from self._held()
 
@@ -75,6 +78,33 @@ class _ServerNumbers(Collector):
         yield _gauge("append_queue_bytes", "Bytes waiting for the writer", writer.queued_bytes)
         yield _gauge("append_queue_limit_requests", "Operations that may wait", limits.queue_requests)
         yield _gauge("append_queue_limit_bytes", "Bytes that may wait", limits.queue_bytes)
+
+    def _publishing(self) -> Iterator[Metric]:
+        engine, sealer = self._engine, self._engine.sealer
+        waited_us = 0 if sealer.oldest_us is None else max(0, engine.clock.now_us() - sealer.oldest_us)
+        yield _gauge("oldest_unpublished_seconds", "Age of the oldest unpublished append", waited_us / 1e6)
+        yield _gauge("backlog_bytes", "Payload bytes that are not published", sealer.backlog_bytes)
+        yield _gauge("backlog_limit_bytes", "Unpublished bytes that may wait", engine.config.storage.backlog_bytes)
+        yield CounterMetricFamily("headrace_seals", "Publications of streams", sealer.seals)
+        yield CounterMetricFamily("headrace_failed_seals", "Rounds of publishing that failed", sealer.failed_seals)
+        yield CounterMetricFamily("headrace_published_segments", "Segments sealed and published", sealer.segments)
+        yield CounterMetricFamily("headrace_published_bytes", "Bytes of published segments", sealer.bytes)
+        yield _gauge("fenced", "1 where another node has taken over the object store", engine.writer.fenced)
+        requests = CounterMetricFamily(
+            "headrace_object_store_requests", "Requests to the object store", labels=["artifact", "verb", "outcome"]
+        )
+        for labels, count in sorted(engine.objects.requests.totals().items()):
+            requests.add_metric(labels, count)
+        yield requests
+
+    def _cached(self) -> Iterator[Metric]:
+        usage, limit = cache_usage(self._engine), self._engine.config.storage.segment_cache_bytes
+        yield _gauge("segment_cache_bytes", "Disk that cached segments take", usage.bytes if usage else 0)
+        yield _gauge("segment_cache_limit_bytes", "Disk that they may take", limit)
+        yield _gauge("segment_cache_files", "Segments known to the cache", usage.files if usage else 0)
+        yield _gauge("segment_decoded_bytes", "Decoded parts of segments", usage.decoded_bytes if usage else 0)
+        fetches = usage.fetches if usage else 0
+        yield CounterMetricFamily("headrace_segment_fetches", "Segments fetched from the object store", fetches)
 
     def _gated(self) -> Iterator[Metric]:
         limit = GaugeMetricFamily("headrace_gate_limit", "Work admitted at once", labels=["gate", "kind"])

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from headrace.engine import tuning
+from headrace.engine.details import cache_usage, holdings
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gate, Gates
 from headrace.engine.memory import HighWater, MemoryMonitor
 from headrace.engine.stream import Stream
+from headrace.server.details import DetailsWait
 from headrace.storage import database
 from headrace.types import rfc3339
 
@@ -81,16 +83,17 @@ class Report:
             "caches": {
                 "sqlite_cache_bytes": storage.cache_bytes,
                 "worker_sqlite_cache_bytes": storage.cache_bytes // 4,
+                "segment_cache_bytes": storage.segment_cache_bytes,
                 **_absent("index_run_memory_cache_bytes index_run_disk_cache_bytes lexicon_index_cache_bytes"),
-                **_absent("segment_cache_bytes companion_toc_cache_bytes companion_section_cache_bytes"),
-                **_absent("companion_file_cache_bytes"),
+                **_absent("companion_toc_cache_bytes companion_section_cache_bytes companion_file_cache_bytes"),
             },
             "concurrency": {
                 "ingest": 1,
                 "read": self._gates.read.configured_limit,
                 "search": self._gates.search.configured_limit,
                 "async_index": self._gates.index.configured_limit,
-                **_absent("upload index_build index_compact"),
+                "upload": 1,
+                **_absent("index_build index_compact"),
             },
             "ingest": {
                 "max_batch_requests": limits.batch_requests,
@@ -98,32 +101,37 @@ class Report:
                 "max_queue_requests": limits.queue_requests,
                 "max_queue_bytes": limits.queue_bytes,
                 "busy_timeout_ms": database.BUSY_TIMEOUT_MS,
-                "local_backlog_max_bytes": storage.max_database_bytes,
+                "local_backlog_max_bytes": storage.backlog_bytes,
             },
             "search": _absent(
                 "companion_batch_segments companion_yield_blocks wal_overlay_quiet_period_ms wal_overlay_max_bytes"
             ),
-            "segmenting": _absent("segment_max_bytes segment_target_rows segmenter_workers"),
+            "segmenting": {
+                "segment_max_bytes": storage.seal_bytes,
+                "segment_target_rows": storage.seal_rows,
+                "segmenter_workers": 1,
+            },
             "timeouts": {
                 "append_request_timeout_ms": round(server.append_timeout_s * 1000),
                 "resolver_timeout_ms": round(server.resolver_timeout_s * 1000),
-                **_absent("search_request_timeout_ms object_store_timeout_ms"),
+                "object_store_timeout_ms": round(storage.store_timeout_s * 1000),
+                **_absent("search_request_timeout_ms"),
             },
             "memory": {"pressure_limit_bytes": self._monitor.pressure_limit_bytes},
         }
 
     def _runtime(self) -> Document:
         writer = self._engine.writer
-        most, held = self._config.storage.max_database_bytes, self._engine.held_bytes()
         return {
             "memory": self._memory_now(),
             "ingest_queue": {"requests": writer.queued_requests, "bytes": writer.queued_bytes, "full": writer.full},
             "local_backpressure": {
-                "enabled": most > 0,
-                "current_bytes": held,
-                "max_bytes": most,
-                "over_limit": 0 < most <= held,
+                "enabled": True,
+                "current_bytes": self._engine.sealer.backlog_bytes,
+                "max_bytes": self._config.storage.backlog_bytes,
+                "over_limit": writer.backlogged,
             },
+            # A segment is uploaded as soon as it is sealed, by the same thread: none waits in between.
             "uploads": {"pending_segments": 0},
             "concurrency": self._concurrency(),
             "top_streams": self._top_streams(),
@@ -177,16 +185,18 @@ class Report:
         }
 
     def _subsystems(self) -> Document:
-        engine = self._engine
+        engine, usage = self._engine, cache_usage(self._engine)
         streams, watchers = len(engine.log.catalog), engine.tail.watchers
         return {
             "heap_estimates": {
                 "append_queue": engine.writer.queued_bytes,
                 "cached_streams": streams * tuning.STREAM_BYTES,
                 "watchers": watchers * tuning.WAITER_BYTES,
+                "decoded_segments": usage.decoded_bytes if usage else 0,
+                "segment_footers": usage.reader_bytes if usage else 0,
             },
             "mapped_files": {"sqlite_wal_index": self._mapped_bytes()},
-            "disk_caches": {},
+            "disk_caches": {"segments": usage.bytes if usage else 0},
             "configured_budgets": tuning.expected_parts(self._config),
             "pipeline_buffers": {},
             "sqlite_runtime": {"memory_used": database.sqlite_memory()["memory_used_bytes"]},
@@ -195,6 +205,8 @@ class Report:
                 "cached_streams": streams,
                 "touched_streams": len(engine.log.catalog.touched),
                 "watchers": watchers,
+                "cached_segments": usage.files if usage else 0,
+                "open_segments": usage.readers if usage else 0,
                 "sqlite_connections": database.sqlite_memory()["open_connections"],
             },
         }
@@ -218,30 +230,26 @@ class Report:
         return islice(self._engine.log.catalog.recent(), _LOOKED_AT)
 
     def _top_streams(self) -> Document:
-        """The largest among the streams in memory; a fork shares its source's bytes and is no contributor."""
+        """The largest and the most watched among the streams in memory; only those are measured exactly."""
         streams = list(self._in_memory())
-        largest = _largest([stream for stream in streams if not stream.lineage], _retained)
+        largest = [(stream.name, holdings(self._engine, stream)) for stream, _ in _largest(streams, _pending_bytes)]
         return {
             "local_storage_bytes": [
                 {
-                    "stream": s.name,
-                    "bytes": n,
-                    "wal_retained_bytes": n,
-                    "segment_cache_bytes": 0,
+                    "stream": name,
+                    "bytes": held.log.bytes + held.cached_bytes,
+                    "wal_retained_bytes": held.log.bytes,
+                    "segment_cache_bytes": held.cached_bytes,
                     "index_cache_bytes": 0,
                 }
-                for s, n in largest
+                for name, held in largest
             ],
-            # Nothing has been uploaded yet, so all that is retained is pending.
             "pending_wal_bytes": [
-                {"stream": s.name, "pending_wal_bytes": n, "pending_rows": s.head.next_seq - s.head.first_seq}
-                for s, n in largest
+                {"stream": name, "pending_wal_bytes": held.pending.bytes, "pending_rows": held.pending.entries}
+                for name, held in largest
             ],
             "touch_journal_filter_bytes": [],
-            "notifier_waiters": [
-                {"stream": s.name, "waiters": n, "details_waiters": 0, "total_waiters": n}
-                for s, n in _largest(streams, lambda s: len(s.watchers or ()))
-            ],
+            "notifier_waiters": [_waiters(stream) for stream, _ in _largest(streams, _watched)],
         }
 
 
@@ -284,8 +292,20 @@ def _largest(streams: list[Stream], measure: Callable[[Stream], int]) -> list[tu
     return heapq.nlargest(TOP, (pair for pair in measured if pair[1]), key=lambda pair: pair[1])
 
 
-def _retained(stream: Stream) -> int:
-    return stream.head.bytes - stream.head.first_bytes
+def _pending_bytes(stream: Stream) -> int:
+    """About how much of a stream is in the log alone, as if its entries had one size."""
+    head = stream.head
+    pending = head.next_seq - max(head.published_seq, head.first_seq)
+    return (head.bytes - head.first_bytes) * pending // max(head.next_seq - head.first_seq, 1)
+
+
+def _watched(stream: Stream) -> int:
+    return len(stream.watchers or ())
+
+
+def _waiters(stream: Stream) -> Document:
+    total, details = _watched(stream), sum(isinstance(watcher, DetailsWait) for watcher in stream.watchers or ())
+    return {"stream": stream.name, "waiters": total - details, "details_waiters": details, "total_waiters": total}
 
 
 def _rest(whole: int | None, known: int) -> int | None:

@@ -18,7 +18,12 @@ from headrace.types import Clock
 NODES, EPOCHS = "nodes", "epochs"
 #: Epochs that are reserved at once.
 EPOCH_BLOCK = 65_536
+_SKIPPED_BLOCKS = 64
 _NUMBER = re.compile(r"\w+/(\d{16})\.json")
+
+
+class _Lease(msgspec.Struct):
+    node: str
 
 
 class Node:
@@ -28,6 +33,8 @@ class Node:
         self._objects = objects
         self._clock = clock
         self._number: int | None = None
+        #: The lease that this node's directory held last, -1 for none: a late claim must find no newer one.
+        self.held: int | None = None
         self.identity = secrets.token_hex(8)
 
     def claim(self) -> int:
@@ -36,19 +43,43 @@ class Node:
         self._number = _create_next(self._objects, NODES, document)
         return self._number
 
+    def newest(self) -> int | None:
+        """The number of the newest lease, whoever holds it."""
+        return max(_numbers(self._objects, NODES), default=None)
+
+    def holder(self, number: int) -> str | None:
+        """The identity of the node that holds a lease; None where there is no such lease."""
+        try:
+            return msgspec.json.decode(self._objects.get(_key(NODES, number)), type=_Lease).node
+        except (ObjectMissing, msgspec.DecodeError):
+            return None
+
     def check(self) -> None:
         """Raises Fenced where another node has taken over; claims the store where that could not be done before."""
-        number = self.claim() if self._number is None else self._number
+        number = self._claim_late() if self._number is None else self._number
         try:
             self._objects.head(_key(NODES, number + 1))
         except ObjectMissing:
             return
         raise Fenced("another node has taken over this object store; this one writes nothing more", node=number + 1)
 
+    def _claim_late(self) -> int:
+        """The store did not answer at the start, so nobody could find out what the directory has missed."""
+        last = self.newest()
+        if self.held is not None and last is not None and last != self.held:
+            raise Fenced("another node has taken over this object store; start this one again to catch up", node=last)
+        return self.claim()
+
     def reserve_epochs(self) -> range:
         """Epochs that nobody else will ever use."""
         number = _create_next(self._objects, EPOCHS, {"node": self.identity})
         return range(number * EPOCH_BLOCK, (number + 1) * EPOCH_BLOCK)
+
+
+def skip_epochs(objects: Objects) -> None:
+    """Leave out the epochs that may have been reserved after this store was copied."""
+    number = max(_numbers(objects, EPOCHS), default=-1) + _SKIPPED_BLOCKS
+    objects.create(_key(EPOCHS, number), msgspec.json.encode({"node": "", "nonce": secrets.token_hex(8)}))
 
 
 def _create_next(objects: Objects, kind: str, document: dict[str, object]) -> int:

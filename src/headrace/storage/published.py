@@ -40,6 +40,16 @@ class Backlog(NamedTuple):
     since_us: int
 
 
+class Held(NamedTuple):
+    """What the object store holds of a stream, and when that and the registry changed last; 0 is never."""
+
+    segments: int = 0
+    bytes: int = 0
+    generation: int = 0
+    published_us: int = 0
+    registry_us: int = 0
+
+
 class Grave(NamedTuple):
     """A deleted stream that may have objects."""
 
@@ -70,6 +80,20 @@ class Published:
     def last(self, stream: int) -> Placed | None:
         """The newest segment."""
         return self._one(f"{_SELECT} ORDER BY segments.first_seq DESC LIMIT 1", stream)
+
+    def until(self, stream: int) -> int:
+        """The sequence number before which the own entries of a stream are published."""
+        return int(self._connection.execute("SELECT published_seq FROM streams WHERE id = ?", (stream,)).get)
+
+    def held(self, stream: int) -> Held:
+        """Sums over the segments of a stream."""
+        row: Any = self._connection.execute(_HELD, (stream,)).fetchone()
+        return Held() if row is None else Held(*row)
+
+    def checksums(self, stream: int) -> list[str]:
+        """The checksum of every segment of a stream."""
+        sql = "SELECT sha256 FROM segments WHERE stream = ?"
+        return [str(row[0]) for row in self._connection.execute(sql, (stream,))]
 
     def first_from(self, stream: int, us: int) -> Placed | None:
         """The first segment whose last entry was appended at or after a moment."""
@@ -111,9 +135,14 @@ class Published:
             after = self._connection.execute("SELECT min(stream) FROM wal WHERE stream > ?", (after,)).get
             if after is None:
                 break
-            row: Any = self._connection.execute(_BACKLOG, (after,)).fetchone()
+            row: Any = self._connection.execute(_BACKLOG, (after, 0)).fetchone()
             found.append(Backlog(*(int(value) for value in row)))
         return found
+
+    def backlog(self, stream: int, start: int = 0) -> Backlog:
+        """The rows of one stream in the log, from a sequence number on."""
+        row: Any = self._connection.execute(_BACKLOG, (stream, start)).fetchone()
+        return Backlog(stream, 0, 0, 0) if row is None else Backlog(*row)
 
     def discard(self, keys: Iterable[str], now_us: int) -> None:
         """Let a sweep remove objects."""
@@ -163,8 +192,14 @@ _BACKLOG = """
 SELECT f.stream, n.seq + n.count - f.seq, n.total_bytes - f.total_bytes + length(f.body),
        max(f.append_us, ifnull(s.created_us, 0), ifnull(s.published_us, 0))
 FROM wal AS f JOIN wal AS n ON n.stream = f.stream LEFT JOIN streams AS s ON s.id = f.stream
-WHERE f.stream = ?1 AND f.seq = (SELECT min(seq) FROM wal WHERE stream = ?1)
+WHERE f.stream = ?1 AND f.seq = (SELECT min(seq) FROM wal WHERE stream = ?1 AND seq >= ?2)
                     AND n.seq = (SELECT max(seq) FROM wal WHERE stream = ?1)
+"""
+
+_HELD = """
+SELECT count(g.stream), ifnull(sum(g.bytes), 0), s.generation, s.published_us,
+       ifnull((SELECT at_us FROM registries AS r WHERE r.stream = s.id AND r.revision = s.revision), 0)
+FROM streams AS s LEFT JOIN segments AS g ON g.stream = s.id WHERE s.id = ? GROUP BY s.id
 """
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,6 +107,11 @@ class Segments:
                 self._remove(segment.sha256)
             elif file is not None:
                 self._files.move_to_end(segment.sha256, last=False)
+
+    def held_bytes(self, checksums: Iterable[str]) -> int:
+        """The disk that segments with these checksums take here."""
+        with self._lock:
+            return sum(self._files[sha256].size for sha256 in checksums if sha256 in self._files)
 
     def usage(self) -> Usage:
         """What the cache holds now."""

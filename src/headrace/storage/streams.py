@@ -50,6 +50,7 @@ _COLUMNS = StreamRow.__struct_fields__
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM streams"
 _NEWEST = """SELECT seq + count, append_us, total_bytes, stream_seq
              FROM wal WHERE stream = ? ORDER BY seq DESC LIMIT 1"""
+_DEPENDENT = ("producers", "registries", "segments", "unpublished")
 _VALUES = ", ".join("?" * (len(_COLUMNS) - 1))
 _INSERT = f"INSERT INTO streams ({', '.join(_COLUMNS[:-1])}) VALUES ({_VALUES}) RETURNING id"
 
@@ -85,6 +86,14 @@ class Streams:
         clause = "WHERE (retention_age_us IS NOT NULL OR retention_bytes IS NOT NULL) AND id > ? AND state != 2"
         return list(self._many(f"{clause} ORDER BY id LIMIT ?", after_id, limit))
 
+    def of(self, incarnation: str) -> StreamRow | None:
+        """The stream that lives this life of its name, unless it is deleted."""
+        return self._one("WHERE incarnation = ? AND state != 2", incarnation)
+
+    def every(self, after_id: int, limit: int) -> list[StreamRow]:
+        """Streams that are not deleted, in id order."""
+        return list(self._many("WHERE id > ? AND state != 2 ORDER BY id LIMIT ?", after_id, limit))
+
     def forks(self, parent: int) -> list[tuple[int, int]]:
         """The living forks of a stream as (id, fork_seq)."""
         sql = "SELECT id, fork_seq FROM streams WHERE parent = ? AND state != 2"
@@ -93,6 +102,11 @@ class Streams:
     def count(self) -> int:
         """How many streams are live."""
         return int(self._connection.execute("SELECT count(*) FROM streams WHERE state = 0").get)
+
+    def has_published(self) -> bool:
+        """Whether any stream that is not deleted has a manifest in the object store."""
+        sql = "SELECT EXISTS (SELECT 1 FROM streams WHERE generation > 0 AND state != 2)"
+        return bool(self._connection.execute(sql).get)
 
     def insert(self, row: StreamRow) -> int:
         """Store a new stream and answer its id."""
@@ -155,10 +169,15 @@ class Streams:
             self._connection.execute(sql, (found[0], room))
             removed = int(self._connection.changes())
             if removed < room:
-                for table in ("producers", "registries", "segments", "unpublished", "garbage"):
+                for table in (*_DEPENDENT, "garbage"):
                     self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (found[0],))
             gone += removed + 1
         return gone
+
+    def empty(self, stream: int) -> None:
+        """Forget everything about a stream except its row, at once."""
+        for table in ("wal", *_DEPENDENT):
+            self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))
 
     def _one(self, clause: str, *values: object) -> StreamRow | None:
         return next(self._many(clause, *values), None)

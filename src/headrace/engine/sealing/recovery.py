@@ -1,99 +1,313 @@
-"""Recovery: a node made anew from what was published, and nothing else."""
+"""Recovery: a database is brought up to what was published, from nothing or from wherever it stands.
+
+The newest manifest of a stream counts. A stream that the database does not have is made anew; one that it has as of an
+older manifest goes on from the newer one; one that was deleted since is deleted here. What was never published stays
+as it is. A database may always lack a tail that was acknowledged and lost, so every stream that can be appended to
+gets a new epoch: offsets of lost entries never lead to others.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
 from headrace.engine.writer import Batch
-from headrace.errors import CorruptData
+from headrace.errors import CorruptData, Fenced, Unavailable
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Manifest
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.published import Grave
 from headrace.storage.registries import RegistryRow
-from headrace.storage.streams import LIVE, SOFT_DELETED, StreamRow
+from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow, Streams
 
 log = logging.getLogger("headrace.sealing")
 
+Place = tuple[str, str]
+Epochs = tuple[tuple[int, int], ...]
+_PAGE = 500
+_EPOCHS = msgspec.json.Decoder(Epochs)
+
+
+class Brought(NamedTuple):
+    """A stream that came from the store."""
+
+    stream: str
+    entries: int
+    segments: int
+    bytes: int
+
 
 class Recovered(msgspec.Struct):
-    """What a recovery brought back, and the problems of streams that it could not."""
+    """What a recovery brought, and the problems of streams that it could not bring."""
 
     streams: int = 0
     entries: int = 0
     problems: list[str] = []
 
 
-def newest(objects: Objects, problems: list[str]) -> Iterator[Manifest]:
+#: Told after each manifest: how many are done, of how many, and the stream that it brought.
+Tell = Callable[[int, int, Brought | None], None]
+
+
+def newest(objects: Objects, problems: list[CorruptData]) -> Iterator[Manifest]:
     """The newest valid manifest of every stream; an older one counts where the newest is damaged."""
     found = manifests.generations(info.key for info in objects.list(manifests.MANIFESTS))
     for place, generations in sorted(found.items()):
-        manifest = _newest_valid(objects, place, generations, problems)
+        manifest = newest_valid(objects, place, generations, problems)
         if manifest is not None:
             yield manifest
 
 
-def _newest_valid(
-    objects: Objects, place: tuple[str, str], generations: list[int], problems: list[str]
+def newest_valid(
+    objects: Objects, place: Place, generations: list[int], problems: list[CorruptData]
 ) -> Manifest | None:
+    """The newest valid one of some generations, and what is wrong with those that are newer."""
     for generation in generations:
         key = manifests.generation_key(place, generation)
         try:
             return manifests.decode(objects.get(key), key)
-        except (CorruptData, ObjectMissing) as reason:
-            problems.append(reason.message)
-            log.error("%s", reason.message)
+        except CorruptData as reason:
+            problems.append(reason)
     return None
 
 
-def recover(objects: Objects, batch: Batch) -> Recovered:
-    """Fill an empty database with every published stream, in one commit."""
-    recovered = Recovered(problems=[])
-    ids: dict[str, int] = {}
-    for manifest in sorted(newest(objects, recovered.problems), key=lambda manifest: len(manifest.lineage)):
+def entries_only_here(row: StreamRow, manifest: Manifest) -> int:
+    """How many entries of a stream are in the database alone, where a newer manifest has others in their place."""
+    if manifest.incarnation != row.incarnation:
+        # The store knows a later life of the name. If this one was published, it was deleted since.
+        is_later = life(manifest.incarnation) > life(row.incarnation)
+        return row.next_seq - (row.fork_seq or 0) if is_later and not row.generation else 0
+    parted = parted_at(_EPOCHS.decode(row.epochs), manifest.epochs)
+    return 0 if manifest.generation <= row.generation or parted is None else max(0, row.next_seq - parted)
+
+
+def parted_at(ours: Epochs, theirs: Epochs) -> int | None:
+    """The entry from which on two lists of epochs tell different histories; None where they tell one."""
+    common = 0
+    while common < min(len(ours), len(theirs)) and ours[common] == theirs[common]:
+        common += 1
+    return min((epochs[common][1] for epochs in (ours, theirs) if len(epochs) > common), default=None)
+
+
+def life(incarnation: str) -> int:
+    """Later lives have greater numbers: an incarnation is the first epoch of its stream."""
+    return int(incarnation, 36)
+
+
+def recover(
+    objects: Objects, batch: Batch, reserve: Callable[[Batch], None] | None = None, tell: Tell | None = None
+) -> Recovered:
+    """Bring a database up to what was published, in one commit; ``reserve`` provides more epochs where they run out.
+
+    Raises Fenced where that would drop entries that are nowhere else.
+    """
+    return _Recovery(objects, batch, reserve, tell).run()
+
+
+class _Recovery:
+    def __init__(
+        self, objects: Objects, batch: Batch, reserve: Callable[[Batch], None] | None, tell: Tell | None
+    ) -> None:
+        self._objects = objects
+        self._batch = batch
+        self._reserve = reserve
+        self._tell = tell or (lambda done, total, brought: None)
+        self._recovered = Recovered(problems=[])
+
+    def run(self) -> Recovered:
+        found = manifests.generations(info.key for info in self._objects.list(manifests.MANIFESTS))
+        self._drop_deleted(found)
+        forks: list[tuple[int, str]] = []
+        done, problems = 0, list[CorruptData]()
+        for place, generations in sorted(found.items()):
+            manifest = newest_valid(self._objects, place, generations, problems)
+            if manifest is not None and manifest.lineage:
+                key = manifests.generation_key(place, manifest.generation)
+                forks.append((len(manifest.lineage), key))  # they come after those they were forked from
+                continue
+            done += 1
+            self._tell(done, len(found), None if manifest is None else self._take(manifest))
+        for reason in problems:
+            self._complain(reason.message)
+        for number, (_, key) in enumerate(sorted(forks), done + 1):
+            self._tell(number, len(found), self._take_fork(key))
+        self._open_epochs()
+        return self._recovered
+
+    def _take_fork(self, key: str) -> Brought | None:
+        try:
+            return self._take(manifests.decode(self._objects.get(key), key))
+        except ObjectMissing as reason:
+            self._complain(reason.message)
+            return None
+
+    def _take(self, manifest: Manifest) -> Brought | None:
+        """Let the database follow a manifest; answers what that brought."""
+        batch = self._batch
+        row = batch.streams.by_name(manifest.stream)
+        if row is not None and row.incarnation != manifest.incarnation:
+            if life(row.incarnation) > life(manifest.incarnation):
+                batch.published.dig(Grave(manifest.incarnation, manifest.stream))
+                return None
+            self._make_way(row, manifest)
+            row = None
         if manifest.state == "deleted":
             batch.published.dig(Grave(manifest.incarnation, manifest.stream))
-            continue
-        missing = [incarnation for incarnation, _ in manifest.lineage if incarnation not in ids]
-        if missing:
-            problem = f"{manifest.stream!r} was forked from a stream whose manifest is missing ({missing[0]})"
-            recovered.problems.append(problem)
-            log.error("%s", problem)
-            continue
-        ids[manifest.incarnation] = _restore(batch, manifest, ids)
-        recovered.streams += 1
-        recovered.entries += manifest.published_seq - manifest.first_seq
-    return recovered
+            if row is not None:
+                self._delete(row)
+            return None
+        if row is not None and manifest.generation <= row.generation:
+            return None
+        if row is not None and row.state == DELETED:
+            # It was deleted here, and another node that did not know has gone on with it.
+            batch.published.fill(Grave(row.incarnation, row.name))
+            batch.streams.remove(row.id)
+            row = None
+        return self._insert(manifest) if row is None else self._adopt(row, manifest)
+
+    def _make_way(self, row: StreamRow, manifest: Manifest) -> None:
+        """A later life has taken the name."""
+        _check(row, manifest)
+        if row.state != DELETED:
+            self._batch.published.dig(Grave(row.incarnation, row.name))
+        self._batch.streams.remove(row.id)
+
+    def _delete(self, row: StreamRow) -> None:
+        self._batch.streams.update(row.id, state=DELETED, deadline_us=self._batch.now_us)
+        self._batch.streams.discard(row.id)
+
+    def _drop_deleted(self, found: dict[Place, list[int]]) -> None:
+        """Delete streams that were published, and of which nothing is left."""
+        for row in _every(self._batch.streams):
+            if not row.generation or (manifests.name_hash(row.name), row.incarnation) in found:
+                continue
+            last = self._batch.published.last(row.id)
+            if last is None or not self._exists(last.key):
+                self._delete(row)
+            else:
+                self._complain(f"{row.name!r} has segments and no manifest; another one is written")
+                self._batch.published.mark(row.id, self._batch.now_us)
+
+    def _exists(self, key: str) -> bool:
+        try:
+            self._objects.head(key)
+        except ObjectMissing:
+            return False
+        return True
+
+    def _insert(self, manifest: Manifest) -> Brought | None:
+        streams = self._batch.streams
+        for incarnation, end in manifest.lineage:
+            ancestor = streams.of(incarnation)
+            if ancestor is None:
+                self._complain(f"{manifest.stream!r} was forked from a stream that is not there ({incarnation})")
+                return None
+            if ancestor.next_seq < end:
+                self._complain(
+                    f"{manifest.stream!r} needs {end} entries of {ancestor.name!r}, and {ancestor.next_seq} are there"
+                )
+                return None
+        row = _row(manifest)
+        if manifest.lineage:
+            parent = streams.of(manifest.lineage[-1][0])
+            row.parent, row.fork_seq = None if parent is None else parent.id, manifest.lineage[-1][1]
+        row.id = streams.insert(row)
+        return self._fill(row, manifest)
+
+    def _adopt(self, row: StreamRow, manifest: Manifest) -> Brought:
+        """Go on from a newer manifest than the database knows, with the entries that come after it, if there are."""
+        _check(row, manifest)
+        batch = self._batch
+        if row.next_seq <= manifest.published_seq:
+            batch.streams.empty(row.id)
+            values = msgspec.structs.asdict(_row(manifest))
+            kept = {"id", "parent", "fork_seq", "revision"}
+            batch.streams.update(row.id, **{name: value for name, value in values.items() if name not in kept})
+            return self._fill(row, manifest)
+        # Only the commit is missing that makes the manifest known.
+        batch.published.remove(
+            row.id, [placed.segment for placed in batch.published.following(row.id, 0, row.next_seq)]
+        )
+        for segment in (*manifest.kept, *manifest.segments):
+            batch.published.add(row.id, segment)
+        batch.wal.trim(row.id, 0, manifest.published_seq, -1)
+        batch.streams.update(
+            row.id,
+            published_seq=manifest.published_seq,
+            published_us=manifest.written_us,
+            generation=manifest.generation,
+        )
+        return self._count(manifest)
+
+    def _fill(self, row: StreamRow, manifest: Manifest) -> Brought:
+        """Everything about a stream apart from its row."""
+        batch = self._batch
+        for segment in (*manifest.kept, *manifest.segments):
+            batch.published.add(row.id, segment)
+        for revision in manifest.registry:
+            document = bytes(revision.document).decode()
+            batch.registries.save(row.id, RegistryRow(revision.revision, revision.at_us, document))
+        batch.streams.save_producers(
+            (row.id, producer, epoch, seq) for producer, (epoch, seq) in manifest.producers.items()
+        )
+        return self._count(manifest)
+
+    def _count(self, manifest: Manifest) -> Brought:
+        entries = manifest.published_seq - manifest.first_seq
+        self._recovered.streams += 1
+        self._recovered.entries += entries
+        return Brought(
+            manifest.stream, entries, len(manifest.segments), sum(segment.bytes for segment in manifest.segments)
+        )
+
+    def _open_epochs(self) -> None:
+        """Entries after those that are here may have been acknowledged and lost: their offsets are not given again."""
+        for row in _every(self._batch.streams):
+            if not row.closed:
+                epochs = [*_EPOCHS.decode(row.epochs), (self._new_epoch(), row.next_seq)]
+                self._batch.streams.update(row.id, epochs=msgspec.json.encode(epochs).decode())
+                self._batch.published.mark(row.id, self._batch.now_us)
+
+    def _new_epoch(self) -> int:
+        try:
+            return self._batch.new_epoch()
+        except Unavailable:
+            if self._reserve is None:
+                raise
+            self._reserve(self._batch)
+            return self._batch.new_epoch()
+
+    def _complain(self, problem: str) -> None:
+        self._recovered.problems.append(problem)
+        log.error("%s", problem)
 
 
-def _restore(batch: Batch, manifest: Manifest, ids: dict[str, int]) -> int:
-    stream = batch.streams.insert(_row(batch, manifest, ids))
-    for segment in (*manifest.kept, *manifest.segments):
-        batch.published.add(stream, segment)
-    for revision in manifest.registry:
-        row = RegistryRow(revision.revision, revision.at_us, bytes(revision.document).decode())
-        batch.registries.save(stream, row)
-    batch.streams.save_producers(
-        (stream, producer, epoch, seq) for producer, (epoch, seq) in manifest.producers.items()
-    )
-    batch.published.mark(stream, batch.now_us)
-    return stream
+def _check(row: StreamRow, manifest: Manifest) -> None:
+    """Raises Fenced where entries would be dropped that are nowhere else."""
+    if entries := entries_only_here(row, manifest):
+        raise Fenced(
+            f"another node went on with {row.name!r} in this object store, and {entries} entries are only here",
+            stream=row.name,
+            entries=entries,
+        )
 
 
-def _row(batch: Batch, manifest: Manifest, ids: dict[str, int]) -> StreamRow:
-    parent, fork_seq = manifest.lineage[-1] if manifest.lineage else (None, None)
-    epochs = list(manifest.epochs)
-    if not manifest.closed:
-        # Entries after the published ones may have been acknowledged and lost: their offsets must not be given again.
-        epochs.append((batch.new_epoch(), manifest.published_seq))
+def _every(streams: Streams) -> Iterator[StreamRow]:
+    after = 0
+    while rows := streams.every(after, _PAGE):
+        yield from rows
+        after = rows[-1].id
+
+
+def _row(manifest: Manifest) -> StreamRow:
     return StreamRow(
         name=manifest.stream,
         content_type=manifest.content_type,
         created_us=manifest.created_us,
-        epochs=msgspec.json.encode(epochs).decode(),
+        epochs=msgspec.json.encode(manifest.epochs).decode(),
         state=SOFT_DELETED if manifest.state == "soft_deleted" else LIVE,
         ttl_s=manifest.ttl_s,
         expires_us=manifest.expires_us,
@@ -102,8 +316,6 @@ def _row(batch: Batch, manifest: Manifest, ids: dict[str, int]) -> StreamRow:
         retention_bytes=manifest.retention_bytes,
         closed=int(manifest.closed),
         closed_by=None if manifest.closed_by is None else msgspec.json.encode(manifest.closed_by).decode(),
-        parent=None if parent is None else ids[parent],
-        fork_seq=fork_seq,
         fork_origin=manifest.fork_origin,
         first_seq=manifest.first_seq,
         first_bytes=manifest.first_bytes,

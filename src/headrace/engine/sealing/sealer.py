@@ -70,6 +70,8 @@ class Sealer:
         #: Payload bytes that are only here, and since when the first of them have been.
         self.backlog_bytes = 0
         self.oldest_us: int | None = None
+        self.seals = 0
+        self.failed_seals = 0
         self.segments = 0
         self.bytes = 0
 
@@ -97,9 +99,11 @@ class Sealer:
                 return
             except Unavailable as reason:
                 self._failures += 1
+                self.failed_seals += 1
                 log.warning("the object store takes nothing: %s", reason.message)
             except Exception:
                 self._failures += 1
+                self.failed_seals += 1
                 log.exception("publishing failed; it is tried again")
 
     async def work(self) -> None:
@@ -149,6 +153,7 @@ class Sealer:
 
     async def _commit(self, stream: Stream, publication: Publication) -> None:
         await carry_out(self._writer, Publish, stream, publication)
+        self.seals += 1
         self.segments += len(publication.built)
         self.bytes += sum(built.segment.bytes for built in publication.built)
         while (await carry_out(self._writer, TrimPublished, stream)).removed >= TRIM_ROWS:

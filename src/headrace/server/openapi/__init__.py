@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
+from headrace.server.openapi.details import DETAILS_PATHS
 from headrace.server.openapi.schemas import REGISTRY, SCHEMA_PATHS
 from headrace.server.openapi.service import SERVER_PATHS
 from headrace.server.openapi.streams import DESCRIPTOR, STREAM_PATHS
@@ -14,6 +15,7 @@ from headrace.server.openapi.words import TEXT, Node, record
 def document(*, subscriptions: bool = True) -> Node:
     """The whole document, with subscriptions where they are served."""
     error = record(error=record(code=TEXT, message=TEXT))
+    paths = {**SERVER_PATHS, **STREAM_PATHS, **SCHEMA_PATHS, **DETAILS_PATHS}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -21,7 +23,7 @@ def document(*, subscriptions: bool = True) -> Node:
             "version": version("headrace"),
             "description": "Durable event streams over HTTP. Errors have a stable `code`.",
         },
-        "paths": {**SERVER_PATHS, **STREAM_PATHS, **SCHEMA_PATHS, **(SUBSCRIPTION_PATHS if subscriptions else {})},
+        "paths": {**paths, **(SUBSCRIPTION_PATHS if subscriptions else {})},
         "components": {
             "schemas": {"Error": error, "Stream": DESCRIPTOR, "Registry": REGISTRY, "Subscription": SUBSCRIPTION},
             "securitySchemes": {

@@ -69,7 +69,7 @@ CREATE = operation(
         s200=CREATED | {"description": "it exists just so"},
         s201=leading_to(
             "append_stream read_stream head_stream delete_stream retain_stream read_key_of_stream"
-            " show_schema change_schema",
+            " show_schema change_schema detail_stream",
             "name",
             CREATED,
         ),
@@ -103,6 +103,7 @@ APPEND = operation(
     KEYING,
     body=PAYLOAD,
 )
+WAIT: Node = {"type": "string", "pattern": f"^((0|[1-9][0-9]{{0,17}})|{DURATION})$"}
 READING = (
     query("offset", {"type": "string", "pattern": f"^(-1|now|{OFFSET})$"}, "read after it; live reads need one"),
     query("since", MOMENT, "without an offset: read from this moment on"),
@@ -110,11 +111,7 @@ READING = (
     query(
         "live", {"type": "string", "enum": ["", "false", "0", "true", "1", "long-poll", "sse"]}, "wait for new entries"
     ),
-    query(
-        "timeout",
-        {"type": "string", "pattern": f"^((0|[1-9][0-9]{{0,17}})|{DURATION})$"},
-        "longest wait of a long-poll",
-    ),
+    query("timeout", WAIT, "longest wait of a long-poll"),
     query("schema_version", {"type": "string", "pattern": "^[1-9][0-9]{0,8}$"}, "the shape of events; the newest"),
     query("cursor", TEXT, "Stream-Cursor of the last live answer"),
     header("If-None-Match", TEXT, "ETag of a slice the caller has"),

@@ -1,0 +1,175 @@
+"""``headrace recover``, ``verify``, ``backup`` and ``restore``: a data directory, its object store, their copies."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from cyclopts import Parameter
+
+from headrace.cli import output
+from headrace.cli.config import ConfigFile
+from headrace.cli.key import DataDir
+from headrace.cli.output import AsJson, UsageError
+from headrace.errors import NotFound
+
+if TYPE_CHECKING:
+    from headrace.config import StorageConfig
+    from headrace.engine.sealing.recovery import Brought
+    from headrace.engine.sealing.verify import Report
+    from headrace.storage.backup import Backup
+    from headrace.storage.objects import Objects
+
+_MAY_BE_THERE = ("keys.db", "keys.db-wal", "keys.db-shm", "objects")
+
+
+def recover(
+    *,
+    source: Annotated[str, Parameter(name="--from", help="URL of the object store, or its directory.")],
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    json: AsJson = False,
+) -> int:
+    """Fill a new data directory with every stream that is published in an object store, and become its writer."""
+    from headrace.engine.sealing.standing import recover_directory
+    from headrace.storage.backup import refuse_if_used
+    from headrace.types import SystemClock
+
+    chosen = _storage(data_dir, config, source)
+    refuse_if_used(Path(chosen.data_dir), *_MAY_BE_THERE)
+    _refuse_missing(source)
+    brought: list[Brought] = []
+    with output.progressing("recovering") as tell:
+
+        def told(done: int, total: int, one: Brought | None) -> None:
+            tell(done, total)
+            if one is not None:
+                brought.append(one)
+
+        recovered = recover_directory(chosen, SystemClock(), told)
+    output.show_all((one._asdict() for one in brought), ("stream", "entries", "segments", "bytes"), as_json=json)
+    return _complain(({"message": problem} for problem in recovered.problems), json)
+
+
+def verify(
+    *,
+    data_dir: DataDir = None,
+    object_store: Annotated[str | None, Parameter(help="URL of the object store, or its directory.")] = None,
+    stream: Annotated[str | None, Parameter(help="Only this one.")] = None,
+    config: ConfigFile = None,
+    json: AsJson = False,
+) -> int:
+    """Check every object of a store against its manifest, with or without a server; names each that is damaged."""
+    from headrace.engine.sealing import verify as verification
+
+    if data_dir is not None and object_store is not None:
+        raise UsageError("give --data-dir or --object-store, not both")
+    chosen = _storage(data_dir, config, object_store)
+    objects = _open_store(chosen.object_store or str(Path(chosen.data_dir) / "objects"), chosen.store_timeout_s)
+    damaged: list[dict[str, str]] = []
+    with output.progressing("verifying") as tell:
+        reports = _noting(verification.verify(objects, stream=stream, tell=tell), damaged, stream)
+        columns = ("stream", "generation", "state", "entries", "segments", "bytes", "orphans", "damaged")
+        output.show_all(_reported(reports, json), columns, as_json=json)
+    return _complain(damaged, json)
+
+
+def backup(
+    target: Annotated[Path, Parameter(help="A directory that is made for it.")],
+    /,
+    *,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    json: AsJson = False,
+) -> int:
+    """Copy the log and the keys of a data directory as of one moment, while a server may be running on it."""
+    from headrace.storage.backup import back_up
+    from headrace.types import SystemClock
+
+    chosen = _storage(data_dir, config)
+    with output.progressing("copying") as tell:
+        taken = back_up(Path(chosen.data_dir), chosen.object_store, target, SystemClock(), tell)
+    output.show({"target": str(target), **_facts(taken)}, as_json=json)
+    return _complain(({"message": problem} for problem in taken.problems), json)
+
+
+def restore(
+    source: Annotated[Path, Parameter(help="The directory of a backup.")],
+    /,
+    *,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
+    """Fill a new data directory from a backup; the server that starts there goes on from what was published since."""
+    from headrace.storage import backup as backups
+
+    chosen = _storage(data_dir, config)
+    with output.progressing("copying") as tell:
+        taken = backups.restore(source, Path(chosen.data_dir), tell)
+    output.show({"data_dir": chosen.data_dir, **_facts(taken)}, as_json=json)
+
+
+def _storage(data_dir: str | None, config: Path | None, object_store: str | None = None) -> StorageConfig:
+    from headrace.config import load
+
+    flags = {"storage.data_dir": data_dir, "storage.object_store": object_store}
+    return load(file=config, flags={name: value for name, value in flags.items() if value is not None}).storage
+
+
+def _refuse_missing(url: str) -> None:
+    """A store that is a directory must be there: to open it would make it."""
+    path = None if "://" in url and not url.startswith("file:") else unquote(urlsplit(url).path)
+    if path is not None and not Path(path).is_dir():
+        raise NotFound(f"there is no object store in {path}", object_store=url)
+
+
+def _open_store(url: str, timeout_s: float) -> Objects:
+    from headrace.storage.objects import Objects
+
+    _refuse_missing(url)
+    return Objects.open(url, timeout_s=timeout_s)
+
+
+def _noting(reports: Iterable[Report], damaged: list[dict[str, str]], stream: str | None) -> Iterator[Report]:
+    is_there = stream is None
+    for report in reports:
+        is_there = True
+        damaged += [damage._asdict() for damage in report.damage]
+        yield report
+    if not is_there:
+        raise NotFound(f"nothing of {stream!r} is in the object store", stream=stream)
+
+
+def _reported(reports: Iterable[Report], as_json: bool) -> Iterator[dict[str, Any]]:
+    for report in reports:
+        facts = {**msgspec.structs.asdict(report), "damage": [damage._asdict() for damage in report.damage]}
+        if output.wants_table(as_json):
+            facts |= {"orphans": len(report.orphans), "damaged": len(report.damage)}
+        yield facts
+
+
+def _facts(taken: Backup) -> dict[str, Any]:
+    from headrace.types import rfc3339
+
+    return {
+        "taken_at": rfc3339(taken.taken_us),
+        "bytes": sum(copied.bytes for copied in taken.files.values()),
+        "files": sorted(taken.files),
+        "objects": taken.objects,
+        "object_bytes": taken.object_bytes,
+        "object_store": taken.object_store or "included",
+    }
+
+
+def _complain(problems: Iterable[dict[str, str]], as_json: bool) -> int:
+    """Print each on stderr; the exit code for it."""
+    code = output.OK
+    for problem in problems:
+        code = output.FAILED
+        print(output.encode(problem) if as_json else f"headrace: {problem['message']}", file=sys.stderr)
+    return code

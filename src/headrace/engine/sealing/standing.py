@@ -1,0 +1,143 @@
+"""Standing up: a node finds out what its directory has missed before it becomes the writer of a store.
+
+The database notes the lease under which it writes. Where the store has a newer one, another node has been the writer
+since, or this one with a later copy of the directory; a directory that was restored from a backup says so itself. Such
+a directory is brought up to what was published meanwhile. Where it holds entries that would be dropped by that, it is
+refused before it takes over, so that whoever is the writer goes on undisturbed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from headrace.config import ConfigError, StorageConfig
+from headrace.engine.sealing.recovery import Recovered, Tell, entries_only_here, newest, recover
+from headrace.engine.writer import Batch
+from headrace.errors import Fenced
+from headrace.format import manifest as manifests
+from headrace.storage import database
+from headrace.storage.backup import RESTORED
+from headrace.storage.database import Connection
+from headrace.storage.lock import DirectoryLock
+from headrace.storage.node import Node
+from headrace.storage.objects import Objects
+from headrace.storage.streams import DELETED, Streams
+from headrace.storage.wal import Wal
+from headrace.types import Clock
+
+#: Runs a function inside a commit of its own.
+Commit = Callable[[Callable[[Batch], None]], None]
+
+_NODE, _LEASE = "node", "lease"
+_NAMED = 5
+
+
+def stand_up(
+    objects: Objects, node: Node, streams: Streams, commit: Commit, tell: Tell | None = None
+) -> Recovered | None:
+    """Become the writer of the store, with everything that was published there; None where nothing was missed."""
+    node.held = held = streams.meta(_LEASE, -1)
+    missed = _has_missed(objects, node, streams, held)
+    if missed and streams.every(0, 1):
+        _refuse_to_drop(objects, streams)
+    number = node.claim()
+    found: list[Recovered] = []
+
+    def perform(batch: Batch) -> None:
+        if missed:
+            # Another copy of this directory may have used the epochs that were reserved for it.
+            batch.streams.set_meta("epoch_end", 0)
+            batch.streams.set_meta("spare_epoch", -1)
+        reserve_epochs(node, batch)
+        if missed:
+            found.append(recover(objects, batch, lambda again: reserve_epochs(node, again), tell))
+        batch.streams.set_meta(_LEASE, number)
+        batch.streams.set_meta(_NODE, _fingerprint(node.identity))
+        batch.streams.set_meta(RESTORED, 0)
+
+    commit(perform)
+    return found[0] if found else None
+
+
+def recover_directory(storage: StorageConfig, clock: Clock, tell: Tell | None = None) -> Recovered:
+    """Make the log of a data directory that has none, from an object store; leaves nothing behind where that fails."""
+    directory = Path(storage.data_dir)
+    objects = Objects.open(storage.object_store, timeout_s=storage.store_timeout_s)
+    directory.mkdir(parents=True, exist_ok=True)
+    lock, path = DirectoryLock(directory), directory / "headrace.db"
+    try:
+        connection = database.connect(path, cache_bytes=storage.cache_bytes)
+        try:
+            database.migrate(connection)
+            commit = partial(_commit, connection, clock)
+            found = stand_up(objects, Node(objects, clock), Streams(connection), commit, tell)
+        except BaseException:
+            for left in directory.glob("headrace.db*"):
+                left.unlink()
+            raise
+        finally:
+            connection.close()
+    finally:
+        lock.release()
+    return found or Recovered()
+
+
+def _commit(connection: Connection, clock: Clock, perform: Callable[[Batch], None]) -> None:
+    batch = Batch(connection, Streams(connection), Wal(connection), clock.now_us())
+    with connection:
+        perform(batch)
+        batch.flush()
+
+
+def reserve_epochs(node: Node, batch: Batch) -> None:
+    """A block to go on with, and one to spare."""
+    streams = batch.streams
+    if not streams.meta("epoch_end"):
+        block, used = node.reserve_epochs(), streams.meta("next_epoch")
+        while block.stop <= used:  # epochs from before there were blocks
+            block = node.reserve_epochs()
+        streams.set_meta("next_epoch", max(block.start, used))
+        streams.set_meta("epoch_end", block.stop)
+    if streams.meta("spare_epoch", -1) < 0:
+        streams.set_meta("spare_epoch", node.reserve_epochs().start)
+
+
+def _has_missed(objects: Objects, node: Node, streams: Streams, held: int) -> bool:
+    """Whether the store may know more than the database; refuses a store that belongs to others."""
+    last, is_restored = node.newest(), bool(streams.meta(RESTORED))
+    holder = None if held < 0 else node.holder(held)
+    if holder is not None and _fingerprint(holder) == streams.meta(_NODE):
+        return last != held or is_restored
+    if streams.has_published():
+        raise _other_store("this directory has published its streams elsewhere")
+    if streams.every(0, 1) and next(iter(objects.list(manifests.MANIFESTS)), None) is not None:
+        raise _other_store("this directory has streams of its own, and the store has those of another node")
+    return last is not None or held >= 0 or is_restored
+
+
+def _refuse_to_drop(objects: Objects, streams: Streams) -> None:
+    """Raises Fenced, naming them, where streams have entries here that others have taken the place of."""
+    lost: dict[str, int] = {}
+    for manifest in newest(objects, []):
+        row = streams.by_name(manifest.stream)
+        if row is not None and row.state != DELETED and (entries := entries_only_here(row, manifest)):
+            lost[row.name] = entries
+    if lost:
+        named = ", ".join(f"{name!r} ({entries})" for name, entries in sorted(lost.items())[:_NAMED])
+        raise Fenced(
+            f"another node has gone on with this object store, and {sum(lost.values())} entries are in this directory "
+            f"alone: {named}. Keep the directory, and start with an empty one to go on from the store",
+            streams=len(lost),
+            entries=sum(lost.values()),
+        )
+
+
+def _other_store(why: str) -> ConfigError:
+    return ConfigError(f"storage.object_store names another store: {why}", field="storage.object_store")
+
+
+def _fingerprint(identity: str) -> int:
+    """A node's identity as a number that SQLite can keep."""
+    return int(identity, 16) >> 1

@@ -1,0 +1,264 @@
+"""Backups: the SQLite state of a data directory as of one moment, taken while a server may be writing to it.
+
+A backup is a directory: ``headrace.db``, ``keys.db`` where there are keys, ``objects/`` where the object store lies in
+the data directory, and ``backup.json``, which names every file with its checksum. It appears whole or not at all. The
+objects are copied after the database, so they are as new or newer: that is what a restored directory expects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from headrace.errors import Conflict, CorruptData, NotFound
+from headrace.format import manifest as manifests
+from headrace.storage import database
+from headrace.storage.database import SQLiteError
+from headrace.storage.lock import DirectoryLock
+from headrace.storage.node import EPOCHS, NODES, skip_epochs
+from headrace.storage.objects import ObjectMissing, Objects
+from headrace.storage.streams import Streams
+from headrace.types import Clock
+
+VERSION = 1
+#: Noted in a restored database: its tail may be lost, and the store may have gone on without it.
+RESTORED = "restored"
+
+LOG, KEYS, OBJECTS, CONTENTS = "headrace.db", "keys.db", "objects", "backup.json"
+_CACHE_BYTES = 8 * 1024 * 1024
+_STEP_PAGES = 1_000
+_TRIES = 5
+
+#: Told how many bytes are done, of how many that are known of.
+Tell = Callable[[int, int], None]
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """One file of a backup."""
+
+    bytes: int
+    sha256: str
+
+
+class Backup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup holds: its databases, how many objects, and which store has the others."""
+
+    headrace: str = "backup"
+    version: int = VERSION
+    taken_us: int
+    object_store: str
+    files: dict[str, Copied]
+    objects: int = 0
+    object_bytes: int = 0
+    #: Objects that were damaged or missing when it was taken.
+    problems: tuple[str, ...] = ()
+
+
+class _Progress:
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self.done = self.total = 0
+
+    def expect(self, size: int) -> None:
+        self.total += size
+
+    def advance(self, size: int) -> None:
+        self.done += size
+        self._tell(self.done, self.total)
+
+
+def back_up(data_dir: Path, object_store: str, target: Path, clock: Clock, tell: Tell) -> Backup:
+    """Copy the state of a data directory to a new directory; ``object_store`` is empty where it lies inside."""
+    if not (data_dir / LOG).exists():
+        raise NotFound(f"{data_dir} holds no log to back up", data_dir=str(data_dir))
+    refuse_if_used(target)
+    partial = target.with_name(target.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(mode=0o700, parents=True)
+    progress, taken_us = _Progress(tell), clock.now_us()
+    files = {name: _copy_database(data_dir / name, partial / name, progress) for name in _databases(data_dir)}
+    backup = Backup(taken_us=taken_us, object_store=object_store, files=files)
+    if not object_store and (data_dir / OBJECTS).is_dir():
+        copy = _ObjectsCopy(data_dir / OBJECTS, partial / OBJECTS, progress)
+        copy.copy()
+        backup = msgspec.structs.replace(
+            backup, objects=copy.objects, object_bytes=copy.bytes, problems=tuple(copy.problems)
+        )
+    (partial / CONTENTS).write_bytes(msgspec.json.encode(backup))
+    _sync(partial / CONTENTS)
+    if target.exists():
+        target.rmdir()
+    partial.rename(target)
+    _sync(target.parent)
+    return backup
+
+
+def restore(source: Path, data_dir: Path, tell: Tell) -> Backup:
+    """Fill an empty data directory from a backup; whoever starts there knows that it was restored."""
+    backup = _contents(source)
+    data_dir.mkdir(parents=True, exist_ok=True)
+    lock = DirectoryLock(data_dir)
+    try:
+        refuse_if_used(data_dir)
+        progress = _Progress(tell)
+        progress.expect(sum(copied.bytes for copied in backup.files.values()))
+        for name, copied in backup.files.items():
+            _copy_file(source / name, data_dir / f"{name}.restoring", copied, progress)
+        if backup.objects:
+            copy = _ObjectsCopy(source / OBJECTS, data_dir / OBJECTS, progress)
+            copy.copy()
+            skip_epochs(copy.target)
+        _mark(data_dir / f"{LOG}.restoring")
+        # The log comes last: without it the directory is as good as empty.
+        for name in sorted(backup.files, reverse=True):
+            (data_dir / f"{name}.restoring").rename(data_dir / name)
+        _sync(data_dir)
+    finally:
+        lock.release()
+    return backup
+
+
+def refuse_if_used(directory: Path, *but: str) -> None:
+    """Raises where a directory holds anything apart from its lock and what is named."""
+    if not directory.exists():
+        return
+    for path in sorted(directory.iterdir()):
+        if path.name not in ("lock", *but):
+            raise Conflict(f"{directory} is not empty: it holds {path.name}", directory=str(directory))
+
+
+def _databases(data_dir: Path) -> Iterator[str]:
+    for name in (LOG, KEYS):
+        if (data_dir / name).exists():
+            yield name
+
+
+def _copy_database(source: Path, target: Path, progress: _Progress) -> Copied:
+    """One transaction's view of a database, in steps that leave room for its writer."""
+    target.touch(mode=0o600)
+    reading = database.connect(source, cache_bytes=_CACHE_BYTES, readonly=True)
+    writing = database.Connection(str(target))
+    try:
+        # While this transaction is open the copy does not begin anew with every commit of the server.
+        reading.execute("BEGIN")
+        page_bytes = int(reading.pragma("page_size"))
+        pages = int(reading.pragma("page_count"))
+        progress.expect(pages * page_bytes)
+        with writing.backup("main", reading, "main") as steps:
+            while not steps.done:
+                left = steps.remaining
+                steps.step(_STEP_PAGES)
+                progress.advance((left - steps.remaining if left else steps.page_count - steps.remaining) * page_bytes)
+        reading.execute("COMMIT")
+        writing.pragma("journal_mode", "delete")  # so that the copy is one file, and stays one
+    except SQLiteError as reason:
+        raise database.unavailable(reason) from reason
+    finally:
+        writing.close()
+        reading.close()
+    return _digest(target)
+
+
+class _ObjectsCopy:
+    """Copies a store in one directory to another, while a server may be writing to it."""
+
+    def __init__(self, source: Path, target: Path, progress: _Progress) -> None:
+        self._source, self.target = Objects.open(str(source)), Objects.open(str(target))
+        self._progress = progress
+        self.objects = self.bytes = 0
+        self.problems: list[str] = []
+
+    def copy(self) -> None:
+        """The leases, and of each stream what its newest manifest names, and then that manifest."""
+        for kind in (NODES, EPOCHS):
+            for info in self._source.list(kind):
+                self._copy_one(info.key, info.bytes)
+        places = manifests.generations(info.key for info in self._source.list(manifests.MANIFESTS))
+        for place in sorted(places):
+            self._copy_stream(place)
+
+    def _copy_stream(self, place: tuple[str, str]) -> None:
+        """What a manifest names may be replaced while it is copied: then there is a newer manifest."""
+        problem = ""
+        for _ in range(_TRIES):
+            listing = self._source.list(f"{manifests.MANIFESTS}/{'/'.join(place)}")
+            generations = manifests.generations(info.key for info in listing).get(place)
+            if not generations:
+                return  # deleted meanwhile
+            try:
+                self._copy_generation(manifests.generation_key(place, generations[0]))
+                return
+            except CorruptData as reason:
+                problem = reason.message
+        self.problems.append(problem)
+
+    def _copy_generation(self, key: str) -> None:
+        data = self._source.get(key)
+        manifest = manifests.decode(data, key)
+        segments = (*manifest.kept, *manifest.segments)
+        self._progress.expect(sum(segment.bytes for segment in segments))
+        for segment in segments:
+            segment_key = manifests.segment_key(manifest.stream, manifest.incarnation, segment.name)
+            self._copy_one(segment_key, segment.bytes)
+            self._progress.advance(segment.bytes)
+        self._copy_one(key, len(data))
+
+    def _copy_one(self, key: str, size: int) -> None:
+        path = self._source.local_path(key)
+        if path is None or not path.exists():
+            raise ObjectMissing(f"the object {key} is missing", object=key, check="present")
+        self.target.upload(key, path)
+        self.objects += 1
+        self.bytes += size
+
+
+def _copy_file(source: Path, target: Path, copied: Copied, progress: _Progress) -> None:
+    target.touch(mode=0o600)
+    shutil.copyfile(source, target)
+    if _digest(target) != copied:
+        raise CorruptData(f"{source} is not what was backed up", object=str(source), check="checksum")
+    progress.advance(copied.bytes)
+
+
+def _contents(source: Path) -> Backup:
+    path = source / CONTENTS
+    if not path.exists():
+        raise NotFound(f"{source} is not a backup: it has no {CONTENTS}", source=str(source))
+    try:
+        backup = msgspec.json.decode(path.read_bytes(), type=Backup)
+    except msgspec.DecodeError as reason:
+        raise CorruptData(f"{path} is damaged: {reason}", object=str(path), check="document") from reason
+    if backup.headrace != "backup" or backup.version > VERSION:
+        raise CorruptData(f"{path} is not a backup that this Headrace knows", object=str(path), check="version")
+    return backup
+
+
+def _mark(path: Path) -> None:
+    """Note that the database was restored, and that others may have used the epochs it had reserved."""
+    connection = database.connect(path, cache_bytes=_CACHE_BYTES)
+    try:
+        with connection:
+            streams = Streams(connection)
+            for name, value in ((RESTORED, 1), ("epoch_end", 0), ("spare_epoch", -1)):
+                streams.set_meta(name, value)
+    finally:
+        connection.close()
+
+
+def _digest(path: Path) -> Copied:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return Copied(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
