@@ -143,9 +143,7 @@ def _event(text: str, key: str | None) -> bytes:
     return msgspec.json.encode({"v": text} if key is None else {"k": key, "v": text})
 
 
-TEXTS = st.lists(
-    st.tuples(st.text("xyzé", min_size=1, max_size=6), st.sampled_from(KEYS)), min_size=1, max_size=4
-)
+TEXTS = st.lists(st.tuples(st.text("xyzé", min_size=1, max_size=6), st.sampled_from(KEYS)), min_size=1, max_size=4)
 STEPS = ["append"] * 5 + ["fork", "fork", "bytes", "age"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from property.lines import check_budgets, check_offsets, check_pages, check_seeks, histories
@@ -21,7 +21,7 @@ def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         yield rig
 
 
-@settings(max_examples=300)
+@pytest.mark.timeout(900)  # only deep runs take long
 @given(st.data())
 def test_the_laws_of_reading_hold_wherever_entries_lie(rig: Rig, data: st.DataObject) -> None:
     world = data.draw(histories(rig, "publish", "publish", "publish", "reopen"))

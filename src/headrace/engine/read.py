@@ -256,7 +256,7 @@ def time_before(tiers: Tiers, stream: Stream, head: Head, position: int) -> int:
     part = next(owned(stream, head, position - 1))
     placed = tiers.published.holding(part.owner, position - 1)
     if placed is not None:
-        return tiers.cell(placed, position - 1).append_us
+        return tiers.time_at(placed, position - 1)
     row = tiers.wal.holding(part.owner, position - 1)
     return NEVER_US if row is None else row.append_us
 

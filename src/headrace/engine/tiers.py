@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 _AHEAD = 2
-#: Answers that threads have found and nobody has fetched yet.
+#: Answers that threads have found, and that are kept for who asked.
 _ANSWERS = 64
+_NOTHING: Any = object()
 #: So many segments are searched for a key before the reader is told how far the search has come.
 _KEYED = 256
 
@@ -70,7 +71,7 @@ class Tiers:
         reader = None if mark in self._found else self._open().ready(placed.segment)
         loaded = position if reader is None else reader.loaded_until(position)
         if reader is None or loaded == position:
-            found = self._asked(mark, lambda: self._with(placed, lambda at_hand: at_hand.read(position, until, budget)))
+            found = self._once(mark, lambda: self._with(placed, lambda at_hand: at_hand.read(position, until, budget)))
         else:
             found = reader.read(position, min(until, loaded), budget)
         self._load_ahead(placed, found.position)
@@ -82,7 +83,7 @@ class Tiers:
         if placed is None:
             return None
         return self._asked(
-            ("time", owner, since_us), lambda: self._with(placed, lambda reader: reader.seek_time(since_us))
+            ("time", placed.key, since_us), lambda: self._with(placed, lambda reader: reader.seek_time(since_us))
         )
 
     def request_end(self, placed: Placed, seq: int) -> int:
@@ -91,11 +92,13 @@ class Tiers:
             ("end", placed.key, seq), lambda: self._with(placed, lambda reader: reader.request_at(seq)[1])
         )
 
+    def time_at(self, placed: Placed, seq: int) -> int:
+        """When a published entry was appended."""
+        return self._asked(("at", placed.key, seq), lambda: self._with(placed, lambda reader: reader.time_at(seq)))
+
     def cell(self, placed: Placed, seq: int) -> Cell:
         """A published entry."""
-        return self._asked(
-            ("cell", placed.key, seq), lambda: self._with(placed, lambda reader: Cell(*reader.cell(seq)))
-        )
+        return self._once(("cell", placed.key, seq), lambda: self._with(placed, lambda reader: Cell(*reader.cell(seq))))
 
     def bytes_before(self, placed: Placed, seq: int) -> int:
         """Payload bytes of the stream before a published entry."""
@@ -122,16 +125,25 @@ class Tiers:
                 at = found.position
             return found
 
-        return self._asked(("key", following[0].key, position, until, budget, key), look)
+        return self._once(("key", following[0].key, position, until, budget, key), look)
 
     def _with(self, placed: Placed, ask: Callable[[Reader], Found]) -> Found:
         with self._open().open(placed.key, placed.segment) as reader:
             return ask(reader)
 
+    def _once(self, mark: Hashable, work: Callable[[], Found]) -> Found:
+        """The same for what is large, and so not kept: one question may ask for it only once."""
+        found = self._asked(mark, work)
+        self._found.pop(mark, None)
+        return found
+
     def _asked(self, mark: Hashable, work: Callable[[], Found]) -> Found:
-        """What a thread has found; the first time it is sent to look."""
-        if mark in self._found:
-            found: Found = self._found.pop(mark)
+        """What a thread has found; the first time it is sent to look.
+
+        The answer stays for a while: a question that has several parts is asked again from the start for each.
+        """
+        found: Found = self._found.get(mark, _NOTHING)
+        if found is not _NOTHING:
             return found
 
         def look() -> None:

@@ -50,7 +50,8 @@ class Publish(Change):
             return
         for built in publication.built:
             published.add(row.id, built.segment)
-        published.unmark(row.id, publication.snapshot.taken_us)
+        if publication.snapshot.is_true(batch.streams):
+            published.unmark(row.id, batch.now_us)
         if row.generation:
             published.discard([manifests.manifest_key(row.name, row.incarnation, row.generation)], batch.now_us)
         gone = [*publication.snapshot.dropped, *([publication.replaced] if publication.replaced else [])]

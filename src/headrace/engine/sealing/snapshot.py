@@ -12,6 +12,8 @@ from headrace.storage.registries import Registries, RegistryRow
 from headrace.storage.streams import LIVE, SOFT_DELETED, StreamRow, Streams
 
 _STATES = {LIVE: "live", SOFT_DELETED: "soft_deleted"}
+#: What a manifest tells of a stream apart from its entries, and what changes later is marked as unpublished.
+_MARKED = ("state", "closed", "closed_by", "retention_age_us", "retention_bytes", "first_seq", "revision", "epochs")
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -25,6 +27,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     segments: list[Placed]
     dropped: list[Placed]
     lineage: tuple[tuple[str, int], ...]
+    forks: list[tuple[int, int]]
+
+    def is_true(self, streams: Streams) -> bool:
+        """Whether nothing has changed since, apart from entries that came after it."""
+        row = streams.by_id(self.row.id)
+        same = row is not None and all(getattr(row, name) == getattr(self.row, name) for name in _MARKED)
+        return same and streams.forks(self.row.id) == self.forks
 
 
 def take(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
@@ -44,6 +53,7 @@ def take(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
             segments=segments,
             dropped=dropped,
             lineage=_lineage(streams, row),
+            forks=streams.forks(stream),
         )
     finally:
         connection.execute("COMMIT")

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from headrace.schema.registry import KeySetting
+from headrace.schema.update import Update
+from headrace.types import JSON, OCTETS
+from rig import Rig, array
+from stored import placed, reader, spans
+
+Open = Callable[..., Rig]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Open]:
+    """Opens an engine with these storage settings."""
+    with ExitStack() as stack:
+        yield lambda **storage: stack.enter_context(Rig(tmp_path, storage=storage))
+
+
+def _append(rig: Rig, name: str, *sizes: int) -> None:
+    """One append for each size, of so many entries."""
+    for size in sizes:
+        rig.append(name, array(*range(size)))
+
+
+def test_segments_are_cut_between_requests_once_they_have_enough_rows(opened: Open) -> None:
+    rig = opened(seal_rows=4)
+    rig.create("s", JSON)
+    _append(rig, "s", 3, 3, 1, 9, 1, 1)
+    rig.publish("s")
+    assert spans(rig, "s") == [(0, 6), (6, 16), (16, 18)]
+    assert rig.find("s").head.published_seq == 18
+
+
+def test_segments_are_cut_between_requests_once_they_have_enough_bytes(opened: Open) -> None:
+    rig = opened(seal_bytes=10)
+    rig.create("s", OCTETS)
+    for size in (9, 1, 25, 4, 6, 3):
+        rig.append("s", b"x" * size)
+    rig.publish("s")
+    assert spans(rig, "s") == [(0, 2), (2, 3), (3, 5), (5, 6)]
+    sizes = [(one.segment.before_bytes, one.segment.total_bytes) for one in placed(rig, "s")]
+    assert sizes == [(0, 10), (10, 35), (35, 45), (45, 48)]
+
+
+def test_a_small_last_segment_is_written_again_with_what_follows(opened: Open) -> None:
+    rig = opened(seal_rows=6)
+    rig.create("s", JSON)
+    for size, expected in ((2, [(0, 2)]), (1, [(0, 3)]), (1, [(0, 3), (3, 4)]), (1, [(0, 3), (3, 5)])):
+        _append(rig, "s", size)
+        rig.publish("s")
+        assert spans(rig, "s") == expected
+    assert rig.read("s") == [b"0", b"1", b"0", b"0", b"0"]
+
+
+def test_a_segment_with_half_the_bytes_is_not_written_again(opened: Open) -> None:
+    rig = opened(seal_bytes=20)
+    rig.create("s", OCTETS)
+    for size, expected in ((9, [(0, 1)]), (3, [(0, 2)]), (1, [(0, 2), (2, 3)])):
+        rig.append("s", b"x" * size)
+        rig.publish("s")
+        assert spans(rig, "s") == expected
+
+
+def test_a_segment_written_again_keeps_times_keys_and_requests(opened: Open) -> None:
+    rig = opened()
+    rig.create("s", JSON)
+    start = rig.clock.us
+    for key, values in (("a", (1, 2)), (None, (3,)), ("b", (4, 5, 6))):
+        rig.append("s", array(*values), key=key)
+        rig.clock.us += 7
+        rig.publish("s")
+    [one] = placed(rig, "s")
+    sealed = reader(rig, one)
+    found = [sealed.cell(seq) for seq in range(6)]
+    assert [key for _, key, _ in found] == ["a", "a", None, "b", "b", "b"]
+    assert [at_us - start for at_us, _, _ in found] == [0, 0, 7, 14, 14, 14]
+    assert [sealed.request_at(seq) for seq in range(6)] == [(0, 2), (0, 2), (2, 3), (3, 6), (3, 6), (3, 6)]
+    assert (sealed.info.stream, sealed.info.incarnation) == ("s", rig.find("s").incarnation)
+
+
+def test_entries_of_one_request_keep_their_own_keys(opened: Open) -> None:
+    rig = opened()
+    stream = rig.create("s", JSON)
+    rig.run(rig.engine.schemas.apply(stream, Update(routing_key=KeySetting(pointer="/k", required=False))))
+    rig.append("s", array({"k": "a"}, {}, {"k": "b"}, {"k": "a"}))
+    rig.publish("s")
+    [one] = placed(rig, "s")
+    assert [reader(rig, one).cell(seq)[1] for seq in range(4)] == ["a", None, "b", "a"]
+    assert rig.read("s", key="a") == [b'{"k":"a"}', b'{"k":"a"}']
+
+
+def test_what_retention_removed_before_it_was_published_is_left_out(opened: Open) -> None:
+    rig = opened()
+    rig.create("s", OCTETS)
+    for body in (b"aa", b"bb", b"cc"):
+        rig.append("s", body)
+    rig.retain("s", size=2)
+    rig.publish("s")
+    assert spans(rig, "s") == [(2, 3)]
+    assert rig.read("s", 2) == [b"cc"]
+
+
+def test_nothing_but_a_segment_can_follow_what_retention_left_of_the_last(opened: Open) -> None:
+    rig = opened()
+    rig.create("s", OCTETS, b"aa")
+    rig.publish("s")
+    rig.append("s", b"bb")
+    rig.retain("s", size=0)
+    rig.append("s", b"cc")
+    rig.publish("s")
+    assert spans(rig, "s")[-1] == (2, 3)
+    assert rig.read("s", 2) == [b"cc"]
+
+
+def test_rows_that_only_a_fork_reads_are_published_for_it(opened: Open) -> None:
+    rig = opened()
+    rig.create("s", OCTETS)
+    for body in (b"a", b"b", b"c", b"d"):
+        rig.append("s", body)
+    rig.fork("s", "fork", 2)
+    rig.retain("s", size=1)
+    rig.publish("s")
+    assert spans(rig, "s") == [(0, 2), (3, 4)]
+    rig.reopen()
+    assert rig.read("fork") == [b"ab"]
+    assert rig.read("s", 3) == [b"d"]
+
+
+def test_no_file_is_left_behind(opened: Open, tmp_path: Path) -> None:
+    rig = opened(seal_rows=2)
+    rig.create("s", JSON)
+    _append(rig, "s", 2, 2, 1)
+    rig.publish("s")
+    assert list((tmp_path / "sealing").iterdir()) == []

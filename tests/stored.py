@@ -1,0 +1,51 @@
+"""What lies in an object store, for tests: keys, manifests, and the entries of segments."""
+
+from __future__ import annotations
+
+from headrace.format import manifest as manifests
+from headrace.format.manifest import Manifest
+from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.reader import Reader
+from headrace.storage.objects import Objects
+from headrace.storage.published import Placed
+from rig import Rig
+
+
+def keys(objects: Objects, kind: str = "") -> list[str]:
+    """The keys of all objects of a kind, in order."""
+    return sorted(info.key for info in objects.list(kind))
+
+
+def generations(rig: Rig, name: str) -> list[int]:
+    """The generations of a stream's manifest that are in the store, over all its lives; the newest first."""
+    found = manifests.generations(keys(rig.engine.objects, f"manifests/{manifests.name_hash(name)}"))
+    return sorted((number for numbers in found.values() for number in numbers), reverse=True)
+
+
+def manifest(rig: Rig, name: str) -> Manifest:
+    """The newest manifest of a stream."""
+    stream = rig.engine.log.catalog.find(name)
+    assert stream is not None
+    key = manifests.manifest_key(name, stream.incarnation, generations(rig, name)[0])
+    return manifests.decode(rig.engine.objects.get(key), key)
+
+
+def placed(rig: Rig, name: str) -> list[Placed]:
+    """The segments of a stream, as the database lists them."""
+    return rig.engine.published.following(rig.find(name).id, 0, 1 << 60)
+
+
+def spans(rig: Rig, name: str) -> list[tuple[int, int]]:
+    """Where the segments of a stream begin and end."""
+    return [(one.segment.first_seq, one.segment.end_seq) for one in placed(rig, name)]
+
+
+def reader(rig: Rig, one: Placed) -> Reader:
+    """A segment as it is stored, checked against its checksum."""
+    data = rig.engine.objects.get(one.key)
+    return Reader(data, name=one.key, decoded=Decoded(1 << 20), sha256=one.segment.sha256)
+
+
+def rows(rig: Rig, table: str = "wal") -> int:
+    """How many rows a table has."""
+    return int(rig.engine.streams._connection.execute(f"SELECT count(*) FROM {table}").get)
