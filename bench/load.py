@@ -18,7 +18,7 @@ from typing import Any
 
 import uvloop
 
-from bench.events import array, event
+from bench.events import EVENTS, array, event
 from bench.live import measure_live
 from bench.reading import read_whole_streams
 from bench.wire import Connection, HttpConnection, RedisConnection, http_request, redis_command
@@ -41,6 +41,7 @@ class Job:
     warm: float = 0.5
     seconds: float = 2.0
     count: int = 0
+    event: str = "small"
 
 
 class Tally:
@@ -157,10 +158,11 @@ async def _connect(job: Job, tally: Tally, requests: Iterator[bytes]) -> list[Co
 
 
 def _append(job: Job, stream: str, first: int) -> bytes:
+    make = EVENTS[job.event]
     if job.redis:
-        adds = (redis_command(b"XADD", stream.encode(), b"*", b"d", event(first + n)) for n in range(job.batch))
+        adds = (redis_command(b"XADD", stream.encode(), b"*", b"d", make(first + n)) for n in range(job.batch))
         return b"".join(adds)
-    body = event(first) if job.batch == 1 else array(first, job.batch)
+    body = make(first) if job.batch == 1 else array(first, job.batch, make)
     return http_request("POST", stream_path(stream), body)
 
 

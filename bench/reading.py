@@ -209,6 +209,7 @@ async def read_whole_streams(
     return {
         "per_second": rate,
         "events": reading.events,
+        "bytes": reading.bytes,
         "requests": reading.requests,
         "errors": int(bool(reading.error)),
         "first_error": reading.error,

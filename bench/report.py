@@ -10,13 +10,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.measures import Sample
+from bench import schemas
+from bench.driver import Sample
 from bench.streams import FEW, ManyStreams
 from bench.targets import TARGETS, Target
 
 TITLES = {target.name: target.title for target in TARGETS}
 MOST_MEMORY = 500.0
 MOST_SLOWER = 1.5
+LEAST_PROMOTED = 150_000.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Results:
     def __init__(self) -> None:
         self.samples: dict[str, dict[str, list[Sample]]] = {}
         self.skipped: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
         self.broken: list[str] = []
         self.streams: ManyStreams | None = None
 
@@ -90,7 +93,7 @@ def bars(results: Results) -> list[Bar]:
         ("catch-up read, 1 connection", prisma, 10.0, "catch-up read, against Prisma at its best"),
         ("append to 1,000 subscribers, p99", prisma, 1.0, "p99 to 1,000 subscribers, against Prisma at its best"),
     ]
-    judged = (_bar(results, *promise) for promise in wanted)
+    judged = [*(_bar(results, *promise) for promise in wanted), *_schema_bars(results)]
     return [bar for bar in judged if bar] + (_stream_bars(results.streams) if results.streams else [])
 
 
@@ -126,6 +129,7 @@ def save(results: Results, directory: Path, facts: dict[str, Any]) -> Path:
         "streams": asdict(results.streams) if results.streams else None,
         "bars": [vars(bar) for bar in bars(results)],
         "skipped": results.skipped,
+        "left_out": results.left_out,
         "troubles": results.troubles(),
     }
     path.write_text(json.dumps(document, indent=2))
@@ -155,6 +159,34 @@ def _bar(results: Results, row: str, names: tuple[str, ...], least: float, text:
     best = min(theirs) if lower_is_better else max(theirs)
     ratio = best / ours if lower_is_better else ours / best
     return Bar(f"{text} (at least {least:g} times as good)", ratio, ratio >= least)
+
+
+def _schema_bars(results: Results) -> list[Bar | None]:
+    tuned = ("prisma-tuned",)
+    return [
+        _share(results, *schemas.SINGLE, 0.5, "single appends of large events, with a schema against without"),
+        _share(results, *schemas.ARRAYS, 0.4, "large events in arrays of 100, with a schema against without"),
+        _bar(
+            results, schemas.ARRAYS[1], tuned, 3.0, "large events in arrays of 100 with a schema, against Prisma tuned"
+        ),
+        _promoted(results.value(schemas.PROMOTED, "headrace")),
+        _bar(results, schemas.PROMOTED, tuned, 3.0, "events read through three lenses, against Prisma tuned"),
+        _share(results, *schemas.READS, 0.9, "events read, with a schema and none old, against without"),
+    ]
+
+
+def _share(results: Results, without: str, row: str, least: float, text: str) -> Bar | None:
+    """How much of Headrace's rate is left where a schema is in use."""
+    free, checked = results.value(without, "headrace"), results.value(row, "headrace")
+    if free is None or checked is None:
+        return None
+    share = checked / free
+    return Bar(f"{text} (at least {least:g} times as many)", share, share >= least)
+
+
+def _promoted(rate: float | None) -> Bar | None:
+    text = f"events read through three lenses per second, at least {LEAST_PROMOTED:,.0f}"
+    return None if rate is None else Bar(text, rate, rate >= LEAST_PROMOTED)
 
 
 def _stream_bars(streams: ManyStreams) -> list[Bar]:

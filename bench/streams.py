@@ -6,8 +6,8 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.driver import Times, drive
 from bench.load import Job
-from bench.measures import Times, drive
 from bench.targets import TARGETS, Running, running
 
 FEW = 1000

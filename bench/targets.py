@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,14 @@ class Target:
     redis: bool = False
 
 
+class Refused(OSError):
+    """A server answered with an error: its status, and what was asked and answered."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
 @dataclass(frozen=True)
 class Running:
     """A started server."""
@@ -48,9 +57,17 @@ class Running:
         """Make an empty JSON stream (Redis makes its own at the first append)."""
         if self.target.redis:
             return
-        url = f"http://127.0.0.1:{self.port}{stream_path(stream)}"
-        headers = {"Content-Type": "application/json"}
-        urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=headers), timeout=10).close()
+        self.ask("PUT", stream_path(stream))
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        """The body of the answer to one request, or Refused."""
+        url, headers = f"http://127.0.0.1:{self.port}{path}", {"Content-Type": "application/json"}
+        request = urllib.request.Request(url, body, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as error:
+            raise Refused(error.code, f"{method} {path}: {error.code} {error.read()[:1000]!r}") from error
 
     def resident_bytes(self) -> int:
         """The memory that the server's process holds."""
