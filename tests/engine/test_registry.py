@@ -85,7 +85,7 @@ def test_keys_are_taken_as_the_commit_finds_the_registry(rig: Rig) -> None:
     assert read(rig, "s", key="head") == [{"k": "d"}]
 
 
-def test_a_key_from_the_header_comes_back_when_events_no_longer_carry_theirs(rig: Rig) -> None:
+def test_keys_are_not_taken_from_events_once_that_was_cleared(rig: Rig) -> None:
     rig.create("s", JSON)
     change(rig, "s", routingKey=KEY)
     _, second = rig.run(queued(rig, "s", {"routingKey": None}, array({"k": "a"}, {"k": "b"})))

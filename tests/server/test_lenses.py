@@ -12,7 +12,6 @@ from server.registries import TEXT, WHOLE, append, installed, lens, post, proble
 
 if TYPE_CHECKING:
     import httpx2
-
     from tests.server.conftest import Api
 
 Code = Callable[[Any], str]

@@ -1,4 +1,4 @@
-"""Reads in a version of one's own choice: which there are, what has no form in them, and how long answers may be kept."""
+"""Reads in a version of one's own choice: which there are, what has no form in them, and how long to keep answers."""
 
 from __future__ import annotations
 

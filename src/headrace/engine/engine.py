@@ -54,7 +54,7 @@ class Engine:
         self.tail = Tail(config.limits.waiters)
         registries = Registries(self._reader)
         catalog = Catalog(self.streams, registries, clock, capacity=config.limits.cached_streams)
-        self.schemas = Schemas(self.writer, registries)
+        self.schemas = Schemas(self.writer, registries, config.server.resolver_timeout_s)
         self.log = Log(self.writer, catalog, self.streams, self.wal, self.tail, self.counters, clock)
         self._sweeper: asyncio.Task[None] | None = None
 
