@@ -266,10 +266,10 @@ def test_no_entries_have_no_failures() -> None:
     assert Validator(False).failures(b"") == []
 
 
-def test_the_entries_named_are_bounded_and_the_rest_is_counted() -> None:
+def test_the_entries_named_are_bounded_and_the_list_says_so() -> None:
     found = Validator({"type": "string"}).failures(spelled("good", *range(50)))
     assert [failure.index for failure in found] == list(range(1, 22))
-    assert found[-1].reason == "fails too, and 29 entries after it"
+    assert found[-1].reason == "fails too, and so may others after it"
 
 
 def test_the_reasons_for_one_entry_are_bounded() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -83,3 +87,19 @@ def unchanged(api: Api, path: str, before: dict[str, Any]) -> bool:
     """Whether neither the registry nor its history have moved."""
     revisions = api.get(f"{path}/_schema/history").json()["revisions"]
     return registry(api, path) == before and (not revisions or revisions[-1]["registry"] == before)
+
+
+def stored(data_dir: Path, name: str) -> list[tuple[int, int, int, list[Any]]]:
+    """The appends to a stream on disk: where each begins, how many events it has, their version, and the events."""
+    with closing(sqlite3.connect(f"file:{data_dir}/headrace.db?mode=ro", uri=True)) as database:
+        found = database.execute(
+            "SELECT wal.seq, count, version, body FROM wal JOIN streams ON streams.id = wal.stream"
+            " WHERE name = ? ORDER BY wal.seq",
+            (name,),
+        ).fetchall()
+    return [(seq, size, version, json.loads(b"[" + bytes(body) + b"]")) for seq, size, version, body in found]
+
+
+def version_at(document: dict[str, Any], seq: int) -> int:
+    """The version that the boundaries of a registry give an event."""
+    return max(edge["version"] for edge in document["boundaries"] if edge["offset"] <= seq)

@@ -35,7 +35,14 @@ class Step(NamedTuple):
 
 
 def convert(path: str, before: str, after: str, forward: Op, backward: Op) -> Op:
-    return {"op": "convert", "path": path, "fromType": before, "toType": after, "forward": forward, "backward": backward}
+    return {
+        "op": "convert",
+        "path": path,
+        "fromType": before,
+        "toType": after,
+        "forward": forward,
+        "backward": backward,
+    }
 
 
 def builtin(path: str, before: str, after: str, forward: str, backward: str) -> Op:
@@ -130,11 +137,7 @@ STEPS = {
     "convert by a table": Step(
         shape(a=LEVEL),
         shape(a={"type": "integer", "enum": [0, 1]}),
-        [
-            convert(
-                "/a", "string", "integer", {"map": {"low": 0, "high": 1}}, {"map": {"0": "low", "1": "high"}}
-            )
-        ],
+        [convert("/a", "string", "integer", {"map": {"low": 0, "high": 1}}, {"map": {"0": "low", "1": "high"}})],
         '{"a":"low"}',
         '{"a":0}',
     ),
@@ -143,7 +146,11 @@ STEPS = {
         shape(a={"type": "boolean"}),
         [
             convert(
-                "/a", "string", "boolean", {"map": {"yes": True}, "default": False}, {"map": {"false": "no"}, "default": ""}
+                "/a",
+                "string",
+                "boolean",
+                {"map": {"yes": True}, "default": False},
+                {"map": {"false": "no"}, "default": ""},
             )
         ],
         '{"a":"no"}',
@@ -212,9 +219,7 @@ STEPS = {
         '{"l":[1,2]}',
         '{"l":["1","2"]}',
     ),
-    "optional, absent": Step(
-        shape("a", a=WHOLE), shape("b", b=WHOLE), [rename("a", "b", optional=True)], "{}", "{}"
-    ),
+    "optional, absent": Step(shape("a", a=WHOLE), shape("b", b=WHOLE), [rename("a", "b", optional=True)], "{}", "{}"),
     "optional, present": Step(
         shape("a", a=WHOLE), shape("b", b=WHOLE), [rename("a", "b", optional=True)], '{"a":1}', '{"b":1}'
     ),

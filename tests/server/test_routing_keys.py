@@ -146,9 +146,7 @@ def test_every_event_whose_key_is_wrong_is_named(api: Api) -> None:
 
 
 def test_keys_are_taken_from_what_fits_the_schema(api: Api) -> None:
-    path = installed(
-        api, shape("note", user=TEXT, note=WHOLE), routingKey={"jsonPointer": "/user", "required": True}
-    )
+    path = installed(api, shape("note", user=TEXT, note=WHOLE), routingKey={"jsonPointer": "/user", "required": True})
     assert api.post(path, [{"user": "ada", "note": "x"}]).status_code == 400
     assert api.post(path, [{"user": "", "note": 1}]).status_code == 400  # a text, and no key
     append(api, path, {"user": "ada", "note": 1})

@@ -195,9 +195,7 @@ def test_an_unknown_member_is_refused_by_name(api: Api, code_of: Code, named: st
 
 def test_a_registry_as_it_is_served_is_no_update(api: Api, code_of: Code) -> None:
     path = installed(api, {}, routingKey=KEY, search=SEARCH)
-    refuses(
-        api, code_of, path, registry(api, path), "/currentVersion", "/boundaries", "/schemas", "/lenses", "/schema"
-    )
+    refuses(api, code_of, path, registry(api, path), "/currentVersion", "/boundaries", "/schemas", "/lenses", "/schema")
 
 
 @pytest.mark.parametrize(

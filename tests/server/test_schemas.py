@@ -99,12 +99,16 @@ def test_the_first_schema_begins_with_the_first_event(api: Api) -> None:
     path, schema = api.stream(), shape(a=WHOLE)
     answer = evolve(api, path, schema)
     diff = answer.pop("diff")
-    assert answer == registry(api, path) == {
-        **empty(path),
-        "currentVersion": 1,
-        "boundaries": [{"offset": 0, "version": 1}],
-        "schemas": {"1": schema},
-    }
+    assert (
+        answer
+        == registry(api, path)
+        == {
+            **empty(path),
+            "currentVersion": 1,
+            "boundaries": [{"offset": 0, "version": 1}],
+            "schemas": {"1": schema},
+        }
+    )
     assert (diff["from_version"], diff["to_version"]) == (0, 1)
     assert [change["what"] for change in diff["changes"]] == ["schema_installed"]
 

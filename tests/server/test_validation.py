@@ -12,7 +12,6 @@ from server.registries import TEXT, WHOLE, append, evolve, installed, post, regi
 
 if TYPE_CHECKING:
     import httpx2
-
     from tests.server.conftest import Api
 
 JSON = {"content-type": "application/json"}

@@ -82,7 +82,7 @@ class Append(Operation):
         if terms.producer is not None and self._is_duplicate(batch, terms.producer):
             self.duplicate = True
             return
-        if head.registry is not self.registry:
+        if self.count and head.registry is not self.registry:
             self._admit_again(head)
         self._check_preconditions(terms, head)
         check_ahead(terms.timestamp_us, batch.now_us)

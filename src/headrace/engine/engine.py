@@ -70,7 +70,7 @@ class Engine:
         self.tail = Tail(config.limits.waiters)
         registries = Registries(self._reader)
         catalog = Catalog(self.streams, registries, clock, capacity=config.limits.cached_streams)
-        self.schemas = Schemas(self.writer, registries)
+        self.schemas = Schemas(self.writer, registries, config.server.resolver_timeout_s)
         self.log = Log(self.writer, catalog, self.streams, self.tiers, self.tail, self.counters, clock)
         workshop = Workshop(self.objects, self.node, self._open_segments, clock, config.storage, vfs)
         self.sealer = Sealer(self.log, self.writer, self.streams, self.published, workshop, clock, config.storage)

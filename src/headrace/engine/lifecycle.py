@@ -154,8 +154,11 @@ def inherited(batch: Batch, source: Stream, registry: Registry, name: str, posit
     """The registry of a fork: what its source's was when the entry before the fork point came."""
     version = registry.version_at(position)
     if version != registry.current_version:
-        revisions = [Registry.load(msgspec.json.decode(row.document)) for row in batch.registries.history(source.id)]
-        registry = next(old for old in reversed(revisions) if old.current_version == version)
+        # A fork knows its own changes only; what came before them is its ancestors'.
+        owners = (source.id, *(owner for owner, _ in reversed(source.lineage)))
+        rows = (row for owner in owners for row in reversed(batch.registries.history(owner)))
+        revisions = (Registry.load(msgspec.json.decode(row.document)) for row in rows)
+        registry = next(old for old in revisions if old.current_version == version)
     lenses = {version: {**lens, "schema": name} for version, lens in registry.lenses.items()}
     return StreamRegistry(msgspec.structs.replace(registry, schema=name, lenses=lenses), 1)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from headrace.engine.lifecycle import Change, carry_out, save_registry
+from headrace.engine.patience import within
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Batch, Writer
@@ -52,9 +52,10 @@ class SetRegistry(Change):
 class Schemas:
     """Plans and applies changes to registries. All runs on the event loop, except the thinking."""
 
-    def __init__(self, writer: Writer, registries: Registries) -> None:
+    def __init__(self, writer: Writer, registries: Registries, patience_s: float) -> None:
         self._writer = writer
         self._registries = registries
+        self._patience_s = patience_s
 
     @staticmethod
     def registry(stream: Stream) -> Registry:
@@ -70,13 +71,23 @@ class Schemas:
         """What an update would do; nothing is changed."""
         head = stream.head
         registry = Registry.empty(stream.name) if head.registry is None else head.registry.registry
-        empty = not head.next_seq
-        return await asyncio.to_thread(
-            changes.apply, registry, update, next_seq=head.next_seq, is_empty=empty, check_search=_check_search
+        is_empty = not head.next_seq
+        return await within(
+            self._patience_s,
+            lambda: changes.apply(
+                registry, update, next_seq=head.next_seq, is_empty=is_empty, check_search=_check_search
+            ),
         )
 
     async def apply(self, stream: Stream, update: Update) -> tuple[Plan[Registry], Registry]:
         """Do what an update asks for, whole, or raise the reasons why not; answers the registry it led to."""
+        stream.pins += 1
+        try:
+            return await self._apply(stream, update)
+        finally:
+            stream.pins -= 1
+
+    async def _apply(self, stream: Stream, update: Update) -> tuple[Plan[Registry], Registry]:
         for _ in range(_TRIES):
             base = stream.head.registry
             planned = await self.plan(stream, update)

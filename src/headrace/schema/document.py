@@ -1,15 +1,16 @@
 """A JSON Schema as a document that can be used, and as the judge of entries.
 
-jsonschema-rs judges. A schema that could hold it up is refused: patterns run in linear time or not at all, and what
-references unfold to is bounded. Whole numbers of any size and decimals below 2^53 are compared by all their digits;
-beyond 2^53, a number with a fraction, or spelled with an exponent, is compared as the nearest double.
+jsonschema-rs judges what a first glance does not settle. A schema that could hold it up is refused: patterns run in
+linear time or not at all, and what references unfold to is bounded. Whole numbers of any size and decimals below 2^53
+are compared by all their digits; beyond 2^53, a number with a fraction, or spelled with an exponent, is compared as
+the nearest double.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
-from functools import cache
+from functools import cache, cached_property
 from itertools import islice
 from typing import Any
 
@@ -20,6 +21,7 @@ from jsonschema_rs import ValidationErrorKind as Kind
 
 from headrace.schema import date_time, entries, pointer
 from headrace.schema.entries import Failure
+from headrace.schema.glance import Glance, glance
 from headrace.schema.pointer import Pointer
 from headrace.schema.problem import Problem
 from headrace.schema.subschemas import MAX_HEIGHT, MAX_UNFOLDED, Subschemas, find
@@ -29,6 +31,9 @@ MAX_NESTING = 100
 MAX_PATTERNS = 100
 MAX_PATTERN_BYTES = 1024 * 1024
 MAX_PROBLEMS = 100
+
+#: Branches of a choice, and values of an enum that are no plain strings or whole numbers.
+MAX_CHOICES = 1_000
 
 #: How many entries of an append are named, and how much is said of each.
 MAX_ENTRIES = 20
@@ -60,7 +65,7 @@ def problems(schema: Any) -> list[Problem]:
     if found:
         return found
     inside = Subschemas(schema)
-    found = [*_malformed(schema), *_misleading(inside), *_unfit_patterns(inside)][:MAX_PROBLEMS]
+    found = [*_malformed(schema), *_misleading(inside), *_unfit_patterns(inside), *_costly(inside)][:MAX_PROBLEMS]
     return found or _endless(inside) or _refused(schema)
 
 
@@ -68,11 +73,17 @@ class Validator:
     """A schema without problems, compiled once to judge many entries."""
 
     def __init__(self, schema: Any) -> None:
-        inside = Subschemas(schema)
-        self._compiled = _compile(_prepared(inside))
+        self._inside = inside = Subschemas(schema)
+        self._prepared = _prepared(inside)
+        self._compiled = _compile(self._prepared)
         self._returns = inside.unfolded.returns
         self._chooses = any(not _CHOICES.isdisjoint(part) for part in inside.at.values() if isinstance(part, dict))
         self._is_valid = self._judge_bounded if self._returns else self._compiled.is_valid
+
+    @cached_property
+    def glance(self) -> Glance | None:
+        """What sees quickly that entries fit, if the schema lends itself to that."""
+        return glance(self._inside, self._prepared, lambda schema: _compile(schema).is_valid)
 
     def accepts(self, value: Any) -> bool:
         """Whether a decoded document is valid."""
@@ -80,19 +91,22 @@ class Validator:
 
     def failures(self, joined: bytes) -> list[Failure]:
         """What is wrong with entries joined by commas: nothing, or the first of those that fail, each with reasons."""
+        if self.glance is not None and self.glance.fits(joined):
+            return []
         values, lost = entries.read(joined)
-        if not lost and all(map(self._is_valid, values)):
+        if not lost and all(self._is_valid(value) for value in values):
+            if self.glance is not None and self.glance.curious:
+                self.glance.learn(values)
             return []
         failing = {failure.index: [failure] for failure in reversed(lost)}
-        failing |= {
-            index: [] for index, value in enumerate(values) if index not in failing and not self._is_valid(value)
-        }
+        unfit = (index for index, value in enumerate(values) if index not in failing and not self._is_valid(value))
+        failing |= {index: [] for index in islice(unfit, MAX_ENTRIES + 1)}
         named: list[Failure] = []
         for index in sorted(failing)[:MAX_ENTRIES]:
             named += failing[index] or self._reasons(index, values[index])
         if len(failing) > MAX_ENTRIES:
             index = sorted(failing)[MAX_ENTRIES]
-            named.append(Failure(index, "", f"fails too, and {len(failing) - MAX_ENTRIES - 1} entries after it"))
+            named.append(Failure(index, "", "fails too, and so may others after it"))
         return named
 
     def _judge_bounded(self, value: Any) -> bool:
@@ -267,6 +281,21 @@ def _endless(inside: Subschemas) -> list[Problem]:
     if (place := inside.loop()) is not None:
         return [Problem(pointer.text(place), "the schema refers to itself without end")]
     return []
+
+
+def _costly(inside: Subschemas) -> Iterator[Problem]:
+    """Choices so many that judging one event against them would take long."""
+    for place, part in inside.at.items():
+        if not isinstance(part, dict):
+            continue
+        for name in ("anyOf", "oneOf", "allOf"):
+            if isinstance(part.get(name), list) and len(part[name]) > MAX_CHOICES:
+                yield Problem(pointer.text((*place, name)), f"has more than {MAX_CHOICES} branches")
+        values = part.get("enum")
+        if isinstance(values, list) and len(values) > MAX_CHOICES and len({type(value) for value in values}) > 1:
+            yield Problem(pointer.text((*place, "enum")), f"has more than {MAX_CHOICES} values of several types")
+        elif isinstance(values, list) and len(values) > MAX_CHOICES and not isinstance(values[0], str | int):
+            yield Problem(pointer.text((*place, "enum")), f"has more than {MAX_CHOICES} values that are no plain ones")
 
 
 def _refused(schema: Any) -> list[Problem]:

@@ -192,7 +192,7 @@ def _version(head: Head, query: dict[str, str]) -> int | None:
 
 def _lifetime(question: Question, position: int, head: Head) -> str:
     """How long a slice may be kept: for ever only where neither new entries nor a new schema can change it."""
-    if head.registry is not None and question.version is None:
+    if head.registry is not None and head.registry.version and question.version is None:
         return "max-age=60"
     return _FOREVER if question.is_real and (position < head.next_seq or head.closed) else "no-cache"
 

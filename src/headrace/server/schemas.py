@@ -68,6 +68,8 @@ class Schemas:
 
 
 def _update(body: bytes) -> Update:
+    if len(body) > 1024 * 1024:
+        raise BadRequest("an update has at most 1 MiB", field="body")
     try:
         given = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:

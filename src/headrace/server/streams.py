@@ -56,9 +56,13 @@ class Streams:
 
     async def _admit_aside(self, append: Append, registry: StreamRegistry) -> None:
         """Check a long body in a thread of its own, while others are served."""
-        if append.terms.producer is None:
-            await asyncio.to_thread(registry.admit, append)
-        self._log.append(append)
+        append.stream.pins += 1
+        try:
+            if append.terms.producer is None:
+                await asyncio.to_thread(registry.admit, append)
+            self._log.append(append)
+        finally:
+            append.stream.pins -= 1
 
     def _entries(self, stream: Stream, head: RequestHead, body: bytes, close: bool) -> tuple[bytes, int]:
         if not body:

@@ -70,6 +70,8 @@ def failure(document: str, *ops: dict[str, Any], schema: Any = True) -> tuple[tu
         ("{}", remove("/a", default=1, optional=True), '{"a":1}'),
         ("{}", remove("/a", optional=True), "{}"),
         ("{}", remove("/o/a", default=1, optional=True), "{}"),
+        ('{"o":true}', remove("/o/a", default=1, optional=True), '{"o":true}'),
+        ('{"o":[2]}', remove("/o/0", default=1, optional=True), '{"o":[2]}'),
         ('{"h":{},"n":1}', hoist("/h", "n", "/n"), '{"h":{"n":1}}'),
         ('{"n":1}', hoist("/h", "n", "/n"), '{"h":{"n":1}}'),
         ('{"h":{"n":1},"n":1}', hoist("/h", "n", "/n", removeFromHost=False), '{"h":{"n":1}}'),

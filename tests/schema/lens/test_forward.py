@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.schema.lens.forward import forward, run
 from headrace.schema.lens.ops import Add
-from headrace.schema.lens.values import LensFailure, Raw, encoded
+from headrace.schema.lens.values import LensFailure, Raw, _members, _pieces, encoded
 from schema.lens.oracle import Refused, load, promoted, spell
 from schema.lens.strategies import Case, Manner, cases
 from schema.lens.wire import (
@@ -238,6 +239,17 @@ def test_an_empty_container_of_any_depth_opens_empty() -> None:
         promote(f'{{"a":{deep},"e":{{ }},"l":[ ]}}', add("/e/x", 1), each("/l"))
         == f'{{"a":{deep},"e":{{"x":1}},"l":[]}}'
     )
+
+
+@given(cases(Manner.LOOSE), st.integers(0, 3))
+def test_the_slow_way_into_a_container_finds_the_same_as_the_quick_one(case: Case, style: int) -> None:
+    members = {str(number): document for number, document in enumerate(case.documents[0])}
+    for value in [case.documents[0], members, {'"': []}, {}, [], {"a": {}}]:
+        spelled = spell(value, style)
+        if isinstance(value, list):
+            assert list(_pieces(spelled[1:-1])) == msgspec.json.decode(spelled, type=list[Raw])
+        else:
+            assert dict(_members(spelled[1:-1])) == msgspec.json.decode(spelled, type=dict[str, Raw])
 
 
 def test_an_add_without_a_default_does_not_compile() -> None:

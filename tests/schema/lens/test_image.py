@@ -3,12 +3,14 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 
 from headrace.schema.document import Validator
-from headrace.schema.lens.builtins import BUILTINS, FIRST_MILLIS, LAST_MILLIS
+from headrace.schema.lens.builtins import BUILTINS, FIRST_MILLIS, LAST_MILLIS, conversion
 from headrace.schema.lens.image import LOWERCASE_GROWTH, UPPERCASE_GROWTH, converted
 from headrace.schema.lens.ops import Convert, Transform
+from headrace.schema.lens.values import Raw
 from headrace.schema.shape.model import Shape
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root
@@ -75,10 +77,14 @@ def test_a_table_with_a_default_takes_containers_and_only_the_default_comes_out(
     assert rules == [] and admits(shape, "other") and not admits(shape, "y")
 
 
-def test_numbers_that_may_be_spelled_in_two_ways_are_not_looked_up() -> None:
-    table = Transform(table={str(2**60): "big"})
-    assert image({"const": 2**60}, "number>string", table)[1] == ["not_total"]
-    assert image({"const": 1.0}, "number>string", Transform(table={"1": "one"}))[1] == []
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(1.0, "1"), (2**60, "1152921504606846976"), (2.0**60, "1152921504606847000"), (1e22, "1e+22"), (0.5, "0.5")],
+)
+def test_numbers_are_looked_up_by_their_one_text(number: float, text: str) -> None:
+    transform = Transform(table={text: "found"})
+    assert image({"const": number}, "number>string", transform)[1] == []
+    assert conversion("number", "string", transform)(Raw(msgspec.json.encode(number))) == Raw(b'"found"')
 
 
 def test_what_a_failing_table_still_gives_is_known() -> None:

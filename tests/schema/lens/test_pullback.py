@@ -119,6 +119,15 @@ def test_a_choice_is_settled_where_an_older_op_decides_it() -> None:
     )
 
 
+def test_a_choice_asks_nothing_that_an_earlier_one_has_answered() -> None:
+    inner = [add("/n", 0), rename("/x", "/n", optional=True)]
+    assert source("/o/n", within("/o", *inner, optional=True)) == Either(
+        ("o",), Either(("o", "x"), stored("/o/x"), Constant(0)), Absent()
+    )
+    ops = [rename("/o/z", "/p"), rename("/o", "/p", optional=True)]
+    assert source("/p/y", *ops) == Either(("o",), stored("/o/y"), Absent())
+
+
 def test_whether_a_changed_object_is_there_is_still_known() -> None:
     ops = [rename("/o/x", "/o/y", optional=True), add("/o/z", 0, optional=True)]
     assert source("/o/z", *ops) == Either(("o",), Constant(0), Absent())

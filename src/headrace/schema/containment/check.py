@@ -139,7 +139,7 @@ class Check:
             del self._assumed[question]
         if gaps:
             self._refuted[question] = place, gaps
-        else:
+        elif self._leant_on >= level:
             self._shown.add(question)
         self._leant_on = outer if self._leant_on >= level else min(outer, self._leant_on)
         return gaps

@@ -37,7 +37,7 @@ EVERYTHING = frozenset(_NAMES.values())
 
 def spelled(value: Any) -> str:
     """A value as JSON, cut where it is long."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False, default=float)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -227,7 +227,7 @@ def _remove(op: ops.Remove, before: _Before) -> Step:
 
     def step(holder: Any, key: Any) -> None:
         host = found(holder, key, op.path[:-1])
-        if op.optional and (host is None or type(opened(*host)) is list):
+        if op.optional and (host is None or type(opened(*host)) is not dict):
             return
         place = found(holder, key, op.path)
         if place is None or type(place[0]) is list:

@@ -92,6 +92,8 @@ def _read_ops(given: Any, place: _Place) -> Any:
         return place.refuse("must be an array of ops")
     if place.depth > DEEPEST:
         return place.refuse(f"ops must not be nested more than {DEEPEST} deep")
+    if len(given) > 1000:
+        return place.refuse("must be at most 1000 ops")
     return tuple(_read_op(op, place.at(number)) for number, op in enumerate(given))
 
 

@@ -10,7 +10,7 @@ from headrace.schema.containment.scalars import highest, lowest, texts
 from headrace.schema.containment.words import described, some, spelled
 from headrace.schema.lens.builtins import BUILTINS, FIRST_MILLIS, LAST_MILLIS, is_type, text_of
 from headrace.schema.lens.ops import Convert
-from headrace.schema.shape.canonical import json_number
+from headrace.schema.shape.canonical import number_of
 from headrace.schema.shape.exact import given, whole
 from headrace.schema.shape.join import union
 from headrace.schema.shape.model import (
@@ -30,8 +30,6 @@ from headrace.schema.shape.source import Root
 LOWERCASE_GROWTH, UPPERCASE_GROWTH = 2, 3
 """How many code points one can become, and none becomes less than one."""
 
-_ONE_SPELLING = 2**53
-"""From here on a float and an integer that are equal may have different texts."""
 DATE_TIME = "date-time"
 _DAY_MS = 86_400_000
 _FIRST_DATE_TIME_MS = -62_135_596_800_000
@@ -82,7 +80,7 @@ def _is_of(one: Alternative, name: str) -> bool:
 
 
 def finite(one: Alternative) -> list[Any] | None:
-    """The values of an alternative one by one, where they can be listed."""
+    """The values of an alternative one by one, where they can be listed; numbers exactly."""
     match one:
         case Null():
             return [None]
@@ -90,8 +88,7 @@ def finite(one: Alternative) -> list[Any] | None:
             return sorted(values)
         case Number():
             known = texts(one)
-            numbers = None if known is None else sorted(map(json_number, known))
-            return None if numbers is None or max(map(abs, numbers), default=0) >= _ONE_SPELLING else numbers
+            return None if known is None else sorted(map(number_of, known))
         case Text(values=frozenset() as known):
             return sorted(known)
     return None

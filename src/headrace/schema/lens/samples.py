@@ -6,6 +6,7 @@ They are guesses, for whoever tries them: a pattern or a keyword that a shape le
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from itertools import islice
 from typing import Any
 
@@ -65,7 +66,7 @@ def _samples(shape: Shape, names: list[str], depth: int) -> list[Any]:
 def _values(one: Alternative, names: list[str], depth: int) -> Iterator[Any]:
     known = finite(one)
     if known is not None:
-        yield from known
+        yield from (float(value) if isinstance(value, Decimal) else value for value in known)
     elif isinstance(one, Number):
         yield from _numbers(one)
     elif isinstance(one, Text):

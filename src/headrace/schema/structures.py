@@ -1,0 +1,232 @@
+"""A schema as a type: structures into which msgspec decodes what fits.
+
+The type never admits more than the schema. It may admit less: no member that the schema does not name, and no whole
+number spelled with a fraction. Where it cannot say all that the schema asks of a member, it leaves the member open.
+Structures are spelled in the order of their fields, so the order that senders use can be learnt.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from headrace.schema.pointer import Pointer
+from headrace.schema.subschemas import Subschemas, find
+
+#: A schema of more parts is unsayable: structures take long to make.
+MAX_PARTS = 300
+#: Larger numbers in a schema are left to those who compare all digits.
+MAX_NUMBER = 2**53
+
+#: Keywords that ask nothing of a value; ``date-time`` is asked for by a pattern.
+_SILENT = frozenset(
+    {"$schema", "$comment", "$defs", "definitions", "title", "description", "default", "examples", "format"}
+    | {"deprecated", "readOnly", "writeOnly"}
+)
+_REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+#: The keywords about values of a type: those that are limits, by their names in msgspec, and the others.
+_BOUNDS = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "exclusiveMaximum": "lt"}
+_LIMITS = {
+    "array": {"minItems": "min_length", "maxItems": "max_length"},
+    "integer": {**_BOUNDS, "multipleOf": "multiple_of"},
+    "number": _BOUNDS,
+    "string": {"minLength": "min_length", "maxLength": "max_length"},
+}
+_PARTS = {"array": {"items"}, "object": {"properties", "required", "additionalProperties"}}
+_NULL = type(None)
+_SCALARS = {"boolean": (bool,), "integer": (int,), "null": (_NULL,), "number": (int, float), "string": (str,)}
+
+
+class Unsayable(Exception):
+    """What a schema asks cannot be said by a type."""
+
+
+class Form(NamedTuple):
+    """A type, what is asked of the members that it leaves open, and whether it admits numbers with a fraction."""
+
+    type: Any
+    open: dict[str, Any]
+    fractions: bool
+
+
+class Structures:
+    """The schemas of a document, each as a type."""
+
+    def __init__(self, inside: Subschemas, schema: Any) -> None:
+        """``schema`` asks the same as the document that ``inside`` knows, in the words of the judge."""
+        if inside.unfolded.returns or inside.unfolded.size > MAX_PARTS:
+            raise Unsayable
+        self._root = schema
+        self._targets = {reference.place: reference.target for reference in inside.references}
+        self._orders: dict[Pointer, list[str]] = {}
+
+    def form(self, place: Pointer = ()) -> Form:
+        """The form of what fits the schema at a place."""
+        place, schema = self._followed(place)
+        asked = _asked(schema)
+        if not place:
+            asked.pop("$id", None)  # the name of the document
+        if "enum" in asked or "const" in asked:
+            return Form(_choice(asked), {}, False)
+        if asked.keys() == {"anyOf"}:
+            return _or_null([self.form((*place, "anyOf", str(number))) for number in range(len(asked["anyOf"]))])
+        kinds = _kinds(asked)
+        known = {"type"}.union(*({*_LIMITS.get(kind, ()), *_PARTS.get(kind, ())} for kind in kinds))
+        if not kinds or not asked.keys() <= known or {"integer", "number"} <= {*kinds}:
+            raise Unsayable
+        return _either([self._form_of(kind, place, asked) for kind in kinds])
+
+    def learn(self, value: Any, place: Pointer = ()) -> bool:
+        """Take over the order of the members in a value that fits; whether it was another one."""
+        place, schema = self._followed(place)
+        if not isinstance(schema, dict):
+            return False
+        if isinstance(value, list) and value:
+            return self.learn(value[0], (*place, "items"))
+        if not isinstance(value, dict) or "properties" not in schema:
+            return False
+        known = self._names(place, schema)
+        order = self._orders[place] = _ordered(known, value)
+        deeper = [self.learn(value[name], (*place, "properties", name)) for name in known if name in value]
+        return order != known or any(deeper)
+
+    def _followed(self, place: Pointer) -> tuple[Pointer, Any]:
+        """The schema at a place, or the one that it only refers to, and where that stands."""
+        schema = find(self._root, place)[1]
+        target = self._targets.get(place)
+        return (place, schema) if target is None or _asked(schema).keys() != {"$ref"} else self._followed(target)
+
+    def _names(self, place: Pointer, schema: dict[str, Any]) -> list[str]:
+        """The members that an object schema names, in the order that is known."""
+        return self._orders.get(place) or list(schema["properties"])
+
+    def _form_of(self, kind: str, place: Pointer, asked: dict[str, Any]) -> Form:
+        """The form of values of one type."""
+        if kind == "object":
+            return self._structure(place, asked)
+        limits = {name: asked[keyword] for keyword, name in _LIMITS.get(kind, {}).items() if keyword in asked}
+        if kind != "array":
+            types = [_limited(scalar, limits) for scalar in _SCALARS[kind]]
+            return Form(reduce(or_, types), {}, kind == "number")
+        items = self.form((*place, "items"))
+        if items.open:
+            raise Unsayable
+        return items._replace(type=_limited(list[items.type], limits))  # type: ignore[name-defined]
+
+    def _structure(self, place: Pointer, asked: dict[str, Any]) -> Form:
+        """The form of objects that have no other members than the schema names, whatever it asks of others."""
+        required = {*asked.get("required", ())}
+        if not required <= asked.get("properties", {}).keys() or "properties" not in asked:
+            raise Unsayable
+        fields = {name: f"m{number}" for number, name in enumerate(asked["properties"])}
+        members = {
+            name: self._member((*place, "properties", name), name in required) for name in self._names(place, asked)
+        }
+        definitions = [
+            (fields[name], form.type) if name in required else (fields[name], form.type | UnsetType, UNSET)
+            for name, form in members.items()
+        ]
+        return Form(
+            _defined(definitions, {field: name for name, field in fields.items()}),
+            {fields[name] + way: rest for name, form in members.items() for way, rest in form.open.items()},
+            any(form.fractions for form in members.values()),
+        )
+
+    def _member(self, place: Pointer, required: bool) -> Form:
+        """The form of a member; it is left open where a type cannot say it, or has open members and may be missing."""
+        try:
+            form = self.form(place)
+            if required or not form.open:
+                return form._replace(open={f".{way}": rest for way, rest in form.open.items()})
+        except Unsayable:
+            pass
+        schema = self._followed(place)[1]
+        if _refers(schema):
+            raise Unsayable
+        kinds = _kinds(schema) if isinstance(schema, dict) else []
+        return Form(Any, {"": schema}, not kinds or not {*kinds} <= {"boolean", "null", "string"})
+
+
+def _asked(schema: Any) -> dict[str, Any]:
+    """What a schema asks, by keyword."""
+    if not isinstance(schema, dict):
+        raise Unsayable
+    return {keyword: value for keyword, value in schema.items() if keyword not in _SILENT}
+
+
+def _kinds(asked: dict[str, Any]) -> list[str]:
+    """The types that a schema names."""
+    kinds = asked.get("type", [])
+    return [kinds] if isinstance(kinds, str) else kinds
+
+
+def _either(forms: list[Form]) -> Form:
+    """The form of what has one of some forms."""
+    if len(forms) > 1 and any(form.open for form in forms):
+        raise Unsayable
+    return Form(reduce(or_, (form.type for form in forms)), forms[0].open, any(form.fractions for form in forms))
+
+
+def _or_null(forms: list[Form]) -> Form:
+    """The form of what has one form or is null."""
+    if len(forms) != 2 or all(form.type is not _NULL for form in forms):
+        raise Unsayable
+    return _either(forms)
+
+
+def _choice(asked: dict[str, Any]) -> Any:
+    """One of some texts, small whole numbers and null."""
+    kinds = _kinds(asked) or ["integer", "null", "string"]
+    values = tuple(asked.get("enum", [asked.get("const")]))
+    if not values or len(asked.keys() - {"type"}) > 1 or not all(_kind(value) in kinds for value in values):
+        raise Unsayable
+    return Literal[values]
+
+
+def _kind(value: Any) -> str:
+    """The type of a value that can stand in a choice; of others, nothing."""
+    if isinstance(value, str):
+        return "string"
+    return "null" if value is None else "integer" if _is_small(value) else ""
+
+
+def _is_small(value: Any) -> bool:
+    return type(value) is int and abs(value) <= MAX_NUMBER
+
+
+def _limited(plain: Any, limits: dict[str, Any]) -> Any:
+    """A type with limits."""
+    if not all(map(_is_small, limits.values())):
+        raise Unsayable
+    try:
+        return Annotated[plain, Meta(**limits)] if limits else plain
+    except ValueError as reason:  # two lower limits, or two upper ones
+        raise Unsayable from reason
+
+
+def _defined(fields: list[Any], names: dict[str, str]) -> type[msgspec.Struct]:
+    """A structure with these fields, which have other names in JSON."""
+    try:
+        return msgspec.defstruct("Object", fields, rename=names, kw_only=True, forbid_unknown_fields=True, gc=False)
+    except ValueError as reason:  # a name that no field can have
+        raise Unsayable from reason
+
+
+def _ordered(names: list[str], value: dict[str, Any]) -> list[str]:
+    """Names in the order of a value; one that it lacks stays behind the one that it was behind."""
+    positions = {name: position for position, name in enumerate(value)}
+    at, position = {}, -1
+    for name in names:
+        position = at[name] = positions.get(name, position)
+    return sorted(names, key=at.__getitem__)
+
+
+def _refers(value: Any) -> bool:
+    """Whether a schema holds a reference, which leads nowhere outside its document."""
+    if isinstance(value, dict):
+        return not _REFERENCES.isdisjoint(value) or any(map(_refers, value.values()))
+    return isinstance(value, list) and any(map(_refers, value))
