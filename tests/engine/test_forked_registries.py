@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from engine.registries import change, evolve, read, registry, stored, stream_with, versions
-from headrace.engine.lifecycle import Fork
 from headrace.errors import BadRequest, NotFound
 from headrace.types import JSON
 from rig import Rig, array
@@ -150,11 +149,11 @@ def test_a_fork_that_inherits_no_event_still_has_the_schema(rig: Rig) -> None:
 def test_a_fork_with_events_of_its_own_is_held_to_its_schema(rig: Rig) -> None:
     source = rig.find("source")
     with pytest.raises(BadRequest, match="does not fit"):
-        rig.create("fork", JSON, array({"b": 1}, {"c": 2}), fork=Fork(source, 3, 0))
+        rig.create("fork", JSON, array({"b": 1}, {"c": 2}), fork=rig.engine.log.fork(source, 3, 0))
     with pytest.raises(NotFound):
         rig.find("fork")
     assert stored(rig) == 3
-    rig.create("fork", JSON, array({"b": 10}, {"b": 11}), fork=Fork(source, 3, 0))
+    rig.create("fork", JSON, array({"b": 10}, {"b": 11}), fork=rig.engine.log.fork(source, 3, 0))
     assert versions(rig, "fork") == [(3, 2, 2)]
     evolve(rig, "fork", C, rename("b", "c"))
     assert read(rig, "fork") == [{"c": number} for number in (0, 1, 2, 10, 11)]
@@ -165,8 +164,8 @@ def test_a_fork_with_events_of_its_own_takes_their_keys(rig: Rig) -> None:
     change(rig, "s", routingKey={"jsonPointer": "/k", "required": True})
     rig.append("s", array({"k": "a"}))
     with pytest.raises(BadRequest, match="routing key missing"):
-        rig.create("fork", JSON, array({"k": "a"}, {}), fork=Fork(rig.find("s"), 1, 0))
-    rig.create("fork", JSON, array({"k": "a"}, {"k": "b"}), fork=Fork(rig.find("s"), 1, 0))
+        rig.create("fork", JSON, array({"k": "a"}, {}), fork=rig.engine.log.fork(rig.find("s"), 1, 0))
+    rig.create("fork", JSON, array({"k": "a"}, {"k": "b"}), fork=rig.engine.log.fork(rig.find("s"), 1, 0))
     assert read(rig, "fork", key="a") == [{"k": "a"}, {"k": "a"}]
     assert read(rig, "fork", key="b") == [{"k": "b"}]
 

@@ -27,8 +27,8 @@ def segments(*bounds: tuple[int, int]) -> tuple[Segment, ...]:
     return tuple(
         Segment(
             name=manifests.segment_name(first, end - first, "a"),
-            first_seq=first, count=end - first, bytes=1, payload_bytes=1, before_bytes=0, total_bytes=1, min_us=1, max_us=1,
-            sha256="0" * 64,
+            first_seq=first, count=end - first, bytes=1, payload_bytes=1, before_bytes=0, total_bytes=1, min_us=1,
+            max_us=1, sha256="0" * 64,
         )
         for first, end in bounds
     )  # fmt: skip

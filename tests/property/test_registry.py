@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from engine.registries import change, registry
-from headrace.engine.lifecycle import Fork
 from headrace.errors import BadRequest, LensUnsound, NotRepresentable
 from headrace.types import JSON
 from property.shapes import GIVEN_UP, ONE_WAY, TAKEN, TRAITS, Event, NoForm, Shape, Way, events, fits, schema
@@ -216,7 +215,7 @@ class Machine(RuleBasedStateMachine):
         position = data.draw(st.integers(0, len(self.models[source].stored)))
         fork = self.models[source].forked(position)
         own = data.draw(st.lists(events(fork.shape) | events(self.models[source].shape), max_size=2))
-        place = Fork(self.rig.find(source), position, 0)
+        place = self.rig.engine.log.fork(self.rig.find(source), position, 0)
         if fork.failing(own):
             with pytest.raises(BadRequest):
                 self.rig.create(name, JSON, array(*own), fork=place)

@@ -71,10 +71,16 @@ def verify(
     chosen = _storage(data_dir, config, object_store)
     objects = _open_store(chosen.object_store or str(Path(chosen.data_dir) / "objects"), chosen.store_timeout_s)
     damaged: list[dict[str, str]] = []
+    columns = ("stream", "generation", "state", "entries", "segments", "bytes", "orphans", "damaged")
+    as_table = output.wants_table(json)
     with output.progressing("verifying") as tell:
-        reports = _noting(verification.verify(objects, stream=stream, tell=tell), damaged, stream)
-        columns = ("stream", "generation", "state", "entries", "segments", "bytes", "orphans", "damaged")
-        output.show_all(_reported(reports, json), columns, as_json=json)
+        rows = _reported(_noting(verification.verify(objects, stream=stream, tell=tell), damaged, stream), as_table)
+        if as_table:
+            rows = list(rows)  # the bar comes first
+        else:
+            output.show_all(rows, columns, as_json=json)
+    if as_table:
+        output.show_all(rows, columns, as_json=json)
     return _complain(damaged, json)
 
 
@@ -145,10 +151,10 @@ def _noting(reports: Iterable[Report], damaged: list[dict[str, str]], stream: st
         raise NotFound(f"nothing of {stream!r} is in the object store", stream=stream)
 
 
-def _reported(reports: Iterable[Report], as_json: bool) -> Iterator[dict[str, Any]]:
+def _reported(reports: Iterable[Report], as_table: bool) -> Iterable[dict[str, Any]]:
     for report in reports:
         facts = {**msgspec.structs.asdict(report), "damage": [damage._asdict() for damage in report.damage]}
-        if output.wants_table(as_json):
+        if as_table:
             facts |= {"orphans": len(report.orphans), "damaged": len(report.damage)}
         yield facts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ from headrace.config import StorageConfig
 from headrace.engine.sealing.publishing import Built
 from headrace.engine.sealing.snapshot import Snapshot
 from headrace.engine.split import entries_of
+from headrace.errors import CorruptData
 from headrace.format.manifest import listed, segment_name
 from headrace.format.segment.gathering import Run
 from headrace.format.segment.writer import Writer
@@ -21,6 +23,8 @@ from headrace.storage.published import Placed
 from headrace.storage.segments import Segments
 from headrace.storage.wal import Entries, Wal
 from headrace.types import JSON, media_type
+
+log = logging.getLogger("headrace.sealing")
 
 
 class _File:
@@ -70,6 +74,7 @@ class Builder:
         built: list[Built] = []
         with ExitStack() as stack:
             file = None if small is None else self._rewrite(stack, snapshot, small)
+            small = small if file is not None else None
             for entries in self._wal.scan(row.id, row.published_seq, row.next_seq):
                 if file is not None and (entries.seq != file.writer.next_seq or self._is_full(file)):
                     built.append(file.finish())
@@ -90,10 +95,15 @@ class Builder:
         most_bytes, most_rows = self._config.seal_bytes // 2, self._config.seal_rows // 2
         return last if last.segment.payload_bytes < most_bytes and last.segment.count < most_rows else None
 
-    def _rewrite(self, stack: ExitStack, snapshot: Snapshot, small: Placed) -> _File:
+    def _rewrite(self, stack: ExitStack, snapshot: Snapshot, small: Placed) -> _File | None:
+        """A segment that begins with all of another; None where that is damaged, and so must be left as it is."""
         file = stack.enter_context(self._opened(snapshot, small.segment.first_seq, small.segment.before_bytes))
-        with self._segments.open(small.key, small.segment) as reader:
-            file.writer.copy(reader.batches(small.segment.first_seq, small.segment.end_seq))
+        try:
+            with self._segments.open(small.key, small.segment) as reader:
+                file.writer.copy(reader.batches(small.segment.first_seq, small.segment.end_seq))
+        except CorruptData as reason:
+            log.error("%s", reason.message)
+            return None
         file.total_bytes = small.segment.total_bytes
         return file
 

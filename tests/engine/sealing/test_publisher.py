@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from disturbed import Call, Fault, disturb
+from headrace.errors import CorruptData
+from headrace.format import manifest as manifests
+from headrace.storage.objects import StoreUnavailable
+from headrace.types import OCTETS
+from rig import Rig
+from stored import generations, keys, manifest, placed, rows, spans
+
+HOUR_US = 3600 * 1_000_000
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path) as rig:
+        yield rig
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.storage.objects.store._PAUSE_S", 0.0)
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["directory", "service"])
+@pytest.mark.parametrize("verb", ["upload", "create"])
+@pytest.mark.parametrize("fault", ["refuse", "lose", "halve"])
+def test_what_could_not_be_published_is_published_the_next_time(rig: Rig, far: bool, verb: str, fault: Fault) -> None:
+    rig.create("s", OCTETS, b"a")
+    rig.publish("s")
+    rig.append("s", b"b")
+    store = disturb(rig.engine.objects, far=far)
+    store.plan = lambda call: fault if call.verb == verb else ("refuse" if call.verb == "get" else None)
+    with pytest.raises(StoreUnavailable):
+        rig.publish("s")
+    assert spans(rig, "s") == [(0, 1)]
+    assert rows(rig) == 1
+    assert list((Path(rig.config.storage.data_dir) / "sealing").iterdir()) == []
+    store.plan = lambda _: None
+    assert rig.read("s") == [b"a", b"b"]
+    rig.publish("s")
+    assert spans(rig, "s") == [(0, 2)]
+    assert rig.read("s") == [b"ab"]
+    rig.reopen()
+    assert rig.read("s") == [b"ab"]
+
+
+def test_a_lost_answer_to_the_manifest_is_no_failure(rig: Rig) -> None:
+    rig.create("s", OCTETS, b"a")
+    store, faults = disturb(rig.engine.objects), ["lose"]
+    store.plan = lambda call: faults.pop() if call.verb == "create" and faults else None  # type: ignore[return-value]
+    rig.publish("s")
+    assert (generations(rig, "s"), manifest(rig, "s").published_seq) == ([1], 1)
+
+
+def test_a_generation_that_was_never_made_known_is_skipped(rig: Rig) -> None:
+    stream = rig.create("s", OCTETS, b"a")
+    rig.publish("s")
+    rig.engine.objects.put(manifests.manifest_key("s", stream.incarnation, 2), b"written, and never committed")
+    rig.append("s", b"b")
+    rig.publish("s")
+    assert generations(rig, "s") == [3, 2, 1]
+    assert manifest(rig, "s").published_seq == 2
+    rig.append("s", b"c")
+    rig.publish("s")
+    assert generations(rig, "s")[0] == 4
+
+
+def test_segments_are_in_the_store_before_the_manifest_and_rows_stay_until_it_is_there(rig: Rig) -> None:
+    rig.create("s", OCTETS, b"a")
+    store, seen = disturb(rig.engine.objects), []
+
+    def before(call: Call) -> None:
+        seen.append((call.verb, call.key.partition("/")[0], rows(rig)))
+
+    store.before = before
+    rig.publish("s")
+    assert seen == [("upload", "segments", 1), ("head", "nodes", 1), ("create", "manifests", 1)]
+
+
+def test_a_service_is_asked_for_nothing_that_was_just_sent_there(rig: Rig) -> None:
+    store = disturb(rig.engine.objects, far=True)
+    rig.create("s", OCTETS, b"a")
+    for body in (b"b", b"c"):
+        rig.append("s", body)
+        rig.publish("s")
+    assert rig.read("s") == [b"abc"]
+    assert {call.verb for call in store.calls} == {"upload", "head", "create"}
+
+
+def test_a_damaged_segment_is_named_and_nothing_is_lost(rig: Rig) -> None:
+    rig.create("s", OCTETS, b"a")
+    rig.publish("s")
+    rig.append("s", b"b")
+    [one] = placed(rig, "s")
+    rig.engine.objects.put(one.key, b"damaged")
+    with pytest.raises(CorruptData, match=one.key):
+        rig.read("s")
+    rig.publish("s")
+    assert spans(rig, "s") == [(0, 1), (1, 2)]
+    assert rig.read("s", 1) == [b"b"]
+
+
+def test_what_a_crash_left_behind_is_found_once_it_is_old(rig: Rig) -> None:
+    rig.create("s", OCTETS, b"a")
+    rig.append("s", b"b")
+    store = disturb(rig.engine.objects)
+    store.plan = lambda call: "refuse" if call.verb in ("create", "get") else None
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            rig.publish("s")
+    store.plan = lambda _: None
+    rig.publish("s")
+    [one] = placed(rig, "s")
+    assert len(keys(rig.engine.objects, "segments")) == 3
+    publisher = rig.engine.sealer._workshop.publisher
+    assert publisher.orphans(0) == []
+    orphans = publisher.orphans(1 << 60)
+    assert sorted([*orphans, one.key]) == keys(rig.engine.objects, "segments")
+
+
+def test_segments_of_streams_that_are_not_known_here_are_no_orphans(rig: Rig) -> None:
+    rig.engine.objects.put(manifests.segment_key("other", "77", manifests.segment_name(0, 1, "x")), b"theirs")
+    rig.create("s", OCTETS, b"a")
+    rig.publish("s")
+    assert rig.engine.sealer._workshop.publisher.orphans(1 << 60) == []
