@@ -11,7 +11,8 @@ The first word after the fence says what a block is:
 ``text``           is not run
 =================  ====================================================================================
 
-Each page has a server of its own. Where a page says ``http://127.0.0.1:4437``, that server is meant.
+Each page has a server of its own. Where a page says ``http://127.0.0.1:4437``, that server is meant. A page may say in a
+comment which settings its server has: ``<!-- server: storage__seal_age_s=1 -->``.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *s
 ADDRESS = "http://127.0.0.1:4437"
 KINDS = {"sh", "sh fails", "sh background", "python", "output", "output background", "toml", "json", "text"}
 _FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SERVER = re.compile(r"^<!-- server: (.*) -->$", re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _DOTTED = re.compile(r"`((?:cli|client|server|engine|storage|format|config|types|errors)\.(?!py`)[A-Za-z_.]+)`")
 
@@ -166,7 +168,8 @@ def _runs(page: Path) -> bool:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _runs(page)], ids=lambda page: page.name)
 def test_every_block_of_a_page_does_what_the_page_says(page: Path, tmp_path: Path, start_server: Any) -> None:
-    server = start_server()
+    settings = (setting.split("=") for found in _SERVER.findall(page.read_text()) for setting in found.split())
+    server = start_server(**dict(settings))
     home = tmp_path / "home"
     home.mkdir()
     reader = Reader(server.url, home, server.data_dir)
@@ -267,7 +270,7 @@ def every_error() -> list[type[errors.HeadraceError]]:
 
 
 def _status(kind: type[errors.HeadraceError]) -> str:
-    elsewhere = ("headrace.client", "headrace.cli", "headrace.config", "headrace.storage")
+    elsewhere = ("headrace.client", "headrace.cli", "headrace.config", "headrace.storage.database")
     return "none" if kind.__module__.startswith(elsewhere) else str(kind.status)
 
 

@@ -110,7 +110,13 @@ class Sealer:
         """Publish every stream that is due, and clear away what nothing refers to."""
         for stream in await self._due():
             began = asyncio.get_running_loop().time()
-            await self.publish(stream)
+            try:
+                await self.publish(stream)
+            except Unavailable:
+                raise
+            except Exception:
+                self.failed_seals += 1
+                log.exception("stream %d could not be published; it is tried again, and the others go on", stream)
             # Where many are due, appends have the disk to themselves half of the time.
             await asyncio.sleep(asyncio.get_running_loop().time() - began)
         await self.clear()
@@ -143,7 +149,23 @@ class Sealer:
         return backlog.bytes >= config.seal_bytes or backlog.entries >= config.seal_rows or age_s >= config.seal_age_s
 
     async def publish(self, stream: int) -> None:
-        """Publish one stream as it is now, and let go of its rows."""
+        """Publish one stream as it is now, and let go of its rows; what a fork reads of others goes before it."""
+        for ancestor in self._behind(stream):
+            await self._publish(ancestor)
+        await self._publish(stream)
+
+    def _behind(self, stream: int) -> list[int]:
+        """Ancestors of a fork whose manifests do not hold yet what it reads, the oldest first."""
+        found: list[int] = []
+        row, limit = self._streams.by_id(stream), 1 << 62
+        while row is not None and row.parent is not None and row.fork_seq is not None:
+            limit = min(limit, row.fork_seq)
+            row = self._streams.by_id(row.parent)
+            if row is not None and (not row.generation or row.published_seq < limit):
+                found.append(row.id)
+        return found[::-1]
+
+    async def _publish(self, stream: int) -> None:
         publication = await self._aside(lambda: self._workshop.publisher.publish(stream))
         found = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
         if publication is None or found is None or found.id != stream:
