@@ -27,7 +27,7 @@ async def test_what_the_work_raises_is_raised() -> None:
 
 async def test_work_without_end_is_stopped_and_others_go_on() -> None:
     began, turns = time.monotonic(), 0
-    endless = asyncio.create_task(within(1.0, lambda: sum(1 for _ in itertools.count())))
+    endless = asyncio.ensure_future(within(1.0, lambda: sum(1 for _ in itertools.count())))
     while not endless.done():
         await asyncio.sleep(0.01)
         turns += 1

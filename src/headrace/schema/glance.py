@@ -21,7 +21,7 @@ from headrace.schema.subschemas import Subschemas
 Judge = Callable[[Any], bool]
 
 #: One part of a schema in so many may be left open: judging them one by one is slower than judging the whole.
-OPEN_IN = 4
+OPEN_IN = 3
 #: How many bodies are let pass, at most, after some in a row were not seen to fit.
 MAX_PAUSE = 63
 #: How many entries of a body are learnt from.
