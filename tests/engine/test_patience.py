@@ -27,12 +27,12 @@ async def test_what_the_work_raises_is_raised() -> None:
 
 async def test_work_without_end_is_stopped_and_others_go_on() -> None:
     began, turns = time.monotonic(), 0
-    endless = asyncio.ensure_future(within(1.0, lambda: sum(1 for _ in itertools.count())))
-    while not endless.done():
+    waiting = asyncio.gather(within(1.0, lambda: sum(1 for _ in itertools.count())))
+    while not waiting.done():
         await asyncio.sleep(0.01)
         turns += 1
     with pytest.raises(TimedOut):
-        await endless
+        await waiting
     assert turns > 5
     assert time.monotonic() - began < 20
     for thread in threading.enumerate():
