@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.schema.structures import MAX_PARTS, Form, Structures, Unsayable
+from headrace.schema.structures import MAX_CHOICES, MAX_PARTS, Form, Structures, Unsayable
 from headrace.schema.subschemas import Subschemas
 
 TEXT = {"type": "string"}
@@ -88,6 +88,7 @@ def test_a_type_admits_what_the_schema_admits(schema: Any, good: list[str], bad:
         {"type": "integer", "enum": ["a"]},
         {"type": "number", "enum": [1]},
         {"enum": []},
+        {"enum": list(range(MAX_CHOICES + 1))},
         {"enum": [True]},
         {"enum": [1.5]},
         {"enum": [2**53 + 1]},

@@ -38,7 +38,7 @@ def read(joined: bytes) -> tuple[list[Any], list[Failure]]:
     try:
         values = _PLAIN.decode(body)
         spelled = _SPELL(values)
-        if spelled == body or spelled.translate(None, _SPACE) == body.translate(None, _SPACE):
+        if spelled == body or spelled.translate(None, BLANKS) == body.translate(None, BLANKS):
             return values, []
         values = _EXACT.decode(body)
         if spelled.count(b":") == body.count(b":") and b"\\u003" not in body:  # \u003a is a colon in disguise
@@ -68,7 +68,7 @@ class _Members(list[tuple[str, Any]]):
 _PLAIN = msgspec.json.Decoder()
 _EXACT = msgspec.json.Decoder(float_hook=exactly)
 _RAW = msgspec.json.Decoder(list[msgspec.Raw])
-_SPACE = b" \t\r\n"
+BLANKS = b" \t\r\n"
 _SPELL = msgspec.json.Encoder().encode
 
 

@@ -15,19 +15,19 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from headrace.schema.entries import BLANKS
 from headrace.schema.structures import Form, Structures, Unsayable
 from headrace.schema.subschemas import Subschemas
 
 Judge = Callable[[Any], bool]
 
 #: One part of a schema in so many may be left open: judging them one by one is slower than judging the whole.
-OPEN_IN = 4
+OPEN_IN = 3
 #: How many bodies are let pass, at most, after some in a row were not seen to fit.
 MAX_PAUSE = 63
 #: How many entries of a body are learnt from.
 MAX_SHOWN = 100
 
-_BLANKS = b" \t\r\n"
 _SPELL = msgspec.json.Encoder().encode
 
 
@@ -95,7 +95,7 @@ class Glance:
         if spelled == body:
             return True
         if self._fractions:
-            return spelled.translate(None, _BLANKS) == body.translate(None, _BLANKS)
+            return spelled.translate(None, BLANKS) == body.translate(None, BLANKS)
         disguised = b"\\" in body and b"\\u003" in body  # \u003a is a colon
         return not disguised and spelled.count(b":") == body.count(b":")
 

@@ -17,8 +17,9 @@ from msgspec import UNSET, Meta, UnsetType
 from headrace.schema.pointer import Pointer
 from headrace.schema.subschemas import Subschemas, find
 
-#: A schema of more parts is unsayable: structures take long to make.
+#: A schema of more parts is unsayable, and so is a choice of more values: types take long to make.
 MAX_PARTS = 300
+MAX_CHOICES = 1_000
 #: Larger numbers in a schema are left to those who compare all digits.
 MAX_NUMBER = 2**53
 
@@ -182,7 +183,9 @@ def _choice(asked: dict[str, Any]) -> Any:
     """One of some texts, small whole numbers and null."""
     kinds = _kinds(asked) or ["integer", "null", "string"]
     values = tuple(asked.get("enum", [asked.get("const")]))
-    if not values or len(asked.keys() - {"type"}) > 1 or not all(_kind(value) in kinds for value in values):
+    if not 0 < len(values) <= MAX_CHOICES or len(asked.keys() - {"type"}) > 1:
+        raise Unsayable
+    if not all(_kind(value) in kinds for value in values):
         raise Unsayable
     return Literal[values]
 
