@@ -12,7 +12,13 @@ from bench.events import EVENT_BYTES
 #: Disk that is left alone, and how many times its size what is written may take: in the log, in segments, on the way.
 SPARE_BYTES = 2_000_000_000
 TIMES_ON_DISK = 3
+
+SEALED_EVENTS, FEW_SEALED_EVENTS = 400_000, 100_000
+KEYED_EVENTS, FEW_KEYED_EVENTS = 5_000_000, 250_000
+INGEST_BYTES, FEW_INGEST_BYTES = 3_000_000_000, 200_000_000
 EVENTS_PER_KEY = 50
+#: Keyed events come in round numbers, and there are always some.
+KEYED_STEP = 10_000
 
 
 @dataclass(frozen=True)
@@ -35,14 +41,13 @@ class Scale:
 def scale_of(times: Times, quick: bool, directory: Path) -> Scale:
     """What to do, on the disk of a directory."""
     room = max(0, shutil.disk_usage(directory).free - SPARE_BYTES) // TIMES_ON_DISK
-    keyed, ingest = (250_000, 200_000_000) if quick else (5_000_000, 3_000_000_000)
-    events = min(keyed, room // EVENT_BYTES // 10_000 * 10_000)
-    size = min(ingest, room)
+    keyed = min(FEW_KEYED_EVENTS if quick else KEYED_EVENTS, room // EVENT_BYTES)
+    keyed = max(1, keyed // KEYED_STEP) * KEYED_STEP
+    size = min(FEW_INGEST_BYTES if quick else INGEST_BYTES, room)
+    reason = "quick" if quick else "the disk is small"
     remarks = [
-        f"the disk has room for {less:,} {unit} instead of {wanted:,}"
-        for less, wanted, unit in ((events, keyed, "keyed events"), (size, ingest, "bytes of ingest"))
-        if less < wanted
+        f"{reason}: {less:,} {unit} instead of {whole:,}"
+        for less, whole, unit in ((keyed, KEYED_EVENTS, "keyed events"), (size, INGEST_BYTES, "bytes of ingest"))
+        if less < whole
     ]
-    if quick:
-        remarks.append(f"quick: {events:,} keyed events instead of 5,000,000, {size:,} bytes of ingest instead of 3 GB")
-    return Scale(times, 100_000 if quick else 400_000, events, size, tuple(remarks))
+    return Scale(times, FEW_SEALED_EVENTS if quick else SEALED_EVENTS, keyed, size, tuple(remarks))

@@ -11,8 +11,8 @@ The first word after the fence says what a block is:
 ``text``           is not run
 =================  ====================================================================================
 
-Each page has a server of its own. Where a page says ``http://127.0.0.1:4437``, that server is meant. A page may say in a
-comment which settings its server has: ``<!-- server: storage__seal_age_s=1 -->``.
+Each page has a server of its own. Where a page says ``http://127.0.0.1:4437``, that server is meant. A page may say in
+a comment which settings its server has: ``<!-- server: storage__seal_age_s=1 -->``.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield rig
 
 
-@pytest.fixture(params=["rows", "segments", "both"])
+@pytest.fixture(params=["rows", "segments"])
 def settle(rig: Rig, request: pytest.FixtureRequest) -> Place:
     """Decides where the first entries of a stream lie; what follows is in rows."""
     return (lambda name: None) if request.param == "rows" else rig.publish
@@ -51,9 +51,7 @@ def test_a_fork_cuts_an_entry_after_so_many_bytes(rig: Rig, settle: Place) -> No
 
 
 @pytest.mark.parametrize(("position", "sub", "left"), [(0, 4, 3), (2, 2, 1), (3, 3, 2), (5, 1, 0)])
-def test_a_fork_cannot_go_beyond_the_next_request(
-    rig: Rig, settle: Place, position: int, sub: int, left: int
-) -> None:
+def test_a_fork_cannot_go_beyond_the_next_request(rig: Rig, settle: Place, position: int, sub: int, left: int) -> None:
     rig.create("s", JSON, array(1, 2, 3))
     settle("s")
     rig.append("s", array(4, 5))

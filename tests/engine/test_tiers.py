@@ -79,7 +79,7 @@ def test_a_page_goes_on_from_a_segment_into_the_log(rig: Rig) -> None:
     rig.append("s", array("new"))
     rig.ask(lambda: _read(rig))
     assert _read(rig) == ([b"0,1,2", b'"new"'], 4)
-    assert _read(rig, budget=4) == ([b"0,1"], 2)
+    assert _read(rig, budget=3) == ([b"0,1"], 2)
     assert _read(rig, budget=6) == ([b"0,1,2"], 3)  # what follows would not fit
 
 
@@ -157,18 +157,16 @@ def test_segments_of_a_service_are_fetched_once_and_outlive_a_restart(rig: Rig) 
 def test_a_missing_segment_is_named_and_the_others_are_read(rig: Rig, far: bool) -> None:
     _numbers(rig, "s", 20)
     _numbers(rig, "other", 3)
-    first, second = placed(rig, "s")
+    _, second = placed(rig, "s")
     rig.engine.objects.delete([second.key])
     disturb(rig.engine.objects, far=far)
     assert rig.ask(lambda: _read(rig)).position == 10
-    for question in (lambda: _read(rig, 10), lambda: _read(rig, 9, key="k0")):
+    for key in (None, "k0"):
         with pytest.raises(ObjectMissing) as missing:
-            while True:
-                rig.ask(question)
+            rig.ask(lambda key=key: _read(rig, 10, key=key))  # type: ignore[misc]
         assert missing.value.facts["object"] == second.key
     assert rig.ask(lambda: _read(rig)).position == 10
     assert rig.read("other") == [b"0", b"1", b"2"]
-    assert first.key
 
 
 def test_a_damaged_segment_is_named(rig: Rig) -> None:

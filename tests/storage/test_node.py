@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from disturbed import disturb
+from headrace.errors import Fenced
+from headrace.storage.node import EPOCH_BLOCK, Node
+from headrace.storage.objects import Objects, StoreUnavailable
+from rig import ManualClock
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Objects:
+    return Objects.open(str(tmp_path))
+
+
+def _node(objects: Objects) -> Node:
+    return Node(objects, ManualClock())
+
+
+def test_the_newest_claim_counts(objects: Objects) -> None:
+    nodes = [_node(objects) for _ in range(3)]
+    for number, node in enumerate(nodes):
+        assert node.claim() == number
+        node.check()
+        assert node.newest() == number
+        assert node.holder(number) == node.identity
+    for older in nodes[:2]:
+        with pytest.raises(Fenced) as fenced:
+            older.check()
+        assert fenced.value.status == 503
+    nodes[2].check()
+
+
+def test_of_many_who_claim_at_once_one_is_the_writer(objects: Objects) -> None:
+    nodes = [_node(objects) for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        numbers = list(pool.map(lambda node: node.claim(), nodes))
+    assert sorted(numbers) == list(range(8))
+    for node, number in zip(nodes, numbers, strict=True):
+        if number == 7:
+            node.check()
+        else:
+            with pytest.raises(Fenced):
+                node.check()
+
+
+def test_a_lost_answer_to_a_claim_claims_once(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.storage.objects.store._PAUSE_S", 0.0)
+    store, faults = disturb(objects), ["lose"]
+    store.plan = lambda call: faults.pop() if call.verb == "create" and faults else None  # type: ignore[return-value]
+    node = _node(objects)
+    assert node.claim() == 0
+    node.check()
+    assert node.newest() == 0
+
+
+def test_whoever_cannot_ask_is_neither_the_writer_nor_fenced(objects: Objects) -> None:
+    node = _node(objects)
+    node.claim()
+    disturb(objects).plan = lambda _: "refuse"
+    with pytest.raises(StoreUnavailable):
+        node.check()
+
+
+def test_a_late_claim_is_made_where_nobody_came_between(objects: Objects) -> None:
+    _node(objects).claim()
+    late = _node(objects)
+    late.held = 0
+    late.check()
+    assert late.newest() == 1
+    missed = _node(objects)
+    missed.held = 0
+    with pytest.raises(Fenced):
+        missed.check()
+    assert missed.newest() == 1
+
+
+def test_no_epoch_is_reserved_twice(objects: Objects) -> None:
+    blocks = [_node(objects).reserve_epochs() for _ in range(3)]
+    assert [len(block) for block in blocks] == [EPOCH_BLOCK] * 3
+    assert len({epoch for block in blocks for epoch in (block.start, block.stop - 1)}) == 6
+    with ThreadPoolExecutor(8) as pool:
+        starts = list(pool.map(lambda _: _node(objects).reserve_epochs().start, range(8)))
+    assert len({*starts, *(block.start for block in blocks)}) == 11
+
+
+def test_objects_that_are_no_leases_are_overlooked(objects: Objects) -> None:
+    objects.put("nodes/readme.txt", b"not a lease")
+    node = _node(objects)
+    assert node.claim() == 0
+    assert node.holder(5) is None
