@@ -17,8 +17,9 @@ from headrace.engine.counters import Counters
 from headrace.engine.lifecycle import Change, carry_out
 from headrace.engine.log import Log
 from headrace.engine.schemas import Schemas
-from headrace.engine.sealing.recovery import Recovered, recover
+from headrace.engine.sealing.recovery import Recovered
 from headrace.engine.sealing.sealer import Sealer
+from headrace.engine.sealing.standing import stand_up
 from headrace.engine.sealing.workshop import Workshop
 from headrace.engine.stream import Stream
 from headrace.engine.tail import Tail
@@ -83,7 +84,11 @@ class Engine:
     async def open(cls, config: Config, clock: Clock | None = None, vfs: str | None = None) -> Engine:
         """Recover the log and start the writer; ``vfs`` names another file system for SQLite."""
         engine = cls(config, clock or SystemClock(), vfs)
-        await asyncio.to_thread(engine._stand_up)
+        try:
+            await asyncio.to_thread(engine._stand_up)
+        except BaseException:
+            engine._let_go()
+            raise
         engine.writer.start()
         engine.sealer.start()
         engine._sweeper = asyncio.create_task(engine._sweep_forever())
@@ -105,33 +110,22 @@ class Engine:
             self._lock.release()
 
     def _stand_up(self) -> None:
-        """Become the writer of the object store, and have epochs reserved there."""
+        """Become the writer of the object store, with everything that was published there meanwhile."""
         try:
-            self.node.claim()
-            is_new = not self.streams.meta("epoch_end")
-            self.writer.before_start(self._reserve_epochs)
-            if is_new and not self.streams.count():
-                self.writer.before_start(self._recover)
+            self.recovered = stand_up(self.objects, self.node, self.streams, self.writer.before_start)
         except StoreUnavailable:
             if not self.streams.meta("epoch_end"):
                 raise
             log.warning("the object store does not answer; appends are taken, and published once it does")
+        if self.recovered is not None:
+            log.info("what the object store knew better was taken over: %s", self.recovered)
 
-    def _recover(self, batch: Batch) -> None:
-        """An empty directory before a store that is not: take over what is published there."""
-        self.recovered = recover(self.objects, batch)
-        if self.recovered.streams or self.recovered.problems:
-            log.info("recovered %d streams from the object store", self.recovered.streams)
-
-    def _reserve_epochs(self, batch: Batch) -> None:
-        """A block to go on with, and one to spare."""
-        streams = batch.streams
-        if not streams.meta("epoch_end"):
-            block, used = self.node.reserve_epochs(), streams.meta("next_epoch")
-            streams.set_meta("next_epoch", used if used in block else block.start)
-            streams.set_meta("epoch_end", block.stop)
-        if streams.meta("spare_epoch", -1) < 0:
-            streams.set_meta("spare_epoch", self.node.reserve_epochs().start)
+    def _let_go(self) -> None:
+        """Close what was opened, where nothing has been started yet."""
+        self.tiers.close()
+        self.writer.close()
+        self._reader.close()
+        self._lock.release()
 
     def _open_segments(self) -> Segments:
         """The segments at hand; loads what reads them, which a server without any never does."""

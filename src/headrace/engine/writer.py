@@ -173,6 +173,10 @@ class Writer:
             perform(batch)
             batch.flush()
 
+    def close(self) -> None:
+        """Let go of the log, where nothing was ever started."""
+        self._connection.close()
+
     @property
     def queued_requests(self) -> int:
         """Operations that are not settled yet."""
