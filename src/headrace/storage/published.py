@@ -168,8 +168,8 @@ class Published:
         self._connection.execute("INSERT OR IGNORE INTO graves VALUES (?, ?)", grave)
 
     def bury(self, stream: int) -> None:
-        """The same for a stream that is being deleted, if it was ever published."""
-        sql = "INSERT OR IGNORE INTO graves SELECT incarnation, name FROM streams WHERE id = ? AND generation > 0"
+        """The same for a stream that is being deleted, if it may have any."""
+        sql = "INSERT OR IGNORE INTO graves SELECT incarnation, name FROM streams WHERE id = ? AND attempted"
         self._connection.execute(sql, (stream,))
 
     def graves(self, limit: int) -> list[Grave]:

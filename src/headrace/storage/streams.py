@@ -43,6 +43,7 @@ class StreamRow(msgspec.Struct):
     published_seq: int = 0
     published_us: int = 0
     generation: int = 0
+    attempted: int = 0
     id: int = 0
 
 

@@ -169,7 +169,6 @@ def test_what_a_living_fork_reads_outlives_its_source(rig: Rig) -> None:
     assert keys(rig.engine.objects, "segments") == keys(rig.engine.objects, "manifests") == []
 
 
-@pytest.mark.xfail(reason="only streams that are known to be published get a grave")
 def test_a_stream_that_was_never_made_known_leaves_nothing_behind_either(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

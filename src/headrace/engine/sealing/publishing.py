@@ -34,6 +34,18 @@ class Publication(NamedTuple):
     replaced: Placed | None
 
 
+class Attempt(Change):
+    """Notes that a stream may have objects from now on, whether or not anybody hears of them."""
+
+    def __init__(self, stream: int, done: Callable[[Any], None]) -> None:
+        super().__init__(done, size=100)
+        self.stream = stream
+
+    def perform(self, batch: Batch) -> None:
+        """Set the mark."""
+        batch.streams.update(self.stream, attempted=1)
+
+
 class Publish(Change):
     """Makes a publication known; the rows it holds can go afterwards."""
 

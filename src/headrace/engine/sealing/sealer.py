@@ -16,6 +16,7 @@ from headrace.engine.sealing.clearing import Forget
 from headrace.engine.sealing.publishing import (
     TRIM_ROWS,
     Abandon,
+    Attempt,
     Discard,
     Publication,
     Publish,
@@ -166,6 +167,9 @@ class Sealer:
         return found[::-1]
 
     async def _publish(self, stream: int) -> None:
+        row = self._streams.by_id(stream)
+        if row is not None and not row.attempted:
+            await carry_out(self._writer, Attempt, stream)
         publication = await self._aside(lambda: self._workshop.publisher.publish(stream))
         found = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
         if publication is None or found is None or found.id != stream:

@@ -3,6 +3,7 @@ ALTER TABLE streams ADD COLUMN incarnation TEXT NOT NULL DEFAULT '';         -- 
 ALTER TABLE streams ADD COLUMN published_seq INTEGER NOT NULL DEFAULT 0;     -- entries below it are in segments
 ALTER TABLE streams ADD COLUMN published_us INTEGER NOT NULL DEFAULT 0;      -- when that was found out
 ALTER TABLE streams ADD COLUMN generation INTEGER NOT NULL DEFAULT 0;        -- of the newest manifest
+ALTER TABLE streams ADD COLUMN attempted INTEGER NOT NULL DEFAULT 0;         -- whether it may have objects
 CREATE INDEX streams_incarnation ON streams (incarnation);
 UPDATE streams SET incarnation = json_extract(epochs, '$[#-1][0]');
 
