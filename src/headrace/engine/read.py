@@ -16,7 +16,7 @@ from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US
 
 if TYPE_CHECKING:
-    from headrace.format.segment.reader import Slice as SealedSlice
+    from headrace.format.segment.reader import Part
 
 
 class Slice(NamedTuple):
@@ -94,22 +94,28 @@ def _read_segments(
     sealed = tiers.read(part.owner, part.start, part.end, budget, key)
     if sealed is None or view is None:
         return None if sealed is None else Slice([part.body for part in sealed.parts], sealed.position)
-    try:
-        return _turned(sealed, view)
-    except NotRepresentable:
-        # Somewhere in there: go on one entry at a time, until it is the first.
-        single = tiers.read(part.owner, part.start, part.end, 1, key) or sealed
+    turned, room, failure = _turned(sealed.parts, view)
+    if failure is None:
+        return Slice(turned, sealed.position)
+    # What comes before it is read again, alone; where nothing does, the entry itself.
+    again = tiers.read(part.owner, part.start, part.end, max(room, 1), key) or sealed
+    if not room:
+        raise _not_representable(stream, again.position - 1, view, failure) from failure
+    return Slice(_turned(again.parts, view)[0], again.position)
+
+
+def _turned(parts: list[Part], view: View) -> tuple[list[bytes], int, NotRepresentable | None]:
+    """Parts of a segment in the version that was asked for; where one fails, how many bytes come before, and why."""
+    turned: list[bytes] = []
+    before: list[bytes | msgspec.Raw] = []
+    for part in parts:
         try:
-            return _turned(single, view)
+            turned.append(part.body if part.version == view.version else view.turn(part.body, part.version))
         except NotRepresentable as failure:
-            raise _not_representable(stream, single.position - 1, view, failure) from failure
-
-
-def _turned(sealed: SealedSlice, view: View) -> Slice:
-    """Parts of a segment in the version that was asked for."""
-    versions = ((part.version, part.body) for part in sealed.parts)
-    turned = [body if version == view.version else view.turn(body, version) for version, body in versions]
-    return Slice(turned, sealed.position)
+            before += entries_of(part.body)[: failure.facts["index"]]
+            return turned, len(b",".join(before)), failure
+        before.append(part.body)
+    return turned, 0, None
 
 
 def _read_rows(

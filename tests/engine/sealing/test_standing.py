@@ -2,89 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from headrace.config import ConfigError
 from headrace.engine import writer
 from headrace.engine.engine import Engine
-from headrace.engine.sealing.recovery import newest, parted_at
-from headrace.engine.sealing.standing import stand_up
+from headrace.engine.sealing.recovery import parted_at
 from headrace.engine.sealing.verify import verify
 from headrace.errors import Fenced, OffsetFenced
 from headrace.format import manifest as manifests
 from headrace.format import offset as offsets
-from headrace.format.manifest import Manifest
-from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.reader import Reader
 from headrace.storage import node as nodes
 from headrace.storage.backup import back_up, restore
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.types import JSON, SystemClock
+from machines import Machines, stand_up_first
 from rig import ManualClock, Rig, array
-
-Open = Callable[..., Any]
-
-
-def _stand_up(engine: Engine) -> None:
-    try:
-        engine.recovered = stand_up(engine.objects, engine.node, engine.streams, engine.writer.before_start)
-    except BaseException:
-        engine.tiers.close()
-        engine.writer._connection.close()
-        engine._reader.close()
-        engine._lock.release()
-        raise
 
 
 @pytest.fixture(autouse=True)
 def _standing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Engine, "_stand_up", _stand_up)
-
-
-class Machines:
-    """Directories that share one store."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.objects = Objects.open(str(root / "store"))
-
-    def open(self, name: str, *, store: str = "store") -> Rig:
-        return Rig(self.root / name, storage={"object_store": str(self.root / store)})
-
-    def pass_by(self) -> None:
-        """Let another node take over, and do nothing."""
-        Node(self.objects, SystemClock()).claim()
-
-    def back_up(self, name: str, target: str) -> None:
-        back_up(self.root / name, "elsewhere", self.root / target, SystemClock(), lambda done, total: None)
-
-    def restore(self, source: str, name: str) -> None:
-        restore(self.root / source, self.root / name, lambda done, total: None)
-
-    def manifest(self, stream: str) -> Manifest:
-        (found,) = [manifest for manifest in newest(self.objects, []) if manifest.stream == stream]
-        return found
-
-    def published(self) -> dict[str, list[bytes]]:
-        """Every published entry of every stream, by its life."""
-        return {f"{one.stream} {one.incarnation}": self._entries(one) for one in newest(self.objects, [])}
-
-    def _entries(self, manifest: Manifest) -> list[bytes]:
-        found: list[bytes] = []
-        for segment in manifest.segments:
-            path = self.objects.local_path(manifests.segment_key(manifest.stream, manifest.incarnation, segment.name))
-            assert path is not None
-            reader = Reader(path, name=segment.name, decoded=Decoded(0), sha256=segment.sha256)
-            found += [reader.cell(seq)[2] for seq in range(segment.first_seq, segment.end_seq)]
-        return found
+    monkeypatch.setattr(Engine, "_stand_up", stand_up_first)
 
 
 @pytest.fixture
@@ -469,84 +413,3 @@ def test_who_could_not_ask_at_the_start_does_not_take_over_from_others(tmp_path:
 )
 def test_histories_part_where_their_epochs_do(ours: Any, theirs: Any, parted: int | None) -> None:
     assert parted_at(ours, theirs) == parted
-
-
-STEPS = st.lists(
-    st.sampled_from(["append", "append and publish", "start a", "start b", "back up", "restore a", "restore b"]),
-    min_size=4,
-    max_size=10,
-)
-
-
-class Shifts:
-    """Machines that take turns with one stream, and what each has been told."""
-
-    def __init__(self, machines: Machines) -> None:
-        self.machines = machines
-        self._directories = {"a": "a-0", "b": "b-0"}
-        self._backups: list[list[bytes]] = []
-        self._held: dict[str, list[bytes]] = {}
-        self._offsets: dict[str, bytes] = {}
-        self._on = "a"
-        self.rig = machines.open("a-0")
-        self.rig.create("s", JSON, array("first"))
-        self.rig.publish("s")
-
-    def take(self, number: int, step: str) -> None:
-        verb, _, machine = step.rpartition(" ")
-        if step.startswith("append"):
-            self.rig.append("s", array(number))
-            self._offsets[self.rig.find("s").tail_offset()] = b"%d" % number
-        if step == "append and publish":
-            self.rig.publish("s")
-        elif step == "back up":
-            self._backups.append(self.rig.read("s"))
-            self.machines.back_up(self._directories[self._on], f"backup-{len(self._backups)}")
-        elif verb == "restore" and self._backups and machine != self._on:
-            directory = self._directories[machine] = f"{machine}-{number}"
-            self._held[directory] = self._backups[-1]
-            self.machines.restore(f"backup-{len(self._backups)}", directory)
-        elif verb == "start":
-            self._start(machine)
-
-    def _start(self, machine: str) -> None:
-        self._held[self._directories[self._on]] = self.rig.read("s")
-        self.rig.close()
-        try:
-            self.rig = self.machines.open(self._directories[machine])
-            self._on = machine
-        except Fenced:
-            self.rig = self.machines.open(self._directories[self._on])
-        held = self._held.get(self._directories[self._on], [])
-        assert self.rig.read("s")[: len(held)] == held, "a directory keeps what it has acknowledged"
-
-    def check_offsets(self) -> None:
-        """An offset leads to its entry, or nowhere."""
-        stream, entries = self.rig.find("s"), self.rig.read("s")
-        for offset, entry in self._offsets.items():
-            with suppress(OffsetFenced):
-                position = stream.locate(offsets.decode(offset))
-                assert (position, entries[position - 1]) == (offsets.decode(offset).position, entry)
-
-
-@settings(max_examples=25)
-@example(["append", "start b", "append and publish", "start a", "append"])
-@example(["back up", "append and publish", "start b", "restore a", "start a", "append"])
-@given(steps=STEPS)
-def test_whoever_starts_when_goes_on_from_what_was_published_or_refuses(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[str]
-) -> None:
-    machines = Machines(tmp_path_factory.mktemp("machines"))
-    shifts = Shifts(machines)
-    before = machines.published()["s 0"]
-    try:
-        for number, step in enumerate(steps):
-            shifts.take(number, step)
-            now = machines.published()["s 0"]
-            assert now[: len(before)] == before, "what is published is only ever added to"
-            assert shifts.rig.read("s")[: len(now)] == now
-            shifts.check_offsets()
-            before = now
-    finally:
-        shifts.rig.close()
-    assert not [report for report in verify(machines.objects) if report.damage]

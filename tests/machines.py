@@ -1,0 +1,68 @@
+"""Directories that share one object store, one of them in use at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.engine.engine import Engine
+from headrace.engine.sealing.recovery import newest
+from headrace.engine.sealing.standing import stand_up
+from headrace.format import manifest as manifests
+from headrace.format.manifest import Manifest
+from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.reader import Reader
+from headrace.storage.backup import back_up, restore
+from headrace.storage.node import Node
+from headrace.storage.objects import Objects
+from headrace.types import SystemClock
+from rig import Rig
+
+
+def stand_up_first(engine: Engine) -> None:
+    """What an engine does before it starts."""
+    try:
+        engine.recovered = stand_up(engine.objects, engine.node, engine.streams, engine.writer.before_start)
+    except BaseException:
+        engine.tiers.close()
+        engine.writer._connection.close()
+        engine._reader.close()
+        engine._lock.release()
+        raise
+
+
+class Machines:
+    """Directories that share one store."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.objects = Objects.open(str(root / "store"))
+
+    def open(self, name: str, *, store: str = "store") -> Rig:
+        return Rig(self.root / name, storage={"object_store": str(self.root / store)})
+
+    def pass_by(self) -> None:
+        """Let another node take over, and do nothing."""
+        Node(self.objects, SystemClock()).claim()
+
+    def back_up(self, name: str, target: str) -> None:
+        back_up(self.root / name, "elsewhere", self.root / target, SystemClock(), lambda done, total: None)
+
+    def restore(self, source: str, name: str) -> None:
+        restore(self.root / source, self.root / name, lambda done, total: None)
+
+    def manifest(self, stream: str) -> Manifest:
+        (found,) = [manifest for manifest in newest(self.objects, []) if manifest.stream == stream]
+        return found
+
+    def published(self) -> dict[str, list[bytes]]:
+        """Every published entry of every stream, by its life."""
+        return {f"{one.stream} {one.incarnation}": self._entries(one) for one in newest(self.objects, [])}
+
+    def _entries(self, manifest: Manifest) -> list[bytes]:
+        found: list[bytes] = []
+        for segment in manifest.segments:
+            path = self.objects.local_path(manifests.segment_key(manifest.stream, manifest.incarnation, segment.name))
+            assert path is not None
+            reader = Reader(path, name=segment.name, decoded=Decoded(0), sha256=segment.sha256)
+            found += [reader.cell(seq)[2] for seq in range(segment.first_seq, segment.end_seq)]
+        return found
