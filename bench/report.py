@@ -75,6 +75,7 @@ class Results:
                     for sample in samples
                     if sample.errors or sample.note
                 ]
+                found += [f"{TITLES[name]}, {row}: nothing was measured" for sample in samples if not sample.value]
         if self.streams and self.streams.errors:
             found.append(f"many streams: {self.streams.errors} errors")
         return found + [f"ingest: {trouble}" for trouble in (self.ingest.troubles if self.ingest else ())]
@@ -174,12 +175,12 @@ def fsync_seconds(directory: Path, times: int = 200) -> float:
 
 def _bar(results: Results, row: str, names: tuple[str, ...], least: float, text: str) -> Bar | None:
     ours = results.value(row, "headrace")
-    theirs = [value for name in names if (value := results.value(row, name)) is not None]
+    theirs = [value for name in names if (value := results.value(row, name))]
     if ours is None or not theirs:
         return None
     lower_is_better = results.unit(row) == "ms"
     best = min(theirs) if lower_is_better else max(theirs)
-    ratio = best / ours if lower_is_better else ours / best
+    ratio = _times_better(results.unit(row), ours, best)
     return Bar(f"{text} (at least {least:g} times as good)", ratio, ratio >= least)
 
 
@@ -236,6 +237,12 @@ def _stream_bars(streams: ManyStreams) -> list[Bar]:
     ]
 
 
+def _times_better(unit: str, ours: float, theirs: float) -> float:
+    """How many times better Headrace is; without bound where the other did nothing at all."""
+    better, worse = (theirs, ours) if unit == "ms" else (ours, theirs)
+    return better / worse if worse else float("inf")
+
+
 def _cell(unit: str, value: float | None, ours: float | None, name: str) -> str:
     if value is None:
         return "-"
@@ -243,5 +250,5 @@ def _cell(unit: str, value: float | None, ours: float | None, name: str) -> str:
     shown = f"{value:,.2f}{gap}{unit}" if value < 100 else f"{value:,.0f}{gap}{unit}"
     if ours is None or name == "headrace":
         return shown
-    ratio = value / ours if unit == "ms" else ours / value
+    ratio = _times_better(unit, ours, value)
     return f"{shown} ({ratio:,.2f}x)" if ratio < 10 else f"{shown} ({ratio:,.0f}x)"

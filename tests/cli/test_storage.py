@@ -161,6 +161,13 @@ def test_a_backup_of_a_running_server_is_restored_elsewhere(
     assert headrace("stream", "append", "a", "3", *remote).code == 0
 
 
+def test_help_names_the_commands(headrace: Headrace) -> None:
+    shown = headrace("--help").out.decode()
+    assert all(f" {command} " in shown for command in ("recover", "verify", "backup", "restore"))
+    assert "--from" in headrace("recover", "--help").out.decode()
+    assert headrace("recover").code == 2
+
+
 def test_people_see_a_bar_and_a_table(sealing: ServerProcess, store: Path) -> None:
     sealing.stop()
     path = segments(store)[0]

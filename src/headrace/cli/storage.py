@@ -168,7 +168,7 @@ def _facts(taken: Backup) -> dict[str, Any]:
         "files": sorted(taken.files),
         "objects": taken.objects,
         "object_bytes": taken.object_bytes,
-        "object_store": taken.object_store or "included",
+        "object_store": taken.object_store or ("included" if taken.objects else "none"),
     }
 
 
