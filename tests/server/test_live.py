@@ -367,7 +367,7 @@ def test_a_subscriber_that_does_not_read_costs_no_memory_and_loses_nothing(
 def test_what_was_sent_to_subscribers_is_not_kept(
     start_server: StartServer, api_of: Any, connect: Connect, rss: Callable[[Any], int]
 ) -> None:
-    server = start_server(storage__cache_bytes="1000000")
+    server = start_server(storage__cache_bytes="1000000", storage__seal_bytes="1000000000")
     api, wire = api_of(server), connect(server)
     path = api.octets(kind="text/plain")
     subscribe(wire, path)

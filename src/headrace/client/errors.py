@@ -48,6 +48,7 @@ _KNOWN: tuple[type[HeadraceError], ...] = (
     errors.AppendTimedOut,
     errors.Overloaded,
     errors.Unavailable,
+    errors.Fenced,
     errors.CorruptData,
 )
 BY_CODE = {kind.code: kind for kind in _KNOWN}

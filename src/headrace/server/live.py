@@ -67,6 +67,10 @@ class LongPoll:
         if not self._looking and self._answer_if_ready(self._stream.head):
             self._leave()
 
+    def _give_up(self, reason: HeadraceError) -> None:
+        self._leave()
+        self._request.exchange.reply(Reply.failure(reason))
+
     def _look_again(self) -> None:
         self._looking = False
         if self._answer_if_ready(self._stream.head):
@@ -86,7 +90,7 @@ class LongPoll:
             return True
         except Cold as cold:
             self._looking = True
-            self._reads.thaw(self._request.exchange, cold, self._look_again)
+            self._reads.thaw(self._request.exchange, cold, self._look_again, self._give_up)
             return False
 
     def _reply_if_ready(self, head: Head) -> bool:
@@ -157,8 +161,8 @@ class Subscriber:
     def start(self) -> None:
         """Open the response and send what is there."""
         head = self._stream.head
-        if head.registry is not None:
-            # What cannot be turned into the version asked for is refused while there is still a status to say it with.
+        if self._position < head.next_seq:
+            # What is missing, or has no form in the version asked for, is refused while there is a status to say so.
             self._reads.events.chunk(self._question, self._position, head, self._request)
         headers = self._reads.headers(self._question, head, self._position)
         headers |= {"content-type": "text/event-stream", "cache-control": "no-cache"}
@@ -201,7 +205,8 @@ class Subscriber:
                 return
             except Cold as cold:
                 self._looking = True
-                self._reads.thaw(self._exchange, cold, self._look_again)
+                # The client asks again, and is told why.
+                self._reads.thaw(self._exchange, cold, self._look_again, lambda _: self._finish())
                 return
             self._exchange.write(chunk)
             always = False

@@ -13,7 +13,7 @@ from headrace.engine.read import Slice
 from headrace.engine.split import entries_of
 from headrace.engine.stream import Head, Stream
 from headrace.engine.tiers import Cold
-from headrace.errors import BadRequest, OffsetGone
+from headrace.errors import BadRequest, HeadraceError, OffsetGone
 from headrace.format import offset as offsets
 from headrace.server import values
 from headrace.server.aside import Aside
@@ -70,13 +70,19 @@ class Reads:
         else:
             self._catch_up(question, request)
 
-    def thaw(self, exchange: Exchange, cold: Cold, go_on: Callable[[], None]) -> None:
+    def thaw(
+        self, exchange: Exchange, cold: Cold, go_on: Callable[[], None], give_up: Callable[[HeadraceError], None]
+    ) -> None:
         """Let a thread find what a waiting reader needs and is not at hand, then go on with it."""
 
         async def thawed() -> None:
-            async with self._gate:
-                await asyncio.to_thread(cold.work)
-            go_on()
+            try:
+                async with self._gate:
+                    await asyncio.to_thread(cold.work)
+            except HeadraceError as reason:
+                give_up(reason)
+            else:
+                go_on()
 
         self._aside.begin(exchange, thawed())
 
