@@ -77,10 +77,10 @@ def test_a_fork_is_published_as_far_as_all_it_reads_is(rig: Rig) -> None:
     rig.fork("source", "fork", 2)
     rig.append("fork", b"own")
     rig.fork("fork", "grandchild", 3)
-    rig.publish("fork")
-    rig.publish("grandchild")
     assert [until(rig, name) for name in ("source", "fork", "grandchild")] == [0, 0, 0]
     rig.publish("source")
+    assert [until(rig, name) for name in ("source", "fork", "grandchild")] == [3, 2, 2]
+    rig.publish("grandchild")
     assert [until(rig, name) for name in ("source", "fork", "grandchild")] == [3, 3, 3]
     rig.append("grandchild", b"new")
     assert until(rig, "grandchild") == 3
