@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from headrace.engine.append import Terms
-from headrace.engine.forks import Fork
 from headrace.engine.log import Log
 from headrace.engine.split import split_json
 from headrace.engine.stream import Stream
@@ -16,6 +17,14 @@ from headrace.storage.streams import LIVE, StreamRow
 from headrace.types import JSON, OCTETS, media_type, rfc3339
 
 _APPEND_ONLY = (b"stream-seq", b"producer-id", b"producer-epoch", b"producer-seq", b"if-match")
+
+
+class ForkPoint(NamedTuple):
+    """Where a fork is to leave its source, as a PUT describes it."""
+
+    source: Stream
+    position: int
+    sub: int
 
 
 class Wish(msgspec.Struct):
@@ -29,7 +38,7 @@ class Wish(msgspec.Struct):
     retention_bytes: int | None
     terms: Terms
     body: bytes
-    fork: Fork | None
+    fork: ForkPoint | None
     fork_origin: str | None
 
 
@@ -80,7 +89,7 @@ def _content_type(headers: dict[bytes, bytes]) -> str | None:
     return given.strip()
 
 
-def _fork(log: Log, request: Request) -> tuple[Fork | None, str | None]:
+def _fork(log: Log, request: Request) -> tuple[ForkPoint | None, str | None]:
     headers = request.headers
     path, at = values.text(headers, b"stream-forked-from"), values.text(headers, b"stream-fork-offset")
     sub_text = values.text(headers, b"stream-fork-sub-offset")
@@ -95,7 +104,7 @@ def _fork(log: Log, request: Request) -> tuple[Fork | None, str | None]:
     source = _source(log, request, path)
     position = source.head.next_seq if at is None else values.fork_offset(at, source)
     origin = [source.incarnation, None if at is None else position, sub]
-    return log.fork(source, position, sub), msgspec.json.encode(origin).decode()
+    return ForkPoint(source, position, sub), msgspec.json.encode(origin).decode()
 
 
 def _source(log: Log, request: Request, path: str) -> Stream:

@@ -146,7 +146,7 @@ class Streams:
             body=body,
             count=count,
             terms=wish.terms,
-            fork=wish.fork,
+            fork=None if wish.fork is None else self._log.fork(*wish.fork),
             replaces=existing,
         )
 
