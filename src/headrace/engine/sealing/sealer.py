@@ -118,10 +118,14 @@ class Sealer:
             except Exception:
                 self.failed_seals += 1
                 log.exception("stream %d could not be published; it is tried again, and the others go on", stream)
-            # Where many are due, appends have the disk to themselves half of the time.
-            await asyncio.sleep(asyncio.get_running_loop().time() - began)
+            await asyncio.sleep(self._rest(asyncio.get_running_loop().time() - began))
         await self.clear()
         await self._reserve_epochs()
+
+    def _rest(self, took_s: float) -> float:
+        """How long appends have the machine to themselves after a seal; less and less while the backlog grows."""
+        backlog = min(1.0, 4 * self.backlog_bytes / max(1, self._config.backlog_bytes))
+        return 3 * took_s * (1 - backlog)
 
     async def _reserve_epochs(self) -> None:
         """Have a block of epochs to spare."""
