@@ -67,15 +67,7 @@ class Retain(Change):
         if first.seq > head.first_seq:
             head.first_seq, head.first_bytes = first
             batch.published.mark(stream.id, batch.now_us)
-        batch.streams.update(
-            stream.id,
-            first_seq=head.first_seq,
-            first_bytes=head.first_bytes,
-            next_seq=head.next_seq,
-            last_us=head.last_us,
-            bytes=head.bytes,
-            stream_seq=head.stream_seq,
-        )
+        batch.save_head(stream, first_seq=head.first_seq, first_bytes=head.first_bytes)
 
 
 class Trim(Change):

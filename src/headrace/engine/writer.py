@@ -82,6 +82,18 @@ class Batch:
             head = self.heads[stream] = stream.head.copy()
         return head
 
+    def save_head(self, stream: Stream, **more: object) -> None:
+        """Store what the newest row of a stream knows, and more, as that row may go."""
+        head = self.draft(stream)
+        self.streams.update(
+            stream.id,
+            next_seq=head.next_seq,
+            last_us=head.last_us,
+            bytes=head.bytes,
+            stream_seq=head.stream_seq,
+            **more,
+        )
+
     def producer(self, stream: Stream, producer: str) -> tuple[int, int] | None:
         """The epoch and last sequence number of a producer, this batch included."""
         state = self.producers.get((stream, producer)) or stream.producers.get(producer)
@@ -131,6 +143,14 @@ class Batch:
             stream.producers[producer] = state
 
 
+def commit_alone(connection: Connection, clock: Clock, perform: Callable[[Batch], None]) -> None:
+    """Run a function in a commit of its own, where no writer is at work."""
+    batch = Batch(connection, Streams(connection), Wal(connection), clock.now_us())
+    with connection:
+        perform(batch)
+        batch.flush()
+
+
 class Writer:
     """Owns the writing connection and its thread; operations are submitted from the event loop."""
 
@@ -168,10 +188,7 @@ class Writer:
 
     def before_start(self, perform: Callable[[Batch], None]) -> None:
         """Run a function in a commit of its own, in the caller's thread, before anything else is written."""
-        batch = Batch(self._connection, self._streams, self._wal, self._clock.now_us())
-        with self._connection:
-            perform(batch)
-            batch.flush()
+        commit_alone(self._connection, self._clock, perform)
 
     def close(self) -> None:
         """Let go of the log, where nothing was ever started."""

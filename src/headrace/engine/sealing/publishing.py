@@ -70,15 +70,11 @@ class Publish(Change):
         published.remove(row.id, (placed.segment for placed in publication.snapshot.dropped))
         published.discard([placed.key for placed in gone], batch.now_us)
         head.published_seq = max(head.published_seq, row.next_seq)
-        batch.streams.update(
-            row.id,
+        batch.save_head(
+            self.stream,
             published_seq=head.published_seq,
             published_us=publication.snapshot.taken_us,
             generation=publication.generation,
-            next_seq=head.next_seq,
-            last_us=head.last_us,
-            bytes=head.bytes,
-            stream_seq=head.stream_seq,
         )
 
 

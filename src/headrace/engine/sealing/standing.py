@@ -14,17 +14,15 @@ from pathlib import Path
 
 from headrace.config import ConfigError, StorageConfig
 from headrace.engine.sealing.recovery import Recovered, Tell, entries_only_here, newest, recover
-from headrace.engine.writer import Batch
+from headrace.engine.writer import Batch, commit_alone
 from headrace.errors import Fenced
 from headrace.format import manifest as manifests
 from headrace.storage import database
 from headrace.storage.backup import RESTORED
-from headrace.storage.database import Connection
 from headrace.storage.lock import DirectoryLock
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.storage.streams import DELETED, Streams
-from headrace.storage.wal import Wal
 from headrace.types import Clock
 
 #: Runs a function inside a commit of its own.
@@ -71,7 +69,7 @@ def recover_directory(storage: StorageConfig, clock: Clock, tell: Tell | None = 
         connection = database.connect(path, cache_bytes=storage.cache_bytes)
         try:
             database.migrate(connection)
-            commit = partial(_commit, connection, clock)
+            commit = partial(commit_alone, connection, clock)
             found = stand_up(objects, Node(objects, clock), Streams(connection), commit, tell)
         except BaseException:
             for left in directory.glob("headrace.db*"):
@@ -82,13 +80,6 @@ def recover_directory(storage: StorageConfig, clock: Clock, tell: Tell | None = 
     finally:
         lock.release()
     return found or Recovered()
-
-
-def _commit(connection: Connection, clock: Clock, perform: Callable[[Batch], None]) -> None:
-    batch = Batch(connection, Streams(connection), Wal(connection), clock.now_us())
-    with connection:
-        perform(batch)
-        batch.flush()
 
 
 def reserve_epochs(node: Node, batch: Batch) -> None:
