@@ -51,7 +51,7 @@ _COLUMNS = StreamRow.__struct_fields__
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM streams"
 _NEWEST = """SELECT seq + count, append_us, total_bytes, stream_seq
              FROM wal WHERE stream = ? ORDER BY seq DESC LIMIT 1"""
-_DEPENDENT = ("producers", "registries", "segments", "unpublished")
+_DEPENDENT = ("producers", "registries", "segments", "unpublished", "companions", "due", "failures")
 _VALUES = ", ".join("?" * (len(_COLUMNS) - 1))
 _INSERT = f"INSERT INTO streams ({', '.join(_COLUMNS[:-1])}) VALUES ({_VALUES}) RETURNING id"
 
