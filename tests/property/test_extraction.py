@@ -59,6 +59,9 @@ ANYTHING = st.recursive(
 )
 
 
+PAYLOADS = st.builds("{}{}{}".format, st.sampled_from(["", " \n"]), ANYTHING, st.sampled_from(["", "\t "]))
+
+
 def _every_kind(place: tuple[str, ...], version: int = 1) -> dict[str, Any]:
     kinds = {str(kind): field(kind, place, version) for kind in Kind}
     kinds["text"]["contains"] = True
@@ -66,7 +69,7 @@ def _every_kind(place: tuple[str, ...], version: int = 1) -> dict[str, Any]:
 
 
 @settings(max_examples=150)
-@given(st.lists(ANYTHING, max_size=20))
+@given(st.lists(PAYLOADS, max_size=20))
 def test_any_json_value_has_the_values_of_the_reference(payloads: list[str]) -> None:
     made = definition(_every_kind(()))
     for few in WAYS:
@@ -74,7 +77,7 @@ def test_any_json_value_has_the_values_of_the_reference(payloads: list[str]) -> 
 
 
 @settings(max_examples=100)
-@given(st.lists(ANYTHING, max_size=12), st.lists(st.sampled_from(NAMES), max_size=3))
+@given(st.lists(PAYLOADS, max_size=12), st.lists(st.sampled_from(NAMES), max_size=3))
 def test_any_pointer_leads_where_the_reference_goes(payloads: list[str], place: list[str]) -> None:
     made = definition(_every_kind(tuple(place)))
     for few in WAYS:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import msgspec
@@ -119,6 +120,17 @@ def test_hashes_are_the_same_in_every_process() -> None:
     assert made.field_hash("status", 1) == "093e929185037dcc"
     assert made.field_hash("message", 3) == "76d3cc7d5edb2336"
     assert made.rollup_hash("requests", 3) == "4ba126b3604c2fcd"
+
+
+def test_hashes_are_the_same_after_a_registry_was_sent() -> None:
+    given = registry(search("/http"), [REBUILD], [CONVERT | {"path": "/other", "optional": True}])
+    sent = Registry.load(json.loads(json.dumps(given.dump())))
+    here, there = Definition.of(given), Definition.of(sent)
+    assert here is not None
+    assert there is not None
+    for name in here.search.fields:
+        assert here.field_hash(name, 3) == there.field_hash(name, 3)
+    assert here.rollup_hash("requests", 3) == there.rollup_hash("requests", 3)
 
 
 def test_every_field_has_a_hash_of_its_own() -> None:

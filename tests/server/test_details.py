@@ -11,16 +11,12 @@ from typing import TYPE_CHECKING, Any
 import jsonschema_rs
 import pytest
 
-from headrace.engine.stream import Stream
-from headrace.server.auth import LOCAL
 from headrace.server.details import Details
-from headrace.server.exchange import Headers, Reply, Request
-from headrace.server.heads import RequestHead, Route
 from headrace.server.openapi import document
-from headrace.server.target import parse
 from headrace.storage.keys import KeyStore
 from headrace.types import JSON
 from rig import Rig, array
+from server.callers import Caller
 from server.registries import evolve, installed, name_of, registry, rename, shape
 
 if TYPE_CHECKING:
@@ -93,7 +89,7 @@ def test_an_empty_stream_has_every_field(api: Api) -> None:
     assert int(local.pop("sqlite_shared_total_bytes")) > 0
     nothing = [value for part in found["storage"].values() for value in part.values()]
     assert len(nothing) == 25 and {*nothing} == {"0", 0}
-    assert set(found) == {"stream", "profile", "schema", "storage", "object_store_requests"}
+    assert set(found) == {"stream", "profile", "schema", "index_status", "storage", "object_store_requests"}
 
 
 def test_entries_are_counted_as_they_come(api: Api) -> None:
@@ -378,38 +374,6 @@ def test_a_stopping_server_lets_go_of_those_who_wait(
     eventually(lambda: api.metric("headrace_watchers") == 1)
     assert server.stop() == 0
     assert wire.answer().status == 304
-
-
-class Caller:
-    """Someone who asks without a socket, and keeps the answer."""
-
-    def __init__(self) -> None:
-        self.parked = False
-        self.on_gone: Callable[[], None] | None = None
-        self.on_drained: Callable[[], None] | None = None
-        self.scheme, self.writable = "http", True
-        self.answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-    def reply(self, reply: Reply) -> None:
-        self.answered.set_result(reply)
-
-    def appended(self, offset: str) -> None:
-        raise NotImplementedError
-
-    def open(self, headers: Headers) -> None:
-        raise NotImplementedError
-
-    def write(self, chunk: bytes) -> None:
-        raise NotImplementedError
-
-    def finish(self) -> None:
-        raise NotImplementedError
-
-    def ask(self, resource: Details, stream: Stream, tag: str = "", **query: str) -> Caller:
-        place = parse(f"/v1/stream/{stream.name}/_details".encode())
-        head = RequestHead("GET", b"", [], {b"if-none-match": tag.encode()})
-        resource.get(Request(head, Route(resource.get, place, query, LOCAL, 0), b"", self))
-        return self
 
 
 @pytest.mark.parametrize("change", ["retention", "publish"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from headrace.cli import ingest, output
+from headrace.cli import ingest, output, standing
 from headrace.cli.output import AsJson, Yes
 from headrace.cli.remote import LOCAL, Remote
 from headrace.types import JSON, media_type
@@ -145,6 +145,20 @@ def info(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None
     """Say what is known of a stream without reading it."""
     with remote.connect() as client:
         output.show(msgspec.structs.asdict(client.stream(name).info()), as_json=json)
+
+
+@app.command
+def status(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
+    """Say what a stream holds, how much of it is published, and how far its indexes are; --json prints all details."""
+    with remote.connect() as client:
+        details = client.stream(name).details()
+    if not output.wants_table(json):
+        print(output.encode(details))
+        return
+    output.show(standing.facts(details), as_json=False)
+    if indexes := standing.indexes(details["index_status"]):
+        print()
+        output.show_all(indexes, standing.COLUMNS, as_json=False)
 
 
 @app.command

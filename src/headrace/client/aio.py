@@ -136,6 +136,10 @@ class AsyncStream(Handle):
         """What is known of the stream without reading it."""
         return self._learn(answers.described(self.name, await self._client.send(requests.info(self.name))))
 
+    async def details(self) -> dict[str, Any]:
+        """Everything about the stream: what it holds and where, its registry, and how far its indexes are."""
+        return answers.decoded((await self._client.send(requests.details(self.name))).body, dict[str, Any])
+
     async def schema(self) -> Registry:
         """The registry: every schema version, from where on each holds, and the lenses between them."""
         return schemas.registry(await self._client.send(schemas.show(self.name)))

@@ -131,6 +131,10 @@ class Stream(Handle):
         """What is known of the stream without reading it."""
         return self._learn(answers.described(self.name, self._client.send(requests.info(self.name))))
 
+    def details(self) -> dict[str, Any]:
+        """Everything about the stream: what it holds and where, its registry, and how far its indexes are."""
+        return answers.decoded(self._client.send(requests.details(self.name)).body, dict[str, Any])
+
     def schema(self) -> Registry:
         """The registry: every schema version, from where on each holds, and the lenses between them."""
         return schemas.registry(self._client.send(schemas.show(self.name)))

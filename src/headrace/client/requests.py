@@ -151,6 +151,11 @@ def info(name: str) -> Request:
     return Request("HEAD", stream_path(name))
 
 
+def details(name: str) -> Request:
+    """GET: everything about the stream."""
+    return Request("GET", f"{stream_path(name)}/_details")
+
+
 def delete(name: str) -> Request:
     """DELETE the stream."""
     return Request("DELETE", stream_path(name))

@@ -5,6 +5,7 @@ Everything is answered from heads and indexes, and from sums over the stream's o
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.engine.stream import Stream
@@ -29,6 +30,7 @@ class Holdings(NamedTuple):
     cached_bytes: int
     updated_us: int
     published_us: int
+    generation: int
 
 
 def published_until(published: Published, stream: Stream) -> int:
@@ -54,12 +56,22 @@ def holdings(engine: Engine, stream: Stream) -> Holdings:
         cached_bytes=_cached_bytes(engine, stream),
         updated_us=max(stream.created_us, head.last_us, held.published_us, held.registry_us),
         published_us=held.published_us,
+        generation=held.generation,
     )
 
 
 def cache_usage(engine: Engine) -> Usage | None:
     """What the cache of segments holds; None while no segment has been touched."""
     return None if engine.segments is None else engine.segments.usage()
+
+
+def companion_cache_bytes(engine: Engine, stream: Stream) -> int:
+    """The disk that files of a stream's companions take here."""
+    if engine.objects.is_local:
+        return 0  # those of a local store are read where they are
+    directory = Path(engine.config.storage.data_dir) / "cache" / "companions"
+    parts = (part for companion in engine.indexes.companions(stream) for part in companion.parts.values())
+    return sum(part.bytes for part in parts if (directory / f"{part.sha256}.parquet").exists())
 
 
 def _manifest_bytes(engine: Engine, stream: Stream, generation: int) -> int:

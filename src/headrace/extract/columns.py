@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,7 @@ class _Slice(NamedTuple):
 
     odd: Flags
     values: list[Values]
-    summaries: dict[str, Any]
+    summaries: dict[str, Column]
 
 
 class Extractor:
@@ -71,7 +71,7 @@ class Extractor:
             found += [want.found(given, rows, odd) for want in group]
         return _Slice(odd, found, self._summaries(texts[len(self._wanted) :], odd))
 
-    def _summaries(self, texts: list[Column], odd: Flags) -> dict[str, Any]:
+    def _summaries(self, texts: list[Column], odd: Flags) -> dict[str, Column]:
         by_measure: dict[tuple[str, str], dict[str, Column]] = {}
         for (rollup, measure, part), column in zip(self._definition.parts, texts, strict=True):
             by_measure.setdefault((rollup, measure), {})[part] = column
@@ -87,7 +87,7 @@ class Extractor:
         if not len(versions):
             return self._of_version(payloads, self._definition.current_version)
         edges = [0, *(np.flatnonzero(np.diff(versions)) + 1), len(versions)]
-        runs = [self._of_version(payloads[start:stop], versions[start]) for start, stop in pairwise(edges)]
+        runs = [self._of_version(payloads[start:stop], int(versions[start])) for start, stop in pairwise(edges)]
         if len(runs) == 1:
             return runs[0]
         texts = [pa.concat_arrays(columns) for columns in zip(*(run.texts for run in runs), strict=True)]

@@ -28,10 +28,10 @@ _LEVELS = 3
 
 
 class Values(NamedTuple):
-    """Values, each with the row that it belongs to, ascending; there are none of odd rows."""
+    """Values, each with the row that it belongs to, ascending."""
 
     rows: Numbers
-    values: Any
+    values: Column
 
 
 class Want(NamedTuple):
@@ -48,18 +48,18 @@ class Want(NamedTuple):
         found, native, doubtful = self.read(pieces)
         places, made = np.flatnonzero(found), native
         if doubtful.any():
-            others = self._doubtful(pieces.texts.column.filter(pa.array(doubtful)), np.flatnonzero(doubtful), rows, odd)
-            both = np.concatenate([places, others.rows])
+            others, more = self._doubtful(pieces.texts.column, np.flatnonzero(doubtful), rows, odd)
+            both = np.concatenate([places, others])
             order = np.argsort(both, kind="stable")
-            places, made = both[order], pa.concat_arrays([native, others.values]).take(pa.array(order))
+            places, made = both[order], pa.concat_arrays([native, more]).take(pa.array(order))
         values = Values(rows[places], made)
         if self.read is scalars.spaced:
             odd |= _crowded(values, len(odd))
         return values
 
-    def _doubtful(self, texts: Column, places: Numbers, rows: Numbers, odd: Flags) -> Values:
-        """The values in some JSON texts, by the places of these texts."""
-        known = texts.dictionary_encode()
+    def _doubtful(self, texts: Column, places: Numbers, rows: Numbers, odd: Flags) -> tuple[Numbers, Column]:
+        """The values in the JSON texts at some places, and the place of each."""
+        known = texts.take(pa.array(places)).dictionary_encode()
         found = [self._reference(text) for text in known.dictionary.to_pylist()]
         codes = known.indices.to_numpy()
         odd[rows[places[np.array([given is None for given in found])[codes]]]] = True
@@ -68,7 +68,7 @@ class Want(NamedTuple):
         begins = np.repeat((np.cumsum(lengths) - lengths)[codes], repeated)
         within = np.arange(len(begins)) - np.repeat(np.cumsum(repeated) - repeated, repeated)
         flat = pa.array(chain.from_iterable(given or () for given in found), self.type)
-        return Values(np.repeat(places, repeated), flat.take(pa.array(begins + within)))
+        return np.repeat(places, repeated), flat.take(pa.array(begins + within))
 
     def _reference(self, text: str) -> list[Any] | None:
         """What is kept of the values in a JSON text, or None where a column cannot hold them."""
@@ -84,8 +84,9 @@ def wants(field: Field, *, contains: bool) -> list[Want]:
     name, root = field.name, msgspec.structs.replace(field, bindings=(Binding(1, ()),))
     match field.kind:
         case Kind.TEXT:
-            spaced = [Want(f"w.{name}", root, pa.string(), scalars.spaced, _spaced)]
-            return spaced + [Want(f"f.{name}", root, pa.string(), scalars.lowered, lower)] * contains
+            spaced = Want(f"w.{name}", root, pa.string(), scalars.spaced, _spaced)
+            lowered = Want(f"f.{name}", root, pa.string(), scalars.lowered, lower)
+            return [spaced, lowered] if contains else [spaced]
         case Kind.KEYWORD:
             reader = scalars.lowered if field.lowercase else scalars.strings
             return [Want(f"f.{name}", root, pa.string(), reader, _same)]

@@ -7,7 +7,7 @@ left to ``query.values``. What is neither has no value.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -34,7 +34,6 @@ _STRINGS = _marks(b'"[')
 _TYPED = _marks(b'-0123456789"[')
 _CLOSE_READ = _marks(b"-0123456789[{")
 
-
 _STRING_LIST = msgspec.json.Decoder(list[str])
 
 
@@ -50,7 +49,7 @@ class Read(NamedTuple):
     """What a reader found: values for the flagged texts, in their order; and the texts it is in doubt about."""
 
     found: Flags
-    values: Any
+    values: Column
     doubtful: Flags
 
 

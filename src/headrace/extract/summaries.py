@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,7 @@ from headrace.reduce.parts import GREATEST_COUNT, TYPES, parts
 _Doubles = NDArray[np.float64]
 
 
-def summaries(texts: Mapping[str, Column], odd: Flags) -> dict[str, Any]:
+def summaries(texts: Mapping[str, Column], odd: Flags) -> dict[str, Column]:
     """The column of each part, from the JSON texts of the parts; odd rows have no values."""
     count, total, least, greatest = (_numbers(texts[part]) for part in ("count", "sum", "min", "max"))
     whole = (count >= 0) & (count <= GREATEST_COUNT) & (np.floor(count) == count)
@@ -40,7 +39,7 @@ def _numbers(texts: Column) -> _Doubles:
     return numbers
 
 
-def _histograms(texts: Column, rows: Flags) -> Any:
+def _histograms(texts: Column, rows: Flags) -> Column:
     known = texts.dictionary_encode()
     found = [_histogram(text) for text in known.dictionary.to_pylist()]
     every = pa.array(found, TYPES["histogram"]).take(known.indices)

@@ -1,7 +1,7 @@
 """The panes of a rollup: states per pane of time, group and measure, one row each, sorted.
 
 An event counts in a rollup if it matches ``include``, has exactly one time, and no two values of any dimension. A
-time beyond what ISO 8601 dates can say (8.64e15 ms from 1970) is in no pane.
+time beyond what ISO 8601 dates can say (8.64e15 ms from 1970) is in no pane. Odd rows have no time, so they do not count.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def merge(tables: Sequence[pa.Table]) -> pa.Table:
 
 def _condition(source: Source, rollup: Rollup, where: Node | None, spans: Sequence[Span] | None) -> str:
     time = source.one(rollup.timestamp)
-    holds = ["NOT odd", f"{time} BETWEEN {-FARTHEST} AND {FARTHEST}"]
+    holds = [f"{time} BETWEEN {-FARTHEST} AND {FARTHEST}"]
     holds += [source.at_most_one(name) for name in rollup.dimensions]
     holds += [source.holds(tree) for tree in (rollup.include, where) if tree is not None]
     if spans is not None:

@@ -87,13 +87,15 @@ class Searches:
         request.exchange.reply(reply)
 
     def _search(self, stream: Stream, head: Head, reading: Reading, arrived_s: float) -> Reply:
+        waited_s = monotonic() - arrived_s
+        # The first search loads what computes answers, which is not its fault.
         from headrace.engine.search.searching import search
         from headrace.engine.search.tally import Deadline
 
         archive = self._engine.open_archive()
         defined = archive.defined(stream, head)
         asked = reading(defined.definition.search)
-        deadline = Deadline(asked.timeout_ms / 1000 - (monotonic() - arrived_s))
+        deadline = Deadline(asked.timeout_ms / 1000 - waited_s)
         found = search(archive, stream, head, defined, asked, deadline)
         took_ms = round((monotonic() - arrived_s) * 1000)
         return _rendered(stream, defined.definition.search, asked, found, took_ms)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
+from headrace.server.aggregate import Aggregates
 from headrace.server.details import Details
 from headrace.server.dispatch import Verb
 from headrace.server.encoding import Encoder
+from headrace.server.index_status import IndexStatus
 from headrace.server.reads import Reads
+from headrace.server.routing_keys import RoutingKeys
 from headrace.server.schemas import Schemas
 from headrace.server.search import Searches
 from headrace.server.streams import Streams
@@ -30,5 +33,8 @@ def table(engine: Engine, gates: Gates) -> dict[tuple[str, str], Verb]:
         ("GET", "_schema/history"): schemas.history,
         ("GET", "_search"): searches.get,
         ("POST", "_search"): searches.post,
+        ("POST", "_aggregate"): Aggregates(engine, gates.search).post,
         ("GET", "_details"): details.get,
+        ("GET", "_index_status"): IndexStatus(engine).get,
+        ("GET", "_routing_keys"): RoutingKeys(engine, gates.search).get,
     }

@@ -1,4 +1,4 @@
-"""The routing keys of rows of the log: by the index of single keys, and row by row where entries have different ones."""
+"""The routing keys of rows of the log: by the index of keys, and row by row where entries have different ones."""
 
 from __future__ import annotations
 

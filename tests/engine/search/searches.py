@@ -122,7 +122,8 @@ class Searched:
         stream, head = self.stream, self.stream.head
         defined = self.archive.defined(stream, head)
         asked = requests.read({"q": q, **more}, defined.definition.search)
-        deadline = Deadline(asked.timeout_ms / 1000)
+        # A busy machine is no reason to find less.
+        deadline = Deadline(asked.timeout_ms / 1000 if "timeout_ms" in more else 60)
         return Asked(asked, search(self.archive, stream, head, defined, asked, deadline))
 
     def pages(self, q: str, **more: Any) -> list[Asked]:

@@ -29,8 +29,8 @@ _PART: dict[Family, PartName] = {"exact": "postings", "col": "columns", "fts": "
 class Index(NamedTuple):
     """An index that a stream should have: of one field, of a family, or of routing keys.
 
-    ``behind`` is how many segments it lacks; ``outdated`` how many it has only as they were defined before. ``is_stale``
-    where there are companions that hold it as it was defined before.
+    ``behind`` is how many segments it lacks, ``outdated`` how many of these have companions that lack it; ``is_stale``
+    where some of these hold it as it was defined before.
     """
 
     name: str
@@ -105,7 +105,10 @@ class Indexes:
         start = row.first_seq if defined is None else max(row.first_seq, defined.registry.readable_from)
         retained, wanted = (Ground(self._counts, parts(self._streams, row, one)) for one in (row.first_seq, start))
         listed, retired = self._coverage.listed(stream), self._companions.retired(stream.id)
-        survey = _Survey(wanted, defined, listed, retired)
+        shares = Shares(None if defined is None else defined.definition.search)
+        for one in listed:
+            shares.add(one)
+        survey = _Survey(wanted, defined, [one for one in listed if one.end_seq > start], retired, shares)
         families = survey.families()
         revision = 0 if stream.head.registry is None else stream.head.registry.revision
         return Status(
@@ -117,7 +120,7 @@ class Indexes:
             families=families,
             objects=sum(len(one.parts) for one in listed),
             is_complete=survey.is_complete(),
-            shares=survey.shares,
+            shares=shares,
         )
 
 
@@ -132,20 +135,22 @@ class _Survey:
     """Looks at the companions of one stream."""
 
     def __init__(
-        self, ground: Ground, defined: Defined | None, listed: Sequence[Companion], retired: Sequence[Companion]
+        self,
+        ground: Ground,
+        defined: Defined | None,
+        listed: Sequence[Companion],
+        retired: Sequence[Companion],
+        shares: Shares,
     ) -> None:
-        self._ground, self._defined = ground, defined
+        self._ground, self._defined, self._shares = ground, defined, shares
         self._search: Search | None = None if defined is None else defined.definition.search
         self._retired = retired
         self._alike = _sorted_out(listed)
         self._covered: dict[tuple[int, ...], Covered] = {}
-        self.shares = Shares(self._search)
-        for companion in listed:
-            self.shares.add(companion)
 
     def lexicon(self) -> Index:
         """The index of routing keys."""
-        return self._index("", "", (), lambda one: one.keys, "postings", self.shares.lexicon)
+        return self._index("", "", (), lambda one: one.keys, "postings", self._shares.lexicon)
 
     def exact(self) -> tuple[Index, ...]:
         """The index of every field that is asked for whole values, by name."""
@@ -169,11 +174,11 @@ class _Survey:
     def _exact(self, name: str) -> Index:
         assert self._search is not None
         kind = str(self._search.fields[name].kind)
-        return self._index(name, kind, (name,), self._holding((name,)), "postings", self.shares.postings[name])
+        return self._index(name, kind, (name,), self._holding((name,)), "postings", self._shares.postings[name])
 
     def _family(self, family: Family, names: tuple[str, ...]) -> Index:
         holds = self._holding((), names) if family == "agg" else self._holding(names)
-        return self._index(family, family, names, holds, _PART[family], self.shares.families[family])
+        return self._index(family, family, names, holds, _PART[family], self._shares.families[family])
 
     def _holding(self, fields: Collection[str], rollups: Collection[str] = ()) -> Callable[[Companion], bool]:
         defined = self._defined
@@ -237,6 +242,8 @@ def _fields(search: Search, family: Family) -> tuple[str, ...]:
             asked = (one for one in fields if one.column or one.sortable or one.aggregatable or one.name == primary)
             return tuple(one.name for one in asked if one.kind is not Kind.TEXT)
         case "fts":
-            return tuple(one.name for one in fields if one.kind is Kind.TEXT or (one.prefix and one.kind is Kind.KEYWORD))
+            return tuple(
+                one.name for one in fields if one.kind is Kind.TEXT or (one.prefix and one.kind is Kind.KEYWORD)
+            )
         case "agg":
             return tuple(search.rollups)

@@ -33,6 +33,7 @@ from headrace.storage.wal_keys import WalKeys
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
+    from headrace.engine.search.archive import Archive
     from headrace.format.companion.reader import FileCompanion
 
 #: Memory for the keys of segments that no companion describes.
@@ -74,13 +75,13 @@ class Page(msgspec.Struct):
 
 
 class Question(NamedTuple):
-    """The keys of a stream after one of them, as of a head, so many at most and until a deadline."""
+    """The keys of a stream after one of them, as of a head, so many at most and within so many seconds."""
 
     stream: Stream
     head: Head
     after: str
     limit: int
-    deadline: Deadline
+    time_s: float
 
 
 class Lexicon:
@@ -92,10 +93,12 @@ class Lexicon:
 
     def page(self, question: Question) -> Page:
         """One page; begins again where objects vanish meanwhile."""
-        stream = question.stream
+        stream, archive = question.stream, self.engine.open_archive()
+        # The first answer loads what computes answers, which is not its fault.
+        deadline = Deadline(question.time_s)
         for _ in range(_TRIES):
             try:
-                return _Look(self, question).page()
+                return _Look(self, archive, question, deadline).page()
             except ObjectMissing as reason:
                 if stream.head.state != LIVE:
                     raise NotFound("the stream was deleted", stream=stream.name) from reason
@@ -113,11 +116,10 @@ class _Scan(NamedTuple):
 class _Look:
     """One attempt to answer."""
 
-    def __init__(self, lexicon: Lexicon, question: Question) -> None:
+    def __init__(self, lexicon: Lexicon, archive: Archive, question: Question, deadline: Deadline) -> None:
         self._engine, self._kept = lexicon.engine, lexicon.kept
-        self._question = question
+        self._archive, self._question, self._deadline = archive, question, deadline
         self._wanted = question.limit + 1
-        self._archive = lexicon.engine.open_archive()
         self._found: set[str] = set()
         self._page = Page([])
         self._start = 0
@@ -235,6 +237,6 @@ class _Look:
 
     def _is_over(self) -> bool:
         """Whether there is no time left; then what was not looked at may be missing."""
-        if self._question.deadline.passed:
+        if self._deadline.passed:
             self._page.is_complete = False
         return not self._page.is_complete

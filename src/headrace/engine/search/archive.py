@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
 from headrace.config import Config
 from headrace.engine.search.blocks import Blocks
 from headrace.engine.search.events import Events, Vanished
@@ -132,6 +135,8 @@ class Archive:
         self._idle: list[_Link] = []
         self._closed = False
         self._damaged: set[str] = set()
+        # Arrow looks for pandas when it first sees an array of numpy, and loads it for a second.
+        pa.array(np.empty(0))
 
     def close(self) -> None:
         """Let go of the connections; those in use go when they are given back."""

@@ -6,6 +6,10 @@ clause goes first and leaves fewer rows in question for the others.
 
 from __future__ import annotations
 
+from functools import cached_property
+
+import numpy as np
+
 from headrace.engine.search.columns import Columns, Window
 from headrace.engine.search.selection import Int32s, Selection, within
 from headrace.engine.search.tally import Tally
@@ -30,6 +34,11 @@ class Evaluator:
         self._search = search
         self._rows: dict[tuple[Clause, str], Int32s] = {}
         self._present: dict[str, Mask] = {}
+
+    @cached_property
+    def odd(self) -> Int32s:
+        """The rows that columns cannot describe."""
+        return self.companion.odd_rows()
 
     def select(self, tree: Node, window: Window) -> Selection:
         """The rows of a window for which a query holds, of those in question."""
@@ -88,7 +97,7 @@ class Evaluator:
 
     def _in_text(self, clause: Clause, field: str, asked: list[str], prefix: bool) -> Int32s:
         if not asked:
-            return self.companion.odd_rows()[:0]
+            return np.empty(0, np.int32)
         if isinstance(clause, Phrase):
             return self.texts.phrase(field, asked, prefix=prefix).rows
         return self.texts.holding(field, asked, prefix=prefix)

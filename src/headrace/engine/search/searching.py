@@ -6,8 +6,7 @@ search for the newest events ends as soon as the page is full.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from time import perf_counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,32 +18,26 @@ from headrace.engine.search.best import Best, Bounds, Held, sequence
 from headrace.engine.search.columns import Window
 from headrace.engine.search.documents import Documents
 from headrace.engine.search.evaluate import Evaluator, asked_fields, families
-from headrace.engine.search.events import Vanished
-from headrace.engine.search.found import Found, Hit, Missing
+from headrace.engine.search.found import Found, Hit
 from headrace.engine.search.scoring import count, scores
 from headrace.engine.search.selection import Int32s, Selection, within
 from headrace.engine.search.tally import Deadline, Tally
+from headrace.engine.search.trying import tried
+from headrace.engine.search.walking import Walk, check
 from headrace.engine.stream import Head, Stream
 from headrace.engine.work.definitions import Defined
-from headrace.errors import BadRequest, CorruptData, NotFound, OffsetGone, Unavailable
+from headrace.errors import BadRequest, OffsetGone
 from headrace.format import offset as offsets
-from headrace.format.companion.layout import PartName
 from headrace.query import predicate
 from headrace.query.request import SearchRequest
 from headrace.query.score import Statistics, scoring
 from headrace.query.sort import Order, Place, SortKey
 from headrace.query.values import values
-from headrace.storage.objects import ObjectMissing
-from headrace.storage.streams import LIVE
 
-PARTS: tuple[PartName, ...] = ("columns", "postings")
-_TRIES = 5
 #: Companions with so many rows together are kept between counting words and computing scores.
 _KEPT_ROWS = 4_000_000
 #: The part of the time in which words are counted at most.
 _COUNTING = 0.6
-
-Visit = Callable[[Described, Deadline], None]
 
 
 def search(
@@ -52,18 +45,7 @@ def search(
 ) -> Found:
     """Find what a request asks for, as of a head; begins again where events vanish meanwhile."""
     after = None if request.after is None else _place(stream, request.order, request.after)
-    for _ in range(_TRIES):
-        try:
-            with archive.look(stream, head, defined) as look:
-                return _Search(archive, look, request, after, deadline).run()
-        except (Vanished, ObjectMissing) as reason:
-            if stream.head.state != LIVE:
-                raise NotFound("the stream was deleted", stream=stream.name) from reason
-    raise Unavailable("the events of the stream keep moving; try again", retry_after=1, reason="moving")
-
-
-class _OutOfTime(Exception):
-    """The deadline came before everything was looked at."""
+    return tried(archive, stream, head, defined, lambda look: _Search(archive, look, request, after, deadline).run())
 
 
 class _Search:
@@ -72,7 +54,7 @@ class _Search:
     def __init__(
         self, archive: Archive, look: Look, request: SearchRequest, after: Place | None, deadline: Deadline
     ) -> None:
-        self._archive, self._look, self._request, self._deadline = archive, look, request, deadline
+        self._look, self._request, self._deadline = look, request, deadline
         self._search = look.defined.definition.search
         self._order = request.order
         self._backward = request.order[0].descending
@@ -83,10 +65,9 @@ class _Search:
         self._best = Best(self._order, after, request.size)
         self._tally = Tally()
         self._documents = Documents(look, self._tally)
-        self._published = look.events.published_until()
+        self._walk = Walk(archive, look, self._tally, backward=self._backward, is_needed=self._is_needed)
         self._total = 0
         self._kept: dict[tuple[int, int], Evaluator] = {}
-        self._unseen: list[Stretch] = []
 
     def run(self) -> Found:
         """Look at everything that matters, as far as the time goes."""
@@ -98,79 +79,26 @@ class _Search:
         timed_out = self._deadline.passed
         if self._statistics.scoring:
             # What is left of the time is for the events whose words were counted.
-            stretches = self._walk(stretches, self._deadline.part(_COUNTING), self._count)
-        visited = self._walk(stretches, self._deadline, self._visit)
-        return self._found(visited, timed_out or bool(self._unseen))
+            stretches = self._walk.visit(stretches, self._deadline.part(_COUNTING), self._count)
+        visited = self._walk.visit(stretches, self._deadline, self._visit)
+        return self._found(visited, timed_out or self._walk.out_of_time)
 
     def _fields(self) -> set[str]:
         return asked_fields(self._request.tree, self._search) | {key.name for key in self._order if key.field}
 
-    # -- the way through the events
-
-    def _walk(self, stretches: list[Stretch], deadline: Deadline, visit: Visit) -> list[Stretch]:
-        """Visit companions in the direction of the order; answers what was seen, the rest is noted as unseen."""
-        visited: list[Stretch] = []
-        for at, stretch in enumerate(stretches):
-            left, out_of_time = stretch, False
-            try:
-                for piece in self._pieces(stretch, deadline):
-                    visit(piece, deadline)
-                    left = self._without(left, piece)
-            except _OutOfTime:
-                out_of_time = True
-            except CorruptData as reason:
-                if stretch.companion is None:
-                    raise
-                self._archive.distrust(stretch.companion, reason)
-                raise Vanished("a companion cannot be read") from reason
-            if left.stop - left.start < stretch.stop - stretch.start:
-                seen = (left.stop, stretch.stop) if self._backward else (stretch.start, left.start)
-                visited.append(Stretch(*seen, stretch.companion))
-            if out_of_time:
-                self._unseen += [left, *stretches[at + 1 :]]
-                break
-        return visited
-
-    def _pieces(self, stretch: Stretch, deadline: Deadline) -> Iterator[Described]:
-        """The companions of a stretch, until nothing there can come in any more."""
-        if not self._is_needed(stretch):
-            return
-        _check(deadline)
-        began = perf_counter()
-        with self._look.described(stretch, PARTS, newest_first=self._backward) as pieces:
-            self._tally.fts_section_get_ms += (perf_counter() - began) * 1000 if stretch.companion is not None else 0
-            left = stretch
-            while left.start < left.stop and self._is_needed(left):
-                _check(deadline)
-                began = perf_counter()
-                piece = next(pieces)
-                yield piece
-                left = self._without(left, piece)
-                name = self._timer(stretch, piece)
-                setattr(self._tally, name, getattr(self._tally, name) + (perf_counter() - began) * 1000)
-                self._tally.seen_until(piece.times)
-
-    def _without(self, stretch: Stretch, piece: Described) -> Stretch:
-        """What is left of a stretch after a piece of it."""
-        return stretch._replace(stop=piece.start) if self._backward else stretch._replace(start=piece.stop)
-
-    def _is_needed(self, stretch: Stretch) -> bool:
+    def _is_needed(self, start: int, stop: int) -> bool:
         if self._request.track_total_hits or not self._order[0].is_offset:
             return True
-        return self._best.may_take(Bounds(stretch.start, stretch.stop - 1, False))
+        return self._best.may_take(Bounds(start, stop - 1, False))
 
-    def _timer(self, stretch: Stretch, piece: Described) -> str:
-        if stretch.companion is not None:
-            return "indexed_segment_time_ms"
-        return "scanned_tail_time_ms" if piece.stop > self._published else "scanned_segment_time_ms"
-
-    # -- what happens there
+    # -- what happens on the way
 
     def _count(self, piece: Described, deadline: Deadline) -> None:
         """Count what scores are computed from."""
         first = piece.companion.first_seq
-        count(self._statistics, self._evaluator(piece), piece.start - first, piece.stop - first)
-        for document in self._odd(piece, deadline).values():
+        evaluator = self._evaluator(piece)
+        count(self._statistics, evaluator, piece.start - first, piece.stop - first)
+        for document in self._odd(piece, evaluator, deadline).values():
             self._statistics.count(document)
 
     def _visit(self, piece: Described, deadline: Deadline) -> None:
@@ -178,13 +106,13 @@ class _Search:
         evaluator = self._evaluator(piece)
         first = piece.companion.first_seq
         start, stop = piece.start - first, piece.stop - first
-        odd = piece.companion.odd_rows()
+        odd = evaluator.odd
         for window in self._windows(evaluator, start, stop):
             if self._request.track_total_hits or self._best.may_take(self._bounds(evaluator, window)):
-                _check(deadline)
+                check(deadline)
                 self._select(evaluator, window, within(odd, window.start, window.stop))
-        if len(odd) and self._is_needed(Stretch(piece.start, piece.stop, None)):
-            for seq, document in self._odd(piece, deadline).items():
+        if len(odd) and self._is_needed(piece.start, piece.stop):
+            for seq, document in self._odd(piece, evaluator, deadline).items():
                 if self._matches(document):
                     self._total += 1
                     self._best.offer_one(Held(tuple(self._value(key, seq, document) for key in self._order), seq))
@@ -223,13 +151,13 @@ class _Search:
         _, group = next(evaluator.columns.touching(f"f.{key.name}", window.start, window.stop))
         return Bounds(group.least, group.greatest, group.nulls > 0)
 
-    def _odd(self, piece: Described, deadline: Deadline) -> dict[int, Any]:
+    def _odd(self, piece: Described, evaluator: Evaluator, deadline: Deadline) -> dict[int, Any]:
         """The documents of rows that columns cannot describe."""
         first = piece.companion.first_seq
-        rows = within(piece.companion.odd_rows(), piece.start - first, piece.stop - first)
+        rows = within(evaluator.odd, piece.start - first, piece.stop - first)
         found: dict[int, Any] = {}
         for row in rows.tolist():
-            _check(deadline)
+            check(deadline)
             event = self._documents.promoted(piece.start + row)
             if event is not None:
                 found[piece.start + row] = event.document()
@@ -256,7 +184,7 @@ class _Search:
     def _found(self, visited: list[Stretch], timed_out: bool) -> Found:
         hits = [hit for held in self._best.held if (hit := self._hit(held)) is not None]
         is_full = self._request.size > 0 and len(self._best.held) == self._request.size
-        self._note(visited)
+        self._walk.note(visited)
         indexed = any(stretch.companion is not None for stretch in visited)
         return Found(
             start=self._look.start,
@@ -265,8 +193,8 @@ class _Search:
             last=self._wire(self._best.held[-1].place) if is_full else None,
             total=self._total if self._request.track_total_hits and not timed_out else None,
             timed_out=timed_out,
-            visible=self._visible(),
-            missing=self._missing(),
+            visible=self._walk.visible(),
+            missing=self._walk.missing(len(self._documents.unreadable)),
             tally=self._tally,
             peak_hits_held=self._best.peak,
             fetched_bytes=self._look.events.fetched_bytes,
@@ -287,39 +215,6 @@ class _Search:
             stream.offset_at(value + 1) if key.is_offset else value
             for key, value in zip(self._order, place, strict=True)
         ]
-
-    def _note(self, visited: list[Stretch]) -> None:
-        for start, stop, companion in visited:
-            if companion is not None:
-                self._tally.indexed_segments += companion.segments
-            else:
-                self._tally.scanned_segments += self._look.events.segments_in(start, min(stop, self._published))
-                self._tally.scanned_tail_docs += max(0, stop - max(start, self._published))
-
-    def _visible(self) -> int:
-        """Where the events end that were seen; those before may have been left out too."""
-        start, stop = self._hidden()
-        return start if start < stop == self._look.stop else self._look.stop
-
-    def _hidden(self) -> tuple[int, int]:
-        """The events that there was no time for; those that were seen lie on one side of them."""
-        if not self._unseen:
-            return self._look.start, self._look.start
-        return min(left.start for left in self._unseen), max(left.stop for left in self._unseen)
-
-    def _missing(self) -> Missing:
-        unreadable, (start, stop) = len(self._documents.unreadable), self._hidden()
-        if start == stop:
-            return Missing(unreadable)
-        events = self._look.events
-        segments = events.segments_in(start, min(stop, self._published))
-        log_rows = max(0, stop - max(start, self._published))
-        return Missing(unreadable + stop - start, log_rows, segments, events.appended_us(start))
-
-
-def _check(deadline: Deadline) -> None:
-    if deadline.passed:
-        raise _OutOfTime
 
 
 def _place(stream: Stream, order: Order, given: Place) -> Place:

@@ -35,7 +35,11 @@ class Tally(msgspec.Struct):
         try:
             yield
         finally:
-            setattr(self, name, getattr(self, name) + (perf_counter() - began) * 1000)
+            self.add(name, began)
+
+    def add(self, name: str, began: float) -> None:
+        """Add what has passed since a reading of the performance counter to one of the times."""
+        setattr(self, name, getattr(self, name) + (perf_counter() - began) * 1000)
 
     def seen_until(self, times: tuple[int, int] | None) -> None:
         """Events of these primary times were looked at."""

@@ -1,7 +1,9 @@
-"""The path of a stream's details."""
+"""The paths of what is told about a stream: its details, its indexes, its routing keys."""
 
 from __future__ import annotations
 
+from headrace.server.openapi.index_status import INDEX_STATUS, TIME
+from headrace.server.openapi.routing_keys import KEY_PATHS
 from headrace.server.openapi.streams import DESCRIPTOR, NAME, WAIT
 from headrace.server.openapi.words import (
     DIGITS,
@@ -18,8 +20,9 @@ from headrace.server.openapi.words import (
     record,
 )
 
-_TIME: Node = {"type": "string", "format": "date-time"}
-_TAG = {"ETag": {"description": "names these details", "schema": {"type": "string", "pattern": '^W/"details:'}}}
+
+def _tag(kind: str) -> Node:
+    return {"ETag": {"description": "names what is told", "schema": {"type": "string", "pattern": f'^W/"{kind}:'}}}
 
 
 def _numbers(names: str, schema: Node) -> dict[str, Node]:
@@ -31,8 +34,8 @@ _STREAM = record(
     **DESCRIPTOR["properties"],
     **_numbers("pending_rows pending_bytes total_size_bytes wal_rows wal_bytes", DIGITS),
     **_numbers("segment_count uploaded_segment_count", WHOLE),
-    **_numbers("last_append_at last_segment_cut_at", either(_TIME)),
-    updated_at=_TIME,
+    **_numbers("last_append_at last_segment_cut_at", either(TIME)),
+    updated_at=TIME,
     ttl_seconds=either(WHOLE),
     stream_seq=either(TEXT),
 )
@@ -51,6 +54,7 @@ DETAILS = record(
     stream=_STREAM,
     profile=record(apiVersion={"const": "durable.streams/profile/v1"}, profile=record(kind=TEXT)),
     schema={"$ref": "#/components/schemas/Registry"},
+    index_status=INDEX_STATUS,
     storage=record(
         object_storage=_OBJECTS,
         local_storage=_LOCAL,
@@ -58,18 +62,41 @@ DETAILS = record(
     ),
     object_store_requests=record(**_COUNTS, by_artifact={"type": "array", "items": record(artifact=TEXT, **_COUNTS)}),
 )
-_GET = operation(
+
+
+def _watched(name: str, text: str, kind: str, schema: Node) -> Node:
+    """A document that is answered now, or once it differs from what the caller has."""
+    tag = _tag(kind)
+    return operation(
+        name,
+        text,
+        answers(
+            "404 410 429",
+            s200=answer("as it is now", schema, tag),
+            s304=plain("the caller has this, also at the end of the wait", tag),
+        ),
+        query("live", {"type": "string", "enum": ["", "false", "0", "true", "1", "long-poll"]}, "wait for a change"),
+        query("timeout", WAIT, "longest wait; 3 s if left out"),
+        query("timeout_ms", WAIT, "the same"),
+        header("If-None-Match", TEXT, "ETag of what the caller has"),
+    )
+
+
+_DETAILS = _watched(
     "detail_stream",
     "Everything about a stream, now or once it differs from what the caller has",
-    answers(
-        "404 410 429",
-        s200=answer("as it is now", DETAILS, _TAG),
-        s304=plain("the caller has this, also at the end of the wait", _TAG),
-    ),
-    query("live", {"type": "string", "enum": ["", "false", "0", "true", "1", "long-poll"]}, "wait for a change"),
-    query("timeout", WAIT, "longest wait; 3 s if left out"),
-    query("timeout_ms", WAIT, "the same"),
-    header("If-None-Match", TEXT, "ETag of the details the caller has"),
+    "details",
+    DETAILS,
+)
+_STATUS = _watched(
+    "status_stream",
+    "How far the indexes of a stream are, now or once that differs from what the caller has",
+    "index_status",
+    INDEX_STATUS,
 )
 
-DETAILS_PATHS: Node = {"/v1/stream/{name}/_details": {"parameters": [NAME], "get": _GET}}
+DETAILS_PATHS: Node = {
+    "/v1/stream/{name}/_details": {"parameters": [NAME], "get": _DETAILS},
+    "/v1/stream/{name}/_index_status": {"parameters": [NAME], "get": _STATUS},
+    **KEY_PATHS,
+}

@@ -1,0 +1,198 @@
+"""An aggregate over everything a stream has: panes where they were computed ahead, columns for the rest.
+
+Panes answer for whole panes of companions that are wholly retained, where no query narrows the events, or one does that
+only asks for values of dimensions. What lies at the edges of the range, what a query chooses, and what a companion
+holds of events that are gone is reduced from columns; odd rows from their documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from headrace.engine.search.archive import Archive, Described, Look, Stretch
+from headrace.engine.search.columns import Window
+from headrace.engine.search.documents import Documents
+from headrace.engine.search.evaluate import Evaluator, asked_fields
+from headrace.engine.search.found import Missing
+from headrace.engine.search.selection import within
+from headrace.engine.search.tally import Deadline, Tally
+from headrace.engine.search.trying import tried, trusting
+from headrace.engine.stream import Head, Stream
+from headrace.engine.work.definitions import Defined
+from headrace.format.companion.layout import PartName
+from headrace.format.companion.rows import Group
+from headrace.query import predicate
+from headrace.query.search import SummaryParts
+from headrace.reduce import parts
+from headrace.reduce.answer import buckets
+from headrace.reduce.chosen import chosen, wanted
+from headrace.reduce.request import AggregateRequest
+from headrace.reduce.rollup import Span, panes, trees
+
+_PARTS: tuple[PartName, ...] = ("columns", "postings", "panes")
+#: Rows whose columns are reduced together.
+_TOGETHER = 524_288
+
+
+class Aggregated(NamedTuple):
+    """The buckets of the events from ``start`` to ``stop``, and what there was no time for."""
+
+    start: int
+    stop: int
+    buckets: list[dict[str, Any]]
+    missing: Missing
+    tally: Tally
+    used_rollups: bool
+
+
+def aggregate(
+    archive: Archive, stream: Stream, head: Head, defined: Defined, request: AggregateRequest, deadline: Deadline
+) -> Aggregated:
+    """Compute what a request asks for, as of a head."""
+    return tried(archive, stream, head, defined, lambda look: _Aggregate(archive, look, request, deadline).run())
+
+
+class _Aggregate:
+    """One aggregate on one look."""
+
+    def __init__(self, archive: Archive, look: Look, request: AggregateRequest, deadline: Deadline) -> None:
+        self._archive, self._look, self._deadline = archive, look, deadline
+        self._asked, self._where = request.asked, request.where
+        self._search = look.defined.definition.search
+        self._rollup = request.asked.rollup
+        self._trees = trees(self._rollup)
+        self._wanted = None if self._where is None else wanted(self._where, self._rollup, self._search)
+        self._matches = predicate.compile(self._where, self._search) if self._where is not None else lambda _: True
+        self._tally = Tally()
+        self._documents = Documents(look, self._tally)
+        self._history: list[pa.Table] = []
+        self._more: list[pa.Table] = []
+        self._odd: list[Any] = []
+        self._unseen: list[Stretch] = []
+        self._used_rollups = False
+
+    def run(self) -> Aggregated:
+        """Look at everything, as far as the time goes, the newest first."""
+        self._walk(self._look.stretches(self._fields(), [self._rollup.name])[::-1])
+        found = buckets(self._asked, self._search, history=self._history, more=self._more, documents=self._odd)
+        look = self._look
+        return Aggregated(look.start, look.stop, found, self._missing(), self._tally, self._used_rollups)
+
+    def _fields(self) -> set[str]:
+        """Every field that is asked, by a query or to be measured."""
+        asked = [*self._trees, *([] if self._where is None else [self._where])]
+        return set(self._columns()) | {name for tree in asked for name in asked_fields(tree, self._search)}
+
+    def _columns(self) -> set[str]:
+        """The fields whose columns are reduced."""
+        measured = (getattr(measure, "field", None) for measure in self._rollup.measures.values())
+        return {self._rollup.timestamp, *self._rollup.dimensions, *(name for name in measured if name is not None)}
+
+    def _walk(self, stretches: list[Stretch]) -> None:
+        for at, stretch in enumerate(stretches):
+            left = stretch.stop
+            with trusting(self._archive, stretch), self._look.described(stretch, _PARTS) as pieces:
+                while left > stretch.start and not self._deadline.passed:
+                    piece = next(pieces)
+                    self._visit(piece, stretch)
+                    left = piece.start
+            self._note(left, stretch)
+            if left > stretch.start:
+                self._unseen = [Stretch(stretch.start, left, stretch.companion), *stretches[at + 1 :]]
+                return
+
+    def _visit(self, piece: Described, stretch: Stretch) -> None:
+        companion, spans = piece.companion, [(self._asked.start, self._asked.end)]
+        is_whole = (piece.start, piece.stop) == (companion.first_seq, companion.end_seq)
+        if is_whole and (self._where is None or self._wanted is not None):
+            ahead = companion.panes(self._rollup.name, self._asked.interval)
+            if ahead is not None:
+                self._history.append(ahead if self._wanted is None else chosen(ahead, self._wanted))
+                self._used_rollups |= stretch.companion is not None
+                spans = self._asked.edges
+        self._more += self._reduced(piece, spans)
+        self._tally.seen_until(piece.times)
+        first = companion.first_seq
+        for row in within(companion.odd_rows(), piece.start - first, piece.stop - first).tolist():
+            event = self._documents.promoted(piece.start + row)
+            if event is not None and self._matches(document := event.document()):
+                self._odd.append(document)
+
+    def _reduced(self, piece: Described, spans: list[Span]) -> Iterator[pa.Table]:
+        """The panes of events whose time is in the spans, from their columns."""
+        evaluator = Evaluator(piece.companion, self._search, self._tally)
+        first, pending, rows = piece.companion.first_seq, [], 0
+        groups = evaluator.columns.touching(f"f.{self._rollup.timestamp}", piece.start - first, piece.stop - first)
+        for number, group in groups if spans else ():
+            if _may_hold(group, spans):
+                window = Window(max(group.start, piece.start - first), min(group.stop, piece.stop - first))
+                pending.append(self._table(evaluator, number, group, window))
+                rows += pending[-1].num_rows
+            if rows >= _TOGETHER:
+                yield self._panes(pending, spans)
+                pending, rows = [], 0
+        if rows:
+            yield self._panes(pending, spans)
+
+    def _panes(self, tables: list[pa.Table], spans: list[Span]) -> pa.Table:
+        known = {tree: f"t.{at}" for at, tree in enumerate(self._trees)}
+        return panes(
+            pa.concat_tables(tables),
+            self._rollup,
+            self._search,
+            intervals=[self._asked.interval],
+            spans=spans,
+            known=known,
+        )
+
+    def _table(self, evaluator: Evaluator, number: int, group: Group, window: Window) -> pa.Table:
+        """The columns that are reduced, of the rows that a query chooses in one row group."""
+        names = ["odd", *(f"f.{name}" for name in sorted(self._columns())), *self._parts()]
+        start = window.start - group.start
+        made = {name: evaluator.companion.column(name, number).slice(start, window.count) for name in names}
+        for at, tree in enumerate(self._trees):
+            made[f"t.{at}"] = pa.array(evaluator.select(tree, window).mask())
+        table = pa.table(made)
+        if self._where is None:
+            return table
+        return table.take(pa.array(evaluator.select(self._where, window).rows()))
+
+    def _parts(self) -> list[str]:
+        """The columns of what measures read that is no field."""
+        return [
+            parts.column(self._rollup.name, name, part)
+            for name, measure in self._rollup.measures.items()
+            if isinstance(measure, SummaryParts)
+            for part in parts.TYPES
+        ]
+
+    def _note(self, left: int, stretch: Stretch) -> None:
+        published = self._look.events.published_until()
+        if left == stretch.stop:
+            return
+        if stretch.companion is not None:
+            self._tally.indexed_segments += stretch.companion.segments
+        else:
+            self._tally.scanned_segments += self._look.events.segments_in(left, min(stretch.stop, published))
+            self._tally.scanned_tail_docs += max(0, stretch.stop - max(left, published))
+
+    def _missing(self) -> Missing:
+        unreadable = len(self._documents.unreadable)
+        if not self._unseen:
+            return Missing(unreadable)
+        events, stop = self._look.events, self._unseen[0].stop
+        start, published = self._look.start, events.published_until()
+        segments = events.segments_in(start, min(stop, published))
+        return Missing(
+            unreadable + stop - start, max(0, stop - max(start, published)), segments, events.appended_us(start)
+        )
+
+
+def _may_hold(group: Group, spans: list[Span]) -> bool:
+    """Whether events of a row group may have a time in the spans."""
+    if group.least is None or group.greatest is None:
+        return group.nulls < group.stop - group.start
+    return any(group.least < end and start <= group.greatest for start, end in spans)

@@ -1,0 +1,52 @@
+"""Requests without a socket: a resource is asked on the event loop of the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from headrace.engine.stream import Stream
+from headrace.server.auth import LOCAL
+from headrace.server.exchange import Headers, Reply, Request
+from headrace.server.heads import RequestHead, Route
+from headrace.server.target import Target
+
+
+class Resource(Protocol):
+    """Whoever answers GET."""
+
+    def get(self, request: Request) -> None: ...
+
+
+class Caller:
+    """Someone who asks without a socket, and keeps the answer."""
+
+    def __init__(self) -> None:
+        self.parked = False
+        self.on_gone: Callable[[], None] | None = None
+        self.on_drained: Callable[[], None] | None = None
+        self.scheme, self.writable = "http", True
+        self.answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def reply(self, reply: Reply) -> None:
+        self.answered.set_result(reply)
+
+    def appended(self, offset: str) -> None:
+        raise NotImplementedError
+
+    def open(self, headers: Headers) -> None:
+        raise NotImplementedError
+
+    def write(self, chunk: bytes) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        raise NotImplementedError
+
+    def ask(self, resource: Resource, stream: Stream, tag: str = "", **query: str) -> Caller:
+        """Ask a resource for what it has to say about a stream."""
+        place = Target(stream.name, "", None)
+        head = RequestHead("GET", b"", [], {b"if-none-match": tag.encode()} if tag else {})
+        resource.get(Request(head, Route(resource.get, place, query, LOCAL, 0), b"", self))
+        return self
