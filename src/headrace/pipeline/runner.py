@@ -62,7 +62,8 @@ class Runner:
 
     def _is_due(self) -> bool:
         try:
-            return bool(self._work.status()["due"])
+            told = self._work.status()
+            return bool(told["due"]) and not told["paused"]
         except Unreachable as reason:
             if self._orders.once:
                 raise
