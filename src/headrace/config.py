@@ -68,7 +68,7 @@ class LimitsConfig(msgspec.Struct, frozen=True):
     url_bytes: Annotated[int, Doc(description="a request's target")] = 8 * 1024
     name_bytes: Annotated[int, Doc(description="a stream name in UTF-8")] = 512
     read_bytes: Annotated[int, Doc(description="payload of one read")] = 1 * MiB
-    filter_scan_bytes: Annotated[int, Doc(description="payload one filtered read looks at without an index")] = 100 * MiB
+    filter_scan_bytes: Annotated[int, Doc(description="payload a filtered read looks at without an index")] = 100 * MiB
     tail_columns_bytes: Annotated[int, Doc(description="memory for columns of events that no file covers")] = 128 * MiB
     companion_bytes: Annotated[int, Doc(description="memory for decoded parts of companions")] = 128 * MiB
     queue_requests: Annotated[int, Doc(description="appends waiting for the writer")] = 50_000

@@ -75,6 +75,8 @@ def expected_parts(config: Config) -> dict[str, int]:
         "reads": limits.concurrent_reads * limits.read_bytes * 4,
         "searches": limits.concurrent_searches * WORK_BYTES,
         "index_work": limits.concurrent_index_work * WORK_BYTES,
+        "tail_columns": limits.tail_columns_bytes,
+        "companions": limits.companion_bytes,
     }
 
 

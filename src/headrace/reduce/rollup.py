@@ -1,7 +1,7 @@
 """The panes of a rollup: states per pane of time, group and measure, one row each, sorted.
 
 An event counts in a rollup if it matches ``include``, has exactly one time, and no two values of any dimension. A
-time beyond what ISO 8601 dates can say (8.64e15 ms from 1970) is in no pane. Odd rows have no time, so they do not count.
+time beyond what ISO 8601 dates can say (8.64e15 ms from 1970) is in no pane; an odd row has no time.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ Verb = Callable[[Request], None]
 
 _TARGETS = 16_384
 _TARGET_BYTES = 256
+#: Parameters that may be given several times.
+_LISTS = {"_search": ("sort",)}
 _ONCE = (b"stream-", b"producer-", b"content-", b"if-", b"host", b"authorization", b"origin")
 
 
@@ -73,7 +75,9 @@ class Dispatcher:
             raise self._no_verb(head.method, place)
         if len(head.fields) != len(head.headers):
             _refuse_repeated(head.headers)
-        return Route(verb, place, values.query(head.query), principal, self.door.generation)
+        return Route(
+            verb, place, values.query(head.query, _LISTS.get(place.resource, ())), principal, self.door.generation
+        )
 
     def _target(self, path: bytes) -> Target:
         place = target.parse(path)

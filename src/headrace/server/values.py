@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from urllib.parse import parse_qsl
 
 from headrace.engine.stream import Producer, Stream
@@ -131,14 +132,17 @@ def fork_offset(value: str, stream: Stream) -> int:
     return position
 
 
-def query(raw: bytes) -> dict[str, str]:
-    """Query parameters; one that is given twice is refused."""
+def query(raw: bytes, lists: Collection[str] = ()) -> dict[str, str]:
+    """Query parameters; one that is given twice is refused, but for lists, which are joined by commas."""
     if not raw:
         return {}
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=64)
     except (UnicodeDecodeError, ValueError) as reason:
         raise BadRequest(f"the query string cannot be read: {reason}", field="query") from reason
+    for name in lists:
+        given = [value for key, value in pairs if key == name]
+        pairs = [pair for pair in pairs if pair[0] != name] + ([(name, ",".join(given))] if given else [])
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

@@ -87,8 +87,10 @@ class Answers(ABC):
 
     def odd_rows(self) -> Int32s:
         """The rows that the columns cannot describe."""
+        if not self.info.odd:
+            return NO_ROWS
         mask = np.zeros(self.info.count, np.bool_)
-        for number, group in enumerate(self.groups("odd") if self.info.odd else ()):
+        for number, group in enumerate(self.groups("odd")):
             if group.greatest:
                 mask[group.start : group.stop] = self.column("odd", number).to_numpy(zero_copy_only=False)
         return postings.as_rows(mask)

@@ -1,0 +1,496 @@
+"""Streams that change: shapes of events that turn into each other, events of every shape, search that follows them.
+
+Everything comes from the random source that is handed in, so that a seed is a stream.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
+
+from msgspec import Raw
+
+Path = tuple[str, ...]
+Make = Callable[[Random], Any]
+Ops = list[dict[str, Any]]
+
+START = 1_760_000_000_000
+MINUTE, HOUR = 60_000, 3_600_000
+#: The last millisecond that rollups know, and the last of the year 9999.
+FARTHEST, LAST = 8_640_000_000_000_000, 253_402_300_799_999
+HOST = "http"
+
+WORDS = ("ab", "Abc", "b", "Straße", "ΣΊΣΥΦΟΣ", "naïve", "zz", "a1", "日本", "x-y", "İz", "e\u0301")
+LEVELS = ("low", "mid", "high")
+KEYS = ("red", "grün", "blue", "a/b", "ключ")
+
+
+class Member(NamedTuple):
+    """What may stand at a place of an event, how such values are made, and whether one must be there."""
+
+    schema: Any
+    make: Make
+    required: bool = False
+
+
+# -- values
+
+
+def phrase(random: Random) -> Any:
+    """Some words, now and then spelled or spaced oddly."""
+    text = " ".join(random.choices(WORDS, k=random.randint(1, 5)))
+    return random.choice([text, text, text, f" {text}!", text.upper(), "", " ", "…", Raw(b'"\\u0041b b"'), "🜁 ab"])
+
+
+def word(random: Random) -> Any:
+    """A word, or what is almost one."""
+    return random.choice([*WORDS, "", "AB", "ab b", "a*", 'q"\\', Raw(b'"\\ud83d\\ude00"'), Raw(b'"\\u0061b"')])
+
+
+def whole(random: Random) -> Any:
+    """A small whole number in one of its spellings, or one that is none, or a great one."""
+    number = random.randint(-1, 6)
+    rare = [2**63 - 1, -(2**63), 2**63, -(2**70), 1.5, True, "x", 2**53 + 1]
+    odd = [str(number), f" {number} ", float(number), Raw(b"%d.0e0" % number), Raw(b"-0")]
+    return random.choice(rare if random.random() < 0.06 else odd if random.random() < 0.2 else [number])
+
+
+def size(random: Random) -> Any:
+    """A whole number of any size."""
+    return random.choice([random.randint(-3, 3), random.randint(-(2**40), 2**62), 2**53, 10**30, -(2**63)])
+
+
+def real(random: Random) -> Any:
+    """A number whose sums are exact in any order, in one of its spellings."""
+    number = random.randint(-(2**20), 2**30) / 1024
+    return random.choice([number, number, number, random.randint(0, 9), repr(number), 0.0, Raw(b"-0.0"), Raw(b"1.50")])
+
+
+def moment(random: Random) -> Any:
+    """A time within a few hours, in one of its spellings, or far away."""
+    millis = START + random.randint(-2 * HOUR, 2 * HOUR)
+    far = [0, -1, FARTHEST, FARTHEST + 1, 2**70, "2025", "0001-01-01", "soon", millis + 0.5]
+    iso = [f"2025-10-09T{random.randint(7, 10):02}:{random.randint(0, 59):02}:30.25+00:00", str(millis), "2025-10-09"]
+    return random.choice(far if random.random() < 0.05 else iso if random.random() < 0.2 else [millis])
+
+
+def truth(random: Random) -> Any:
+    """A boolean, or its text."""
+    return random.choice([True, False, True, False, "true", " FALSE ", "yes", 1])
+
+
+def parts(random: Random) -> Any:
+    """A summary of other numbers."""
+    least, greatest = sorted(random.randint(-(2**20), 2**20) / 1024 for _ in range(2))
+    made: dict[str, Any] = {"count": random.randint(0, 9), "sum": least + greatest, "min": least, "max": greatest}
+    if random.random() < 0.7:
+        made["histogram"] = {random.choice("1248"): random.randint(1, 5)}
+    if random.random() < 0.2:
+        made[random.choice(["count", "sum", "min"])] = random.choice([None, "2", 1.5, -1])
+    return made
+
+
+def several(one: Make) -> Make:
+    """One value, or several, or none."""
+
+    def make(random: Random) -> Any:
+        chance = random.random()
+        if chance < 0.75:
+            return one(random)
+        if chance < 0.92:
+            return [one(random) for _ in range(random.randint(0, 3))]
+        return random.choice([None, [None, one(random)], [[one(random)], [[one(random)]]], {"a": 1}, one(random)])
+
+    return make
+
+
+def loose(random: Random) -> Any:
+    """Anything that is JSON."""
+    pieces = [phrase(random), whole(random), None, True, [], {}, [phrase(random), phrase(random)]]
+    return random.choice([*pieces, {"a": random.choice(pieces), "b": {"c": whole(random)}}])
+
+
+# -- shapes
+
+_ANY: dict[str, Make] = {
+    "time": moment,
+    "service": several(word),
+    "tags": several(word),
+    "path": several(word),
+    "request": several(word),
+    "message": several(phrase),
+    "why": several(phrase),
+    "status": several(whole),
+    "size": several(size),
+    "duration": several(real),
+    "error": several(truth),
+    "given": parts,
+}
+_LABEL = {"type": "string"}
+_LABELS = {"type": "array", "items": _LABEL, "minItems": 1}
+_TYPED: dict[str, Member] = {
+    "level": Member({"enum": list(LEVELS)}, lambda random: random.choice(LEVELS)),
+    "code": Member({"type": "integer", "minimum": 0, "maximum": 9}, lambda random: random.randint(0, 9)),
+    "seen": Member(
+        {"type": "integer", "minimum": 0, "maximum": LAST}, lambda random: START + random.randint(-HOUR, HOUR), True
+    ),
+    "label": Member(_LABEL, lambda random: random.choice(["Ab", "ab", "AB", "Σ", "", "é"])),
+    "labels": Member(_LABELS, lambda random: random.choices(["x", "Y", "é"], k=random.randint(1, 3)), True),
+}
+
+
+class Shape:
+    """What events of a version look like, and where each meaning has its place in them."""
+
+    def __init__(self, members: dict[Path, Member], places: dict[str, Path]) -> None:
+        self.members = members
+        self.places = places
+
+    @classmethod
+    def first(cls, random: Random) -> Shape:
+        """A shape to begin with: some meanings are not there yet, some lie in an object."""
+        members = {name: Member(True, make) for name, make in _ANY.items()} | _TYPED
+        chosen = [name for name in members if name in ("time", "seen", "labels") or random.random() < 0.9]
+        places = {
+            name: (HOST, name) if _is_free(members[name]) and random.random() < 0.1 else (name,) for name in chosen
+        }
+        return cls({places[name]: members[name] for name in chosen}, places)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema."""
+        inside = {path[1]: member.schema for path, member in self.members.items() if len(path) > 1}
+        outside = {path[0]: member.schema for path, member in self.members.items() if len(path) == 1}
+        if inside:
+            outside[HOST] = {"type": "object", "properties": inside, "additionalProperties": False}
+        required = [path[0] for path, member in self.members.items() if member.required]
+        return {
+            "type": "object",
+            "properties": {"k": {"type": "string"}, **outside},
+            "required": required,
+            "additionalProperties": False,
+        }
+
+    def event(self, random: Random) -> Any:
+        """An event of this shape."""
+        made: dict[str, Any] = {"k": random.choice(KEYS)} if random.random() < 0.8 else {}
+        for path, member in self.members.items():
+            if member.required or random.random() < 0.8:
+                holder = made if len(path) == 1 else made.setdefault(HOST, {})
+                holder[path[-1]] = member.make(random)
+        return made
+
+
+class Loose(Shape):
+    """No shape at all: events need not even be objects."""
+
+    @classmethod
+    def first(cls, random: Random) -> Loose:
+        """Where meanings are looked for all the same."""
+        del random
+        places: dict[str, Path] = {"message": (), "tags": ("0",), "status": ("a",), "time": ("a",), "service": ("b",)}
+        return cls({}, {**places, "size": ("b", "c"), "why": ("a",), "request": ("a",)})
+
+    @property
+    def schema(self) -> Any:
+        """Everything is valid."""
+        return True
+
+    def event(self, random: Random) -> Any:
+        """Anything."""
+        return loose(random)
+
+
+def _is_free(member: Member) -> bool:
+    return member.schema is True
+
+
+# -- changes of shape
+
+
+def evolved(random: Random, shape: Shape) -> tuple[Ops, Shape]:
+    """The ops of a lens, up to three, and the shape they lead to."""
+    ops: Ops = []
+    made = Shape(dict(shape.members), dict(shape.places))
+    for _ in range(random.randint(1, 3)):
+        ops += random.choice(_CHANGES)(random, made)
+    return ops, made
+
+
+def _rename(random: Random, shape: Shape) -> Ops:
+    path = random.choice([path for path in shape.members if path != ("time",)])
+    target = (f"{path[-1][:8]}_{random.randrange(1000)}",)
+    optional = not shape.members[path].required
+    _move(shape, path, target)
+    return [{"op": "rename", "from": _text(path), "to": _text(target), "optional": optional}]
+
+
+def _plunge(random: Random, shape: Shape) -> Ops:
+    path = random.choice([path for path, member in shape.members.items() if len(path) == 1 and _is_free(member)])
+    name = f"{path[0][:8]}_{random.randrange(1000)}"
+    _move(shape, path, (HOST, name))
+    return [{"op": "plunge", "from": _text(path), "host": f"/{HOST}", "name": name, "optional": True}]
+
+
+def _hoist(random: Random, shape: Shape) -> Ops:
+    inside = [path for path in shape.members if len(path) > 1]
+    if len(inside) < 2:  # the object stays
+        return []
+    path = random.choice(inside)
+    target = (f"out_{random.randrange(1000)}",)
+    _move(shape, path, target)
+    return [{"op": "hoist", "host": f"/{HOST}", "name": path[1], "to": _text(target), "optional": True}]
+
+
+def _copy(random: Random, shape: Shape) -> Ops:
+    """The meaning follows the copy."""
+    name = random.choice([name for name, path in shape.places.items() if path in shape.members and name != "time"])
+    path, target = shape.places[name], (f"copy_{random.randrange(1000)}",)
+    member = shape.members[path]
+    shape.members[target] = member
+    shape.places[name] = target
+    return [{"op": "copy", "from": _text(path), "to": _text(target), "optional": not member.required}]
+
+
+def _add(random: Random, shape: Shape) -> Ops:
+    """A meaning that was absent, or that has stood elsewhere, has a constant in all older events."""
+    name, value, make = random.choice([("service", "eu", word), ("status", 3, whole), ("why", "ab b", phrase)])
+    path = (f"new_{random.randrange(1000)}",)
+    shape.members[path] = Member(True, several(make), True)
+    shape.places[name] = path
+    return [{"op": "add", "path": _text(path), "schema": True, "default": value}]
+
+
+def _remove(random: Random, shape: Shape) -> Ops:
+    free = [path for path, member in shape.members.items() if _is_free(member) and not member.required]
+    path = random.choice([path for path in free if path != ("time",)])
+    if len(path) > 1 and sum(len(other) > 1 for other in shape.members) < 2:
+        return []
+    del shape.members[path]
+    return [{"op": "remove", "path": _text(path), "schema": True, "optional": True}]
+
+
+def _wrap(random: Random, shape: Shape) -> Ops:
+    path = random.choice([path for path, member in shape.members.items() if _is_free(member)])
+    member = shape.members[path]
+    make = member.make
+    several_of_it = lambda random: [make(random) for _ in range(random.randint(0, 2))]  # noqa: E731
+    shape.members[path] = Member({"type": "array"}, several_of_it, member.required)
+    return [{"op": "wrap", "path": _text(path), "mode": "singleton", "optional": not member.required}]
+
+
+def _head(random: Random, shape: Shape) -> Ops:
+    del random
+    path = _typed(shape, _LABELS)
+    if path is None:
+        return []
+    shape.members[path] = Member(_LABEL, _TYPED["label"].make, True)
+    return [{"op": "head", "path": _text(path)}]
+
+
+def _shout(random: Random, shape: Shape) -> Ops:
+    """Every element in capitals, or the text that is one."""
+    del random
+    path, inner = _typed(shape, _LABELS), _typed(shape, _LABEL)
+    upper = {"fromType": "string", "toType": "string", "forward": {"builtin": "uppercase"}}
+    op = {"op": "convert", "path": "", **upper, "backward": {"builtin": "lowercase"}}
+    if path is not None:
+        return [{"op": "map", "path": _text(path), "ops": [op]}]
+    if inner is None:
+        return []
+    return [{**op, "path": _text(inner), "optional": not shape.members[inner].required}]
+
+
+def _level(random: Random, shape: Shape) -> Ops:
+    """Names become numbers."""
+    del random
+    path = _typed(shape, _TYPED["level"].schema)
+    if path is None:
+        return []
+    numbers = list(range(len(LEVELS)))
+    shape.members[path] = Member({"enum": numbers}, lambda random: random.choice(numbers))
+    forward = {"map": dict(zip(LEVELS, numbers, strict=True))}
+    backward = {"map": {str(number): name for number, name in enumerate(LEVELS)}}
+    return [_convert(path, "string", "integer", forward, backward, optional=True)]
+
+
+def _code(random: Random, shape: Shape) -> Ops:
+    """Numbers become texts."""
+    del random
+    path = _typed(shape, _TYPED["code"].schema)
+    if path is None:
+        return []
+    shape.members[path] = Member({"type": "string"}, lambda random: str(random.randint(0, 9)))
+    turns = {"builtin": "int_to_string"}, {"builtin": "string_to_int"}
+    return [_convert(path, "integer", "string", *turns, optional=True)]
+
+
+def _seen(random: Random, shape: Shape) -> Ops:
+    """Milliseconds become ISO texts."""
+    del random
+    path = _typed(shape, _TYPED["seen"].schema)
+    if path is None:
+        return []
+    made = {"type": "string", "format": "date-time"}
+    shape.members[path] = Member(made, lambda random: f"2025-10-09T08:{random.randint(0, 59):02}:00.5Z", True)
+    turns = {"builtin": "unix_millis_to_rfc3339"}, {"builtin": "rfc3339_to_unix_millis"}
+    return [_convert(path, "integer", "string", *turns)]
+
+
+_CHANGES = (_rename, _plunge, _hoist, _copy, _add, _remove, _wrap, _head, _shout, _level, _code, _seen)
+
+
+def _convert(path: Path, old: str, new: str, forward: Any, backward: Any, *, optional: bool = False) -> dict[str, Any]:
+    turns = {"fromType": old, "toType": new, "forward": forward, "backward": backward}
+    return {"op": "convert", "path": _text(path), **turns, "optional": optional}
+
+
+def _typed(shape: Shape, schema: Any) -> Path | None:
+    return next((path for path, member in shape.members.items() if member.schema == schema), None)
+
+
+def _move(shape: Shape, source: Path, target: Path) -> None:
+    shape.members[target] = shape.members.pop(source)
+    for name, path in shape.places.items():
+        if path == source:
+            shape.places[name] = target
+
+
+def _text(path: Path) -> str:
+    return "".join(f"/{name}" for name in path)
+
+
+# -- search
+
+
+def _number(random: Random) -> dict[str, bool]:
+    return {"exact": random.random() < 0.7, "column": True, "sortable": True, "aggregatable": True}
+
+
+def _words(random: Random) -> dict[str, Any]:
+    return {"analyzer": "unicode_word_v1", "positions": random.random() < 0.8, "contains": random.random() < 0.7}
+
+
+def _keyword(random: Random) -> dict[str, Any]:
+    flags = {name: random.random() < 0.6 for name in ("prefix", "column", "sortable", "contains", "exists")}
+    return flags | ({"normalizer": "lowercase_v1"} if random.random() < 0.5 else {})
+
+
+_FIELDS: dict[str, tuple[str, str, Callable[[Random], dict[str, Any]]]] = {
+    "time": ("date", "time", lambda random: {"column": True, "sortable": True, "exact": random.random() < 0.5}),
+    "seen": ("date", "seen", lambda _: {"column": True, "sortable": True, "exact": True, "aggregatable": True}),
+    "service": ("keyword", "service", lambda random: {**_keyword(random), "exact": True, "aggregatable": True}),
+    "tags": ("keyword", "tags", lambda random: {**_keyword(random), "exact": True, "aggregatable": True}),
+    "path": ("keyword", "path", _keyword),
+    "request": ("keyword", "request", _keyword),
+    "label": ("keyword", "label", lambda random: {**_keyword(random), "exact": True}),
+    "labels": ("keyword", "labels", lambda random: {**_keyword(random), "exact": True}),
+    "code": ("keyword", "code", lambda random: {**_keyword(random), "exact": True}),
+    "number": ("integer", "code", _number),
+    "level": ("integer", "level", lambda random: {**_number(random), "exact": True}),
+    "status": ("integer", "status", lambda random: {**_number(random), "exact": True}),
+    "size": ("integer", "size", _number),
+    "duration": ("float", "duration", _number),
+    "error": ("bool", "error", lambda _: {"exact": True, "column": True, "sortable": True}),
+    "message": ("text", "message", _words),
+    "why": ("text", "why", _words),
+}
+
+
+class Searching:
+    """A search document that follows a shape from version to version, and changes now and then."""
+
+    def __init__(self, random: Random, places: dict[str, Path]) -> None:
+        self.document: dict[str, Any] = {
+            "primaryTimestampField": "time",
+            "aliases": {"ts": "time", "msg": "message"} if random.random() < 0.5 else {},
+            "fields": {
+                name: {"kind": kind, "bindings": [_binding(1, places.get(meaning, (meaning,)))], **flags(random)}
+                for name, (kind, meaning, flags) in _FIELDS.items()
+            },
+            "rollups": _rollups(random, places),
+        }
+        if random.random() < 0.7:
+            self.document["defaultFields"] = [{"field": "message", "boost": 2}, {"field": "why"}, {"field": "request"}]
+
+    def follow(self, version: int, places: dict[str, Path]) -> dict[str, Any]:
+        """The document of the next version: what has moved is bound to its new place."""
+        self.document = copy.deepcopy(self.document)
+        for name, (_, meaning, _) in _FIELDS.items():
+            bindings = self.document["fields"][name]["bindings"]
+            binding = _binding(version, places.get(meaning, (meaning,)))
+            if bindings[-1]["jsonPointer"] != binding["jsonPointer"]:
+                bindings.append(binding)
+        given = self.document["rollups"]["requests"]["measures"]["given"]
+        given.update(_pointers(places))
+        return self.document
+
+    def change(self, random: Random) -> dict[str, Any]:
+        """Another document of the same version: a field that can do more or less, or a rollup that counts others."""
+        self.document = copy.deepcopy(self.document)
+        name = random.choice(["service", "path", "message", "duration", "status", "tags"])
+        kind, _, flags = _FIELDS[name]
+        field = self.document["fields"][name]
+        self.document["fields"][name] = {"kind": kind, "bindings": field["bindings"], **flags(random)}
+        rollups = self.document["rollups"]
+        if random.random() < 0.5:
+            rollups["seen"]["include"] = _include(random)
+        elif "plain" in rollups:
+            del rollups["plain"]
+        else:
+            rollups["plain"] = _PLAIN
+        return self.document
+
+
+_PLAIN = {
+    "intervals": ["1h"],
+    "measures": {"events": {"kind": "count"}, "size": {"kind": "quantiles", "field": "size"}},
+}
+
+
+def _binding(version: int, path: Path) -> dict[str, Any]:
+    return {"version": version, "jsonPointer": _text(path)}
+
+
+def _pointers(places: dict[str, Path]) -> dict[str, str]:
+    given = _text(places.get("given", ("given",)))
+    return {f"{part}JsonPointer": f"{given}/{part}" for part in ("count", "sum", "min", "max", "histogram")}
+
+
+def _include(random: Random) -> str:
+    return random.choice(
+        ["has:status", "-status:>=3", "message:ab OR error:true", "service:ab OR has:labels", "time:>0"]
+    )
+
+
+def _rollups(random: Random, places: dict[str, Path]) -> dict[str, Any]:
+    return {
+        "requests": {
+            "dimensions": ["service", "status"],
+            "intervals": ["1m", "1h"],
+            "measures": {
+                "all": {"kind": "count"},
+                "failed": {"kind": "count", "include": "status:>=3 OR message:zz"},
+                "duration": {"kind": "summary", "field": "duration", "histogram": "log2_v1"},
+                "size": {"kind": "summary", "field": "size"},
+                "spread": {"kind": "quantiles", "field": "duration"},
+                "services": {"kind": "distinct", "field": "service"},
+                "given": {"kind": "summary_parts", **_pointers(places)},
+            },
+        },
+        "seen": {
+            "timestampField": "seen",
+            "include": _include(random),
+            "dimensions": ["error", "level"],
+            "intervals": ["90s", "1h"],
+            "measures": {
+                "events": {"kind": "count"},
+                "tags": {"kind": "distinct", "field": "tags"},
+                "size": {"kind": "quantiles", "field": "size"},
+                "status": {"kind": "summary", "field": "status", "histogram": "log2_v1"},
+            },
+        },
+        **({"plain": _PLAIN} if random.random() < 0.5 else {}),
+    }
