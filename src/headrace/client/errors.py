@@ -48,8 +48,10 @@ _KNOWN: tuple[type[HeadraceError], ...] = (
     errors.AppendTimedOut,
     errors.Overloaded,
     errors.Unavailable,
+    errors.StoreUnavailable,
     errors.Fenced,
     errors.CorruptData,
+    errors.ObjectMissing,
 )
 BY_CODE = {kind.code: kind for kind in _KNOWN}
 # The plainest class of each status speaks for answers that carry no code.
