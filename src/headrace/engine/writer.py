@@ -175,9 +175,10 @@ class Writer:
         self._stopping = False
         self._in_flight: deque[Operation] = deque()
         self.queued_bytes = 0
-        #: Another node writes to the store; and: it takes less than is appended. Both are found out by the sealer.
+        #: Whether another node writes to the store, and how many bytes may wait for it besides those that do. Whoever
+        #: publishes finds out.
         self.fenced = False
-        self.backlogged = False
+        self.room_bytes = storage.backlog_bytes
         self.commits = 0
         self.failed_commits = 0
 
@@ -213,8 +214,10 @@ class Writer:
             raise Unavailable("the server is stopping")
         if self.fenced:
             raise Fenced("another node has taken over the object store; this one takes nothing more")
-        if self.backlogged and operation.appends:
-            raise Overloaded("the object store is behind, and the local backlog is full", retry_after=5)
+        if operation.appends:
+            if self.room_bytes <= 0:
+                raise Overloaded("the object store is behind, and the local backlog is full", retry_after=5)
+            self.room_bytes -= operation.size
         operation.submitted = monotonic()
         self._in_flight.append(operation)
         self.queued_bytes += operation.size

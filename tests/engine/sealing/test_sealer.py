@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from disturbed import disturb
-from headrace.engine.sealing import sealer
+from headrace.engine.sealing import sealer, watch
 from headrace.errors import Fenced, Overloaded
 from headrace.format import manifest as manifests
 from headrace.storage.objects import StoreUnavailable
@@ -98,11 +98,11 @@ def test_what_waits_is_counted(opened: Open) -> None:
     rig.clock.us += SECOND
     rig.create("t", OCTETS, b"bb")
     _work(rig)
-    assert (rig.engine.sealer.backlog_bytes, rig.engine.sealer.oldest_us) == (5, since)
+    assert (rig.engine.sealer.watch.backlog_bytes, rig.engine.sealer.watch.oldest_us) == (5, since)
     rig.publish("s")
     rig.publish("t")
     _work(rig)
-    assert (rig.engine.sealer.backlog_bytes, rig.engine.sealer.oldest_us) == (0, None)
+    assert (rig.engine.sealer.watch.backlog_bytes, rig.engine.sealer.watch.oldest_us) == (0, None)
 
 
 def test_a_full_backlog_refuses_appends_until_the_store_takes_them(
@@ -202,7 +202,8 @@ def test_an_older_node_is_fenced_and_damages_nothing(opened: Open, tmp_path: Pat
 def test_a_fenced_node_takes_nothing_more_and_still_answers(
     opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealer, "TICK_S", 0.01)
+    for module, name in ((sealer, "TICK_S"), (watch, "COUNT_S"), (watch, "CHECK_S")):
+        monkeypatch.setattr(module, name, 0.01)
     store = str(tmp_path / "store")
     old = opened("old", object_store=store, seal_bytes=1)
     old.create("s", OCTETS, b"a")

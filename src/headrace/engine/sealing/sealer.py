@@ -23,6 +23,7 @@ from headrace.engine.sealing.publishing import (
     SpareEpochs,
     TrimPublished,
 )
+from headrace.engine.sealing.watch import Watch
 from headrace.engine.sealing.workshop import Workshop
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Writer
@@ -68,9 +69,9 @@ class Sealer:
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
         self._orphans_us = clock.now_us() + int(_ORPHANS_S * 1e6)
-        #: Payload bytes that are only here, and since when the first of them have been.
-        self.backlog_bytes = 0
-        self.oldest_us: int | None = None
+        self.watch = Watch(
+            writer, published, lambda: self._aside(workshop.node.check), clock, limit_bytes=config.backlog_bytes
+        )
         self.seals = 0
         self.failed_seals = 0
         self.segments = 0
@@ -78,7 +79,7 @@ class Sealer:
 
     def start(self) -> None:
         """Begin to look after the streams."""
-        self._task = asyncio.create_task(self._run())
+        self._task = asyncio.create_task(self._watch_and_publish())
 
     async def stop(self) -> None:
         """Finish what is being published, and look after nothing more."""
@@ -88,16 +89,17 @@ class Sealer:
         await self._aside(self._workshop.close)
         self._thread.shutdown()
 
-    async def _run(self) -> None:
-        while True:
+    async def _watch_and_publish(self) -> None:
+        await asyncio.gather(self.watch.run(), self._publish_forever())
+
+    async def _publish_forever(self) -> None:
+        while not self._writer.fenced:
             await asyncio.sleep(min(TICK_S * 2**self._failures, _LONGEST_PAUSE_S))
             try:
                 await self.work()
                 self._failures = 0
-            except Fenced:
-                log.exception("another node has taken over; nothing more is written here")
-                self._writer.fenced = True
-                return
+            except Fenced as reason:
+                self.watch.fence(reason)
             except Unavailable as reason:
                 self._failures += 1
                 self.failed_seals += 1
@@ -124,7 +126,7 @@ class Sealer:
 
     def _rest(self, took_s: float) -> float:
         """How long appends have the machine to themselves after a seal; less and less while the backlog grows."""
-        backlog = min(1.0, 4 * self.backlog_bytes / max(1, self._config.backlog_bytes))
+        backlog = min(1.0, 4 * self.watch.backlog_bytes / max(1, self._config.backlog_bytes))
         return 3 * took_s * (1 - backlog)
 
     async def _reserve_epochs(self) -> None:
@@ -135,17 +137,11 @@ class Sealer:
         await carry_out(self._writer, SpareEpochs, block.start)
 
     async def _due(self) -> list[int]:
-        """The streams that have waited long enough, or hold enough; counts what waits."""
-        now_us, after = self._clock.now_us(), 0
-        due, total, oldest_us = [], 0, now_us
-        while page := self._published.backlogs(after, _PAGE):
-            after = page[-1].stream
-            total += sum(backlog.bytes for backlog in page)
-            oldest_us = min(oldest_us, *(backlog.since_us for backlog in page))
-            due += [backlog.stream for backlog in page if self._is_due(backlog, now_us)]
-            await asyncio.sleep(0)
-        self.backlog_bytes, self.oldest_us = total, oldest_us if total else None
-        self._writer.backlogged = total > self._config.backlog_bytes
+        """The streams that have waited long enough, or hold enough."""
+        now_us, due = self._clock.now_us(), list[int]()
+        await self.watch.count(
+            lambda page: due.extend(backlog.stream for backlog in page if self._is_due(backlog, now_us))
+        )
         changed = self._published.marked(now_us - int(self._config.seal_age_s * 1e6), _PAGE)
         return list(dict.fromkeys([*due, *changed]))
 
