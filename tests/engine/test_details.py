@@ -62,6 +62,15 @@ def test_the_manifest_of_a_local_store_has_the_size_of_its_file(rig: Rig) -> Non
     assert held(rig, "a").manifest_bytes == manifest.stat().st_size > 0
 
 
+def test_a_recovered_stream_knows_the_size_of_its_manifest(rig: Rig, tmp_path: Path) -> None:
+    rig.create("a", body=b"entry")
+    rig.append("a", close=True)
+    rig.publish("a")
+    [manifest] = objects(rig, "manifests")
+    with Rig(tmp_path / "fresh", storage={"object_store": str(manifest.parents[3])}) as fresh:
+        assert held(fresh, "a").manifest_bytes == manifest.stat().st_size
+
+
 def test_entries_that_are_not_retained_are_not_pending(rig: Rig) -> None:
     rig.create("a")
     for body in (b"one", b"two", b"three"):
@@ -110,7 +119,8 @@ def test_segments_of_a_remote_store_are_counted_while_they_are_cached(tmp_path: 
         found, usage = held(rig, "a"), cache_usage(rig.engine)
         assert usage is not None
         assert found.cached_bytes == found.segment_bytes == usage.bytes > 0
-        assert found.manifest_bytes == 0
+        [info] = rig.engine.objects.list("manifests")
+        assert found.manifest_bytes == info.bytes > 0
         for number in range(5):
             rig.create(f"other{number}", body=b"entry")
             rig.publish(f"other{number}")

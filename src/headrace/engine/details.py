@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.engine.stream import Stream
-from headrace.format import manifest as manifests
 from headrace.storage.published import Backlog, Published
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def holdings(engine: Engine, stream: Stream) -> Holdings:
         log=published.backlog(stream.id),
         segments=held.segments,
         segment_bytes=held.bytes,
-        manifest_bytes=_manifest_bytes(engine, stream, held.generation),
+        manifest_bytes=held.manifest_bytes,
         cached_bytes=_cached_bytes(engine, stream),
         updated_us=max(stream.created_us, head.last_us, held.published_us, held.registry_us),
         published_us=held.published_us,
@@ -60,15 +59,6 @@ def holdings(engine: Engine, stream: Stream) -> Holdings:
 def cache_usage(engine: Engine) -> Usage | None:
     """What the cache of segments holds; None while no segment has been touched."""
     return None if engine.segments is None else engine.segments.usage()
-
-
-def _manifest_bytes(engine: Engine, stream: Stream, generation: int) -> int:
-    """The size of the newest manifest where a look is cheap: another store would have to be asked."""
-    path = engine.objects.local_path(manifests.manifest_key(stream.name, stream.incarnation, generation))
-    try:
-        return 0 if path is None else path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def _cached_bytes(engine: Engine, stream: Stream) -> int:

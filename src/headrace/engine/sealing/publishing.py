@@ -30,6 +30,7 @@ class Publication(NamedTuple):
 
     snapshot: Snapshot
     generation: int
+    manifest_bytes: int
     built: list[Built]
     replaced: Placed | None
 
@@ -64,8 +65,9 @@ class Publish(Change):
             published.add(row.id, built.segment)
         if publication.snapshot.is_true(batch.streams):
             published.unmark(row.id, batch.now_us)
-        if row.generation:
-            published.discard([manifests.manifest_key(row.name, row.incarnation, row.generation)], batch.now_us)
+        # Generations between the two were created, and their commit was cut off.
+        replaced = range(max(1, row.generation), publication.generation)
+        published.discard([manifests.manifest_key(row.name, row.incarnation, old) for old in replaced], batch.now_us)
         gone = [*publication.snapshot.dropped, *([publication.replaced] if publication.replaced else [])]
         published.remove(row.id, (placed.segment for placed in publication.snapshot.dropped))
         published.discard([placed.key for placed in gone], batch.now_us)
@@ -75,6 +77,7 @@ class Publish(Change):
             published_seq=head.published_seq,
             published_us=publication.snapshot.taken_us,
             generation=publication.generation,
+            manifest_bytes=publication.manifest_bytes,
         )
 
 

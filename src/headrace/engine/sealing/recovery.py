@@ -239,6 +239,7 @@ class _Recovery:
             published_seq=manifest.published_seq,
             published_us=manifest.written_us,
             generation=manifest.generation,
+            manifest_bytes=len(manifests.encode(manifest)),
             attempted=1,
         )
         return self._count(manifest)
@@ -330,4 +331,5 @@ def _row(manifest: Manifest) -> StreamRow:
         published_us=manifest.written_us,
         generation=manifest.generation,
         attempted=1,
+        manifest_bytes=len(manifests.encode(manifest)),
     )
