@@ -16,6 +16,7 @@
      │   │   ├─ ProducerGap       a producer sequence number is missing          409
      │   │   ├─ SequenceConflict  Stream-Seq does not increase                   409
      │   │   ├─ ManagedStream     changes only through its registry              409
+     │   │   ├─ RegistryFull      its history takes no further change            409
      │   │   └─ NotRepresentable  an event has no form in the version asked for  409
      │   ├─ Gone                  it was there once                              410
      │   │   ├─ OffsetFenced      the offset belongs to another life             410
@@ -162,6 +163,12 @@ class ManagedStream(Conflict):
     """The stream changes only through its registry."""
 
     code = "managed_stream"
+
+
+class RegistryFull(Conflict):
+    """The history of the registry takes no further change."""
+
+    code = "registry_full"
 
 
 class NotRepresentable(Conflict):

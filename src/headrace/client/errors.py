@@ -34,6 +34,7 @@ _KNOWN: tuple[type[HeadraceError], ...] = (
     errors.StreamClosed,
     errors.ProducerGap,
     errors.ManagedStream,
+    errors.RegistryFull,
     errors.NotRepresentable,
     errors.LensUnsound,
     errors.Gone,
