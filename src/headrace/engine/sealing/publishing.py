@@ -50,6 +50,8 @@ class Attempt(Change):
 class Publish(Change):
     """Makes a publication known; the rows it holds can go afterwards."""
 
+    frees = True
+
     def __init__(self, stream: Stream, publication: Publication, done: Callable[[Any], None]) -> None:
         super().__init__(done, pinned=(stream,), size=1000)
         self.stream, self.publication = stream, publication
@@ -84,6 +86,8 @@ class Publish(Change):
 class TrimPublished(Change):
     """Removes rows of entries that are in segments."""
 
+    frees = True
+
     def __init__(self, stream: Stream, done: Callable[[Any], None]) -> None:
         super().__init__(done, pinned=(stream,), size=100)
         self.stream = stream
@@ -97,6 +101,8 @@ class TrimPublished(Change):
 
 class Abandon(Change):
     """Gives up what was written for a stream that is gone."""
+
+    frees = True
 
     def __init__(self, stream: int, publication: Publication | None, done: Callable[[Any], None]) -> None:
         super().__init__(done, size=100)
@@ -112,6 +118,8 @@ class Abandon(Change):
 
 class Discard(Change):
     """Objects that nothing refers to."""
+
+    frees = True
 
     def __init__(self, keys: list[str], done: Callable[[Any], None]) -> None:
         super().__init__(done, size=100)

@@ -29,6 +29,7 @@ from headrace.engine.stream import Stream
 from headrace.engine.writer import Writer
 from headrace.errors import Fenced, Unavailable
 from headrace.storage.published import Backlog, Published
+from headrace.storage.reserve import is_disk_full
 from headrace.storage.streams import Streams
 from headrace.types import Clock
 
@@ -115,9 +116,13 @@ class Sealer:
             began = asyncio.get_running_loop().time()
             try:
                 await self.publish(stream)
-            except Unavailable:
-                raise
-            except Exception:
+            except Exception as reason:
+                if is_disk_full(reason):
+                    self.failed_seals += 1
+                    log.warning("the disk is full; nothing is published until there is room")
+                    break
+                if isinstance(reason, Unavailable):
+                    raise
                 self.failed_seals += 1
                 log.exception("stream %d could not be published; it is tried again, and the others go on", stream)
             await asyncio.sleep(self._rest(asyncio.get_running_loop().time() - began))
@@ -188,7 +193,12 @@ class Sealer:
     async def clear(self) -> None:
         """Remove objects of deleted streams, and those that were replaced a while ago."""
         for grave in self._published.graves(_PAGE):
-            keys = await self._aside(partial(self._workshop.cleaner.bury, grave))
+            try:
+                keys = await self._aside(partial(self._workshop.cleaner.bury, grave))
+            except Unavailable as reason:
+                if is_disk_full(reason):
+                    self._writer.reserve.release()
+                raise
             await carry_out(self._writer, Forget, keys, grave)
         now_us = self._clock.now_us()
         while keys := self._published.leftovers(now_us - int(GRACE_S * 1e6), _PAGE):
