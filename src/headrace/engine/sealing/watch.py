@@ -41,6 +41,7 @@ class Watch:
         self._check = check
         self._clock = clock
         self._limit_bytes = limit_bytes
+        self._counting = asyncio.Lock()
         self._counted_s = 0.0
         #: Payload bytes that are only here, and since when the first of them have been.
         self.backlog_bytes = 0
@@ -52,7 +53,12 @@ class Watch:
 
     async def count(self, tell: Callable[[list[Backlog]], None] = lambda page: None) -> None:
         """Count what waits, and let the writer know how much more may; ``tell`` hears of every stream that waits."""
-        after, total, oldest_us = 0, 0, self._clock.now_us()
+        async with self._counting:
+            await self._count(tell)
+
+    async def _count(self, tell: Callable[[list[Backlog]], None]) -> None:
+        writer, after, total, oldest_us = self._writer, 0, 0, self._clock.now_us()
+        queued_bytes, room_bytes = writer.queued_bytes, writer.room_bytes
         while page := self._published.backlogs(after, _PAGE):
             after = page[-1].stream
             total += sum(backlog.bytes for backlog in page)
@@ -60,7 +66,9 @@ class Watch:
             tell(page)
             await asyncio.sleep(0)
         self.backlog_bytes, self.oldest_us = total, oldest_us if total else None
-        self._writer.room_bytes = self._limit_bytes - total - self._writer.queued_bytes
+        # What came while we counted may have been missed.
+        since_bytes = room_bytes - writer.room_bytes
+        writer.room_bytes = self._limit_bytes - total - queued_bytes - since_bytes
         self._counted_s = _now_s()
 
     async def _count_forever(self) -> None:
