@@ -132,7 +132,8 @@ class Sealer:
     def _rest(self, took_s: float) -> float:
         """How long appends have the machine to themselves after a seal; less and less while the backlog grows."""
         backlog = min(1.0, 4 * self.watch.backlog_bytes / max(1, self._config.backlog_bytes))
-        return 3 * took_s * (1 - backlog)
+        # A rest must not keep entries waiting longer than they may.
+        return min(3 * took_s, self._config.seal_age_s) * (1 - backlog)
 
     async def _reserve_epochs(self) -> None:
         """Have a block of epochs to spare."""
