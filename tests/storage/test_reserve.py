@@ -89,6 +89,13 @@ def test_an_earlier_run_has_left_one(disk: Disk) -> None:
     assert disk.held == 0
 
 
+def test_nothing_is_left_behind(disk: Disk, reserve: Reserve) -> None:
+    reserve.restock()
+    reserve.close()
+    assert not disk.path.exists()
+    reserve.close()
+
+
 def _caused(reason: Exception, cause: Exception) -> Exception:
     reason.__cause__ = cause
     return reason

@@ -205,8 +205,9 @@ class Writer:
             commit_alone(self._connection, self._clock, perform)
 
     def close(self) -> None:
-        """Let go of the log, where nothing was ever started."""
+        """Let go of the files, once nothing is written any more."""
         self._connection.close()
+        self.reserve.close()
 
     @property
     def queued_requests(self) -> int:
@@ -266,7 +267,7 @@ class Writer:
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
         await asyncio.sleep(0)  # the last batch settles on the loop
-        self._connection.close()
+        self.close()
 
     def _run(self) -> None:
         while (operations := self._queue.get()) is not None:

@@ -40,6 +40,11 @@ class Reserve:
             self.is_out = True
             return True
 
+    def close(self) -> None:
+        """Leave nothing behind where nobody writes any more."""
+        with self._lock:
+            self._path.unlink(missing_ok=True)
+
     def restock(self) -> None:
         """Take as much as there is room for, up to the size that is wanted."""
         with self._lock:
