@@ -24,6 +24,8 @@ class S3:
         self.url = f"s3://{bucket}/some/prefix"
         self.backend = backend
         self.outage = threading.Event()
+        #: How the service answers during an outage.
+        self.answers: Fault = "cut"
         self.released = threading.Event()
         self.seen: list[tuple[str, str]] = []
         self._plan: list[tuple[str, Fault]] = []
@@ -56,7 +58,7 @@ class S3:
         with self._lock:
             self.seen.append((method, path))
             if self.outage.is_set():
-                return "cut"
+                return self.answers
             for place, (wanted, fault) in enumerate(self._plan):
                 if wanted == method:
                     del self._plan[place]

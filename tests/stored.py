@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Manifest
 from headrace.format.segment.decoded import Decoded
@@ -33,6 +35,13 @@ def manifest(rig: Rig, name: str) -> Manifest:
 def placed(rig: Rig, name: str) -> list[Placed]:
     """The segments of a stream, as the database lists them."""
     return rig.engine.published.following(rig.find(name).id, 0, 1 << 60)
+
+
+def files(rig: Rig, name: str) -> list[str]:
+    """The files of a stream's segments, where the store is a directory."""
+    found = [rig.engine.objects.local_path(one.key) for one in placed(rig, name)]
+    assert all(isinstance(file, Path) and file.suffix == ".parquet" for file in found)
+    return [str(file) for file in found]
 
 
 def spans(rig: Rig, name: str) -> list[tuple[int, int]]:

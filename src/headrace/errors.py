@@ -16,6 +16,7 @@
      │   │   ├─ ProducerGap       a producer sequence number is missing          409
      │   │   ├─ SequenceConflict  Stream-Seq does not increase                   409
      │   │   ├─ ManagedStream     changes only through its registry              409
+     │   │   ├─ RegistryFull      its history takes no further change            409
      │   │   └─ NotRepresentable  an event has no form in the version asked for  409
      │   ├─ Gone                  it was there once                              410
      │   │   ├─ OffsetFenced      the offset belongs to another life             410
@@ -27,8 +28,10 @@
      │   └─ AppendTimedOut        the outcome of the append is unknown           408
      ├─ Overloaded                a queue is full; try again                     429
      ├─ Unavailable               starting, stopping or out of disk              503
+     │   ├─ StoreUnavailable      the object store did not answer                503
      │   └─ Fenced                another node writes to the object store        503
      └─ CorruptData               bytes are not what was written                 500
+         └─ ObjectMissing         an object that should be there is not          500
 
 Each class carries its wire ``code`` and ``status``. The constructor takes a sentence and the facts; the facts go
 into the body, and those named in ``header_facts`` also into response headers.
@@ -162,6 +165,12 @@ class ManagedStream(Conflict):
     code = "managed_stream"
 
 
+class RegistryFull(Conflict):
+    """The history of the registry takes no further change."""
+
+    code = "registry_full"
+
+
 class NotRepresentable(Conflict):
     """An event has no form in the schema version that was asked for."""
 
@@ -259,6 +268,12 @@ class Unavailable(HeadraceError):
         super().__init__(message, retry_after=retry_after, **facts)
 
 
+class StoreUnavailable(Unavailable):
+    """The object store did not answer, or refused; nothing is known about what was asked."""
+
+    code = "store_unavailable"
+
+
 class Fenced(Unavailable):
     """Another node writes to the object store now."""
 
@@ -269,6 +284,12 @@ class CorruptData(HeadraceError):
     """Bytes at rest are not what was written; names the object and the check."""
 
     code = "corrupt_data"
+
+
+class ObjectMissing(CorruptData):
+    """An object that should be there is not."""
+
+    code = "object_missing"
 
 
 def every_error() -> Iterator[type[HeadraceError]]:

@@ -55,6 +55,8 @@ def test_no_patience_fails_at_once() -> None:
         (ApiError(502, "x", "proxy", {}), True, False),
         (ApiError(500, "internal", "bug", {}), True, False),
         (errors.CorruptData("bytes"), False, False),
+        (errors.ObjectMissing("gone"), False, False),
+        (errors.StoreUnavailable("away"), True, True),
         (BadAnswer("what"), False, False),
         (errors.NotFound("x"), False, False),
         (errors.ProducerFenced("x"), False, False),

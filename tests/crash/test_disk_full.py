@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +24,14 @@ def _url(server: Any, name: str) -> str:
     return f"{server.url}/v1/stream/{name}"
 
 
-def _append(server: Any, name: str) -> httpx2.Response:
-    return httpx2.post(_url(server, name), content=ENTRY, headers={"content-type": "application/octet-stream"})
+def _append(server: Any, name: str, entry: bytes = ENTRY) -> httpx2.Response:
+    return httpx2.post(_url(server, name), content=entry, headers={"content-type": "application/octet-stream"})
 
 
-def _fill(server: Any, name: str) -> int:
+def _fill(server: Any, name: str, entry: bytes = ENTRY) -> int:
     """Append until the disk is full; answers how many entries were acknowledged."""
     for number in range(MOST):
-        answer = _append(server, name)
+        answer = _append(server, name, entry)
         if answer.status_code != 204:
             _is_disk_full(answer)
             return number
@@ -41,7 +45,7 @@ def _is_disk_full(answer: httpx2.Response) -> None:
     assert (error["code"], error["reason"]) == ("unavailable", "disk_full")
 
 
-def _count(server: Any, name: str) -> int:
+def _count(server: Any, name: str, entry: bytes = ENTRY) -> int:
     """How many whole entries a reader finds."""
     size, offset = 0, "-1"
     while True:
@@ -49,8 +53,8 @@ def _count(server: Any, name: str) -> int:
         assert answer.status_code == 200
         size, offset = size + len(answer.content), answer.headers["stream-next-offset"]
         if "stream-up-to-date" in answer.headers:
-            assert size % len(ENTRY) == 0
-            return size // len(ENTRY)
+            assert size % len(entry) == 0
+            return size // len(entry)
 
 
 @pytest.fixture
@@ -101,18 +105,31 @@ def test_a_full_log_survives_a_kill(small: Any) -> None:
     _is_disk_full(_append(small, "new"))
 
 
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a few megabytes, mounted where the data directory will be."""
-    place = tmp_path / "tiny"
+@contextmanager
+def _disk(place: Path, megabytes: int) -> Iterator[Path]:
+    """A file system of a few megabytes."""
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(place)]
     try:
         subprocess.run(mount, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("a real small disk needs the right to mount one")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    with _disk(tmp_path / "tiny", 4) as place:
+        yield place
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with _disk(tmp_path / "small", 12) as place:
+        yield place
 
 
 def test_a_real_full_disk_refuses_appends_and_takes_them_again_when_space_returns(
@@ -130,4 +147,44 @@ def test_a_real_full_disk_refuses_appends_and_takes_them_again_when_space_return
     server.kill()
     server.start()
     assert _count(server, "new") == written + 20
+    server.stop()
+
+
+#: Nothing can compress it.
+LARGE = random.Random(4).randbytes(100_000)
+
+
+def _takes_again(server: Any, name: str, within_s: float = 40) -> None:
+    """Wait until appends are taken."""
+    until = time.monotonic() + within_s
+    while (answer := _append(server, name, LARGE)).status_code != 204:
+        _is_disk_full(answer)
+        assert time.monotonic() < until, "the space that was freed is of no use"
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("published", [False, True], ids=["log", "segments"])
+def test_a_stream_can_be_deleted_on_a_truly_full_disk_and_appends_go_on(
+    small_disk: Path, start_server: Callable[..., Any], published: bool
+) -> None:
+    age = "0" if published else "3600"
+    server = start_server(data="small", storage__seal_age_s=age, storage__checkpoint_pages="200")
+    for name in ("old", "new"):
+        assert httpx2.put(_url(server, name)).status_code == 201
+    for _ in range(25):
+        assert _append(server, "old", LARGE).status_code == 204
+    written = _fill(server, "new", LARGE)
+    (small_disk / "ballast").write_bytes(bytes(max(0, shutil.disk_usage(small_disk).free)))
+    assert shutil.disk_usage(small_disk).free == 0
+    _is_disk_full(_append(server, "new", LARGE))
+    assert httpx2.delete(_url(server, "old")).status_code == 204
+    assert httpx2.get(_url(server, "old"), params={"offset": "-1"}).status_code == 404
+    _takes_again(server, "new")
+    for _ in range(10):
+        assert _append(server, "new", LARGE).status_code == 204
+    assert _count(server, "new", LARGE) == written + 11
+    assert httpx2.get(f"{server.url}/health/ready").status_code == 200
+    server.kill()
+    server.start()
+    assert _count(server, "new", LARGE) == written + 11
     server.stop()

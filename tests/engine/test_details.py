@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine.details import Holdings, cache_usage, holdings, published_until
+from engine.work.workers import Worker, listed, searched
+from headrace.engine.details import Holdings, cache_usage, companion_cache_bytes, holdings, published_until
+from headrace.errors import CorruptData
 from headrace.types import JSON
 from rig import START_US, Rig, array
 
@@ -62,6 +64,15 @@ def test_the_manifest_of_a_local_store_has_the_size_of_its_file(rig: Rig) -> Non
     assert held(rig, "a").manifest_bytes == manifest.stat().st_size > 0
 
 
+def test_a_recovered_stream_knows_the_size_of_its_manifest(rig: Rig, tmp_path: Path) -> None:
+    rig.create("a", body=b"entry")
+    rig.append("a", close=True)
+    rig.publish("a")
+    [manifest] = objects(rig, "manifests")
+    with Rig(tmp_path / "fresh", storage={"object_store": str(manifest.parents[3])}) as fresh:
+        assert held(fresh, "a").manifest_bytes == manifest.stat().st_size
+
+
 def test_entries_that_are_not_retained_are_not_pending(rig: Rig) -> None:
     rig.create("a")
     for body in (b"one", b"two", b"three"):
@@ -110,12 +121,27 @@ def test_segments_of_a_remote_store_are_counted_while_they_are_cached(tmp_path: 
         found, usage = held(rig, "a"), cache_usage(rig.engine)
         assert usage is not None
         assert found.cached_bytes == found.segment_bytes == usage.bytes > 0
-        assert found.manifest_bytes == 0
+        [info] = rig.engine.objects.list("manifests")
+        assert found.manifest_bytes == info.bytes > 0
         for number in range(5):
             rig.create(f"other{number}", body=b"entry")
             rig.publish(f"other{number}")
         assert held(rig, "a").cached_bytes == 0
         assert held(rig, "other4").cached_bytes > 0
+
+
+def test_companions_of_a_remote_store_are_counted_while_they_are_cached(tmp_path: Path) -> None:
+    storage = {"object_store": "memory://", "seal_rows": 10}
+    with Rig(tmp_path, storage=storage, pipeline={"min_rows": 0}) as rig:
+        searched(rig, "a", 10)
+        Worker(rig).work()
+        stream, (companion,) = rig.find("a"), listed(rig, "a")
+        assert companion_cache_bytes(rig.engine, stream) == 0
+        files = rig.engine.open_archive().files
+        with pytest.raises(CorruptData), files.open("a", stream.incarnation, companion, ["columns", "panes"]):
+            pass
+        assert companion.panes is not None
+        assert companion_cache_bytes(rig.engine, stream) == companion.columns.bytes == companion.panes.bytes
 
 
 def test_a_local_store_needs_no_cache(rig: Rig) -> None:

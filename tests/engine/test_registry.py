@@ -11,9 +11,10 @@ import apsw
 import pytest
 
 from engine.registries import change, evolve, read, registry, stored, stream_with, update, versions
+from headrace.engine import schemas
 from headrace.engine.append import Append
 from headrace.engine.schemas import SetRegistry
-from headrace.errors import BadRequest, Conflict, CorruptData, LensUnsound, NotFound, NotRepresentable
+from headrace.errors import BadRequest, Conflict, CorruptData, LensUnsound, NotFound, NotRepresentable, RegistryFull
 from headrace.types import JSON
 from rig import Rig, array
 from server.registries import TEXT, WHOLE, lens, rename, shape
@@ -289,3 +290,29 @@ def test_a_page_ends_before_what_has_no_form_in_the_version_asked_for(rig: Rig) 
             position = found.position
     assert b",".join(seen) == b"1,2,3,4,5,6"
     assert refused == [stream.offset_at(position) for position in (4, 6, 7)]
+
+
+def _toggled(rig: Rig, number: int) -> None:
+    change(rig, "s", routingKey={"jsonPointer": f"/key{number}", "required": False})
+
+
+@pytest.mark.parametrize(("name", "limit"), [("MAX_REVISIONS", 3), ("MAX_HISTORY_BYTES", 700)])
+def test_a_full_history_takes_no_further_change_and_nothing_else_suffers(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, name: str, limit: int
+) -> None:
+    rig.create("s", JSON)
+    monkeypatch.setattr(schemas, name, limit)
+    for number in range(3):
+        _toggled(rig, number)
+    before = registry(rig, "s")
+    asked = update(routingKey={"jsonPointer": "/one/more", "required": False})
+    planned = rig.run(rig.engine.schemas.plan(rig.find("s"), asked))
+    assert [refusal.code for refusal in planned.refusals] == ["registry_full"]
+    assert planned.registry == before
+    with pytest.raises(RegistryFull) as refusal:
+        _toggled(rig, 4)
+    assert (refusal.value.status, refusal.value.facts["problems"][0]["revisions"]) == (409, 3)
+    _toggled(rig, 2)  # what is already so is no change
+    rig.append("s", array({"key2": "k"}))
+    assert registry(rig, "s") == before
+    assert len(rig.engine.schemas.history(rig.find("s"))) == 3

@@ -4,8 +4,9 @@ import tracemalloc
 
 import pytest
 
-from headrace.engine.split import entries_of, slice_json, split_json
+from headrace.engine.split import slice_json, split_json
 from headrace.errors import BadRequest
+from headrace.schema.entries import entries_of
 
 
 @pytest.mark.parametrize(

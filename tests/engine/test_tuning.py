@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from headrace.config import Config, ConfigError, LimitsConfig, MiB, ServerConfig, StorageConfig, fields
 from headrace.engine import tuning
+from headrace.storage import segments
 
 _LIMITS = st.integers(256, 20_000)
 _TUNED = [
     "storage.cache_bytes",
+    "storage.decoded_bytes",
     "limits.queue_bytes",
     "limits.batch_bytes",
     "limits.queue_requests",
@@ -80,6 +82,12 @@ def test_the_preset_is_the_largest_that_fits(limit_mb: int, preset: int) -> None
 
 def test_beyond_the_largest_preset_nothing_grows() -> None:
     assert msgspec.structs.asdict(tuning.tune(8192, Config())) == msgspec.structs.asdict(tuning.tune(10**6, Config()))
+
+
+def test_what_segments_take_is_expected() -> None:
+    config = Config(storage=StorageConfig(decoded_bytes=5 * MiB))
+    parts = tuning.expected_parts(config)
+    assert (parts["decoded_segments"], parts["segment_footers"]) == (5 * MiB, segments.READER_BYTES)
 
 
 def test_too_little_memory_is_refused() -> None:

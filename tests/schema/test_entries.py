@@ -97,4 +97,6 @@ def test_an_entry_that_cannot_be_decoded_does_not_hide_the_others() -> None:
     assert values[0] == 1.5
     assert values[4] == 10**400
     assert [failure.index for failure in failures] == [1, 2, 3]
-    assert read(deep)[1] == [Failure(0, "", "is nested too deeply")]
+    values, failures = read(b'{"a":1.0}, ' + deep + b',"[",{"a":1,"a":2}')
+    assert (values[0], values[2]) == ({"a": 1.0}, "[")
+    assert failures == [Failure(1, "", "is nested too deeply"), Failure(3, "/a", "is a repeated key")]

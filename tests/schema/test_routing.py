@@ -103,4 +103,6 @@ def test_the_spelling_of_names_and_numbers_does_not_matter() -> None:
 
 
 def test_nesting_beyond_the_decoder_is_a_failure() -> None:
-    assert keys("/id", b"[" * 100_000 + b"]" * 100_000)[1] == [Failure(0, "", "is nested too deeply")]
+    deep = b"[" * 100_000 + b"]" * 100_000
+    found = keys("/id", b'{"id":"a"},{"id":"b","more":' + deep + b'},{"id":"c"},' + deep)
+    assert found == (["a", None, "c", None], [Failure(1, "", "is nested too deeply")])

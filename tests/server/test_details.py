@@ -15,9 +15,11 @@ from headrace.server.details import Details
 from headrace.server.openapi import document
 from headrace.storage.keys import KeyStore
 from headrace.types import JSON
+from logs import Logs
 from rig import Rig, array
 from server.callers import Caller
 from server.registries import evolve, installed, name_of, registry, rename, shape
+from worker import Worker
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer
@@ -148,6 +150,30 @@ def test_requests_to_the_store_are_counted_by_artifact(
     for row in (asked, *rows.values()):
         assert int(row["reads"]) == sum(int(row[verb]) for verb in ("gets", "heads", "lists"))
     eventually(lambda: details(api, other)["object_store_requests"]["puts"] == "1")
+
+
+def test_companions_are_counted_as_indexes(start_server: StartServer, api_of: Any, eventually: Eventually) -> None:
+    server = start_server(storage__seal_age_s="0", pipeline__min_rows="0")
+    api, logs = api_of(server), Logs(server.url)
+    logs.create("a")
+    logs.append("a", 0, 100)
+    eventually(lambda: logs.published("a") == 100)
+    tag = tag_of(api, "/v1/stream/a")
+    assert Worker(server.url).work() == 1
+    found = details(api, "/v1/stream/a")
+    stored, families = found["storage"]["object_storage"], found["storage"]["companion_families"]
+    assert stored["bundled_companion_object_count"] == 3
+    assert stored["indexes_bytes"] == found["index_status"]["bundled_companions"]["bytes_at_rest"] != "0"
+    assert int(stored["total_bytes"]) == sum(
+        int(stored[f"{part}_bytes"]) for part in ("segments", "indexes", "manifest")
+    )
+    assert all(int(families[f"{name}_bytes"]) > 0 for name in ("exact", "col", "fts", "agg"))
+    assert families["mblk_bytes"] == "0"
+    lexicon = int(found["index_status"]["routing_key_lexicon"]["bytes_at_rest"])
+    assert lexicon == 0, "without a routing key nobody wants it"
+    rows = {row["artifact"]: row for row in found["object_store_requests"]["by_artifact"]}
+    assert rows["bundled_companion"]["heads"] == "3"
+    assert tag_of(api, "/v1/stream/a") != tag
 
 
 def test_details_are_as_the_document_describes_them(sealing: ServerProcess, api_of: Any, api: Api) -> None:

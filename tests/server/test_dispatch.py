@@ -37,7 +37,7 @@ def test_a_verb_that_a_resource_lacks_is_405_with_those_it_has(
         assert answer.code() == "method_not_allowed"
 
 
-@pytest.mark.parametrize("resource", ["_profile", "touch/wait", "_otlp/v1/traces", "_index_status"])
+@pytest.mark.parametrize("resource", ["_profile", "touch/wait", "_otlp/v1/traces"])
 def test_a_resource_that_is_not_served_is_404_and_never_a_stream(api: Api, code_of: Code, resource: str) -> None:
     path = f"{api.stream(1)}/{resource}"
     for method in ("GET", "POST", "PUT"):

@@ -17,6 +17,7 @@ from headrace.server.details import Details
 from headrace.server.index_status import IndexStatus
 from headrace.server.openapi import document
 from logs import SEARCH, Logs
+from rig import array
 from server.callers import Caller
 from server.registries import name_of, post
 from worker import Worker
@@ -169,13 +170,15 @@ def test_a_changed_field_is_told_as_stale(server: ServerProcess, api: Api, logs:
     assert {family["lag_segments"] for family in found["search_families"]} == {0}
 
 
-def test_events_after_the_last_segment_are_how_far_it_is_behind(
-    server: ServerProcess, api: Api, logs: Logs, eventually: Eventually
-) -> None:
-    path = searchable(api, logs, eventually, 1)
-    Worker(server.url).work()
-    api.post(path, [{"service": "late"}], {"stream-timestamp": "2199-01-01T00:00:00Z"})
-    assert int(families(status(api, path))["col"]["lag_ms"]) > 365 * 86_400_000
+def test_events_after_the_last_segment_are_how_far_it_is_behind(tmp_path: Path) -> None:
+    with opened(tmp_path) as rig:
+        searched(rig, "s", 10)
+        Idle(rig).work()
+        rig.clock.us += 5_000_000
+        rig.append("s", array({"user": "late"}))
+        told = IndexStatus(rig.engine).describe(rig.find("s"))
+    assert {index["lag_ms"] for index in (*told["exact_indexes"], *told["search_families"])} == {"5000"}
+    assert {index["lag_segments"] for index in (*told["exact_indexes"], *told["search_families"])} == {0}
 
 
 def test_it_is_the_one_of_the_details(server: ServerProcess, api: Api, logs: Logs, eventually: Eventually) -> None:

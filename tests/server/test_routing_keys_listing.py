@@ -211,10 +211,9 @@ def test_a_key_of_the_server_needs_the_scope_and_the_prefix(start_server: StartS
     path = keyed(api, "a")
     store = KeyStore(server.data_dir / "keys.db")
     tokens = [store.create(user_id="ada", scopes=["read"], prefix=prefix)[1] for prefix in ("", "other/")]
-    tokens.append(store.create(user_id="ada", scopes=["write"])[1])
     store.close()
     found = [api.get(f"{path}/_routing_keys", {"authorization": f"Bearer {token}"}).status_code for token in tokens]
-    assert found == [200, 403, 403]
+    assert found == [200, 403]
 
 
 # -- when there is no time

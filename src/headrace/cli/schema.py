@@ -24,6 +24,7 @@ _NEXT_STEPS = {
     ("lens_required", ""): "Pass a lens that carries older events over the change: --lens FILE.",
     ("lens_unsound", ""): "Mend the lens, or let the new schema allow what the lens makes of older events.",
     ("conflict", ""): "Look at `headrace schema show {name}`, and begin from its current version.",
+    ("registry_full", ""): "Make a new stream with this schema, and go on there.",
     ("bad_request", "/schema"): "Make a new stream with this schema, then copy the events: "
     "`headrace stream read {name} | headrace stream append NEW`.",
 }

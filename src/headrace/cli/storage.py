@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.storage.backup import Backup
     from headrace.storage.objects import Objects
 
-_MAY_BE_THERE = ("keys.db", "keys.db-wal", "keys.db-shm", "objects")
+_MAY_BE_THERE = ("keys.db", "keys.db-wal", "keys.db-shm", "objects", "cache", "sealing", "reserve")
 
 
 def recover(

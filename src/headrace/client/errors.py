@@ -34,6 +34,7 @@ _KNOWN: tuple[type[HeadraceError], ...] = (
     errors.StreamClosed,
     errors.ProducerGap,
     errors.ManagedStream,
+    errors.RegistryFull,
     errors.NotRepresentable,
     errors.LensUnsound,
     errors.Gone,
@@ -48,8 +49,10 @@ _KNOWN: tuple[type[HeadraceError], ...] = (
     errors.AppendTimedOut,
     errors.Overloaded,
     errors.Unavailable,
+    errors.StoreUnavailable,
     errors.Fenced,
     errors.CorruptData,
+    errors.ObjectMissing,
 )
 BY_CODE = {kind.code: kind for kind in _KNOWN}
 # The plainest class of each status speaks for answers that carry no code.

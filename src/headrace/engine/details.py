@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.engine.stream import Stream
-from headrace.format import manifest as manifests
 from headrace.storage.published import Backlog, Published
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def holdings(engine: Engine, stream: Stream) -> Holdings:
         log=published.backlog(stream.id),
         segments=held.segments,
         segment_bytes=held.bytes,
-        manifest_bytes=_manifest_bytes(engine, stream, held.generation),
+        manifest_bytes=held.manifest_bytes,
         cached_bytes=_cached_bytes(engine, stream),
         updated_us=max(stream.created_us, head.last_us, held.published_us, held.registry_us),
         published_us=held.published_us,
@@ -72,15 +71,6 @@ def companion_cache_bytes(engine: Engine, stream: Stream) -> int:
     directory = Path(engine.config.storage.data_dir) / "cache" / "companions"
     parts = (part for companion in engine.indexes.companions(stream) for part in companion.parts.values())
     return sum(part.bytes for part in parts if (directory / f"{part.sha256}.parquet").exists())
-
-
-def _manifest_bytes(engine: Engine, stream: Stream, generation: int) -> int:
-    """The size of the newest manifest where a look is cheap: another store would have to be asked."""
-    path = engine.objects.local_path(manifests.manifest_key(stream.name, stream.incarnation, generation))
-    try:
-        return 0 if path is None else path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def _cached_bytes(engine: Engine, stream: Stream) -> int:

@@ -203,6 +203,7 @@ class Engine:
         for step in (self._purge, self._persist_touches, self._expire, self._retain, self._purge):
             with contextlib.suppress(HeadraceError):
                 await step()
+        await asyncio.to_thread(self.writer.reserve.restock)
 
     async def _purge(self) -> None:
         while await self._run(sweep.Purge) >= sweep.PURGE_ROWS:

@@ -178,6 +178,8 @@ def save_registry(batch: Batch, stream: int, compiled: StreamRegistry) -> None:
 class Delete(Change):
     """The end of a stream; it stays readable through forks that need it."""
 
+    frees = True
+
     def __init__(self, stream: Stream, done: Callable[[Delete], None], *, deadline_us: int | None = None) -> None:
         super().__init__(done, pinned=(stream,), size=100)
         self.stream = stream
@@ -190,7 +192,7 @@ class Delete(Change):
         if self.deadline_us is not None and self.stream.deadline_us != self.deadline_us:
             return  # an access came between the sweep and the commit
         batch.flush()
-        self.dropped += delete(batch, self.stream)
+        self.dropped = delete(batch, self.stream)
 
 
 def delete(batch: Batch, stream: Stream) -> list[tuple[str, int]]:
@@ -228,6 +230,8 @@ def _bury(batch: Batch, stream: int) -> None:
 
 class SetRetention(Change):
     """A new retention rule for a stream."""
+
+    frees = True
 
     def __init__(
         self, stream: Stream, done: Callable[[SetRetention], None], *, age_us: int | None, size: int | None

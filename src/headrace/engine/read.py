@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from headrace.engine.registry import View
-from headrace.engine.split import entries_of, slice_json
+from headrace.engine.split import slice_json
 from headrace.engine.stream import Head, Stream
 from headrace.engine.tiers import Cell, Cold, Tiers
 from headrace.errors import CorruptData, NotRepresentable
+from headrace.schema.entries import entries_of
 from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from headrace.engine.lifecycle import Change, carry_out, save_registry
 from headrace.engine.patience import within
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Batch, Writer
-from headrace.errors import BadRequest, Conflict, HeadraceError, LensUnsound, NotFound
+from headrace.errors import BadRequest, Conflict, HeadraceError, LensUnsound, NotFound, RegistryFull
 from headrace.query import fields
 from headrace.schema import apply as changes
 from headrace.schema.plan import Plan, Refusal
@@ -20,7 +22,16 @@ from headrace.schema.update import Update
 from headrace.storage.registries import Registries, RegistryRow
 from headrace.storage.streams import LIVE
 
+#: A registry keeps all that it ever was, and its stream publishes all of that: beyond this it takes no more changes.
+MAX_REVISIONS = 1_000
+MAX_HISTORY_BYTES = 16 * 1024 * 1024
+
 _TRIES = 20
+_KINDS: dict[str, type[HeadraceError]] = {
+    "conflict": Conflict,
+    "registry_full": RegistryFull,
+    "lens_unsound": LensUnsound,
+}
 
 
 class SetRegistry(Change):
@@ -72,12 +83,25 @@ class Schemas:
         head = stream.head
         registry = Registry.empty(stream.name) if head.registry is None else head.registry.registry
         is_empty = not head.next_seq
-        return await within(
+        planned = await within(
             self._patience_s,
             lambda: changes.apply(
                 registry, update, next_seq=head.next_seq, is_empty=is_empty, check_search=_check_search
             ),
         )
+        if planned.refusals or planned.changes_nothing or (full := self._full(stream, planned.registry)) is None:
+            return planned
+        return msgspec.structs.replace(planned, registry=registry, refusals=(full,))
+
+    def _full(self, stream: Stream, registry: Registry) -> Refusal | None:
+        """Why the history of a stream's registry cannot take another revision, if it cannot."""
+        revisions, size = self._registries.size(stream.id)
+        size += len(msgspec.json.encode(registry.dump()))
+        if revisions < MAX_REVISIONS and size <= MAX_HISTORY_BYTES:
+            return None
+        message = f"the registry has {revisions} revisions, and with this one {size} bytes: at most {MAX_REVISIONS} "
+        message += f"revisions and {MAX_HISTORY_BYTES} bytes are kept; go on with another stream"
+        return Refusal("registry_full", "", message, {"revisions": revisions, "bytes": size})
 
     async def apply(self, stream: Stream, update: Update) -> tuple[Plan[Registry], Registry]:
         """Do what an update asks for, whole, or raise the reasons why not; answers the registry it led to."""
@@ -107,7 +131,7 @@ class Schemas:
 def refused(refusals: tuple[Refusal, ...]) -> HeadraceError:
     """The error for a plan that cannot be applied: the gravest reason, and all of them as facts."""
     first = next((refusal for refusal in refusals if refusal.code == "conflict"), refusals[0])
-    kind: type[HeadraceError] = {"conflict": Conflict, "lens_unsound": LensUnsound}.get(first.code, BadRequest)
+    kind = _KINDS.get(first.code, BadRequest)
     return kind(first.message, field=first.pointer or "body", problems=[refusal.dump() for refusal in refusals])
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
 import msgspec
 
 from headrace.errors import BadRequest
+from headrace.schema.entries import entries_of
 
 _ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
 _ONE = msgspec.json.Decoder(msgspec.Raw)
 _SPACE = b" \t\r\n"
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},]')
 
 
 def split_json(body: bytes) -> tuple[bytes, int]:
@@ -36,30 +33,6 @@ def split_json(body: bytes) -> tuple[bytes, int]:
         raise BadRequest("the JSON is nested too deeply", field="body") from reason
     except msgspec.DecodeError as reason:
         raise BadRequest(f"the body is not JSON: {reason}", field="body") from reason
-
-
-def entries_of(joined: bytes) -> list[bytes] | list[msgspec.Raw]:
-    """The entries of a stored JSON body, one by one."""
-    try:
-        return _ENTRIES.decode(b"[" + joined + b"]")
-    except RecursionError:
-        # How deep the decoder goes depends on who calls it, and what was taken must be read back.
-        return list(_split_slowly(joined))
-
-
-def _split_slowly(joined: bytes) -> Iterator[bytes]:
-    """The same for valid JSON of any depth: cut at the commas outside brackets and strings."""
-    start = depth = 0
-    for token in _TOKEN.finditer(joined):
-        mark = token[0]
-        if mark in b"[{":
-            depth += 1
-        elif mark in b"]}":
-            depth -= 1
-        elif mark == b"," and not depth:
-            yield joined[start : token.start()].strip(_SPACE)
-            start = token.end()
-    yield joined[start:].strip(_SPACE)
 
 
 def slice_json(joined: bytes, start: int, stop: int) -> bytes:

@@ -39,6 +39,7 @@ class Touch(Change):
 class Purge(Change):
     """Removes rows of deleted streams, and tombstones that are a day old."""
 
+    frees = True
     removed = 0
 
     def perform(self, batch: Batch) -> None:
@@ -52,6 +53,8 @@ class Retain(Change):
 
     A reader that looked at the old head has finished by then, so it never finds a gap.
     """
+
+    frees = True
 
     def __init__(self, stream: Stream, done: Callable[[Any], None]) -> None:
         super().__init__(done, pinned=(stream,), size=100)
@@ -73,6 +76,8 @@ class Retain(Change):
 class Trim(Change):
     """Removes rows before the first retained entry, except those that forks still read."""
 
+    frees = True
+
     def __init__(self, stream: Stream, done: Callable[[Any], None]) -> None:
         super().__init__(done, pinned=(stream,), size=100)
         self.stream = stream
@@ -81,7 +86,7 @@ class Trim(Change):
     def perform(self, batch: Batch) -> None:
         """Remove one slice."""
         batch.flush()
-        start = 0
+        start = self.removed = 0
         for first, end in sorted(read_by_forks(batch.streams, self.stream.id)):
             self._trim(batch, start, min(first, self.stream.head.first_seq))
             start = max(start, end)

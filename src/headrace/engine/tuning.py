@@ -18,19 +18,23 @@ from headrace.config import Config, ConfigError, MiB
 PRESETS_MB = (256, 512, 1024, 2048, 4096, 8192)
 
 _PRESETS: dict[str, tuple[int, ...]] = {
-    "storage.cache_bytes": tuple(n * MiB for n in (24, 64, 128, 256, 512, 1024)),
-    "limits.queue_bytes": tuple(n * MiB for n in (24, 48, 96, 192, 384, 512)),
+    "storage.cache_bytes": tuple(n * MiB for n in (8, 48, 128, 256, 512, 1024)),
+    "storage.decoded_bytes": tuple(n * MiB for n in (4, 16, 32, 64, 128, 256)),
+    "limits.queue_bytes": tuple(n * MiB for n in (8, 40, 96, 192, 384, 512)),
     "limits.batch_bytes": tuple(n * MiB for n in (2, 4, 8, 8, 8, 16)),
     "limits.queue_requests": (10_000, 25_000, 50_000, 50_000, 100_000, 100_000),
-    "limits.cached_streams": (20_000, 50_000, 100_000, 200_000, 400_000, 800_000),
-    "limits.waiters": (2_000, 5_000, 10_000, 20_000, 40_000, 60_000),
+    "limits.cached_streams": (8_000, 40_000, 100_000, 200_000, 400_000, 800_000),
+    "limits.waiters": (1_000, 5_000, 10_000, 20_000, 40_000, 60_000),
     "limits.concurrent_reads": (2, 4, 4, 8, 8, 16),
     "limits.concurrent_searches": (1, 1, 2, 2, 4, 8),
     "limits.concurrent_index_work": (1, 1, 1, 1, 2, 4),
-    "server.max_connections": (2_000, 5_000, 10_000, 20_000, 40_000, 60_000),
+    "server.max_connections": (1_000, 5_000, 10_000, 20_000, 40_000, 60_000),
 }
 
-PROCESS_BYTES = 64 * MiB
+# With what reads and writes Parquet, which is loaded with the first segment; code that the system may drop is left out.
+PROCESS_BYTES = 88 * MiB
+FOOTER_BYTES = 24 * MiB  # open footers of segments
+SEALING_BYTES = 20 * MiB  # a row group in all its forms, and two parts of an upload
 STREAM_BYTES = 1536
 WAITER_BYTES = 1024
 CONNECTION_BYTES = 16 * 1024
@@ -63,8 +67,11 @@ def expected_parts(config: Config) -> dict[str, int]:
     """What each part of the server may come to hold under this configuration, in bytes."""
     limits = config.limits
     return {
-        # The writer's page cache, and a quarter of it for the reader.
-        "sqlite_page_cache": config.storage.cache_bytes * 5 // 4,
+        # The writer's page cache, a quarter of it for the reader, and an eighth for whoever seals.
+        "sqlite_page_cache": config.storage.cache_bytes * 11 // 8,
+        "decoded_segments": config.storage.decoded_bytes,
+        "segment_footers": FOOTER_BYTES,
+        "sealing": SEALING_BYTES,
         "append_queue": limits.queue_bytes,
         # One batch is being committed while the one before it is being answered.
         "append_batches": limits.batch_bytes * 2,

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING
 from headrace.config import Config
 from headrace.errors import Fenced, HeadraceError, Overloaded, Unavailable
 from headrace.storage import database
-from headrace.storage.database import Connection, SQLiteError
+from headrace.storage.database import Connection, DiskFull, SQLiteError
 from headrace.storage.node import EPOCH_BLOCK
 from headrace.storage.published import Published
 from headrace.storage.registries import Registries
+from headrace.storage.reserve import Reserve
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Row, Wal
 from headrace.types import Clock
@@ -36,6 +37,7 @@ log = logging.getLogger("headrace.writer")
 _CACHED_PRODUCERS = 4096
 # Enough for a commit; while it is on its way to the disk, the loop reads the next ones.
 _HANDED_OVER = 16
+_RESERVE_BYTES = 4 * 1024 * 1024
 
 
 class Operation:
@@ -44,6 +46,8 @@ class Operation:
     # Defaults live on the class: most operations never set them, and the hot ones are made 30,000 times a second.
     #: Whether it waits for entries to be on disk, which has a shorter timeout than other work.
     appends = False
+    #: Whether it leads to free space, so that a full disk must let it through; it may be performed twice then.
+    frees = False
     size = 0
     error: HeadraceError | None = None
     submitted = 0.0
@@ -175,9 +179,14 @@ class Writer:
         self._stopping = False
         self._in_flight: deque[Operation] = deque()
         self.queued_bytes = 0
-        #: Another node writes to the store; and: it takes less than is appended. Both are found out by the sealer.
+        #: Whether another node writes to the store, and how many bytes may wait for it besides those that do. Whoever
+        #: publishes finds out.
         self.fenced = False
-        self.backlogged = False
+        self.room_bytes = storage.backlog_bytes
+        # A checkpoint may have to write as much again as the write-ahead log holds, and the rest is for what frees.
+        held_back = storage.checkpoint_pages * database.PAGE_BYTES
+        self.reserve = Reserve(path.with_name("reserve"), held_back + _RESERVE_BYTES)
+        self.reserve.restock()
         self.commits = 0
         self.failed_commits = 0
 
@@ -188,11 +197,17 @@ class Writer:
 
     def before_start(self, perform: Callable[[Batch], None]) -> None:
         """Run a function in a commit of its own, in the caller's thread, before anything else is written."""
-        commit_alone(self._connection, self._clock, perform)
+        try:
+            commit_alone(self._connection, self._clock, perform)
+        except DiskFull:
+            if not self.reserve.release():
+                raise
+            commit_alone(self._connection, self._clock, perform)
 
     def close(self) -> None:
-        """Let go of the log, where nothing was ever started."""
+        """Let go of the files, once nothing is written any more."""
         self._connection.close()
+        self.reserve.close()
 
     @property
     def queued_requests(self) -> int:
@@ -213,8 +228,10 @@ class Writer:
             raise Unavailable("the server is stopping")
         if self.fenced:
             raise Fenced("another node has taken over the object store; this one takes nothing more")
-        if self.backlogged and operation.appends:
-            raise Overloaded("the object store is behind, and the local backlog is full", retry_after=5)
+        if operation.appends:
+            if self.room_bytes <= 0:
+                raise Overloaded("the object store is behind, and the local backlog is full", retry_after=5)
+            self.room_bytes -= operation.size
         operation.submitted = monotonic()
         self._in_flight.append(operation)
         self.queued_bytes += operation.size
@@ -250,7 +267,7 @@ class Writer:
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
         await asyncio.sleep(0)  # the last batch settles on the loop
-        self._connection.close()
+        self.close()
 
     def _run(self) -> None:
         while (operations := self._queue.get()) is not None:
@@ -275,6 +292,28 @@ class Writer:
         return False
 
     def _commit(self, operations: list[Operation]) -> None:
+        if self.reserve.is_out:
+            _refuse([operation for operation in operations if not operation.frees], DiskFull())
+            self._make_room([operation for operation in operations if operation.frees])
+        elif isinstance(self._write(operations), DiskFull):
+            self._make_room([operation for operation in operations if operation.frees])
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._settle, operations)
+
+    def _make_room(self, operations: list[Operation]) -> None:
+        """Do what frees space on a full disk, with what was set aside for that if need be."""
+        database.checkpoint(self._connection)
+        while operations:
+            for operation in operations:
+                operation.error = None
+            reason = self._write(operations)
+            database.checkpoint(self._connection)
+            if not isinstance(reason, DiskFull) or not self.reserve.release():
+                break
+            log.warning("the disk is full; until there is room again, only what frees space is done")
+
+    def _write(self, operations: list[Operation]) -> Exception | None:
+        """Commit operations, or fail all of them; answers why that failed."""
         batch = Batch(self._connection, self._streams, self._wal, self._clock.now_us())
         try:
             self._connection.execute("BEGIN IMMEDIATE")
@@ -289,22 +328,19 @@ class Writer:
             self.commits += 1
         except Exception as reason:
             self._roll_back(operations, reason)
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._settle, operations)
+            return reason
+        return None
 
     def _roll_back(self, operations: list[Operation], reason: Exception) -> None:
         self.failed_commits += 1
-        log.error("a commit failed and was rolled back", exc_info=reason)
+        told = None if isinstance(reason, DiskFull) else reason
+        log.error("a commit failed and was rolled back: %s", reason, exc_info=told)
         if self._connection.in_transaction:
             try:
                 self._connection.execute("ROLLBACK")
             except SQLiteError:
                 log.exception("the rollback failed too")
-        for operation in operations:
-            if isinstance(reason, SQLiteError):
-                operation.error = database.unavailable(reason)
-            else:
-                operation.error = HeadraceError("the server failed while committing; nothing was written")
+        _refuse(operations, reason)
 
     def _settle(self, operations: list[Operation]) -> None:
         for operation in operations:
@@ -315,3 +351,11 @@ class Writer:
                 operation.answer()
             except Exception:
                 log.exception("an operation could not be answered")
+
+
+def _refuse(operations: list[Operation], reason: Exception) -> None:
+    for operation in operations:
+        if isinstance(reason, SQLiteError):
+            operation.error = database.unavailable(reason)
+        else:
+            operation.error = HeadraceError("the server failed while committing; nothing was written")

@@ -8,6 +8,8 @@ repeated key leaves more of them in the body than in its values.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -45,7 +47,31 @@ def read(joined: bytes) -> tuple[list[Any], list[Failure]]:
             return values, []
         return values, _repeats(body)
     except (msgspec.DecodeError, InvalidOperation, RecursionError):
-        return _one_by_one(body)
+        return _one_by_one(joined)
+
+
+def entries_of(joined: bytes) -> list[bytes] | list[msgspec.Raw]:
+    """The entries of a stored JSON body, one by one."""
+    try:
+        return _RAW.decode(b"[" + joined + b"]")
+    except RecursionError:
+        # How deep the decoder goes depends on who calls it, and what was taken must be read back.
+        return list(_split_slowly(joined))
+
+
+def _split_slowly(joined: bytes) -> Iterator[bytes]:
+    """The same for valid JSON of any depth: cut at the commas outside brackets and strings."""
+    start = depth = 0
+    for token in _TOKEN.finditer(joined):
+        mark = token[0]
+        if mark in b"[{":
+            depth += 1
+        elif mark in b"]}":
+            depth -= 1
+        elif mark == b"," and not depth:
+            yield joined[start : token.start()].strip(BLANKS)
+            start = token.end()
+    yield joined[start:].strip(BLANKS)
 
 
 def exactly(text: str) -> float | Decimal:
@@ -70,17 +96,14 @@ _EXACT = msgspec.json.Decoder(float_hook=exactly)
 _RAW = msgspec.json.Decoder(list[msgspec.Raw])
 BLANKS = b" \t\r\n"
 _SPELL = msgspec.json.Encoder().encode
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},]')
 
 
-def _one_by_one(body: bytes) -> tuple[list[Any], list[Failure]]:
+def _one_by_one(joined: bytes) -> tuple[list[Any], list[Failure]]:
     """The same for a body that cannot be decoded as a whole: each entry on its own, to name those that fail."""
     values: list[Any] = []
     failures: list[Failure] = []
-    try:
-        entries = _RAW.decode(body)
-    except RecursionError:
-        return [None], [Failure(0, "", TOO_DEEP)]
-    for index, entry in enumerate(entries):
+    for index, entry in enumerate(entries_of(joined)):
         value = None
         try:
             value = _EXACT.decode(entry)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from headrace.schema import pointer
-from headrace.schema.entries import TOO_DEEP, Failure
+from headrace.schema.entries import TOO_DEEP, Failure, entries_of
 from headrace.schema.pointer import Pointer
 
 #: A routing key in UTF-8.
@@ -41,18 +41,14 @@ class RoutingKey:
 
         Without the key an entry has None. A key is a string of 1 to 512 bytes: neither null nor an empty string is one.
         """
-        body = b"[" + joined + b"]"
-        try:
-            keys = self._glanced(body)
-            return self._walked(body) if keys is None else (keys, [])
-        except RecursionError:
-            return [], [Failure(0, "", TOO_DEEP)]
+        keys = self._glanced(b"[" + joined + b"]")
+        return self._walked(joined) if keys is None else (keys, [])
 
     def _glanced(self, body: bytes) -> list[str | None] | None:
         """The keys, where nothing is wrong with any of them and nothing unusual on the way."""
         try:
             found = self._decoder.decode(body)
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, RecursionError):
             return None
         for _ in self.place:
             found = [step if step is UNSET else step.member for step in found]
@@ -60,20 +56,23 @@ class RoutingKey:
             return None if self.required else [None if key is UNSET else key for key in found]
         return found  # type: ignore[no-any-return]
 
-    def _walked(self, body: bytes) -> tuple[list[str | None], list[Failure]]:
+    def _walked(self, joined: bytes) -> tuple[list[str | None], list[Failure]]:
         """The same, step by step and with reasons."""
         keys: list[str | None] = []
         failures = []
-        for index, entry in enumerate(_ENTRIES.decode(body)):
+        for index, entry in enumerate(entries_of(joined)):
             key, reason = self._key_of(entry)
             keys.append(key)
             if reason:
-                failures.append(Failure(index, self._text, reason))
+                failures.append(Failure(index, "" if reason is TOO_DEEP else self._text, reason))
         return keys, failures[:MAX_FAILURES]
 
-    def _key_of(self, value: msgspec.Raw) -> tuple[str | None, str]:
-        for name in self.place:
-            value = _step(value, name)
+    def _key_of(self, value: bytes | msgspec.Raw) -> tuple[str | None, str]:
+        try:
+            for name in self.place:
+                value = _step(value, name)
+        except RecursionError:
+            return None, TOO_DEEP
         spelled = bytes(value)
         if not spelled:
             return None, _MISSING if self.required else ""
@@ -96,7 +95,7 @@ def _decoder(place: Pointer) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(list[way])
 
 
-def _step(value: msgspec.Raw, name: str) -> msgspec.Raw:
+def _step(value: bytes | msgspec.Raw, name: str) -> msgspec.Raw:
     """The member or element of a value; nothing, where it has none."""
     spelled = bytes(value)
     if spelled[:1] == b"{":

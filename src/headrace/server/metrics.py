@@ -82,9 +82,10 @@ class _ServerNumbers(Collector):
 
     def _publishing(self) -> Iterator[Metric]:
         engine, sealer = self._engine, self._engine.sealer
-        waited_us = 0 if sealer.oldest_us is None else max(0, engine.clock.now_us() - sealer.oldest_us)
+        watch = engine.sealer.watch
+        waited_us = 0 if watch.oldest_us is None else max(0, engine.clock.now_us() - watch.oldest_us)
         yield _gauge("oldest_unpublished_seconds", "Age of the oldest unpublished append", waited_us / 1e6)
-        yield _gauge("backlog_bytes", "Payload bytes that are not published", sealer.backlog_bytes)
+        yield _gauge("backlog_bytes", "Payload bytes that are not published", watch.backlog_bytes)
         yield _gauge("backlog_limit_bytes", "Unpublished bytes that may wait", engine.config.storage.backlog_bytes)
         yield CounterMetricFamily("headrace_seals", "Publications of streams", sealer.seals)
         yield CounterMetricFamily("headrace_failed_seals", "Rounds of publishing that failed", sealer.failed_seals)

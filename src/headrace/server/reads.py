@@ -11,11 +11,11 @@ from headrace.engine.engine import Engine
 from headrace.engine.gates import Gate
 from headrace.engine.read import Slice
 from headrace.engine.search.filter import Filter, Filtered
-from headrace.engine.split import entries_of
 from headrace.engine.stream import Head, Stream
 from headrace.engine.tiers import Cold
 from headrace.errors import BadRequest, HeadraceError, OffsetGone
 from headrace.format import offset as offsets
+from headrace.schema.entries import entries_of
 from headrace.server import values
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL

@@ -127,9 +127,9 @@ class Report:
             "ingest_queue": {"requests": writer.queued_requests, "bytes": writer.queued_bytes, "full": writer.full},
             "local_backpressure": {
                 "enabled": True,
-                "current_bytes": self._engine.sealer.backlog_bytes,
+                "current_bytes": self._engine.sealer.watch.backlog_bytes,
                 "max_bytes": self._config.storage.backlog_bytes,
-                "over_limit": writer.backlogged,
+                "over_limit": writer.room_bytes <= 0,
             },
             # A segment is uploaded as soon as it is sealed, by the same thread: none waits in between.
             "uploads": {"pending_segments": 0},

@@ -11,6 +11,7 @@ from headrace.errors import HeadraceError, Unavailable
 
 Connection = apsw.Connection
 SQLiteError = apsw.Error
+DiskFull = apsw.FullError
 
 BUSY_TIMEOUT_MS = 5_000
 # An array of a hundred events fits into two pages, and a commit of single events dirties few.
@@ -84,6 +85,14 @@ def unavailable(reason: SQLiteError) -> Unavailable:
     if isinstance(reason, apsw.FullError):
         return Unavailable("the disk is full; nothing was written", reason="disk_full")
     return Unavailable(f"the log could not be written: {reason}", reason="storage")
+
+
+def checkpoint(connection: Connection) -> None:
+    """Move what can be moved into the database, so that the write-ahead log begins again and needs no more disk."""
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+    except SQLiteError:
+        pass  # the database has no room to grow either
 
 
 def sqlite_memory() -> dict[str, int]:

@@ -46,6 +46,7 @@ class Held(NamedTuple):
     segments: int = 0
     bytes: int = 0
     generation: int = 0
+    manifest_bytes: int = 0
     published_us: int = 0
     registry_us: int = 0
 
@@ -197,7 +198,7 @@ WHERE f.stream = ?1 AND f.seq = (SELECT min(seq) FROM wal WHERE stream = ?1 AND 
 """
 
 _HELD = """
-SELECT count(g.stream), ifnull(sum(g.bytes), 0), s.generation, s.published_us,
+SELECT count(g.stream), ifnull(sum(g.bytes), 0), s.generation, s.manifest_bytes, s.published_us,
        ifnull((SELECT at_us FROM registries AS r WHERE r.stream = s.id AND r.revision = s.revision), 0)
 FROM streams AS s LEFT JOIN segments AS g ON g.stream = s.id WHERE s.id = ? GROUP BY s.id
 """

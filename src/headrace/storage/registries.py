@@ -31,6 +31,12 @@ class Registries:
         sql = "SELECT revision, at_us, document FROM registries WHERE stream = ? ORDER BY revision"
         return [RegistryRow(*row) for row in self._connection.execute(sql, (stream,))]
 
+    def size(self, stream: int) -> tuple[int, int]:
+        """How many revisions there are, and the bytes of their documents."""
+        sql = "SELECT count(*), ifnull(sum(octet_length(document)), 0) FROM registries WHERE stream = ?"
+        revisions, size = self._connection.execute(sql, (stream,)).fetchone()  # type: ignore[misc]
+        return int(revisions), int(size)
+
     def save(self, stream: int, row: RegistryRow) -> None:
         """Store a new revision."""
         values = (stream, row.revision, row.at_us, row.document)

@@ -44,6 +44,7 @@ class StreamRow(msgspec.Struct):
     published_us: int = 0
     generation: int = 0
     attempted: int = 0
+    manifest_bytes: int = 0
     id: int = 0
 
 

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
+import pandas
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.schema.registry import KeySetting
-from headrace.schema.update import Update
 from headrace.types import JSON, OCTETS
-from rig import START_US, Rig, array
-from stored import placed
-
-TEXT = {"type": "string"}
-SHAPES = [
-    {"type": "object", "properties": {"user": TEXT}, "required": ["user"], "additionalProperties": False},
-    {"type": "object", "properties": {"user": TEXT, "note": TEXT}, "additionalProperties": False},
-]
+from published import COLUMNS, ORDERS, ORDERS_BY_USER, RAW, orders, raw
+from rig import Rig, array
+from stored import files
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
     with Rig(tmp_path, storage={"seal_rows": 4}) as rig:
         yield rig
-
-
-def _files(rig: Rig, name: str) -> list[str]:
-    """The files of a stream's segments."""
-    root = Path(rig.config.storage.data_dir) / "objects"
-    files = [root / one.key for one in placed(rig, name)]
-    assert all(file.suffix == ".parquet" for file in files)
-    return [str(file) for file in files]
 
 
 @pytest.fixture
@@ -43,29 +30,12 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def test_duckdb_reads_the_entries_of_a_json_stream(rig: Rig, database: duckdb.DuckDBPyConnection) -> None:
-    stream = rig.create("orders", JSON)
-    rig.run(rig.engine.schemas.apply(stream, Update(schema=SHAPES[0], routing_key=KeySetting("/user", False))))
-    rig.append("orders", array({"user": "ann"}, {"user": "béa"}, {"user": "ann"}))
-    rig.clock.us += 1_500_000
-    rig.run(rig.engine.schemas.apply(stream, Update(schema=SHAPES[1])))
-    for number in range(4):
-        rig.append("orders", array({"user": "cy", "note": f"n{number}"}))
-    rig.publish("orders")
-    files = _files(rig, "orders")
-    assert len(files) == 2
+    given = {"files": orders(rig)}
     found = database.execute(
-        "SELECT seq, epoch_us(append_time), key, version, first, payload FROM read_parquet($files) ORDER BY seq",
-        {"files": files},
+        "SELECT seq, epoch_us(append_time), key, version, first, payload FROM read_parquet($files) ORDER BY seq", given
     ).fetchall()
-    began, later = START_US, START_US + 1_500_000
-    expected = [
-        (0, began, "ann", 1, True, '{"user":"ann"}'),
-        (1, began, "béa", 1, False, '{"user":"béa"}'),
-        (2, began, "ann", 1, False, '{"user":"ann"}'),
-        *((3 + n, later, "cy", 2, True, f'{{"user":"cy","note":"n{n}"}}') for n in range(4)),
-    ]
-    assert found == expected
-    kinds = database.execute("DESCRIBE SELECT * FROM read_parquet($files)", {"files": files}).fetchall()
+    assert found == ORDERS
+    kinds = database.execute("DESCRIBE SELECT * FROM read_parquet($files)", given).fetchall()
     assert [kind for _, kind, *_ in kinds] == [
         "BIGINT",
         "TIMESTAMP WITH TIME ZONE",
@@ -75,20 +45,40 @@ def test_duckdb_reads_the_entries_of_a_json_stream(rig: Rig, database: duckdb.Du
         "VARCHAR",
     ]
     counted = database.execute(
-        "SELECT payload ->> '$.user' AS name, count(*) FROM read_parquet($files) GROUP BY name ORDER BY name",
-        {"files": files},
+        "SELECT payload ->> '$.user' AS name, count(*) FROM read_parquet($files) GROUP BY name ORDER BY name", given
     ).fetchall()
-    assert counted == [("ann", 2), ("béa", 1), ("cy", 4)]
+    assert counted == ORDERS_BY_USER
 
 
 def test_duckdb_reads_the_entries_of_a_stream_of_bytes(rig: Rig, database: duckdb.DuckDBPyConnection) -> None:
-    rig.create("raw", OCTETS, b"\x00\xff")
-    rig.append("raw", b"plain", key="k")
-    rig.publish("raw")
-    found = database.execute(
-        "SELECT seq, key, version, first, payload FROM read_parquet($files)", {"files": _files(rig, "raw")}
-    ).fetchall()
-    assert found == [(0, None, 0, True, b"\x00\xff"), (1, "k", 0, True, b"plain")]
+    sql = "SELECT seq, epoch_us(append_time), key, version, first, payload FROM read_parquet($files)"
+    assert database.execute(sql, {"files": raw(rig)}).fetchall() == RAW
+
+
+def _rows(frame: pandas.DataFrame) -> list[tuple[object, ...]]:
+    """Plain values, times in microseconds and what is missing as None."""
+    assert tuple(frame.columns) == COLUMNS
+    assert str(frame.append_time.dtype) == "datetime64[us, UTC]"
+    frame["append_time"] = frame.append_time.astype("int64")
+    values = frame.astype(object)
+    return list(values.where(values.notna(), None).itertuples(index=False, name=None))
+
+
+def test_pandas_reads_the_entries_of_a_json_stream(rig: Rig) -> None:
+    frame = pandas.concat(map(pandas.read_parquet, orders(rig)), ignore_index=True)
+    documents = pandas.json_normalize(frame.payload.map(json.loads).tolist())
+    assert list(documents.groupby("user").size().items()) == ORDERS_BY_USER
+    assert _rows(frame) == ORDERS
+
+
+def test_pandas_reads_the_entries_of_a_stream_of_bytes(rig: Rig) -> None:
+    [file] = raw(rig)
+    assert _rows(pandas.read_parquet(file)) == RAW
+
+
+def test_pandas_reads_only_what_a_filter_leaves(rig: Rig) -> None:
+    frame = pandas.read_parquet(orders(rig), columns=["seq", "payload"], filters=[("key", "==", "béa")])
+    assert frame.to_dict("list") == {"seq": [1], "payload": ['{"user":"béa"}']}
 
 
 def test_a_fork_has_segments_of_its_own_entries_only(rig: Rig, database: duckdb.DuckDBPyConnection) -> None:
@@ -96,7 +86,7 @@ def test_a_fork_has_segments_of_its_own_entries_only(rig: Rig, database: duckdb.
     rig.fork("source", "fork", 2)
     rig.append("fork", array("own"))
     rig.publish("fork")
-    found = database.execute("SELECT seq, payload FROM read_parquet($files)", {"files": _files(rig, "fork")}).fetchall()
+    found = database.execute("SELECT seq, payload FROM read_parquet($files)", {"files": files(rig, "fork")}).fetchall()
     assert found == [(2, '"own"')]
 
 
@@ -105,7 +95,7 @@ def test_only_the_row_groups_of_a_key_have_to_be_read(rig: Rig, database: duckdb
     for number in range(4):
         rig.append("s", b"x", key=f"key-{number}")
     rig.publish("s")
-    [file] = _files(rig, "s")
+    [file] = files(rig, "s")
     found = database.execute(
         "SELECT bloom_filter_excludes FROM parquet_bloom_probe($file, 'key', 'key-9')", {"file": file}
     ).fetchall()
@@ -117,7 +107,7 @@ def test_only_the_row_groups_of_a_key_have_to_be_read(rig: Rig, database: duckdb
 def test_the_columns_are_those_that_spark_reads_plainly(rig: Rig) -> None:
     rig.create("s", JSON, array(1))
     rig.publish("s")
-    [file] = _files(rig, "s")
+    [file] = files(rig, "s")
     kinds = [(column.name, column.physical_type, str(column.logical_type)) for column in pq.ParquetFile(file).schema]
     assert [(name, kind) for name, kind, _ in kinds] == [
         ("seq", "INT64"),

@@ -68,7 +68,22 @@ def test_a_generation_that_was_never_made_known_is_skipped(rig: Rig) -> None:
     assert manifest(rig, "s").published_seq == 2
     rig.append("s", b"c")
     rig.publish("s")
-    assert generations(rig, "s")[0] == 4
+    assert generations(rig, "s") == [4, 3, 2, 1]
+    rig.clock.us += HOUR_US
+    rig.clear()
+    assert generations(rig, "s") == [4]
+
+
+def test_manifests_that_a_lost_node_left_behind_are_found_once_they_are_old(rig: Rig, tmp_path: Path) -> None:
+    rig.create("s", OCTETS, b"a")
+    for _ in range(3):
+        rig.publish("s")
+    store = str(tmp_path / "objects")
+    with Rig(tmp_path / "fresh", storage={"object_store": store}) as fresh:
+        publisher = fresh.engine.sealer._workshop.publisher
+        assert publisher.orphans(0) == []
+        old = [manifests.manifest_key("s", fresh.find("s").incarnation, number) for number in (1, 2)]
+        assert publisher.orphans(1 << 60) == old
 
 
 def test_segments_are_in_the_store_before_the_manifest_and_rows_stay_until_it_is_there(rig: Rig) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from disturbed import disturb
-from headrace.engine.sealing import sealer
+from headrace.engine.sealing import sealer, watch
 from headrace.errors import Fenced, Overloaded
 from headrace.format import manifest as manifests
 from headrace.storage.objects import StoreUnavailable
@@ -98,11 +98,11 @@ def test_what_waits_is_counted(opened: Open) -> None:
     rig.clock.us += SECOND
     rig.create("t", OCTETS, b"bb")
     _work(rig)
-    assert (rig.engine.sealer.backlog_bytes, rig.engine.sealer.oldest_us) == (5, since)
+    assert (rig.engine.sealer.watch.backlog_bytes, rig.engine.sealer.watch.oldest_us) == (5, since)
     rig.publish("s")
     rig.publish("t")
     _work(rig)
-    assert (rig.engine.sealer.backlog_bytes, rig.engine.sealer.oldest_us) == (0, None)
+    assert (rig.engine.sealer.watch.backlog_bytes, rig.engine.sealer.watch.oldest_us) == (0, None)
 
 
 def test_a_full_backlog_refuses_appends_until_the_store_takes_them(
@@ -128,6 +128,11 @@ def test_a_full_backlog_refuses_appends_until_the_store_takes_them(
     _work(rig)
     assert rig.append("s", b"more").position == 2
     assert rig.read("s") == [b"x" * 11, b"more"]
+
+
+def test_a_rest_after_a_seal_is_no_longer_than_entries_may_wait(opened: Open) -> None:
+    rest = opened(seal_age_s=5.0).engine.sealer._rest
+    assert (rest(1.0), rest(100.0)) == (3.0, 5.0)
 
 
 def test_a_stream_that_cannot_be_published_does_not_hold_up_the_others(opened: Open) -> None:
@@ -202,7 +207,8 @@ def test_an_older_node_is_fenced_and_damages_nothing(opened: Open, tmp_path: Pat
 def test_a_fenced_node_takes_nothing_more_and_still_answers(
     opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealer, "TICK_S", 0.01)
+    for module, name in ((sealer, "TICK_S"), (watch, "COUNT_S"), (watch, "CHECK_S")):
+        monkeypatch.setattr(module, name, 0.01)
     store = str(tmp_path / "store")
     old = opened("old", object_store=store, seal_bytes=1)
     old.create("s", OCTETS, b"a")

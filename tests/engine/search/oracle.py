@@ -17,77 +17,100 @@ from headrace.query.words import words
 
 K1, B = 1.2, 0.75
 
-
-def expected(search: Search, documents: Mapping[int, Any], request: SearchRequest) -> list[tuple[int, tuple[Any, ...]]]:
-    """Every match, in order, with the values it is sorted by; an offset is a sequence number."""
-    holds = predicate.compile(request.tree, search)
-    matches = [seq for seq, document in documents.items() if holds(document)]
-    places = {seq: tuple(_value(key, search, documents, request.tree, seq) for key in request.order) for seq in matches}
-    order = request.order
-
-    def compare(a: int, b: int) -> int:
-        for key, left, right in zip(order, places[a], places[b], strict=True):
-            if left != right:
-                is_less = right is None or (left is not None and left < right)
-                return (-1 if is_less else 1) * (-1 if key.descending else 1)
-        return 0
-
-    return [(seq, places[seq]) for seq in sorted(matches, key=cmp_to_key(compare))]
+#: Every match, in order, with the values it is sorted by; an offset is a sequence number.
+Matches = list[tuple[int, tuple[Any, ...]]]
 
 
-def _value(key: SortKey, search: Search, documents: Mapping[int, Any], tree: Node, seq: int) -> Any:
-    if key.field is not None:
-        found = values(key.field, documents[seq])
-        return found[0] if found else None
-    if key.name == "offset":
-        return seq
-    return round(score(tree, search, documents, seq) * 1e6) / 1e6
+def expected(search: Search, documents: Mapping[int, Any], request: SearchRequest) -> Matches:
+    """Every match of one search."""
+    return Oracle(search, documents).expected(request)
 
 
-def score(tree: Node, search: Search, documents: Mapping[int, Any], seq: int) -> float:
-    """BM25, recomputed from all documents."""
-    if isinstance(tree, And | Or):
-        return sum(score(part, search, documents, seq) for part in tree.parts)
-    if not isinstance(tree, Term | Phrase):
-        return 0.0
-    if tree.field is None:
-        targets = [(search[given.field], given.boost) for given in search.bare_fields()]
-    else:
-        field = search[tree.field]
-        targets = [(field, 1.0)] if field.kind is Kind.TEXT else []
-    return max((boost * _clause(tree, field, documents, seq) for field, boost in targets), default=0.0)
+class Oracle:
+    """Answers searches of some documents, and keeps in mind the words of their texts."""
 
+    def __init__(self, search: Search, documents: Mapping[int, Any]) -> None:
+        self._search = search
+        self._documents = documents
+        self._texts: dict[str, dict[int, list[list[str]]]] = {}
 
-def _clause(clause: Term | Phrase, field: Field, documents: Mapping[int, Any], seq: int) -> float:
-    test = predicate.value_test(clause, field)
-    if not any(test(value) for value in values(field, documents[seq])):
-        return 0.0
-    if field.kind is not Kind.TEXT:
-        return 1.0
-    texts = {at: [words(value) for value in values(field, document)] for at, document in documents.items()}
-    texts = {at: found for at, found in texts.items() if found}
-    lengths = {at: sum(map(len, found)) for at, found in texts.items()}
-    average = sum(lengths.values()) / len(texts)
-    norm = K1 * (1 - B + B * lengths[seq] / average)
-    asked = words(clause.value)
+    def expected(self, request: SearchRequest) -> Matches:
+        """Every match of a search."""
+        holds = predicate.compile(request.tree, self._search)
+        matches = [seq for seq, document in self._documents.items() if holds(document)]
+        order = request.order
+        places = {seq: tuple(self._value(key, request.tree, seq) for key in order) for seq in matches}
 
-    def is_word(number: int, word: str) -> bool:
-        is_prefix = clause.prefix and number == len(asked) - 1
-        return word.startswith(asked[number]) if is_prefix else word == asked[number]
+        def compare(a: int, b: int) -> int:
+            for key, left, right in zip(order, places[a], places[b], strict=True):
+                if left != right:
+                    is_less = right is None or (left is not None and left < right)
+                    return (-1 if is_less else 1) * (-1 if key.descending else 1)
+            return 0
 
-    def rarity(number: int) -> float:
-        held = sum(any(is_word(number, word) for value in found for word in value) for found in texts.values())
-        return math.log(1 + (len(texts) - held + 0.5) / (held + 0.5))
+        return [(seq, places[seq]) for seq in sorted(matches, key=cmp_to_key(compare))]
 
-    if isinstance(clause, Phrase) and len(asked) > 1:
-        times = sum(
-            all(is_word(number, value[at + number]) for number in range(len(asked)))
-            for value in texts[seq]
-            for at in range(len(value) - len(asked) + 1)
-        )
-        return sum(map(rarity, range(len(asked)))) * times * (K1 + 1) / (times + norm)
-    total = 0.0
-    for number in range(len(asked)):
-        times = sum(is_word(number, word) for value in texts[seq] for word in value)
-        total += rarity(number) * times * (K1 + 1) / (times + norm)
-    return total
+    def _value(self, key: SortKey, tree: Node, seq: int) -> Any:
+        if key.field is not None:
+            found = values(key.field, self._documents[seq])
+            return found[0] if found else None
+        if key.name == "offset":
+            return seq
+        return round(self._score(tree, seq) * 1e6) / 1e6
+
+    def _score(self, tree: Node, seq: int) -> float:
+        """BM25, recomputed from all documents."""
+        if isinstance(tree, And | Or):
+            return sum(self._score(part, seq) for part in tree.parts)
+        if not isinstance(tree, Term | Phrase):
+            return 0.0
+        if tree.field is None:
+            targets = [(self._search[given.field], given.boost) for given in self._search.bare_fields()]
+        else:
+            field = self._search[tree.field]
+            targets = [(field, 1.0)] if field.kind is Kind.TEXT else []
+        return max((boost * self._clause(tree, field, seq) for field, boost in targets), default=0.0)
+
+    def _clause(self, clause: Term | Phrase, field: Field, seq: int) -> float:
+        test = predicate.value_test(clause, field)
+        if not any(test(value) for value in values(field, self._documents[seq])):
+            return 0.0
+        if field.kind is not Kind.TEXT:
+            return 1.0
+        texts = self._words(field)
+        lengths = {at: sum(map(len, found)) for at, found in texts.items()}
+        average = sum(lengths.values()) / len(texts)
+        norm = K1 * (1 - B + B * lengths[seq] / average)
+        asked = words(clause.value)
+
+        def is_word(number: int, word: str) -> bool:
+            is_prefix = clause.prefix and number == len(asked) - 1
+            return word.startswith(asked[number]) if is_prefix else word == asked[number]
+
+        def rarity(number: int) -> float:
+            held = sum(any(is_word(number, word) for value in found for word in value) for found in texts.values())
+            return math.log(1 + (len(texts) - held + 0.5) / (held + 0.5))
+
+        if isinstance(clause, Phrase) and len(asked) > 1:
+            times = sum(
+                all(is_word(number, value[at + number]) for number in range(len(asked)))
+                for value in texts[seq]
+                for at in range(len(value) - len(asked) + 1)
+            )
+            return sum(map(rarity, range(len(asked)))) * times * (K1 + 1) / (times + norm)
+        total = 0.0
+        for number in range(len(asked)):
+            times = sum(is_word(number, word) for value in texts[seq] for word in value)
+            total += rarity(number) * times * (K1 + 1) / (times + norm)
+        return total
+
+    def _words(self, field: Field) -> dict[int, list[list[str]]]:
+        """The words of every value of a text field, of the documents that have one."""
+        known = self._texts.get(field.name)
+        if known is None:
+            given = {
+                seq: [words(str(value)) for value in values(field, document)]
+                for seq, document in self._documents.items()
+            }
+            known = self._texts[field.name] = {seq: found for seq, found in given.items() if found}
+        return known

@@ -14,11 +14,11 @@ import msgspec
 from headrace.config import StorageConfig
 from headrace.engine.sealing.publishing import Built
 from headrace.engine.sealing.snapshot import Snapshot
-from headrace.engine.split import entries_of
 from headrace.errors import CorruptData
 from headrace.format.manifest import listed, segment_name
 from headrace.format.segment.gathering import Run
 from headrace.format.segment.writer import Writer
+from headrace.schema.entries import entries_of
 from headrace.storage.published import Placed
 from headrace.storage.segments import Segments
 from headrace.storage.wal import Entries, Wal

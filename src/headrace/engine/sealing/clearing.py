@@ -68,6 +68,8 @@ class Cleaner:
 class Forget(Change):
     """Objects, and a grave, that are gone."""
 
+    frees = True
+
     def __init__(self, keys: list[str], grave: Grave | None, done: Callable[[Any], None]) -> None:
         super().__init__(done, size=100)
         self.keys, self.grave = keys, grave

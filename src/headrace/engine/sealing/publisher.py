@@ -15,6 +15,7 @@ from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.storage.published import Placed, Published
 from headrace.storage.segments import Segments
+from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
 from headrace.types import Clock
 
@@ -52,7 +53,7 @@ class Publisher:
             built, replaced = self._builder.build(snapshot)
             for one in built:
                 self._upload(snapshot, one)
-            return Publication(snapshot, self._announce(snapshot, built, replaced), built, replaced)
+            return Publication(snapshot, *self._announce(snapshot, built, replaced), built, replaced)
         finally:
             for left in self._directory.iterdir():
                 left.unlink()
@@ -62,8 +63,8 @@ class Publisher:
         self._objects.upload(key, built.path)
         self._segments.adopt(built.path, built.segment)
 
-    def _announce(self, snapshot: Snapshot, built: list[Built], replaced: Placed | None) -> int:
-        """Create the next manifest; answers its generation."""
+    def _announce(self, snapshot: Snapshot, built: list[Built], replaced: Placed | None) -> tuple[int, int]:
+        """Create the next manifest; answers its generation and its size."""
         kept = [placed.segment for placed in snapshot.segments if placed != replaced]
         segments = [*kept, *(one.segment for one in built)]
         generation = snapshot.row.generation
@@ -73,17 +74,23 @@ class Publisher:
             data = manifests.encode(manifest(snapshot, segments, generation, self._node.identity))
             key = manifests.manifest_key(snapshot.row.name, snapshot.row.incarnation, generation)
             if self._objects.create(key, data):
-                return generation
+                return generation, len(data)
             # A generation of ours that was never committed, unless someone else has taken over.
 
     def orphans(self, before_us: int) -> list[str]:
-        """Segments of living streams that we do not list, left behind by a crash before a moment; and companions.
+        """What a crash before a moment left behind of living streams: segments and companions that we do not list, and
+        manifests that newer ones have replaced.
 
         Segments of streams we do not know are not ours to judge.
         """
-        published, found = Published(self._connection), []
+        published, streams, found = Published(self._connection), Streams(self._connection), list[str]()
         for info in self._objects.list(manifests.SEGMENTS):
             place = manifests.segment_place(info.key)
             if place is not None and info.modified_us < before_us and published.is_orphan(place[0][1], place[1]):
                 found.append(info.key)
+        for info in self._objects.list(manifests.MANIFESTS):
+            for (_, incarnation), [generation] in manifests.generations([info.key]).items():
+                row = streams.of(incarnation) if info.modified_us < before_us else None
+                if row is not None and generation < row.generation:
+                    found.append(info.key)
         return [*found, *orphans(self._objects, self._connection, before_us)]

@@ -33,6 +33,7 @@ class Publication(NamedTuple):
 
     snapshot: Snapshot
     generation: int
+    manifest_bytes: int
     built: list[Built]
     replaced: Placed | None
 
@@ -52,6 +53,8 @@ class Attempt(Change):
 class Publish(Change):
     """Makes a publication known; the rows it holds can go afterwards."""
 
+    frees = True
+
     def __init__(self, stream: Stream, publication: Publication, done: Callable[[Any], None]) -> None:
         super().__init__(done, pinned=(stream,), size=1000)
         self.stream, self.publication = stream, publication
@@ -67,8 +70,9 @@ class Publish(Change):
             published.add(row.id, built.segment)
         if publication.snapshot.is_true(batch.streams) and publication.snapshot.has_all(Companions(batch.connection)):
             published.unmark(row.id, batch.now_us)
-        if row.generation:
-            published.discard([manifests.manifest_key(row.name, row.incarnation, row.generation)], batch.now_us)
+        # Generations between the two were created, and their commit was cut off.
+        replaced = range(max(1, row.generation), publication.generation)
+        published.discard([manifests.manifest_key(row.name, row.incarnation, old) for old in replaced], batch.now_us)
         gone = [*publication.snapshot.dropped, *([publication.replaced] if publication.replaced else [])]
         published.remove(row.id, (placed.segment for placed in publication.snapshot.dropped))
         published.discard([placed.key for placed in gone], batch.now_us)
@@ -79,6 +83,7 @@ class Publish(Change):
             published_seq=head.published_seq,
             published_us=publication.snapshot.taken_us,
             generation=publication.generation,
+            manifest_bytes=publication.manifest_bytes,
         )
 
     def _let_companions_follow(self, batch: Batch, until: int) -> None:
@@ -97,6 +102,8 @@ class Publish(Change):
 class TrimPublished(Change):
     """Removes rows of entries that are in segments."""
 
+    frees = True
+
     def __init__(self, stream: Stream, done: Callable[[Any], None]) -> None:
         super().__init__(done, pinned=(stream,), size=100)
         self.stream = stream
@@ -110,6 +117,8 @@ class TrimPublished(Change):
 
 class Abandon(Change):
     """Gives up what was written for a stream that is gone."""
+
+    frees = True
 
     def __init__(self, stream: int, publication: Publication | None, done: Callable[[Any], None]) -> None:
         super().__init__(done, size=100)
@@ -125,6 +134,8 @@ class Abandon(Change):
 
 class Discard(Change):
     """Objects that nothing refers to."""
+
+    frees = True
 
     def __init__(self, keys: list[str], done: Callable[[Any], None]) -> None:
         super().__init__(done, size=100)

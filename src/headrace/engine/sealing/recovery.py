@@ -242,6 +242,7 @@ class _Recovery:
             published_seq=manifest.published_seq,
             published_us=manifest.written_us,
             generation=manifest.generation,
+            manifest_bytes=len(manifests.encode(manifest)),
             attempted=1,
         )
         self._list_companions(row, manifest)
@@ -342,4 +343,5 @@ def _row(manifest: Manifest) -> StreamRow:
         published_us=manifest.written_us,
         generation=manifest.generation,
         attempted=1,
+        manifest_bytes=len(manifests.encode(manifest)),
     )

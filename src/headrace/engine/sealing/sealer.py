@@ -23,11 +23,13 @@ from headrace.engine.sealing.publishing import (
     SpareEpochs,
     TrimPublished,
 )
+from headrace.engine.sealing.watch import Watch
 from headrace.engine.sealing.workshop import Workshop
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Writer
 from headrace.errors import Fenced, Unavailable
 from headrace.storage.published import Backlog, Published
+from headrace.storage.reserve import is_disk_full
 from headrace.storage.streams import Streams
 from headrace.types import Clock
 
@@ -68,9 +70,9 @@ class Sealer:
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
         self._orphans_us = clock.now_us() + int(_ORPHANS_S * 1e6)
-        #: Payload bytes that are only here, and since when the first of them have been.
-        self.backlog_bytes = 0
-        self.oldest_us: int | None = None
+        self.watch = Watch(
+            writer, published, lambda: self._aside(workshop.node.check), clock, limit_bytes=config.backlog_bytes
+        )
         self.seals = 0
         self.failed_seals = 0
         self.segments = 0
@@ -78,7 +80,7 @@ class Sealer:
 
     def start(self) -> None:
         """Begin to look after the streams."""
-        self._task = asyncio.create_task(self._run())
+        self._task = asyncio.create_task(self._watch_and_publish())
 
     async def stop(self) -> None:
         """Finish what is being published, and look after nothing more."""
@@ -88,16 +90,17 @@ class Sealer:
         await self._aside(self._workshop.close)
         self._thread.shutdown()
 
-    async def _run(self) -> None:
-        while True:
+    async def _watch_and_publish(self) -> None:
+        await asyncio.gather(self.watch.run(), self._publish_forever())
+
+    async def _publish_forever(self) -> None:
+        while not self._writer.fenced:
             await asyncio.sleep(min(TICK_S * 2**self._failures, _LONGEST_PAUSE_S))
             try:
                 await self.work()
                 self._failures = 0
-            except Fenced:
-                log.exception("another node has taken over; nothing more is written here")
-                self._writer.fenced = True
-                return
+            except Fenced as reason:
+                self.watch.fence(reason)
             except Unavailable as reason:
                 self._failures += 1
                 self.failed_seals += 1
@@ -113,9 +116,13 @@ class Sealer:
             began = asyncio.get_running_loop().time()
             try:
                 await self.publish(stream)
-            except Unavailable:
-                raise
-            except Exception:
+            except Exception as reason:
+                if is_disk_full(reason):
+                    self.failed_seals += 1
+                    log.warning("the disk is full; nothing is published until there is room")
+                    break
+                if isinstance(reason, Unavailable):
+                    raise
                 self.failed_seals += 1
                 log.exception("stream %d could not be published; it is tried again, and the others go on", stream)
             await asyncio.sleep(self._rest(asyncio.get_running_loop().time() - began))
@@ -124,8 +131,9 @@ class Sealer:
 
     def _rest(self, took_s: float) -> float:
         """How long appends have the machine to themselves after a seal; less and less while the backlog grows."""
-        backlog = min(1.0, 4 * self.backlog_bytes / max(1, self._config.backlog_bytes))
-        return 3 * took_s * (1 - backlog)
+        backlog = min(1.0, 4 * self.watch.backlog_bytes / max(1, self._config.backlog_bytes))
+        # A rest must not keep entries waiting longer than they may.
+        return min(3 * took_s, self._config.seal_age_s) * (1 - backlog)
 
     async def _reserve_epochs(self) -> None:
         """Have a block of epochs to spare."""
@@ -135,17 +143,11 @@ class Sealer:
         await carry_out(self._writer, SpareEpochs, block.start)
 
     async def _due(self) -> list[int]:
-        """The streams that have waited long enough, or hold enough; counts what waits."""
-        now_us, after = self._clock.now_us(), 0
-        due, total, oldest_us = [], 0, now_us
-        while page := self._published.backlogs(after, _PAGE):
-            after = page[-1].stream
-            total += sum(backlog.bytes for backlog in page)
-            oldest_us = min(oldest_us, *(backlog.since_us for backlog in page))
-            due += [backlog.stream for backlog in page if self._is_due(backlog, now_us)]
-            await asyncio.sleep(0)
-        self.backlog_bytes, self.oldest_us = total, oldest_us if total else None
-        self._writer.backlogged = total > self._config.backlog_bytes
+        """The streams that have waited long enough, or hold enough."""
+        now_us, due = self._clock.now_us(), list[int]()
+        await self.watch.count(
+            lambda page: due.extend(backlog.stream for backlog in page if self._is_due(backlog, now_us))
+        )
         changed = self._published.marked(now_us - int(self._config.seal_age_s * 1e6), _PAGE)
         return list(dict.fromkeys([*due, *changed]))
 
@@ -192,7 +194,12 @@ class Sealer:
     async def clear(self) -> None:
         """Remove objects of deleted streams, and those that were replaced a while ago."""
         for grave in self._published.graves(_PAGE):
-            keys = await self._aside(partial(self._workshop.cleaner.bury, grave))
+            try:
+                keys = await self._aside(partial(self._workshop.cleaner.bury, grave))
+            except Unavailable as reason:
+                if is_disk_full(reason):
+                    self._writer.reserve.release()
+                raise
             await carry_out(self._writer, Forget, keys, grave)
         now_us = self._clock.now_us()
         while keys := self._published.leftovers(now_us - int(GRACE_S * 1e6), _PAGE):

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headrace.engine.read import Owned, owned
-from headrace.engine.split import entries_of
 from headrace.engine.stream import Head, Stream
 from headrace.format.segment import layout
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.gathering import Gathering, Run
+from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.published import Placed, Published
 from headrace.storage.wal import Entries, Wal

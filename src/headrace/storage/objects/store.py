@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
 from headrace.config import ConfigError
-from headrace.errors import CorruptData, Unavailable
+from headrace.errors import ObjectMissing, StoreUnavailable
 from headrace.storage.objects.backend import PAGE, Backend, ObjectInfo
 from headrace.storage.objects.directory import Directory
 from headrace.storage.objects.remote import Remote
@@ -23,18 +23,6 @@ SCHEMES = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "me
 _CREATES = 3
 _PAUSE_S = 0.1
 _RANGE_BYTES = 8 * 1024 * 1024
-
-
-class StoreUnavailable(Unavailable):
-    """The object store did not answer, or refused; nothing is known about what was asked."""
-
-    code = "store_unavailable"
-
-
-class ObjectMissing(CorruptData):
-    """An object that should be there is not."""
-
-    code = "object_missing"
 
 
 class Objects:

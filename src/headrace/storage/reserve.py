@@ -1,0 +1,79 @@
+"""Disk that is kept for the day when there is none left.
+
+Whatever frees space has to write first: a deletion is a commit, and the pages of commits before it may have to be moved
+from SQLite's write-ahead log into the database. So a file of some size lies in the data directory, and goes when the
+disk is full and something wants to free space. It comes back once there is room again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from pathlib import Path
+
+from headrace.errors import Unavailable
+
+MiB = 1024 * 1024
+#: What is left to others when the file comes back, and the least that is worth keeping.
+LEAST_BYTES = 1 * MiB
+_SHARE = 4  # of a small disk no more than a quarter is taken
+
+
+class Reserve:
+    """A file that takes space; any thread may let go of it or make it again."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._path = path
+        self._size = size
+        self._lock = threading.Lock()
+        #: Whether the disk was full and the file had to go: what is free now is for those who free more.
+        self.is_out = False
+
+    def release(self) -> bool:
+        """Give the space to whoever writes next; False where there is none to give."""
+        with self._lock:
+            if not self._held():
+                return False
+            self._path.unlink(missing_ok=True)
+            self.is_out = True
+            return True
+
+    def close(self) -> None:
+        """Leave nothing behind where nobody writes any more."""
+        with self._lock:
+            self._path.unlink(missing_ok=True)
+
+    def restock(self) -> None:
+        """Take as much as there is room for, up to the size that is wanted."""
+        with self._lock:
+            held = self._held()
+            room = shutil.disk_usage(self._path.parent).free + held
+            size = min(self._size, room - LEAST_BYTES if self.is_out else room // _SHARE)
+            if size >= LEAST_BYTES and (held >= size or self._grow(size)):
+                self.is_out = False
+
+    def _held(self) -> int:
+        return self._path.stat().st_size if self._path.exists() else 0
+
+    def _grow(self, size: int) -> bool:
+        """Whether the file has this size now."""
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.posix_fallocate(file, 0, size)
+        except OSError:  # someone else was quicker, or the file system cannot set space aside
+            os.ftruncate(file, 0)
+            return False
+        finally:
+            os.close(file)
+        return True
+
+
+def is_disk_full(reason: BaseException | None) -> bool:
+    """Whether this, or what caused it, is a disk without space."""
+    if isinstance(reason, Unavailable) and reason.facts.get("reason") == "disk_full":
+        return True
+    if isinstance(reason, OSError) and reason.errno == errno.ENOSPC:
+        return True
+    return reason is not None and is_disk_full(reason.__cause__)

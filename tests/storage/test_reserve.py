@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from headrace.errors import StoreUnavailable, Unavailable
+from headrace.storage.reserve import LEAST_BYTES, MiB, Reserve, is_disk_full
+
+SIZE = 6 * MiB
+
+
+class _Usage(NamedTuple):
+    free: int
+
+
+class Disk:
+    """A disk of some size on which only the reserve lies."""
+
+    def __init__(self, path: Path, free: int) -> None:
+        self.path = path
+        self.size = free
+
+    def usage(self, _: Path) -> _Usage:
+        return _Usage(max(0, self.size - self.held))
+
+    @property
+    def held(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    disk = Disk(tmp_path / "reserve", 1024 * MiB)
+    monkeypatch.setattr(shutil, "disk_usage", disk.usage)
+    return disk
+
+
+@pytest.fixture
+def reserve(disk: Disk) -> Reserve:
+    return Reserve(disk.path, SIZE)
+
+
+def test_space_is_really_set_aside(disk: Disk, reserve: Reserve) -> None:
+    assert disk.held == 0
+    reserve.restock()
+    assert disk.held == SIZE <= disk.path.stat().st_blocks * 512
+    assert not reserve.is_out
+
+
+def test_of_a_small_disk_only_a_part_is_taken(disk: Disk, reserve: Reserve) -> None:
+    disk.size = 12 * MiB
+    reserve.restock()
+    assert disk.held == 3 * MiB
+    reserve.restock()
+    assert disk.held == 3 * MiB
+    disk.size = 48 * MiB
+    reserve.restock()
+    assert disk.held == SIZE
+
+
+def test_of_a_tiny_disk_nothing_is_taken_and_nothing_can_be_given(disk: Disk, reserve: Reserve) -> None:
+    disk.size = 3 * MiB
+    reserve.restock()
+    assert disk.held == 0
+    assert not reserve.release()
+    assert not reserve.is_out
+
+
+def test_what_was_given_comes_back_when_there_is_room(disk: Disk, reserve: Reserve) -> None:
+    reserve.restock()
+    assert reserve.release()
+    assert (disk.held, reserve.is_out) == (0, True)
+    assert not reserve.release()
+    disk.size = LEAST_BYTES
+    reserve.restock()
+    assert (disk.held, reserve.is_out) == (0, True)
+    disk.size = 4 * MiB
+    reserve.restock()
+    assert (disk.held, reserve.is_out) == (4 * MiB - LEAST_BYTES, False)
+
+
+def test_an_earlier_run_has_left_one(disk: Disk) -> None:
+    Reserve(disk.path, SIZE).restock()
+    assert Reserve(disk.path, SIZE).release()
+    assert disk.held == 0
+
+
+def test_nothing_is_left_behind(disk: Disk, reserve: Reserve) -> None:
+    reserve.restock()
+    reserve.close()
+    assert not disk.path.exists()
+    reserve.close()
+
+
+def _caused(reason: Exception, cause: Exception) -> Exception:
+    reason.__cause__ = cause
+    return reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_full"),
+    [
+        (OSError(errno.ENOSPC, "full"), True),
+        (OSError(errno.EIO, "broken"), False),
+        (_caused(StoreUnavailable("refused"), OSError(errno.ENOSPC, "full")), True),
+        (_caused(StoreUnavailable("refused"), OSError(errno.EACCES, "forbidden")), False),
+        (Unavailable("full", reason="disk_full"), True),
+        (Unavailable("stopping"), False),
+        (None, False),
+    ],
+)
+def test_a_full_disk_is_told_from_other_failures(reason: Exception | None, is_full: bool) -> None:
+    assert is_disk_full(reason) is is_full
