@@ -23,6 +23,9 @@ def split_json(body: bytes) -> tuple[bytes, int]:
     try:
         if not body.isascii():
             body.decode()  # the decoder does not look into strings
+        if body[:1] == b"{" and body[-1:] == b"}":
+            _ONE.decode(body)
+            return body, 1
         if body[:1] == b"[" or body.lstrip(_SPACE)[:1] == b"[":
             count = len(_ENTRIES.decode(body))
             if body[:1] != b"[" or body[-1:] != b"]":

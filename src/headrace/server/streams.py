@@ -17,7 +17,7 @@ from headrace.errors import AppendTimedOut, BadRequest, Conflict, HeadraceError,
 from headrace.server import creation, target, values
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL
-from headrace.server.exchange import Headers, Reply, Request
+from headrace.server.exchange import Exchange, Headers, Reply, Request
 from headrace.server.heads import RequestHead
 from headrace.types import format_duration, rfc3339
 
@@ -33,6 +33,7 @@ class Streams:
         self._log = engine.log
         self._limits = engine.config.limits
         self._aside = Aside()
+        self._when_appended = self._appended
 
     def append(self, request: Request) -> None:
         """POST: entries, a closing mark, or both."""
@@ -44,11 +45,11 @@ class Streams:
         if terms is None:
             terms = head.terms = _terms(head.fields)
         body, count = self._entries(stream, head, request.body, terms.close)
-        if b"if-match" in head.fields:
+        if terms is not PLAIN and b"if-match" in head.fields:
             terms = terms._replace(if_match=self._if_match(stream, head.fields))
         if stream.ttl_s is not None:
             log.catalog.touch(stream)
-        append = Append(stream, body, count, partial(self._appended, request), terms)
+        append = Append(stream, body, count, self._when_appended, terms, request.exchange)
         if len(body) > _ASIDE_BYTES and stream.head.registry is not None:
             self._aside.begin(request.exchange, self._admit_aside(append, stream.head.registry))
         else:
@@ -103,20 +104,21 @@ class Streams:
             return -1
         return position if position == place.position else -1
 
-    def _appended(self, request: Request, append: Append) -> None:
+    def _appended(self, append: Append) -> None:
+        exchange: Exchange = append.caller
         if append.settled:
             self._log.settled(append)
             if append.expired:
                 return
         elif append.expired:
-            request.exchange.reply(Reply.failure(AppendTimedOut(APPEND_TIMEOUT)))
+            exchange.reply(Reply.failure(AppendTimedOut(APPEND_TIMEOUT)))
             return
         if append.error is not None:
-            request.exchange.reply(Reply.failure(append.error))
+            exchange.reply(Reply.failure(append.error))
             return
         offset, terms = append.stream.offset_at(append.position), append.terms
-        if not terms.close and terms.producer is None:
-            request.exchange.appended(offset)
+        if terms is PLAIN or (not terms.close and terms.producer is None):
+            exchange.appended(offset)
             return
         headers = {"stream-next-offset": offset}
         status = 204
@@ -127,7 +129,7 @@ class Streams:
             headers["producer-seq"] = str(append.producer_last)
             if append.count and not append.duplicate:
                 status = 200
-        request.exchange.reply(Reply(status, headers))
+        exchange.reply(Reply(status, headers))
 
     def put(self, request: Request) -> None:
         """PUT: a new stream, or the confirmation that it exists as described."""
@@ -214,7 +216,7 @@ def _terms(headers: dict[bytes, bytes]) -> Terms:
         producer=values.producer(headers),
         close=values.closes(headers),
     )
-    return PLAIN if terms == PLAIN else terms
+    return PLAIN if terms == PLAIN and b"if-match" not in headers else terms
 
 
 def read_retention(body: bytes) -> tuple[int | None, int | None]:

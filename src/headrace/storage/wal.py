@@ -29,7 +29,8 @@ _SELECT = f"SELECT {_COLUMNS} FROM wal"
 _FROM = "seq >= ifnull((SELECT max(seq) FROM wal WHERE stream = ?1 AND seq <= ?2), ?2)"
 _INSERT = f"INSERT INTO wal (stream, {_COLUMNS}) VALUES "
 # Each statement lets go of the interpreter's lock once, so many rows share one.
-_INSERTS = tuple((rows, _INSERT + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * rows)) for rows in (64, 16, 4, 1))
+_SHARED = 64
+_INSERTS = tuple(_INSERT + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * rows) for rows in range(_SHARED + 1))
 
 Row = tuple[int, int, int, int, int, str | None, str | None, str | None, int, bytes]
 
@@ -45,11 +46,9 @@ class Wal:
 
     def insert(self, rows: Sequence[Row]) -> None:
         """Store rows: the stream's id, then the fields of Entries."""
-        start = 0
-        for size, sql in _INSERTS:
-            while len(rows) - start >= size:
-                self._connection.execute(sql, tuple(chain.from_iterable(rows[start : start + size])))
-                start += size
+        for start in range(0, len(rows), _SHARED):
+            some = rows[start : start + _SHARED]
+            self._connection.execute(_INSERTS[len(some)], tuple(chain.from_iterable(some)))
 
     def scan(self, stream: int, position: int, end: int) -> Iterator[Entries]:
         """Rows that hold entries in [position, end), in order; the first may begin earlier, the last end later."""
