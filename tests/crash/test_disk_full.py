@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx2
@@ -12,7 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.crash
 
-ENTRY = b"x" * 10_000
+ENTRY = Random(1).randbytes(10_000)
 MOST = 400
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import msgspec
 
+from headrace.format.packing import LEAST_BYTES, pack, unpack
 from headrace.storage.database import Connection
 
 
@@ -24,13 +27,13 @@ class Entries(msgspec.Struct, frozen=True):
     body: bytes
 
 
-_COLUMNS = "seq, count, append_us, version, key, keys, stream_seq, total_bytes, body"
+_COLUMNS = "seq, count, append_us, version, key, keys, stream_seq, total_bytes, body, packed"
 _SELECT = f"SELECT {_COLUMNS} FROM wal"
 _FROM = "seq >= ifnull((SELECT max(seq) FROM wal WHERE stream = ?1 AND seq <= ?2), ?2)"
 _INSERT = f"INSERT INTO wal (stream, {_COLUMNS}) VALUES "
 # Each statement lets go of the interpreter's lock once, so many rows share one.
 _SHARED = 64
-_INSERTS = tuple(_INSERT + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * rows) for rows in range(_SHARED + 1))
+_INSERTS = tuple(_INSERT + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * rows) for rows in range(_SHARED + 1))
 
 Row = tuple[int, int, int, int, int, str | None, str | None, str | None, int, bytes]
 
@@ -48,7 +51,8 @@ class Wal:
         """Store rows: the stream's id, then the fields of Entries."""
         for start in range(0, len(rows), _SHARED):
             some = rows[start : start + _SHARED]
-            self._connection.execute(_INSERTS[len(some)], tuple(chain.from_iterable(some)))
+            stored = [(*row, None) if len(row[-1]) < LEAST_BYTES else _packed(row) for row in some]
+            self._connection.execute(_INSERTS[len(some)], tuple(chain.from_iterable(stored)))
 
     def scan(self, stream: int, position: int, end: int) -> Iterator[Entries]:
         """Rows that hold entries in [position, end), in order; the first may begin earlier, the last end later."""
@@ -73,8 +77,8 @@ class Wal:
         return bool(self._connection.execute(sql, (stream, seq)).get)
 
     def probe(self) -> None:
-        """Take pages as an append would, and give them back."""
-        self.insert([(_NO_STREAM, 0, 1, 0, 0, None, None, None, 0, bytes(_PROBE_BYTES))])
+        """Take pages as an append of what cannot be packed would, and give them back."""
+        self.insert([(_NO_STREAM, 0, 1, 0, 0, None, None, None, 0, os.urandom(_PROBE_BYTES))])
         self._connection.execute("DELETE FROM wal WHERE stream = ?", (_NO_STREAM,))
 
     def trim(self, stream: int, start: int, end: int, rows: int) -> int:
@@ -86,13 +90,25 @@ class Wal:
 
     def _one(self, sql: str, values: tuple[object, ...]) -> Entries | None:
         row = self._connection.execute(sql, values).fetchone()
-        return None if row is None else Entries(*row)
+        return None if row is None else _read(row)
 
     def _rows(self, sql: str, values: tuple[object, ...]) -> Iterator[Entries]:
         cursor = self._connection.cursor()
         try:
             for row in cursor.execute(sql, values):
-                yield Entries(*row)
+                yield _read(row)
         finally:
             # An abandoned statement would keep its snapshot open and the WAL file from being reused.
             cursor.close()
+
+
+def _packed(row: Row) -> tuple[object, ...]:
+    """A row as it is stored, in less space where that pays."""
+    packed = pack(row[-1])
+    return (*row, None) if packed is None else (*row[:-1], packed, len(row[-1]))
+
+
+def _read(row: Any) -> Entries:
+    """A stored row as it came."""
+    size = row[-1]
+    return Entries(*(row[:-1] if size is None else (*row[:-2], unpack(row[-2], size))))
