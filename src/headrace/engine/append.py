@@ -48,6 +48,7 @@ class Append(Operation):
     key: str | None = None
     #: The registry the entries were admitted under, the version it gave them, and their keys where they differ.
     registry: StreamRegistry | None = None
+    seen_by: StreamRegistry | None = None
     version = 0
     keys: str | None = None
     position = 0
