@@ -27,13 +27,20 @@ class Entries(msgspec.Struct, frozen=True):
     body: bytes
 
 
-_COLUMNS = "seq, count, append_us, version, key, keys, stream_seq, total_bytes, body, packed"
-_SELECT = f"SELECT {_COLUMNS} FROM wal"
+_COLUMNS = "seq, count, append_us, version, key, keys, stream_seq, total_bytes, body"
+_SELECT = f"SELECT {_COLUMNS}, packed FROM wal"
 _FROM = "seq >= ifnull((SELECT max(seq) FROM wal WHERE stream = ?1 AND seq <= ?2), ?2)"
-_INSERT = f"INSERT INTO wal (stream, {_COLUMNS}) VALUES "
-# Each statement lets go of the interpreter's lock once, so many rows share one.
-_SHARED = 64
-_INSERTS = tuple(_INSERT + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * rows) for rows in range(_SHARED + 1))
+
+
+def _inserts(columns: str) -> tuple[tuple[int, str], ...]:
+    """Statements by how many rows they insert: each lets go of the interpreter's lock once, so many rows share one."""
+    marks = f"({', '.join('?' * len(columns.split(',')))})"
+    sizes = (64, 32, 16, 8, 4, 2, 1)
+    return tuple((size, f"INSERT INTO wal ({columns}) VALUES {', '.join([marks] * size)}") for size in sizes)
+
+
+_AS_THEY_CAME = _inserts(f"stream, {_COLUMNS}")
+_PACKED = _inserts(f"stream, {_COLUMNS}, packed")
 
 Row = tuple[int, int, int, int, int, str | None, str | None, str | None, int, bytes]
 
@@ -49,10 +56,18 @@ class Wal:
 
     def insert(self, rows: Sequence[Row]) -> None:
         """Store rows: the stream's id, then the fields of Entries."""
-        for start in range(0, len(rows), _SHARED):
-            some = rows[start : start + _SHARED]
-            stored = [(*row, None) if len(row[-1]) < LEAST_BYTES else _packed(row) for row in some]
-            self._connection.execute(_INSERTS[len(some)], tuple(chain.from_iterable(stored)))
+        long = [_packed(row) for row in rows if len(row[-1]) >= LEAST_BYTES]
+        if long:
+            self._insert(_PACKED, long)
+            rows = [row for row in rows if len(row[-1]) < LEAST_BYTES]
+        self._insert(_AS_THEY_CAME, rows)
+
+    def _insert(self, inserts: tuple[tuple[int, str], ...], rows: Sequence[tuple[Any, ...]]) -> None:
+        start = 0
+        for size, sql in inserts:
+            while len(rows) - start >= size:
+                self._connection.execute(sql, tuple(chain.from_iterable(rows[start : start + size])))
+                start += size
 
     def scan(self, stream: int, position: int, end: int) -> Iterator[Entries]:
         """Rows that hold entries in [position, end), in order; the first may begin earlier, the last end later."""
