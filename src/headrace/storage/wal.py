@@ -104,14 +104,13 @@ class Wal:
         return int(self._connection.changes())
 
     def _one(self, sql: str, values: tuple[object, ...]) -> Entries | None:
-        row = self._connection.execute(sql, values).fetchone()
-        return None if row is None else _read(row)
+        return next(self._rows(sql, values), None)
 
     def _rows(self, sql: str, values: tuple[object, ...]) -> Iterator[Entries]:
         cursor = self._connection.cursor()
         try:
             for row in cursor.execute(sql, values):
-                yield _read(row)
+                yield Entries(*row[:-1]) if row[-1] is None else _unpacked(row)
         finally:
             # An abandoned statement would keep its snapshot open and the WAL file from being reused.
             cursor.close()
@@ -123,7 +122,7 @@ def _packed(row: Row) -> tuple[object, ...]:
     return (*row, None) if packed is None else (*row[:-1], packed, len(row[-1]))
 
 
-def _read(row: Any) -> Entries:
-    """A stored row as it came."""
-    size = row[-1]
-    return Entries(*(row[:-1] if size is None else (*row[:-2], unpack(row[-2], size))))
+def _unpacked(row: Any) -> Entries:
+    """A packed row as it came."""
+    *facts, packed, size = row
+    return Entries(*(*facts, unpack(packed, size)))
