@@ -38,15 +38,6 @@ def split_json(body: bytes) -> tuple[bytes, int]:
         raise BadRequest(f"the body is not JSON: {reason}", field="body") from reason
 
 
-def check_text(body: bytes) -> None:
-    """Refuse what is not UTF-8: decoders do not look into all strings."""
-    try:
-        if not body.isascii():
-            body.decode()
-    except UnicodeDecodeError as reason:
-        raise BadRequest(f"the body is not UTF-8: byte {reason.start}", field="body") from reason
-
-
 def entries_of(joined: bytes) -> list[bytes] | list[msgspec.Raw]:
     """The entries of a stored JSON body, one by one."""
     try:
@@ -74,3 +65,12 @@ def _split_slowly(joined: bytes) -> Iterator[bytes]:
 def slice_json(joined: bytes, start: int, stop: int) -> bytes:
     """Entries ``start`` to ``stop`` of a stored JSON body, joined by commas."""
     return b",".join(entries_of(joined)[start:stop])
+
+
+def check_text(body: bytes) -> None:
+    """Refuse what is not UTF-8: decoders do not look into all strings."""
+    try:
+        if not body.isascii():
+            body.decode()
+    except UnicodeDecodeError as reason:
+        raise BadRequest(f"the body is not UTF-8: byte {reason.start}", field="body") from reason
