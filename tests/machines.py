@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from headrace.engine.sealing.recovery import newest
 from headrace.format import manifest as manifests
@@ -23,8 +24,10 @@ class Machines:
         self.root = root
         self.objects = Objects.open(str(root / "store"))
 
-    def open(self, name: str, *, store: str = "store") -> Rig:
-        return Rig(self.root / name, storage={"object_store": str(self.root / store)})
+    def open(self, name: str, *, store: str = "store", **facts: Any) -> Rig:
+        return Rig(
+            self.root / name, storage={"object_store": str(self.root / store), **facts.pop("storage", {})}, **facts
+        )
 
     def pass_by(self) -> None:
         """Let another node take over, and do nothing."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.config import Config, LimitsConfig, StorageConfig
+from headrace.config import Config, LimitsConfig, PipelineConfig, StorageConfig
 from headrace.engine.append import Append, Terms
 from headrace.engine.engine import Engine
 from headrace.engine.forks import Fork
@@ -46,9 +46,12 @@ class Rig:
         vfs: str | None = None,
         storage: dict[str, Any] | None = None,
         limits: dict[str, int] | None = None,
+        pipeline: dict[str, Any] | None = None,
     ) -> None:
         place = StorageConfig(data_dir=str(data_dir), cache_bytes=1 << 20, **(storage or {}))
-        self.config = Config(storage=place, limits=LimitsConfig(**(limits or {})))
+        self.config = Config(
+            storage=place, limits=LimitsConfig(**(limits or {})), pipeline=PipelineConfig(**(pipeline or {}))
+        )
         self.clock = ManualClock()
         self._vfs = vfs
         self._runner = asyncio.Runner()

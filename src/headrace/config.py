@@ -53,6 +53,7 @@ class StorageConfig(msgspec.Struct, frozen=True):
     backlog_bytes: Annotated[int, Doc(description="unpublished payload; beyond it appends are refused")] = 10 * GiB
     segment_cache_bytes: Annotated[int, Doc(description="disk for segments fetched from the store")] = 1 * GiB
     decoded_bytes: Annotated[int, Doc(description="memory for decoded parts of segments")] = 32 * MiB
+    companion_cache_bytes: Annotated[int, Doc(description="disk for companions fetched from the store")] = 2 * GiB
     store_timeout_s: Annotated[float, Doc(description="a request to the object store, with its retries")] = 30.0
     cache_bytes: Annotated[int, Doc(description="SQLite page cache")] = 64 * MiB
     checkpoint_pages: Annotated[int, Doc(description="WAL pages between checkpoints")] = 4000
@@ -67,6 +68,9 @@ class LimitsConfig(msgspec.Struct, frozen=True):
     url_bytes: Annotated[int, Doc(description="a request's target")] = 8 * 1024
     name_bytes: Annotated[int, Doc(description="a stream name in UTF-8")] = 512
     read_bytes: Annotated[int, Doc(description="payload of one read")] = 1 * MiB
+    filter_scan_bytes: Annotated[int, Doc(description="payload one filtered read looks at without an index")] = 100 * MiB
+    tail_columns_bytes: Annotated[int, Doc(description="memory for columns of events that no file covers")] = 128 * MiB
+    companion_bytes: Annotated[int, Doc(description="memory for decoded parts of companions")] = 128 * MiB
     queue_requests: Annotated[int, Doc(description="appends waiting for the writer")] = 50_000
     queue_bytes: Annotated[int, Doc(description="bytes waiting for the writer")] = 64 * MiB
     batch_requests: Annotated[int, Doc(description="appends in one commit")] = 2_000
@@ -94,6 +98,23 @@ class SubscriptionsConfig(msgspec.Struct, frozen=True):
     webhook_timeout_s: Annotated[float, Doc(description="a webhook must answer within this")] = 10.0
 
 
+class PipelineConfig(msgspec.Struct, frozen=True):
+    """What is derived from streams, and where that is computed."""
+
+    min_rows: Annotated[int, Doc(description="published entries that are indexed together; 0: any number")] = 10_000
+    unit_bytes: Annotated[int, Doc(description="payload that one task indexes")] = 16 * MiB
+    fan_out: Annotated[int, Doc(description="companions that are merged into one of the next level")] = 16
+    lease_s: Annotated[float, Doc(description="a worker that is silent for this long has lost its work")] = 60.0
+    idle_s: Annotated[float, Doc(description="without work Spark stops after this")] = 300.0
+    master: Annotated[str, Doc(description="Spark master: local[*], spark://…, yarn, k8s://…")] = "local[*]"
+    remote: Annotated[str, Doc(description="Spark Connect server (sc://…), in place of a master")] = ""
+    memory: Annotated[str, Doc(description="memory of the Spark driver")] = "1g"
+    poll_s: Annotated[float, Doc(description="time between looks for work")] = 1.0
+    lease_units: Annotated[int, Doc(description="units of work in one Spark job")] = 16
+    tasks: Annotated[int, Doc(description="tasks of one Spark job at most")] = 16
+    shuffle_partitions: Annotated[int, Doc(description="partitions of what Spark groups")] = 4
+
+
 class Config(msgspec.Struct, frozen=True):
     """The whole configuration, in sections."""
 
@@ -102,6 +123,7 @@ class Config(msgspec.Struct, frozen=True):
     limits: LimitsConfig = LimitsConfig()
     memory: MemoryConfig = MemoryConfig()
     subscriptions: SubscriptionsConfig = SubscriptionsConfig()
+    pipeline: PipelineConfig = PipelineConfig()
 
 
 class ConfigError(BadRequest):

@@ -9,6 +9,8 @@ import pytest
 from golden.contents import manifest as example
 from headrace.errors import CorruptData
 from headrace.format import manifest as manifests
+from headrace.format.companion.layout import Companion, Part
+from headrace.format.companion.names import companion_name
 from headrace.format.manifest import Manifest, Revision, Segment, decode, encode, generations, manifest_key, segment_key
 from headrace.types import JSON
 from sealing import Cell, seal
@@ -34,9 +36,20 @@ def segments(*bounds: tuple[int, int]) -> tuple[Segment, ...]:
     )  # fmt: skip
 
 
+def companions(*bounds: tuple[int, int]) -> tuple[Companion, ...]:
+    return tuple(
+        Companion(
+            name=companion_name(max(first, 0), end - first, "a"), first_seq=first, count=end - first, level=0,
+            through_version=1, fields={"f": "0"}, rollups={}, keys=True, columns=Part(1, "0" * 64), postings=None,
+            panes=None, times=None, segments=1, words={},
+        )
+        for first, end in bounds
+    )  # fmt: skip
+
+
 def envelope(content: bytes, **facts: Any) -> bytes:
     """A manifest around any content, with a checksum that fits."""
-    document = {"headrace": "manifest", "version": 1, "sha256": hashlib.sha256(content).hexdigest()}
+    document = {"headrace": "manifest", "version": 2, "sha256": hashlib.sha256(content).hexdigest()}
     return msgspec.json.encode({**document, "content": msgspec.Raw(content), **facts})
 
 
@@ -48,7 +61,7 @@ def test_a_manifest_is_read_back_as_it_was(manifest: Manifest) -> None:
 
 def test_a_manifest_is_plain_json_that_tells_its_version() -> None:
     document = msgspec.json.decode(encode(example()))
-    assert (document["headrace"], document["version"]) == ("manifest", 1)
+    assert (document["headrace"], document["version"]) == ("manifest", 2)
     assert document["content"]["registry"][0]["document"] == {"schemas": {"1": {"type": "object"}}}
     assert document["content"]["segments"][0]["name"] == "0000000000001000-500-a1.parquet"
 
@@ -73,7 +86,7 @@ def test_every_changed_bit_and_every_missing_end_is_noticed() -> None:
         (b"\xff", "document"),
         (b"[]", "document"),
         (envelope(b"{}", headrace="lease"), "identity"),
-        (envelope(b"{}", version=2, colour="blue"), "version"),
+        (envelope(b"{}", version=3, colour="blue"), "version"),
         (envelope(b"{}", sha256="0" * 64), "checksum"),
         (envelope(b"{}"), "document"),
         (envelope(msgspec.json.encode(small(generation=2))), "identity"),
@@ -104,6 +117,9 @@ def test_what_is_damaged_misplaced_or_newer_is_refused_by_name(data: bytes, chec
         ({"epochs": ((1, 5), (2, 0))}, "epochs"),
         ({"lineage": (("1", 5), ("2", 3))}, "lineage"),
         ({"registry": (Revision(2, 1, NULL), Revision(1, 2, NULL))}, "registry"),
+        ({"companions": companions((0, 1))}, "companion describes entries that are not published"),
+        ({"companions": companions((3, 3)), "published_seq": 4, "lineage": (("0", 4),)}, "companion"),
+        ({"companions": companions((-1, 3)), "published_seq": 4, "lineage": (("0", 4),)}, "companion"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_neither_written_nor_read(facts: dict[str, Any], problem: str) -> None:
@@ -112,6 +128,12 @@ def test_a_manifest_that_contradicts_itself_is_neither_written_nor_read(facts: d
         encode(manifest)
     with pytest.raises(CorruptData, match=problem):
         decode(envelope(msgspec.json.encode(manifest)), KEY)
+
+
+def test_a_manifest_of_the_first_version_has_no_companions() -> None:
+    content = msgspec.json.decode(msgspec.json.encode(small()))
+    del content["companions"]
+    assert decode(envelope(msgspec.json.encode(content), version=1), KEY) == small()
 
 
 @pytest.mark.parametrize(
@@ -123,8 +145,17 @@ def test_a_manifest_that_contradicts_itself_is_neither_written_nor_read(facts: d
         {"published_seq": 9, "first_seq": 9},
         {"published_seq": 4, "lineage": (("0", 4),)},
         {"epochs": ((1, 0), (5, 0), (6, 3))},
+        {"published_seq": 4, "lineage": (("0", 4),), "companions": companions((0, 4), (0, 2), (1, 3))},
     ],
-    ids=["retention within a segment", "a fork", "kept for forks", "all is gone", "an empty fork", "recovered twice"],
+    ids=[
+        "retention within a segment",
+        "a fork",
+        "kept for forks",
+        "all is gone",
+        "an empty fork",
+        "recovered twice",
+        "derived",
+    ],
 )
 def test_what_streams_go_through_can_be_written(facts: dict[str, Any]) -> None:
     manifest = small(**facts)

@@ -1,4 +1,4 @@
-"""What the golden files of format version 1 hold.
+"""What the golden files hold, by format version.
 
 The files beside this module were written once, and are never written again: every later Headrace must read them. Run as
 a program, this writes only those that are missing.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from headrace.format import manifest as manifests
+from headrace.format.companion.layout import Companion, Part
+from headrace.format.companion.names import companion_name
 from headrace.format.manifest import Manifest, Revision, Segment
 from headrace.format.segment.gathering import Run
 from headrace.format.segment.writer import Writer
@@ -91,6 +93,43 @@ def manifest() -> Manifest:
     )
 
 
+def manifest_v2() -> Manifest:
+    """The same with companions: one that was merged, and one without postings, panes and times."""
+    merged = Companion(
+        name=companion_name(200, 1300, "0ce2"),
+        first_seq=200,
+        count=1300,
+        level=1,
+        through_version=2,
+        fields={"zeit": "00112233445566ff", "größe": "ff00000000000000"},
+        rollups={"hourly": "0123456789abcdef"},
+        keys=True,
+        columns=Part(40_000, "c" * 64),
+        postings=Part(20_000, "d" * 64),
+        panes=Part(1_000, "e" * 64),
+        times=(-1, 1_763_200_000_000),
+        segments=2,
+        words={"größe": (1299, 70_000)},
+    )
+    plain = Companion(
+        name=companion_name(1500, 500, "a"),
+        first_seq=1500,
+        count=500,
+        level=0,
+        through_version=1,
+        fields={},
+        rollups={},
+        keys=False,
+        columns=Part(1, "f" * 64),
+        postings=None,
+        panes=None,
+        times=None,
+        segments=1,
+        words={},
+    )
+    return msgspec.structs.replace(manifest(), companions=(merged, plain))
+
+
 def main() -> None:
     """Write the files that are missing."""
     from pathlib import Path
@@ -104,8 +143,8 @@ def main() -> None:
                 for run in runs:
                     writer.add(run)
                 print(name, writer.finish().sha256)
-    if not (here / "manifest-v1.json").exists():
-        (here / "manifest-v1.json").write_bytes(manifests.encode(manifest()))
+    if not (here / "manifest-v2.json").exists():
+        (here / "manifest-v2.json").write_bytes(manifests.encode(manifest_v2()))
 
 
 if __name__ == "__main__":

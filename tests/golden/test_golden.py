@@ -1,4 +1,4 @@
-"""Files of format version 1, written once; every Headrace must read them as this one does."""
+"""Files of every format version, written once; every Headrace must read them as this one does."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from golden.contents import ROWS_A_GROUP, byte_runs, json_runs, manifest
-from headrace.format.manifest import decode, manifest_key
+from golden.contents import ROWS_A_GROUP, byte_runs, json_runs, manifest, manifest_v2
+from headrace.format.manifest import Manifest, decode, manifest_key
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.gathering import Run
 from headrace.format.segment.reader import Reader
@@ -22,6 +22,7 @@ DIGESTS = {
     JSON: "89dbcf27e7eb188380d9dea0a7786d0af3391eca3e51f52120aaaef3a9237528",
     BYTES: "205a387a7e686604fddb9b26c932d1705f2c2b4a7ef6bc5aced22f6f6342f09f",
     HERE / "manifest-v1.json": "4acdbc3487114f2acac567de8e1255101542eb0db8c97b3a6d3591c2cef609c0",
+    HERE / "manifest-v2.json": "a237717490e10f3de7e3c9157a29eafbd9901f6ba6f1a1d4ab586deec8504e76",
 }
 SEGMENTS = [(JSON, json_runs()), (BYTES, byte_runs())]
 
@@ -84,6 +85,7 @@ def test_pandas_reads_a_segment() -> None:
     assert frame["seq"].tolist() == [row[0] for row in rows(json_runs())]
 
 
-def test_a_manifest_is_read_back_whole() -> None:
+@pytest.mark.parametrize(("version", "contents"), [(1, manifest()), (2, manifest_v2())], ids=["v1", "v2"])
+def test_a_manifest_is_read_back_whole(version: int, contents: Manifest) -> None:
     key = manifest_key("orders/größe", "0000000007", 42)
-    assert decode((HERE / "manifest-v1.json").read_bytes(), key) == manifest()
+    assert decode((HERE / f"manifest-v{version}.json").read_bytes(), key) == contents

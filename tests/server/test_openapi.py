@@ -16,7 +16,7 @@ from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor
 from headrace.errors import BadRequest, every_error
 from headrace.format import offset as offsets
-from headrace.server import listing, openapi, ops
+from headrace.server import listing, openapi, ops, work
 from headrace.server.report import Report
 from headrace.server.streams import read_retention
 
@@ -88,7 +88,8 @@ def test_the_server_answers_as_described(tmp_path: Path) -> None:
         jsonschema_rs.validate(_schema("/v1/server/_details"), report.details())
         jsonschema_rs.validate(_schema("/v1/server/_mem"), report.memory())
         jsonschema_rs.validate(_schema("/health/ready"), await readiness.check())
-        served = {route.path for route in [*ops.routes(engine, gates, monitor, readiness), *listing.routes(engine)]}
+        ours = [*ops.routes(engine, gates, monitor, readiness), *listing.routes(engine), *work.routes(engine)]
+        served = {route.path for route in ours}
         assert served == {path for path in DOCUMENT["paths"] if not path.startswith("/v1/stream/")}
         await engine.close()
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from headrace.cli.config import ConfigFile
 from headrace.cli.output import UsageError
+
+if TYPE_CHECKING:
+    from headrace.config import Config
+    from headrace.pipeline.runner import Runner
 
 
 @Parameter(name="*")
@@ -59,8 +67,13 @@ Headrace listens on {address} and keeps its log in {data_dir}. Try:
 """
 
 
-def serve(*, flags: ServerFlags = NO_FLAGS, config: ConfigFile = None) -> None:
-    """Run the server until it is told to stop."""
+def serve(
+    *,
+    flags: ServerFlags = NO_FLAGS,
+    config: ConfigFile = None,
+    ready: Annotated[Callable[[str], None] | None, Parameter(parse=False)] = None,
+) -> None:
+    """Run the server until it is told to stop; ``ready`` is called with its address."""
     from headrace.config import given, load
 
     chosen = load(file=config, flags=flags.settings())
@@ -69,16 +82,57 @@ def serve(*, flags: ServerFlags = NO_FLAGS, config: ConfigFile = None) -> None:
             raise UsageError(f"there is no file {file}")
     from headrace.server import main
 
+    def announce(address: str) -> None:
+        _announce(address, chosen.storage.data_dir)
+        if ready is not None:
+            ready(address)
+
     main.serve(
         chosen,
-        lambda address: _announce(address, chosen.storage.data_dir),
+        announce,
         explicit=given(file=config, flags=flags.settings()),
     )
 
 
 def up(*, flags: ServerFlags = NO_FLAGS, config: ConfigFile = None) -> None:
-    """Run everything on this machine."""
-    serve(flags=flags, config=config)
+    """Run everything on this machine: the server, and the pipeline beside it."""
+    from headrace.config import load
+
+    beside = Beside(load(file=config, flags=flags.settings()))
+    try:
+        serve(flags=flags, config=config, ready=beside.start)
+    finally:
+        beside.stop()
+
+
+class Beside:
+    """The pipeline of a server in this process; it starts when the server listens, and Spark when work is due."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._runner: Runner | None = None
+        self._thread: Thread | None = None
+
+    def start(self, address: str) -> None:
+        """Begin to look for work at an address."""
+        if find_spec("pyspark") is None:
+            print(
+                "pyspark is not installed, so nothing is indexed ahead: pip install 'headrace[pipeline]'",
+                file=sys.stderr,
+            )
+            return
+        from headrace.pipeline.runner import Runner
+
+        key = os.environ.get("HEADRACE_KEY")
+        self._runner = Runner(address, self._config.pipeline, key=key, ca_file=self._config.server.tls_cert or None)
+        self._thread = Thread(target=self._runner.run, name="headrace-pipeline", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it, and the Spark driver that it may have."""
+        if self._runner is not None and self._thread is not None:
+            self._runner.stop()
+            self._thread.join()
 
 
 def _announce(address: str, data_dir: str) -> None:

@@ -14,6 +14,7 @@ from headrace.config import Config
 from headrace.engine import sweep
 from headrace.engine.catalog import Catalog
 from headrace.engine.counters import Counters
+from headrace.engine.inspect.indexes import Indexes
 from headrace.engine.lifecycle import Change, carry_out
 from headrace.engine.log import Log
 from headrace.engine.schemas import Schemas
@@ -24,6 +25,9 @@ from headrace.engine.sealing.workshop import Workshop
 from headrace.engine.stream import Stream
 from headrace.engine.tail import Tail
 from headrace.engine.tiers import Tiers
+from headrace.engine.work.coverage import Coverage
+from headrace.engine.work.definitions import Definitions
+from headrace.engine.work.foreman import Foreman
 from headrace.engine.writer import Batch, Writer
 from headrace.errors import HeadraceError
 from headrace.storage import database
@@ -37,6 +41,7 @@ from headrace.storage.wal import Wal
 from headrace.types import Clock, SystemClock
 
 if TYPE_CHECKING:
+    from headrace.engine.search.archive import Archive
     from headrace.storage.segments import Segments
 
 log = logging.getLogger("headrace.engine")
@@ -75,10 +80,24 @@ class Engine:
         self.log = Log(self.writer, catalog, self.streams, self.tiers, self.tail, self.counters, clock)
         workshop = Workshop(self.objects, self.node, self._open_segments, clock, config.storage, vfs)
         self.sealer = Sealer(self.log, self.writer, self.streams, self.published, workshop, clock, config.storage)
+        definitions = Definitions()
+        self.coverage = Coverage(self._reader, definitions)
+        self.indexes = Indexes(self._reader, self.streams, self.coverage)
+        self.work = Foreman(
+            self.apply,
+            self._reader,
+            lambda: database.connect(path, cache_bytes=config.storage.cache_bytes // 8, readonly=True, vfs=vfs),
+            self.objects,
+            clock,
+            config.pipeline,
+            definitions,
+        )
         self._sweeper: asyncio.Task[None] | None = None
         self.recovered: Recovered | None = None
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()
         self._segments: Segments | None = None
+        self._archive: Archive | None = None
+        self._vfs = vfs
 
     @classmethod
     async def open(cls, config: Config, clock: Clock | None = None, vfs: str | None = None) -> Engine:
@@ -101,11 +120,14 @@ class Engine:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
         try:
+            await self.work.stop()
             await self.sealer.stop()
             await self.sweep()
         finally:
             await self.writer.stop()
             self.tiers.close()
+            if self._archive is not None:
+                self._archive.close()
             self._reader.close()
             self._lock.release()
 
@@ -119,6 +141,7 @@ class Engine:
             log.warning("the object store does not answer; appends are taken, and published once it does")
         if self.recovered is not None:
             log.info("what the object store knew better was taken over: %s", self.recovered)
+        self.work.prepare(self.writer.before_start)
 
     def _let_go(self) -> None:
         """Close what was opened, where nothing has been started yet."""
@@ -142,10 +165,24 @@ class Engine:
                 )
             return self._segments
 
+    def open_archive(self) -> Archive:
+        """What answers are computed from; loads what computes them, which a server without questions never does."""
+        with self._opening:
+            if self._archive is None:
+                from headrace.engine.search.archive import Archive
+
+                self._archive = Archive(self.config, self.objects, self._open_segments, self._vfs)
+            return self._archive
+
     @property
     def segments(self) -> Segments | None:
         """The segments at hand; None while nobody has needed any."""
         return self._segments
+
+    def connect(self) -> database.Connection:
+        """A connection that only reads, for a thread, which closes it."""
+        path, cache_bytes = Path(self.config.storage.data_dir) / "headrace.db", self.config.storage.cache_bytes // 8
+        return database.connect(path, cache_bytes=cache_bytes, readonly=True, vfs=self._vfs)
 
     async def apply(self, perform: Callable[[Batch], Any]) -> Any:
         """Run a function inside a commit, on the writer's thread, and answer what it returned."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from headrace.engine import read as reading
@@ -63,6 +64,14 @@ def _overshoots(sub: int, left: int) -> BadRequest:
     return BadRequest(
         f"Stream-Fork-Sub-Offset {sub} overshoots the next append, which has {left}", field="Stream-Fork-Sub-Offset"
     )
+
+
+def forks_beyond(streams: Streams, stream: int, seq: int) -> Iterator[int]:
+    """The forks of a stream, and theirs, that read entries of it from one on."""
+    for fork, end in streams.forks(stream):
+        if end > seq:
+            yield fork
+            yield from forks_beyond(streams, fork, seq)
 
 
 def read_by_forks(streams: Streams, stream: int) -> list[tuple[int, int]]:

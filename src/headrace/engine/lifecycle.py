@@ -15,8 +15,10 @@ from headrace.engine.stream import Stream
 from headrace.engine.writer import Batch, Operation, Writer
 from headrace.errors import Conflict, NotFound, OffsetGone
 from headrace.schema.registry import Registry
+from headrace.storage.companions import Companions
 from headrace.storage.registries import RegistryRow
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow
+from headrace.storage.work import Work
 
 
 class Change(Operation):
@@ -169,6 +171,9 @@ def save_registry(batch: Batch, stream: int, compiled: StreamRegistry) -> None:
     document = msgspec.json.encode(compiled.registry.dump()).decode()
     batch.registries.save(stream, RegistryRow(compiled.revision, batch.now_us, document))
     batch.published.mark(stream, batch.now_us)
+    work = Work(batch.connection)
+    work.forgive(stream)
+    work.mark(stream, batch.now_us)
 
 
 class Delete(Change):
@@ -195,6 +200,8 @@ def delete(batch: Batch, stream: Stream) -> list[tuple[str, int]]:
         batch.draft(stream).state = SOFT_DELETED
         batch.streams.update(stream.id, state=SOFT_DELETED, deadline_us=None)
         batch.published.mark(stream.id, batch.now_us)
+        Work(batch.connection).drop(stream.id)
+        Companions(batch.connection).retire_all(stream.id)
         return []
     batch.draft(stream).state = DELETED
     dropped = [(stream.name, stream.id)]
@@ -216,6 +223,8 @@ def _bury(batch: Batch, stream: int) -> None:
     batch.streams.update(stream, state=DELETED, deadline_us=batch.now_us)
     batch.streams.discard(stream)
     batch.published.bury(stream)
+    Work(batch.connection).drop(stream)
+    Companions(batch.connection).drop(stream)
 
 
 class SetRetention(Change):

@@ -100,7 +100,7 @@ def _read_segments(
     # What comes before it is read again, alone; where nothing does, the entry itself.
     again = tiers.read(part.owner, part.start, part.end, max(room, 1), key) or sealed
     if not room:
-        raise _not_representable(stream, again.position - 1, view, failure) from failure
+        raise not_representable(stream, again.position - 1, view, failure) from failure
     return Slice(_turned(again.parts, view)[0], again.position)
 
 
@@ -159,7 +159,7 @@ def _turn_some(
     entries, chosen = entries_of(row.body), _chosen(row, skip, stop, key)
     good = chosen[: failure.facts["index"]]
     if not good:
-        raise _not_representable(stream, row.seq + chosen[0], view, failure)
+        raise not_representable(stream, row.seq + chosen[0], view, failure)
     body = view.turn(b",".join([entries[index] for index in good]), row.version)
     return Slice([body], row.seq + good[-1] + 1)
 
@@ -196,7 +196,8 @@ def _cut(stream: Stream, row: Entries, skip: int, stop: int, budget: int) -> tup
     return b",".join(entries[skip:last]), last
 
 
-def _not_representable(stream: Stream, seq: int, view: View, failure: NotRepresentable) -> NotRepresentable:
+def not_representable(stream: Stream, seq: int, view: View, failure: NotRepresentable) -> NotRepresentable:
+    """The failure of one event to take the form asked for, with its offset and how to go on."""
     offset = stream.offset_at(seq + 1)
     return NotRepresentable(
         f"{failure.message}; to read on, skip it with offset={offset}",

@@ -1,8 +1,9 @@
 """Manifests: what of a stream is published in the object store, one numbered object per generation.
 
-Format version 1. A manifest is a JSON document, ``{"headrace": "manifest", "version": 1, "sha256": …, "content": …}``,
+Format version 2. A manifest is a JSON document, ``{"headrace": "manifest", "version": 2, "sha256": …, "content": …}``,
 where the checksum is that of the content's bytes as they stand. Everything in it is as of ``published_seq`` and never
 newer. A field that is added later has a default, and raises the version where older servers must not overlook it.
+Version 1 had no companions.
 
 Objects are named so that one listing finds all streams, and never walks through their segments::
 
@@ -25,12 +26,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from headrace.errors import CorruptData
+from headrace.format.companion.layout import Companion
 from headrace.types import NEVER_US
 
 if TYPE_CHECKING:
     from headrace.format.segment.layout import Sealed
 
-VERSION = 1
+VERSION = 2
 MANIFESTS, SEGMENTS = "manifests", "segments"
 
 _MANIFEST_KEY = re.compile(rf"{MANIFESTS}/([0-9a-f]{{32}})/([0-9a-z]{{1,64}})/(\d{{16}})\.json")
@@ -108,6 +110,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     segments: tuple[Segment, ...] = ()
     #: Segments before those, which only forks still read; there may be gaps between them.
     kept: tuple[Segment, ...] = ()
+    #: What was derived from published entries, its ancestors' included; ranges may overlap.
+    companions: tuple[Companion, ...] = ()
 
 
 class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
@@ -259,6 +263,10 @@ def _disorder(manifest: Manifest) -> str:
     numbers, firsts = [epoch for epoch, _ in manifest.epochs], [first for _, first in manifest.epochs]
     if not numbers or numbers != sorted(set(numbers)) or firsts != sorted(firsts):
         return "its epochs are out of order"
+    if any(
+        one.count <= 0 or not 0 <= one.first_seq < one.end_seq <= manifest.published_seq for one in manifest.companions
+    ):
+        return "a companion describes entries that are not published"
     revisions = [one.revision for one in manifest.registry]
     if revisions != sorted(set(revisions)):
         return "its registry is out of order"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from headrace.engine.engine import Engine
 from headrace.engine.gates import Gate
 from headrace.engine.tiers import Cold
 from headrace.errors import BadRequest, HeadraceError, MethodNotAllowed, NotFound, Overloaded
@@ -13,15 +14,13 @@ from headrace.server import target, values
 from headrace.server.arrivals import Arrivals
 from headrace.server.aside import Aside
 from headrace.server.auth import Door
-from headrace.server.details import Details
 from headrace.server.exchange import Exchange, Reply, Request
 from headrace.server.heads import RequestHead, Route
-from headrace.server.reads import Reads
-from headrace.server.schemas import Schemas
-from headrace.server.streams import Streams
 from headrace.server.target import Target
 
 log = logging.getLogger("headrace.server")
+
+Verb = Callable[[Request], None]
 
 _TARGETS = 16_384
 _TARGET_BYTES = 256
@@ -31,28 +30,15 @@ _ONCE = (b"stream-", b"producer-", b"content-", b"if-", b"host", b"authorization
 class Dispatcher:
     """Answers every request on ``/v1/stream/…``, whichever way it came in."""
 
-    def __init__(
-        self, door: Door, streams: Streams, reads: Reads, schemas: Schemas, details: Details, gate: Gate
-    ) -> None:
+    def __init__(self, door: Door, engine: Engine, verbs: Mapping[tuple[str, str], Verb], gate: Gate) -> None:
         self.door = door
         self._gate = gate
         self._aside = Aside()
-        self.arrivals = Arrivals(reads.engine.config.limits.arriving_bytes)
+        self.arrivals = Arrivals(engine.config.limits.arriving_bytes)
         self.unsent_bytes = 0
-        self.unsent_limit = reads.engine.config.limits.unsent_bytes
+        self.unsent_limit = engine.config.limits.unsent_bytes
         self._targets: dict[bytes, Target] = {}
-        self._verbs: dict[tuple[str, str], Callable[[Request], None]] = {
-            ("POST", ""): streams.append,
-            ("GET", ""): reads.get,
-            ("HEAD", ""): streams.head,
-            ("PUT", ""): streams.put,
-            ("DELETE", ""): streams.delete,
-            ("POST", "_retention"): streams.retention,
-            ("GET", "_schema"): schemas.get,
-            ("POST", "_schema"): schemas.post,
-            ("GET", "_schema/history"): schemas.history,
-            ("GET", "_details"): details.get,
-        }
+        self._verbs = verbs
 
     def handle(self, head: RequestHead, body: bytes, exchange: Exchange) -> None:
         """Answer through the exchange, now or later; never raises."""

@@ -25,20 +25,15 @@ from headrace.engine.tail import Tail
 from headrace.engine.tuning import tune
 from headrace.engine.wakeups.subscriptions import Subscriptions
 from headrace.errors import Unavailable
-from headrace.server import listing, logging, ops
+from headrace.server import listing, logging, ops, verbs, work
 from headrace.server.app import Front
 from headrace.server.auth import Door, refuse_open_bind
 from headrace.server.bridge import Bridge
 from headrace.server.connection import HOT_BODY_BYTES, Connection
-from headrace.server.details import Details
 from headrace.server.dispatch import Dispatcher
-from headrace.server.encoding import Encoder
 from headrace.server.heads import Heads
 from headrace.server.ops import Readiness
-from headrace.server.reads import Reads
 from headrace.server.requestlog import RequestLog
-from headrace.server.schemas import Schemas
-from headrace.server.streams import Streams
 from headrace.server.subscriptions import routes as subscription_routes
 from headrace.storage.keys import KeyStore
 
@@ -100,7 +95,7 @@ class Server:
         gates = Gates(self._config.limits)
         monitor = MemoryMonitor(gates, limit_bytes=memory.limit_bytes(self._config.memory.limit_mb))
         readiness = Readiness(engine)
-        routes = [*listing.routes(engine), *ops.routes(engine, gates, monitor, readiness)]
+        routes = [*listing.routes(engine), *ops.routes(engine, gates, monitor, readiness), *work.routes(engine)]
         if subscriptions is not None:
             routes += subscription_routes(subscriptions)
         front, protocol = self.build(engine, gates, routes)
@@ -118,8 +113,7 @@ class Server:
         """The two ways in: the ASGI application, and the connection that answers without it."""
         config = self._config
         request_log = RequestLog(engine.counters)
-        reads = Reads(engine, Encoder(gates.read), gates.read)
-        dispatcher = Dispatcher(self._door, Streams(engine), reads, Schemas(engine), Details(engine), gates.read)
+        dispatcher = Dispatcher(self._door, engine, verbs.table(engine, gates), gates.read)
         bridge = Bridge(dispatcher, gates.read, request_log, config.limits.body_bytes)
         front = Front(routes, bridge, self._door, request_log, timeout_s=config.server.resolver_timeout_s)
         settings = {

@@ -56,6 +56,7 @@ class _ServerNumbers(Collector):
         yield from self._counted()
         yield from self._writing()
         yield from self._publishing()
+        yield from self._deriving()
         yield from self._cached()
         yield from self._gated()
         yield from self._held()
@@ -96,6 +97,15 @@ class _ServerNumbers(Collector):
         for labels, count in sorted(engine.objects.requests.totals().items()):
             requests.add_metric(labels, count)
         yield requests
+
+    def _deriving(self) -> Iterator[Metric]:
+        work = self._engine.work
+        counts = work.counts()
+        yield _gauge("work_due_streams", "Streams that may have something to derive", counts["due"])
+        yield _gauge("work_leases", "Leases that workers hold", counts["leases"])
+        yield _gauge("work_units", "Units that workers are at", counts["units"])
+        yield _gauge("work_parked", "Ranges on which work is not tried any more", counts["parked"])
+        yield _gauge("work_paused", "1 while no work is given out", work.paused)
 
     def _cached(self) -> Iterator[Metric]:
         usage, limit = cache_usage(self._engine), self._engine.config.storage.segment_cache_bytes

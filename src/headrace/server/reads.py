@@ -10,6 +10,7 @@ from urllib.parse import quote
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gate
 from headrace.engine.read import Slice
+from headrace.engine.search.filter import Filter, Filtered
 from headrace.engine.split import entries_of
 from headrace.engine.stream import Head, Stream
 from headrace.engine.tiers import Cold
@@ -20,6 +21,7 @@ from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL
 from headrace.server.encoding import Encoder, accepted
 from headrace.server.exchange import Exchange, Headers, Reply, Request
+from headrace.server.filters import Filters
 from headrace.server.live import Events, LongPoll, Subscriber
 from headrace.types import OCTETS, parse_timestamp_us, rfc3339
 
@@ -39,6 +41,7 @@ class Question(NamedTuple):
     is_now: bool
     is_real: bool  # a minted offset was given, so that the start of the slice can never mean anything else
     version: int | None = None  # the schema version asked for; None is the current one
+    filter: Filter | None = None
 
 
 class Reads:
@@ -49,6 +52,7 @@ class Reads:
         self.encoder = encoder
         self._gate = gate
         self._aside = Aside()
+        self._filters = Filters(engine)
         self.events = Events(self)
         self._log = engine.log
         self._config = engine.config.server
@@ -86,11 +90,14 @@ class Reads:
 
         self._aside.begin(exchange, thawed())
 
-    def find(self, question: Question, position: int, head: Head) -> Slice:
+    def find(self, question: Question, position: int, head: Head) -> Slice | Filtered:
         """The entries from a position on that fit one answer."""
         if position < head.first_seq:
             earliest = question.stream.offset_at(head.first_seq)
             raise OffsetGone("the entries here are no longer retained", earliest_offset=earliest)
+        if question.filter is not None:
+            asked = question.filter
+            return self._filters.find(question.stream, head, position, asked, question.key, question.version)
         return self._log.read(
             question.stream, head, position, budget=self._budget, key=question.key, version=question.version
         )
@@ -111,8 +118,12 @@ class Reads:
 
     def _catch_up(self, question: Question, request: Request) -> None:
         head = question.stream.head
-        found = Slice([], head.next_seq) if question.is_now else self.find(question, question.position, head)
+        found: Slice | Filtered = Slice([], head.next_seq)
+        if not question.is_now:
+            found = self.find(question, question.position, head)
         headers = self.headers(question, head, found.position)
+        if isinstance(found, Filtered):
+            headers |= self._filters.headers(found)
         if question.is_now:
             headers["cache-control"] = "no-store"
         else:
@@ -147,8 +158,9 @@ class Reads:
         query, head = request.query, stream.head
         key = request.target.key if request.target.key is not None else query.get("key")
         since_us = parse_timestamp_us(query["since"], "since") if "since" in query else None
-        if "filter" in query:
-            raise BadRequest("this stream has no search fields to filter by", field="filter")
+        if "filter" in query and live == SSE:
+            raise BadRequest("a filter cannot be followed with live=sse; use live=long-poll", field="filter")
+        asked = self._filters.read(stream, query["filter"]) if "filter" in query else None
         given = query.get("offset")
         is_now = given == "now"
         is_real = False
@@ -163,7 +175,8 @@ class Reads:
             raise BadRequest("a live read needs an offset", field="offset")
         else:
             position = head.first_seq
-        return Question(stream, position, key or None, _format(stream, query), is_now, is_real, _version(head, query))
+        wanted, version = _format(stream, query), _version(head, query)
+        return Question(stream, position, key or None, wanted, is_now, is_real, version, asked)
 
 
 def _mode(query: dict[str, str]) -> str:
@@ -209,10 +222,11 @@ def etag(question: Question, position: int, head: Head) -> str:
     start = stream.offset_at(question.position) if question.is_real else offsets.START
     closed = ":c" if head.closed and position >= head.next_seq else ""
     key = quote(question.key or "", safe="")
+    asked = quote(question.filter.text if question.filter else "", safe="")
     at = f"{start}:{stream.offset_at(position)}"
     version = question.version or (0 if head.registry is None else head.registry.version)
     seen = f"life={stream.id}.{question.position}:v={version}{closed}"
-    return f'W/"slice:{at}:key={key}:fmt={question.format}:filter=:{seen}"'
+    return f'W/"slice:{at}:key={key}:fmt={question.format}:filter={asked}:{seen}"'
 
 
 def matches(if_none_match: bytes | None, tag: str) -> bool:

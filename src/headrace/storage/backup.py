@@ -17,6 +17,7 @@ import msgspec
 
 from headrace.errors import Conflict, CorruptData, NotFound
 from headrace.format import manifest as manifests
+from headrace.format.companion.names import companion_key
 from headrace.storage import database
 from headrace.storage.database import SQLiteError
 from headrace.storage.lock import DirectoryLock
@@ -201,11 +202,17 @@ class _ObjectsCopy:
         data = self._source.get(key)
         manifest = manifests.decode(data, key)
         segments = (*manifest.kept, *manifest.segments)
-        self._progress.expect(sum(segment.bytes for segment in segments))
+        parts = [part.bytes for companion in manifest.companions for part in companion.parts.values()]
+        self._progress.expect(sum(segment.bytes for segment in segments) + sum(parts))
         for segment in segments:
             segment_key = manifests.segment_key(manifest.stream, manifest.incarnation, segment.name)
             self._copy_one(segment_key, segment.bytes)
             self._progress.advance(segment.bytes)
+        for companion in manifest.companions:
+            for name, part in companion.parts.items():
+                key_of_part = companion_key(manifest.stream, manifest.incarnation, companion.name, name)
+                self._copy_one(key_of_part, part.bytes)
+                self._progress.advance(part.bytes)
         self._copy_one(key, len(data))
 
     def _copy_one(self, key: str, size: int) -> None:

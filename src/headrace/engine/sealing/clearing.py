@@ -8,6 +8,7 @@ from typing import Any
 from headrace.engine.lifecycle import Change
 from headrace.engine.writer import Batch
 from headrace.format import manifest as manifests
+from headrace.format.companion.names import COMPANIONS
 from headrace.format.manifest import Manifest
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
@@ -32,16 +33,17 @@ class Cleaner:
         """Remove everything of a deleted stream; a last manifest says that it is deleted until all else is gone."""
         self._node.check()
         place = manifests.name_hash(grave.name), grave.incarnation
-        segments = [found.key for found in self._objects.list(f"{manifests.SEGMENTS}/{'/'.join(place)}")]
+        below = (f"{kind}/{'/'.join(place)}" for kind in (manifests.SEGMENTS, COMPANIONS))
+        data = [found.key for prefix in below for found in self._objects.list(prefix)]
         manifested = [found.key for found in self._objects.list(f"{manifests.MANIFESTS}/{'/'.join(place)}")]
         if manifested:
             last = self._tombstone(grave, max(manifests.generations(manifested).get(place, [0])))
-            self._objects.delete(segments)
+            self._objects.delete(data)
             self._objects.delete(manifested)
             self._objects.delete([last])
         else:
-            self._objects.delete(segments)
-        return [*segments, *manifested]
+            self._objects.delete(data)
+        return [*data, *manifested]
 
     def _tombstone(self, grave: Grave, generation: int) -> str:
         while True:

@@ -8,6 +8,7 @@ from headrace.config import StorageConfig
 from headrace.engine.sealing.building import Builder
 from headrace.engine.sealing.publishing import Built, Publication
 from headrace.engine.sealing.snapshot import Snapshot, manifest, take
+from headrace.engine.work.orphans import orphans
 from headrace.format import manifest as manifests
 from headrace.storage.database import Connection
 from headrace.storage.node import Node
@@ -76,13 +77,13 @@ class Publisher:
             # A generation of ours that was never committed, unless someone else has taken over.
 
     def orphans(self, before_us: int) -> list[str]:
-        """Segments of living streams that no manifest of ours names, left behind by a crash before a moment.
+        """Segments of living streams that we do not list, left behind by a crash before a moment; and companions.
 
-        What belongs to streams we do not know is not ours to judge.
+        Segments of streams we do not know are not ours to judge.
         """
         published, found = Published(self._connection), []
         for info in self._objects.list(manifests.SEGMENTS):
             place = manifests.segment_place(info.key)
             if place is not None and info.modified_us < before_us and published.is_orphan(place[0][1], place[1]):
                 found.append(info.key)
-        return found
+        return [*found, *orphans(self._objects, self._connection, before_us)]

@@ -6,14 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headrace.engine.forks import forks_beyond
 from headrace.engine.lifecycle import Change
 from headrace.engine.sealing.snapshot import Snapshot
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Batch
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Segment
+from headrace.storage.companions import Companions, object_keys
 from headrace.storage.published import Grave, Placed
 from headrace.storage.streams import DELETED
+from headrace.storage.work import Work
 
 TRIM_ROWS = 2_000
 
@@ -62,13 +65,14 @@ class Publish(Change):
             return
         for built in publication.built:
             published.add(row.id, built.segment)
-        if publication.snapshot.is_true(batch.streams):
+        if publication.snapshot.is_true(batch.streams) and publication.snapshot.has_all(Companions(batch.connection)):
             published.unmark(row.id, batch.now_us)
         if row.generation:
             published.discard([manifests.manifest_key(row.name, row.incarnation, row.generation)], batch.now_us)
         gone = [*publication.snapshot.dropped, *([publication.replaced] if publication.replaced else [])]
         published.remove(row.id, (placed.segment for placed in publication.snapshot.dropped))
         published.discard([placed.key for placed in gone], batch.now_us)
+        self._let_companions_follow(batch, head.published_seq)
         head.published_seq = max(head.published_seq, row.next_seq)
         batch.save_head(
             self.stream,
@@ -76,6 +80,18 @@ class Publish(Change):
             published_us=publication.snapshot.taken_us,
             generation=publication.generation,
         )
+
+    def _let_companions_follow(self, batch: Batch, until: int) -> None:
+        """No manifest lists those that count no more; entries from ``until`` on can be derived from now."""
+        snapshot, work = self.publication.snapshot, Work(batch.connection)
+        row = snapshot.row
+        Companions(batch.connection).remove(row.id, (one.name for one in snapshot.retired))
+        keys = list(object_keys(row.name, row.incarnation, snapshot.retired))
+        batch.published.discard(keys, batch.now_us)
+        work.forgive(row.id, row.first_seq)
+        if self.publication.built:
+            for stream in (row.id, *forks_beyond(batch.streams, row.id, until)):
+                work.mark(stream, batch.now_us)
 
 
 class TrimPublished(Change):

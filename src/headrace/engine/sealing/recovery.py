@@ -18,10 +18,12 @@ from headrace.engine.writer import Batch
 from headrace.errors import CorruptData, Fenced, Unavailable
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Manifest
+from headrace.storage.companions import Companions
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.published import Grave
 from headrace.storage.registries import RegistryRow
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow, Streams
+from headrace.storage.work import Work
 
 log = logging.getLogger("headrace.sealing")
 
@@ -120,6 +122,7 @@ class _Recovery:
     def run(self) -> Recovered:
         found = manifests.generations(info.key for info in self._objects.list(manifests.MANIFESTS))
         self._drop_deleted(found)
+        Work(self._batch.connection).forget_leases()
         forks: list[tuple[int, str]] = []
         done, problems = 0, list[CorruptData]()
         for place, generations in sorted(found.items()):
@@ -241,6 +244,7 @@ class _Recovery:
             generation=manifest.generation,
             attempted=1,
         )
+        self._list_companions(row, manifest)
         return self._count(manifest)
 
     def _fill(self, row: StreamRow, manifest: Manifest) -> Brought:
@@ -254,7 +258,15 @@ class _Recovery:
         batch.streams.save_producers(
             (row.id, producer, epoch, seq) for producer, (epoch, seq) in manifest.producers.items()
         )
+        self._list_companions(row, manifest)
         return self._count(manifest)
+
+    def _list_companions(self, row: StreamRow, manifest: Manifest) -> None:
+        companions = Companions(self._batch.connection)
+        companions.drop(row.id)
+        for companion in manifest.companions:
+            companions.add(row.id, companion)
+        Work(self._batch.connection).mark(row.id, self._batch.now_us)
 
     def _count(self, manifest: Manifest) -> Brought:
         entries = manifest.published_seq - manifest.first_seq

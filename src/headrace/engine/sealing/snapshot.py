@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from headrace.engine.forks import read_by_forks
+from headrace.format.companion.layout import Companion
 from headrace.format.manifest import Manifest, Revision, Segment
+from headrace.storage.companions import Companions, Stamp
 from headrace.storage.database import Connection
 from headrace.storage.published import Placed, Published
 from headrace.storage.registries import Registries, RegistryRow
@@ -28,6 +30,10 @@ class Snapshot(msgspec.Struct, frozen=True):
     dropped: list[Placed]
     lineage: tuple[tuple[str, int], ...]
     forks: list[tuple[int, int]]
+    #: Those that count, those that do not any more, and what says that these are all.
+    companions: list[Companion]
+    retired: list[Companion]
+    stamp: Stamp
 
     def is_true(self, streams: Streams) -> bool:
         """Whether nothing has changed since, apart from entries that came after it."""
@@ -35,16 +41,22 @@ class Snapshot(msgspec.Struct, frozen=True):
         same = row is not None and all(getattr(row, name) == getattr(self.row, name) for name in _MARKED)
         return same and streams.forks(self.row.id) == self.forks
 
+    def has_all(self, companions: Companions) -> bool:
+        """Whether it knows every companion."""
+        return companions.stamp(self.row.id) == self.stamp
+
 
 def take(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
     """The stream as it is, or None where it is gone."""
-    streams = Streams(connection)
+    streams, companions = Streams(connection), Companions(connection)
     connection.execute("BEGIN")
     try:
         row = streams.by_id(stream)
         if row is None or row.state not in _STATES:
             return None
         segments, dropped = _sorted_out(streams, row, Published(connection).following(stream, 0, row.next_seq))
+        listed = companions.listed(stream)
+        useful = [one for one in listed if one.end_seq > row.first_seq]
         return Snapshot(
             row=row,
             taken_us=now_us,
@@ -54,6 +66,9 @@ def take(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
             dropped=dropped,
             lineage=_lineage(streams, row),
             forks=streams.forks(stream),
+            companions=useful,
+            retired=[*companions.retired(stream), *(one for one in listed if one.end_seq <= row.first_seq)],
+            stamp=companions.stamp(stream),
         )
     finally:
         connection.execute("COMMIT")
@@ -116,4 +131,5 @@ def manifest(snapshot: Snapshot, segments: list[Segment], generation: int, write
         producers=snapshot.producers,
         segments=tuple(segment for segment in segments if segment.end_seq > row.first_seq),
         kept=tuple(segment for segment in segments if segment.end_seq <= row.first_seq),
+        companions=tuple(snapshot.companions),
     )

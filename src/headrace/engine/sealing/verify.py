@@ -7,6 +7,7 @@ verified instead.
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ import msgspec
 from headrace.engine.sealing.recovery import Place, newest_valid
 from headrace.errors import CorruptData
 from headrace.format import manifest as manifests
+from headrace.format.companion.layout import Part
+from headrace.format.companion.names import COMPANIONS, companion_key, companion_place
 from headrace.format.manifest import Manifest, Segment
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.reader import Reader
@@ -26,6 +29,7 @@ from headrace.storage.objects import ObjectMissing, Objects
 from headrace.types import JSON, media_type
 
 _TRIES = 3
+_KINDS = (manifests.SEGMENTS, COMPANIONS)
 
 #: Told how many bytes of segments are done, of how many that are known of.
 Tell = Callable[[int, int], None]
@@ -48,6 +52,7 @@ class Report(msgspec.Struct):
     state: str = ""
     entries: int = 0
     segments: int = 0
+    companions: int = 0
     bytes: int = 0
     damage: list[Damage] = []
     #: Objects that the newest manifest does not name: sooner or later a server sweeps them.
@@ -91,8 +96,8 @@ class _Verification:
         unreadable: list[CorruptData] = []
         manifest = newest_valid(self._objects, place, generations, unreadable)
         report = Report(None, place[1], damage=[_damage(reason) for reason in unreadable], orphans=[])
-        listed = self._objects.list(f"{manifests.SEGMENTS}/{'/'.join(place)}")
-        sizes = {info.key: info.bytes for info in listed}
+        below = (f"{kind}/{'/'.join(place)}" for kind in _KINDS)
+        sizes = {info.key: info.bytes for prefix in below for info in self._objects.list(prefix)}
         if manifest is None:
             report.orphans += sorted(sizes)
             return report
@@ -101,36 +106,37 @@ class _Verification:
         report.orphans += [
             manifests.generation_key(place, older) for older in generations if older < manifest.generation
         ]
-        self._verify_segments(manifest, sizes, report)
+        self._verify_objects(manifest, sizes, report)
         report.damage += self._verify_sums(manifest)
         report.damage += self._verify_lineage(manifest)
         return report
 
-    def _verify_segments(self, manifest: Manifest, sizes: dict[str, int], report: Report) -> None:
-        named = {
-            manifests.segment_key(manifest.stream, manifest.incarnation, segment.name): segment
-            for segment in (*manifest.kept, *manifest.segments)
-        }
+    def _verify_objects(self, manifest: Manifest, sizes: dict[str, int], report: Report) -> None:
+        named: dict[str, Segment | Part] = {**_segments(manifest), **_parts(manifest)}
         report.orphans += sorted(sizes.keys() - named.keys())
-        report.segments = len(named)
-        report.bytes = sum(segment.bytes for segment in named.values())
+        report.segments = len(manifest.kept) + len(manifest.segments)
+        report.companions = len(manifest.companions)
+        report.bytes = sum(one.bytes for one in named.values())
         self._total += report.bytes
-        for key, segment in named.items():
+        for key, one in named.items():
             try:
-                self._verify_segment(manifest, key, segment, sizes.get(key))
+                self._verify_object(manifest, key, one, sizes.get(key))
             except CorruptData as reason:
                 report.damage.append(_damage(reason))
-            self._done += segment.bytes
+            self._done += one.bytes
             self._tell(self._done, self._total)
 
-    def _verify_segment(self, manifest: Manifest, key: str, segment: Segment, size: int | None) -> None:
+    def _verify_object(self, manifest: Manifest, key: str, one: Segment | Part, size: int | None) -> None:
         if size is None:
             raise ObjectMissing(f"the object {key} is missing", object=key, check="present")
-        if size != segment.bytes:
-            raise _corrupt(key, "size", f"it has {size} bytes, not {segment.bytes}")
+        if size != one.bytes:
+            raise _corrupt(key, "size", f"it has {size} bytes, not {one.bytes}")
         with self._at_hand(key, size) as path:
-            reader = Reader(path, name=key, decoded=Decoded(0), sha256=segment.sha256)
-            _verify_identity(manifest, key, segment, reader)
+            if isinstance(one, Part):
+                _verify_checksum(key, one, path)
+                return
+            reader = Reader(path, name=key, decoded=Decoded(0), sha256=one.sha256)
+            _verify_identity(manifest, key, one, reader)
             reader.verify()
 
     @contextmanager
@@ -182,15 +188,36 @@ class _Verification:
         return newest_valid(self._objects, place, generations, [])
 
     def _strays(self, places: dict[Place, list[int]]) -> Iterator[Report]:
-        """Segments of streams that have no manifest."""
+        """Segments and companions of streams that have no manifest."""
         strays: dict[Place, list[str]] = {}
-        for info in self._objects.list(manifests.SEGMENTS + self._under):
-            place = manifests.segment_place(info.key)
+        for info in (info for kind in _KINDS for info in self._objects.list(kind + self._under)):
+            place = manifests.segment_place(info.key) or companion_place(info.key)
             if place is not None and place[0] not in places:
                 strays.setdefault(place[0], []).append(info.key)
         for found, keys in sorted(strays.items()):
             if not self._places(f"{manifests.MANIFESTS}/{'/'.join(found)}"):
                 yield Report(None, found[1], orphans=sorted(keys))
+
+
+def _segments(manifest: Manifest) -> dict[str, Segment]:
+    return {
+        manifests.segment_key(manifest.stream, manifest.incarnation, segment.name): segment
+        for segment in (*manifest.kept, *manifest.segments)
+    }
+
+
+def _parts(manifest: Manifest) -> dict[str, Part]:
+    return {
+        companion_key(manifest.stream, manifest.incarnation, companion.name, name): part
+        for companion in manifest.companions
+        for name, part in companion.parts.items()
+    }
+
+
+def _verify_checksum(key: str, part: Part, path: Path) -> None:
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != part.sha256:
+            raise _corrupt(key, "checksum", "its checksum differs")
 
 
 def _verify_identity(manifest: Manifest, key: str, segment: Segment, reader: Reader) -> None:

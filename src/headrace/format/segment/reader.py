@@ -174,6 +174,17 @@ class Reader:
             batch = pa.record_batch(columns, schema=layout.schema(self.info.json))
             yield batch.slice(start - group.first_seq, stop - start)
 
+    def keys(self, position: int, end: int) -> Any:
+        """The keys of the entries of [position, end), each once and in order, as an Arrow array."""
+        found = [pa.array([], pa.string())]
+        for group in self._touched(position, min(end, self.end_seq)):
+            if group.keyed:
+                start, stop = max(position, group.first_seq), min(end, group.end_seq)
+                column = self._decode(group, ["key"])[0].slice(start - group.first_seq, stop - start)
+                found.append(column.unique())
+        keys = pa.concat_arrays(found).unique().drop_null()
+        return keys.take(pc.array_sort_indices(keys))
+
     def verify(self) -> None:
         """Decode every page and hold every row against the footer; raises for the first that is wrong."""
         last_us = self.info.min_us

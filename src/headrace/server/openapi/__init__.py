@@ -10,12 +10,13 @@ from headrace.server.openapi.service import SERVER_PATHS
 from headrace.server.openapi.streams import DESCRIPTOR, STREAM_PATHS
 from headrace.server.openapi.subscriptions import SUBSCRIPTION, SUBSCRIPTION_PATHS
 from headrace.server.openapi.words import TEXT, Node, record
+from headrace.server.openapi.work import WORK_PATHS
 
 
 def document(*, subscriptions: bool = True) -> Node:
     """The whole document, with subscriptions where they are served."""
     error = record(error=record(code=TEXT, message=TEXT))
-    paths = {**SERVER_PATHS, **STREAM_PATHS, **SCHEMA_PATHS, **DETAILS_PATHS}
+    paths = {**SERVER_PATHS, **STREAM_PATHS, **SCHEMA_PATHS, **DETAILS_PATHS, **WORK_PATHS}
     return {
         "openapi": "3.1.0",
         "info": {

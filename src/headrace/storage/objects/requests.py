@@ -6,12 +6,13 @@ import threading
 from collections import Counter, OrderedDict
 from typing import Literal
 
+from headrace.format.companion.names import COMPANIONS
 from headrace.format.manifest import MANIFESTS, SEGMENTS
 
 Verb = Literal["put", "get", "head", "list", "delete"]
 Outcome = Literal["ok", "missing", "error"]
 
-_ARTIFACTS = {MANIFESTS: "manifest", SEGMENTS: "segment"}
+_ARTIFACTS = {MANIFESTS: "manifest", SEGMENTS: "segment", COMPANIONS: "bundled_companion"}
 STREAMS = 2_000
 
 

@@ -1,0 +1,129 @@
+"""``headrace doctor``: whether this machine has what Headrace needs, and what to do where it has not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.cli import output
+from headrace.cli.config import ConfigFile
+from headrace.cli.key import DataDir
+from headrace.cli.output import AsJson
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.config import Config
+
+_LITTLE_SPACE = 1024**3
+_SLOW_SYNC_MS = 10.0
+_SYNCS = 20
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at: how it is, and what to do if that is not well."""
+
+    check: str
+    status: str
+    found: str
+    advice: str = ""
+
+
+def doctor(*, data_dir: DataDir = None, config: ConfigFile = None, json: AsJson = False) -> int:
+    """Look at Java, Spark, the disk, the port and the object store; 1 if something would not work."""
+    from headrace.config import load
+
+    flags = {} if data_dir is None else {"storage.data_dir": data_dir}
+    findings = list(examine(load(file=config, flags=flags)))
+    output.show_all([one._asdict() for one in findings], Finding._fields, as_json=json)
+    return output.FAILED if any(one.status == "bad" for one in findings) else output.OK
+
+
+def examine(config: Config) -> Iterator[Finding]:
+    """Every finding; a check that itself fails is a finding too."""
+    checks: dict[str, Callable[[Config], Finding]] = {
+        "java": _java,
+        "spark": _spark,
+        "disk": _disk,
+        "fsync": _fsync,
+        "port": _port,
+        "store": _store,
+    }
+    for name, check in checks.items():
+        try:
+            yield check(config)
+        except (HeadraceError, OSError, ImportError) as reason:
+            yield Finding(name, "bad", str(reason))
+
+
+def _java(config: Config) -> Finding:
+    from headrace.pipeline import java
+
+    with tempfile.TemporaryDirectory() as scratch:
+        found = java.find(Path(scratch))
+        return Finding("java", "ok", f"Java {found.version} ({found.source})")
+
+
+def _spark(config: Config) -> Finding:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return Finding("spark", "ok", f"pyspark {version('pyspark')}")
+    except PackageNotFoundError:
+        advice = "pip install 'headrace[pipeline]'; without it answers are computed on the fly, only slower"
+        return Finding("spark", "warn", "pyspark is not installed", advice)
+
+
+def _disk(config: Config) -> Finding:
+    free = shutil.disk_usage(_existing(config)).free
+    enough = free > _LITTLE_SPACE
+    advice = "" if enough else "appends are refused when the disk is full; make room"
+    return Finding("disk", "ok" if enough else "warn", f"{free // 1024**2:,} MiB free", advice)
+
+
+def _fsync(config: Config) -> Finding:
+    """What one durable write costs: the least time of an acknowledged append."""
+    with tempfile.NamedTemporaryFile(dir=_existing(config), prefix=".headrace-doctor-") as file:
+        begun = perf_counter()
+        for _ in range(_SYNCS):
+            os.write(file.fileno(), b"x" * 4096)
+            os.fdatasync(file.fileno())
+        each = (perf_counter() - begun) * 1000 / _SYNCS
+    slow = each > _SLOW_SYNC_MS
+    advice = "appends wait for this; a local SSD takes less than a millisecond" if slow else ""
+    return Finding("fsync", "warn" if slow else "ok", f"{each:.2f} ms", advice)
+
+
+def _port(config: Config) -> Finding:
+    host, port = config.server.host, config.server.port
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as reason:
+            advice = "a Headrace may be running there; else choose another with --port"
+            return Finding("port", "warn", f"{host}:{port}: {reason.strerror}", advice)
+    return Finding("port", "ok", f"{host}:{port} is free")
+
+
+def _store(config: Config) -> Finding:
+    from headrace.storage.objects import Objects
+
+    url = config.storage.object_store or str(Path(config.storage.data_dir) / "objects")
+    if "://" not in url and not Path(url).is_dir():
+        return Finding("store", "ok", f"{url} will be made")
+    objects = Objects.open(url, timeout_s=config.storage.store_timeout_s)
+    begun = perf_counter()
+    next(iter(objects.list("manifests")), None)
+    return Finding("store", "ok", f"{url} answers in {(perf_counter() - begun) * 1000:.0f} ms")
+
+
+def _existing(config: Config) -> Path:
+    """The data directory, or the nearest directory above it that exists."""
+    place = Path(config.storage.data_dir).resolve()
+    return next(path for path in (place, *place.parents) if path.is_dir())

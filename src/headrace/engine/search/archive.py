@@ -1,0 +1,186 @@
+"""What answers are computed from: the companions of a stream in files, in memory those of the rest, stored events.
+
+Everything here is for threads. A thread borrows a connection of its own for one answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.config import Config
+from headrace.engine.search.blocks import Blocks
+from headrace.engine.search.events import Events, Vanished
+from headrace.engine.stream import Head, Stream
+from headrace.engine.work.cover import may_answer, span, widest
+from headrace.engine.work.coverage import Coverage
+from headrace.engine.work.definitions import Defined, Definitions
+from headrace.engine.work.ranges import Range, without
+from headrace.errors import BadRequest, CorruptData
+from headrace.format.companion.layout import Companion, PartName
+from headrace.format.companion.rows import Rows
+from headrace.format.segment.decoded import Decoded
+from headrace.storage import database
+from headrace.storage.companion_files import CompanionFiles
+from headrace.storage.objects import Objects
+from headrace.storage.streams import LIVE, Streams
+
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
+
+log = logging.getLogger("headrace.search")
+
+#: Memory for stored events that were given out last.
+RECENT_BYTES = 16 * 1024 * 1024
+_CACHE_BYTES = 2 * 1024 * 1024
+
+
+class Stretch(NamedTuple):
+    """Consecutive events, and the companion in files that describes them; None where there is none."""
+
+    start: int
+    stop: int
+    companion: Companion | None
+
+
+class Described(NamedTuple):
+    """Events ``start`` to ``stop``, and a companion that describes them, and perhaps others."""
+
+    companion: Rows
+    start: int
+    stop: int
+    #: The least and the greatest primary time in ms that it holds.
+    times: tuple[int, int] | None
+
+
+class Look:
+    """A stream as of one head, for one answer."""
+
+    def __init__(self, archive: Archive, link: _Link, stream: Stream, head: Head, defined: Defined) -> None:
+        self._archive = archive
+        self._coverage = link.coverage
+        self.stream, self.head, self.defined = stream, head, defined
+        self.events = Events(link.connection, archive.segments, archive.recent, stream, head)
+        row = Streams(link.connection).by_id(stream.id)
+        if row is None or row.state != LIVE:
+            raise Vanished(f"{stream.name} is gone")
+        #: Answers speak of retained events in versions from which lenses lead on.
+        self.start = min(max(row.first_seq, head.first_seq, defined.registry.readable_from), head.next_seq)
+        self.stop = head.next_seq
+
+    def stretches(self, fields: Collection[str], rollups: Collection[str] = ()) -> list[Stretch]:
+        """All events in order, by the companions that hold these fields and rollups as they are defined now."""
+        listed = [one for one in self._coverage.listed(self.stream) if not self._archive.is_damaged(one)]
+        usable = [one for one in listed if may_answer(one, self.defined, fields, rollups)]
+        whole = Range(self.start, self.stop)
+        chosen = [one for one in widest(usable) if span(one).overlaps(whole)]
+        covered = [Stretch(max(one.first_seq, self.start), min(one.end_seq, self.stop), one) for one in chosen]
+        gaps = [Stretch(*gap, None) for gap in without([whole], map(span, chosen))]
+        return sorted([*covered, *gaps], key=lambda stretch: stretch.start)
+
+    @contextmanager
+    def described(
+        self, stretch: Stretch, parts: Collection[PartName], *, newest_first: bool = True
+    ) -> Iterator[Iterator[Described]]:
+        """The companions of a stretch, one after the other."""
+        if stretch.companion is not None:
+            stream = self.stream
+            with self._archive.files.open(stream.name, stream.incarnation, stretch.companion, parts) as opened:
+                yield iter([Described(opened, stretch.start, stretch.stop, self.times(stretch.companion))])
+            return
+        pieces = self._archive.blocks.pieces(
+            self.stream.incarnation, self.defined, self.events, stretch.start, stretch.stop, newest_first=newest_first
+        )
+        yield (Described(*piece, piece.companion.info.times) for piece in pieces)
+
+    def times(self, companion: Companion) -> tuple[int, int] | None:
+        """The primary times that a companion holds; None where it holds none as they are defined now."""
+        primary = self.defined.definition.search.primary_timestamp
+        return companion.times if may_answer(companion, self.defined, [primary]) else None
+
+
+class _Link(NamedTuple):
+    """A connection, and what is known through it."""
+
+    connection: Any
+    coverage: Coverage
+
+
+class Archive:
+    """Shared by all answers of a node."""
+
+    def __init__(
+        self, config: Config, objects: Objects, segments: Callable[[], Segments], vfs: str | None = None
+    ) -> None:
+        data_dir = Path(config.storage.data_dir)
+        self._path, self._vfs = data_dir / "headrace.db", vfs
+        self.segments = segments
+        self.recent = Decoded(RECENT_BYTES)
+        self.blocks = Blocks(config.limits.tail_columns_bytes)
+        self.files = CompanionFiles(
+            objects,
+            data_dir / "cache" / "companions",
+            limit_bytes=config.storage.companion_cache_bytes,
+            decoded_bytes=config.limits.companion_bytes,
+        )
+        self._definitions = Definitions()
+        self._lock = threading.Lock()
+        self._idle: list[_Link] = []
+        self._closed = False
+        self._damaged: set[str] = set()
+
+    def close(self) -> None:
+        """Let go of the connections; those in use go when they are given back."""
+        with self._lock:
+            self._closed = True
+            for link in self._idle:
+                link.connection.close()
+            self._idle.clear()
+
+    def defined(self, stream: Stream, head: Head) -> Defined:
+        """What is declared for search; refused where nothing is."""
+        if not stream.is_json:
+            raise BadRequest(f"search needs a JSON stream; this one holds {stream.content_type}", field="stream")
+        registry = head.registry
+        found = (
+            None if registry is None else self._definitions.of(stream.id, registry.revision, lambda: registry.registry)
+        )
+        if found is None:
+            raise BadRequest("search is not configured for this stream; see _schema", field="search")
+        return found
+
+    def is_damaged(self, companion: Companion) -> bool:
+        """Whether the files of a companion were found damaged or missing."""
+        return companion.name in self._damaged
+
+    def distrust(self, companion: Companion, reason: CorruptData) -> None:
+        """Use the files of a companion no more: what they describe is still in the segments."""
+        log.error("a companion is left out from now on: %s", reason.message)
+        self._damaged.add(companion.name)
+
+    @contextmanager
+    def look(self, stream: Stream, head: Head, defined: Defined) -> Iterator[Look]:
+        """A look at a stream, as it is at one head."""
+        link = self._borrowed()
+        try:
+            yield Look(self, link, stream, head, defined)
+        finally:
+            self._give_back(link)
+
+    def _borrowed(self) -> _Link:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        connection = database.connect(self._path, cache_bytes=_CACHE_BYTES, readonly=True, vfs=self._vfs)
+        return _Link(connection, Coverage(connection, self._definitions))
+
+    def _give_back(self, link: _Link) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(link)
+                return
+        link.connection.close()

@@ -1,0 +1,30 @@
+"""What a filtered read asks for, and what it finds; loads nothing that computes it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headrace.query.tree import Node
+
+
+class Filter(NamedTuple):
+    """What a filtered read asks for; ``text`` is how it was spelled."""
+
+    text: str
+    tree: Node
+
+
+class Limits(NamedTuple):
+    """How much one answer holds, and how much of the payload it may look at."""
+
+    budget: int
+    scan_bytes: int
+
+
+class Filtered(NamedTuple):
+    """What was found, each part one event, and where to go on; how much was looked at, and whether that was the end."""
+
+    parts: list[bytes]
+    position: int
+    scanned_bytes: int
+    limit_reached: bool

@@ -1,0 +1,190 @@
+"""Results of work: a companion whose objects are durable is listed, or given up, in one commit of the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headrace.engine.work import failing, leases
+from headrace.engine.work.cover import is_current, replaced
+from headrace.engine.work.definitions import Defined, Definitions
+from headrace.engine.work.units import Outcome, Result, Settled, Unit
+from headrace.engine.writer import Batch
+from headrace.errors import BadRequest, CorruptData
+from headrace.format.companion.layout import Companion
+from headrace.format.companion.names import companion_key, companion_place
+from headrace.format.manifest import segment_place
+from headrace.storage.companions import Companions, object_keys
+from headrace.storage.streams import LIVE, StreamRow
+from headrace.storage.work import UnitRow, Work
+
+log = logging.getLogger("headrace.work")
+
+
+CHANGED = "what is derived from the stream has changed"
+
+
+class Leased(NamedTuple):
+    """A lease as its worker knows it, and its units."""
+
+    id: str
+    token: int
+    units: dict[str, Unit]
+
+
+class Committed(NamedTuple):
+    """How each unit ended, and until when the lease goes on."""
+
+    settled: list[Settled]
+    expires_us: int
+
+
+def check(results: Sequence[Result], units: dict[str, Unit]) -> None:
+    """Raises BadRequest for a result that does not belong to its unit."""
+    for number, result in enumerate(results):
+        unit = units.get(result.unit)
+        if unit is None:
+            raise BadRequest(f"{result.unit!r} is no unit of this lease", field=f"results[{number}].unit")
+        if sum((result.companion is not None, result.gone, result.error is not None)) != 1:
+            raise BadRequest("a result is a companion, gone, or an error", field=f"results[{number}]")
+        if result.companion is not None and not _fits(unit, result.companion):
+            raise BadRequest(
+                f"{result.companion.name!r} is not what {result.unit!r} asks for", field=f"results[{number}].companion"
+            )
+    if len({result.unit for result in results}) != len(results):
+        raise BadRequest("a unit has one result", field="results")
+
+
+def _fits(unit: Unit, companion: Companion) -> bool:
+    asked, made = (unit.first_seq, unit.count, unit.level), (companion.first_seq, companion.count, companion.level)
+    key = companion_key(unit.stream, unit.incarnation, companion.name, "columns")
+    return asked == made and companion.name.startswith(unit.name_begins) and companion_place(key) is not None
+
+
+def commit(batch: Batch, lease: Leased, results: Sequence[Result], definitions: Definitions, ttl_us: int) -> Committed:
+    """Settle units, as they were checked; what was settled before is only told again."""
+    work, id = Work(batch.connection), lease.id
+    found = leases.find(batch, id, lease.token)
+    rows = {row.id: row for row in work.units(id)}
+    if any(rows[result.unit].outcome in (None, "released", "lost") for result in results):
+        leases.held(batch, id, lease.token)
+    settling = _Settling(batch, work, definitions)
+    settled = [settling.settle(rows[result.unit], lease.units[result.unit], result) for result in results]
+    settling.finish()
+    expires_us = max(found.expires_us, batch.now_us + ttl_us) if found.ended_us is None else found.expires_us
+    if found.ended_us is None:
+        work.renew(id, expires_us, found.done, found.total)
+        if not any(row.outcome is None for row in work.units(id)):
+            leases.finish(batch, found)
+    return Committed(settled, expires_us)
+
+
+class _Target:
+    """A living stream that companions are listed for."""
+
+    def __init__(self, row: StreamRow, defined: Defined, listed: list[Companion]) -> None:
+        self.row, self.defined, self.listed = row, defined, listed
+        self.names = {one.name for one in listed}
+        self.start = max(row.first_seq, defined.registry.readable_from)
+
+    def refuses(self, unit: Unit, companion: Companion) -> str | None:
+        """Why a companion is of no use."""
+        if not is_current(companion, self.defined):
+            return CHANGED
+        if companion.end_seq <= self.start:
+            return "its entries are not retained any more"
+        if not {one.name for one in unit.inputs} <= self.names:
+            return "its inputs were replaced"
+        return None
+
+
+class _Settling:
+    """Settles units one after the other in one commit."""
+
+    def __init__(self, batch: Batch, work: Work, definitions: Definitions) -> None:
+        self._batch = batch
+        self._work = work
+        self._definitions = definitions
+        self._companions = Companions(batch.connection)
+        self._targets: dict[int, _Target | str] = {}
+
+    def settle(self, row: UnitRow, unit: Unit, result: Result) -> Settled:
+        if row.outcome is not None:
+            if row.outcome == "dropped" and result.companion is not None:
+                self._discard(row, unit, result.companion)
+            return Settled(row.id, row.outcome, row.reason)
+        outcome, reason = self._judge(row, unit, result)
+        if outcome in ("failed", "parked"):
+            log.warning("%s of %r from entry %d on %s: %s", unit.job, unit.stream, unit.first_seq, outcome, reason)
+        self._work.settle(row.id, outcome, reason)
+        if self._batch.streams.of(unit.incarnation) is not None:
+            self._work.mark(row.stream, self._batch.now_us)
+        return Settled(row.id, outcome, reason)
+
+    def finish(self) -> None:
+        """Let those count no more that others have taken the place of."""
+        for target in self._targets.values():
+            if isinstance(target, _Target):
+                names = replaced(sorted(target.listed, key=_first_seq), target.defined, target.start)
+                self._companions.retire(target.row.id, names)
+
+    def _judge(self, row: UnitRow, unit: Unit, result: Result) -> tuple[Outcome, str | None]:
+        error = result.error
+        if result.gone:
+            if self._is_replaced(row, unit):
+                return "gone", None
+            error = "an object that it reads is listed, and not in the store"
+        if error is not None:
+            return failing.fail(self._work, row.stream, unit, error, self._batch.now_us), error
+        assert result.companion is not None
+        if (reason := self._list(row, unit, result.companion)) is None:
+            self._work.succeeded(row.stream, unit.job, unit.first_seq, unit.end_seq)
+            return "committed", None
+        self._discard(row, unit, result.companion)
+        return "dropped", reason
+
+    def _list(self, row: UnitRow, unit: Unit, companion: Companion) -> str | None:
+        """List a companion, or say why it is of no use."""
+        target = self._target(row.stream)
+        if isinstance(target, str):
+            return target
+        if (reason := target.refuses(unit, companion)) is not None:
+            return reason
+        self._companions.add(row.stream, companion)
+        target.listed.append(companion)
+        self._batch.published.mark(row.stream, self._batch.now_us)
+        return None
+
+    def _target(self, stream: int) -> _Target | str:
+        """A stream that takes companions, or why it does not."""
+        if stream not in self._targets:
+            self._targets[stream] = self._look_at(stream)
+        return self._targets[stream]
+
+    def _look_at(self, stream: int) -> _Target | str:
+        row = self._batch.streams.by_id(stream)
+        if row is None or row.state != LIVE:
+            return "the stream was deleted"
+        try:
+            defined = self._definitions.stored(self._batch.registries, row)
+        except CorruptData as reason:
+            return reason.message
+        return CHANGED if defined is None else _Target(row, defined, self._companions.listed(stream))
+
+    def _is_replaced(self, row: UnitRow, unit: Unit) -> bool:
+        """Whether something that a unit reads is not listed any more."""
+        if unit.inputs:
+            listed = {one.name for one in self._companions.listed(row.stream)}
+            return not {one.name for one in unit.inputs} <= listed
+        places = [place for source in unit.segments if (place := segment_place(source.key)) is not None]
+        return any(self._batch.published.is_orphan(place[1], name) for place, name in places)
+
+    def _discard(self, row: UnitRow, unit: Unit, companion: Companion) -> None:
+        if not leases.bury(self._batch, unit) and not self._companions.has(row.stream, companion.name):
+            keys = list(object_keys(unit.stream, unit.incarnation, [companion]))
+            self._batch.published.discard(keys, self._batch.now_us)
+
+
+def _first_seq(companion: Companion) -> int:
+    return companion.first_seq

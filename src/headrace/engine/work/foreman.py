@@ -1,0 +1,220 @@
+"""The foreman: gives work to whoever asks, hears of them, and takes what they have made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from headrace.config import PipelineConfig
+from headrace.engine.stream import Stream
+from headrace.engine.work import commit as committing
+from headrace.engine.work import leases
+from headrace.engine.work.commit import Committed, Leased
+from headrace.engine.work.definitions import Definitions
+from headrace.engine.work.leases import LeaseLost
+from headrace.engine.work.overview import NAMED, Overview, overview
+from headrace.engine.work.planner import Plan, Planner
+from headrace.engine.work.units import JOBS, Job, Result, Unit
+from headrace.engine.writer import Batch
+from headrace.errors import HeadraceError, NotFound
+from headrace.format.companion.names import companion_key
+from headrace.storage.database import Connection
+from headrace.storage.objects import ObjectMissing, Objects
+from headrace.storage.streams import LIVE, Streams
+from headrace.storage.work import LeaseRow, Work
+from headrace.types import Clock
+
+Found = TypeVar("Found")
+Apply = Callable[[Callable[[Batch], Any]], Coroutine[Any, Any, Any]]
+
+#: Units in one lease.
+MOST_UNITS = 256
+_PAUSED, _MIN_ROWS = "work_paused", "work_min_rows"
+_THREADS = 4
+#: Looking for work ends after this; what was found out so far is kept.
+_LOOK_S = 1.0
+
+
+class Grant(NamedTuple):
+    """A lease, and what it is for."""
+
+    lease: LeaseRow
+    units: list[Unit]
+
+
+class Foreman:
+    """Runs on the event loop; plans in a thread, and writes in the log's own commits."""
+
+    def __init__(
+        self,
+        apply: Apply,
+        reader: Connection,
+        connect: Callable[[], Connection],
+        objects: Objects,
+        clock: Clock,
+        config: PipelineConfig,
+        definitions: Definitions,
+    ) -> None:
+        self._apply = apply
+        self._rows, self._streams = Work(reader), Streams(reader)
+        self._connect = connect
+        self._objects = objects
+        self._clock = clock
+        self._config = config
+        self._definitions = definitions
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-work")
+        self._connection: Connection | None = None
+        self._planning = asyncio.Lock()
+
+    def prepare(self, commit: Callable[[Callable[[Batch], None]], None]) -> None:
+        """Let every stream be looked at again where another number of entries is worth the work now."""
+        least = self._config.min_rows
+
+        def perform(batch: Batch) -> None:
+            if batch.streams.meta(_MIN_ROWS, -1) != least:
+                batch.streams.set_meta(_MIN_ROWS, least)
+                Work(batch.connection).mark_all(batch.now_us)
+
+        if self._streams.meta(_MIN_ROWS, -1) != least:
+            commit(perform)
+
+    async def stop(self) -> None:
+        """Let go of threads and files."""
+        async with self._planning:
+            await asyncio.to_thread(self._threads.shutdown)
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    @property
+    def paused(self) -> bool:
+        """Whether no work is given out."""
+        return bool(self._streams.meta(_PAUSED))
+
+    async def pause(self, paused: bool) -> None:
+        """Give out no work from now on, or again; what was given out goes on."""
+        await self._apply(lambda batch: batch.streams.set_meta(_PAUSED, int(paused)))
+
+    async def run(self, stream: Stream) -> None:
+        """Let a stream be due, however little there is to do, and try again what was parked."""
+
+        def perform(batch: Batch) -> None:
+            if batch.draft(stream).state != LIVE:
+                raise NotFound("the stream was deleted", stream=stream.name)
+            work = Work(batch.connection)
+            work.forgive(stream.id)
+            work.mark(stream.id, batch.now_us, run=True)
+
+        await self._apply(perform)
+
+    async def lease(self, worker: str, limit: int = MOST_UNITS, jobs: Collection[Job] = JOBS) -> Grant | None:
+        """Work for a worker, or None where there is none."""
+        ends = monotonic() + _LOOK_S
+        async with self._planning:
+            if self._rows.expired(self._clock.now_us()):
+                await self._apply(leases.end_expired)
+            while not self.paused:
+                plan = await self._plan(limit, limit, jobs, lambda: monotonic() < ends)
+                granted = await self._grant(plan, worker)
+                if granted is not None or plan.is_complete or monotonic() >= ends:
+                    return granted
+        return None
+
+    async def _plan(self, limit: int, each: int, jobs: Collection[Job], goes_on: Callable[[], bool]) -> Plan:
+        limit, now_us = min(limit, MOST_UNITS), self._clock.now_us()
+        return await self._aside(lambda: self._planner().plan(limit, each, jobs, now_us, goes_on))
+
+    async def _grant(self, plan: Plan, worker: str) -> Grant | None:
+        if not (plan.units or plan.idle or plan.useless):
+            return None
+        granted = await self._apply(partial(leases.grant, plan=plan, worker=worker, ttl_us=self.ttl_us))
+        return None if granted is None else Grant(*granted)
+
+    async def heartbeat(self, id: str, token: int, done: int, total: int) -> tuple[int, list[str]]:
+        """Hear of a worker; answers until when the lease is his, and which of its units are in vain."""
+        found: tuple[int, list[str]] = await self._apply(
+            lambda batch: leases.heartbeat(batch, id, token, (done, total), self.ttl_us)
+        )
+        return found
+
+    async def commit(self, id: str, token: int, results: Sequence[Result]) -> Committed:
+        """Take results, all in one commit; repeated, they change nothing and get the same answer."""
+        leased, checked = await self._checked(id, token, results)
+        found: Committed = await self._apply(
+            lambda batch: committing.commit(batch, leased, checked, self._definitions, self.ttl_us)
+        )
+        return found
+
+    async def release(self, id: str, token: int) -> None:
+        """Take back what was not done."""
+        await self._apply(lambda batch: leases.release(batch, id, token))
+
+    async def overview(self) -> Overview:
+        """How things stand."""
+        ends = monotonic() + _LOOK_S
+        async with self._planning:
+            plan = await self._plan(NAMED, 1, JOBS, lambda: monotonic() < ends)
+            if plan.idle or plan.useless:
+                with suppress(HeadraceError):  # a log that takes nothing now can still be looked at
+                    await self._apply(lambda batch: leases.tidy(batch, plan))
+            now_us = self._clock.now_us()
+            return await self._aside(lambda: overview(self._opened(), self._planner(), plan, now_us))
+
+    def counts(self) -> dict[str, int]:
+        """How many streams are due, leases held, units being done and ranges parked."""
+        return self._rows.counts(self._clock.now_us())
+
+    @property
+    def ttl_us(self) -> int:
+        """How long a worker may be silent."""
+        return round(self._config.lease_s * 1e6)
+
+    async def _checked(self, id: str, token: int, results: Sequence[Result]) -> tuple[Leased, list[Result]]:
+        """The lease and the results, where one whose objects are not in our store is an error."""
+        lease = self._rows.lease(id)
+        if lease is None or lease.token != token:
+            raise LeaseLost("there is no such lease any more", lease=id)
+        rows = {row.id: row for row in self._rows.units(id)}
+        units = {row.id: leases.unit_of(row) for row in rows.values()}
+        committing.check(results, units)
+
+        async def checked(result: Result) -> Result:
+            if result.companion is None or rows[result.unit].outcome is not None:
+                return result
+            return await self._aside(lambda: self._looked_at(result, units[result.unit]))
+
+        return Leased(id, token, units), await asyncio.gather(*map(checked, results))
+
+    def _looked_at(self, result: Result, unit: Unit) -> Result:
+        assert result.companion is not None
+        for part, expected in result.companion.parts.items():
+            key = companion_key(unit.stream, unit.incarnation, result.companion.name, part)
+            try:
+                size = self._objects.head(key).bytes
+            except ObjectMissing:
+                return _error(result, f"the object {key} is not in the store of the server")
+            if size != expected.bytes:
+                return _error(result, f"the object {key} has {size} bytes, not {expected.bytes}")
+        return result
+
+    def _opened(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _planner(self) -> Planner:
+        return Planner(self._opened(), self._config, self._definitions)
+
+    async def _aside(self, work: Callable[[], Found]) -> Found:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _error(result: Result, reason: str) -> Result:
+    return msgspec.structs.replace(result, companion=None, error=reason)

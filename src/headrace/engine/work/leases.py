@@ -1,0 +1,131 @@
+"""Leases: work is given to one worker at a time, who is heard of or loses it. All inside commits of the log."""
+
+from __future__ import annotations
+
+import secrets
+
+import msgspec
+
+from headrace.engine.work import failing
+from headrace.engine.work.making import Planned
+from headrace.engine.work.planner import Plan
+from headrace.engine.work.units import Unit
+from headrace.engine.writer import Batch
+from headrace.errors import Conflict
+from headrace.storage.companions import Companions
+from headrace.storage.published import Grave
+from headrace.storage.streams import LIVE
+from headrace.storage.work import LeaseRow, UnitRow, Work
+
+#: How long the end of a lease is remembered, for who has not heard of it.
+_REMEMBERED_US = 3_600_000_000
+
+
+class LeaseLost(Conflict):
+    """The lease has ended, or its work was given to another worker."""
+
+    code = "lease_lost"
+
+
+def grant(batch: Batch, plan: Plan, worker: str, ttl_us: int) -> tuple[LeaseRow, list[Unit]] | None:
+    """Give a plan's units to a worker, and do what else it says; None where there is nothing to give."""
+    work, now_us = Work(batch.connection), batch.now_us
+    chosen = _chosen(batch, plan)
+    lease = None
+    if chosen:
+        lease = LeaseRow(secrets.token_hex(8), batch.new_epoch(), worker, now_us, now_us + ttl_us, total=len(chosen))
+        work.grant(lease, [_row(lease.id, planned) for planned in chosen])
+    for stream in {planned.stream for planned in chosen}:
+        batch.streams.update(stream, attempted=1)
+        work.served(stream, now_us)
+    tidy(batch, plan)
+    return None if lease is None else (lease, [planned.unit for planned in chosen])
+
+
+def tidy(batch: Batch, plan: Plan) -> None:
+    """Forget streams that have nothing to do, companions of no more use, and leases that ended long ago."""
+    work = Work(batch.connection)
+    for due in plan.idle:
+        work.unmark(due.stream, due.mark)
+    for stream, names in plan.useless.items():
+        Companions(batch.connection).retire(stream, names)
+        batch.published.mark(stream, batch.now_us)
+    work.forget_ended(batch.now_us - _REMEMBERED_US)
+
+
+def _chosen(batch: Batch, plan: Plan) -> list[Planned]:
+    """The units of streams that still live; one over which workers were lost is given alone."""
+    rows = {stream: batch.streams.by_id(stream) for stream in {planned.stream for planned in plan.units}}
+    alive = {stream for stream, row in rows.items() if row is not None and row.state == LIVE}
+    units = [planned for planned in plan.units if planned.stream in alive]
+    return [planned for planned in units if planned.suspect][:1] or units
+
+
+def _row(lease: str, planned: Planned) -> UnitRow:
+    unit = planned.unit
+    document = msgspec.json.encode(msgspec.structs.replace(unit, registry=None)).decode()
+    return UnitRow(unit.unit, lease, planned.stream, unit.job, unit.first_seq, unit.count, document)
+
+
+def find(batch: Batch, id: str, token: int) -> LeaseRow:
+    """A lease that was given with this token, held or not; raises LeaseLost where there is none."""
+    lease = Work(batch.connection).lease(id)
+    if lease is None or lease.token != token:
+        raise LeaseLost("there is no such lease any more", lease=id)
+    return lease
+
+
+def held(batch: Batch, id: str, token: int) -> LeaseRow:
+    """The same, raising where the worker does not hold it any more."""
+    lease = find(batch, id, token)
+    if lease.ended_us is not None or lease.expires_us <= batch.now_us:
+        raise LeaseLost("the lease has ended", lease=id)
+    return lease
+
+
+def heartbeat(batch: Batch, id: str, token: int, progress: tuple[int, int], ttl_us: int) -> tuple[int, list[str]]:
+    """Hear of a worker; answers until when the lease is his, and which units are in vain."""
+    lease, work = held(batch, id, token), Work(batch.connection)
+    expires_us = max(lease.expires_us, batch.now_us + ttl_us)
+    work.renew(lease.id, expires_us, *progress)
+    return expires_us, [unit.id for unit in work.units(lease.id) if unit.outcome == "dropped"]
+
+
+def release(batch: Batch, id: str, token: int) -> None:
+    """Take back what was not done; once more is no more."""
+    lease = find(batch, id, token)
+    if lease.ended_us is None:
+        finish(batch, lease)
+
+
+def finish(batch: Batch, lease: LeaseRow) -> None:
+    """End a lease; objects that were written for streams that are gone meanwhile go too."""
+    work = Work(batch.connection)
+    work.end(lease.id, batch.now_us)
+    for row in work.units(lease.id):
+        if row.outcome == "dropped":
+            bury(batch, unit_of(row))
+
+
+def bury(batch: Batch, unit: Unit) -> bool:
+    """Let everything go that was written for a stream, if that is gone."""
+    if batch.streams.of(unit.incarnation) is not None:
+        return False
+    batch.published.dig(Grave(unit.incarnation, unit.stream))
+    return True
+
+
+def end_expired(batch: Batch) -> None:
+    """End the leases of workers that were not heard of."""
+    work = Work(batch.connection)
+    for lease in work.expired(batch.now_us):
+        left = [row for row in work.units(lease.id) if row.outcome is None]
+        for row in left:
+            failing.lose(work, row.stream, unit_of(row), batch.now_us, alone=len(left) == 1)
+            work.settle(row.id, "lost", None)
+        finish(batch, lease)
+
+
+def unit_of(row: UnitRow) -> Unit:
+    """A unit as it was given."""
+    return msgspec.json.decode(row.document, type=Unit)

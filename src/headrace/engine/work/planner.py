@@ -1,0 +1,114 @@
+"""Finding work among the streams that are due: entries to index, companions to merge, and what is of no more use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from headrace.config import PipelineConfig
+from headrace.engine.work.cover import replaced
+from headrace.engine.work.definitions import Definitions
+from headrace.engine.work.making import Maker, Planned
+from headrace.engine.work.ranges import Range, size
+from headrace.engine.work.units import JOBS, Job
+from headrace.engine.work.view import View, Viewer
+from headrace.errors import CorruptData
+from headrace.storage.companions import Companions
+from headrace.storage.database import Connection
+from headrace.storage.published import Published
+from headrace.storage.work import DueRow, Work
+
+log = logging.getLogger("headrace.work")
+
+_PAGE = 100
+
+
+class Plan(NamedTuple):
+    """Units to give away, streams that need none, companions of no more use, and whether all streams were looked at."""
+
+    units: list[Planned]
+    idle: list[DueRow]
+    useless: dict[int, list[str]]
+    is_complete: bool
+
+
+class Planner:
+    """Reads one database; for one thread at a time."""
+
+    def __init__(self, connection: Connection, config: PipelineConfig, definitions: Definitions) -> None:
+        self._connection = connection
+        self._config = config
+        self._viewer = Viewer(connection, definitions)
+        self._published, self._companions, self._work = (
+            Published(connection),
+            Companions(connection),
+            Work(connection),
+        )
+
+    def plan(self, limit: int, each: int, jobs: Collection[Job], now_us: int, goes_on: Callable[[], bool]) -> Plan:
+        """Up to so many units of these jobs, in all and for each stream; looks for them for as long as it may go on."""
+        plan = Plan([], [], {}, True)
+        self._connection.execute("BEGIN")
+        try:
+            for due in self._due():
+                if len(plan.units) >= limit or not goes_on():
+                    return plan._replace(is_complete=False)
+                self._plan_stream(plan, due, min(each, limit - len(plan.units)), jobs, now_us)
+            return plan
+        finally:
+            self._connection.execute("COMMIT")
+
+    def progress(self, stream: int) -> tuple[int, int]:
+        """How many published entries of a stream have companions that are up to date, and how many there are."""
+        try:
+            view = self._viewer.view(stream)
+        except CorruptData:
+            return 0, 0
+        if view is None:
+            return 0, 0
+        total = view.owned[-1].end - view.start if view.owned else 0
+        return total - size(view.uncovered) - size(view.stale), total
+
+    def _due(self) -> Iterator[DueRow]:
+        after = (-1, 0)
+        while page := self._work.due(_PAGE, after):
+            yield from page
+            after = page[-1].since_us, page[-1].stream
+
+    def _plan_stream(self, plan: Plan, due: DueRow, room: int, jobs: Collection[Job], now_us: int) -> None:
+        try:
+            view = self._viewer.view(due.stream)
+        except CorruptData as reason:
+            log.error("nothing can be derived from stream %d: %s", due.stream, reason.message)
+            plan.idle.append(due)
+            return
+        found: list[Planned] = []
+        waits, useless = False, list[str]()
+        if view is None:
+            useless = [one.name for one in self._companions.listed(due.stream)]
+        else:
+            found, waits = self._units(view, due, room, jobs, now_us)
+            useless = replaced(view.listed, view.defined, view.start)
+        plan.units.extend(found)
+        if useless:
+            plan.useless[due.stream] = useless
+        if not found and not waits:
+            plan.idle.append(due)
+
+    def _units(
+        self, view: View, due: DueRow, room: int, jobs: Collection[Job], now_us: int
+    ) -> tuple[list[Planned], bool]:
+        """Units of a stream, and whether there will be more once others are done or a pause is over."""
+        working = self._work.working_on(due.stream)
+        busy = [Range(unit.first_seq, unit.end_seq) for unit in working]
+        failures = self._work.failures(due.stream)
+        is_worth_it = bool(due.run) or size(view.uncovered) + size(view.stale) >= self._config.min_rows
+        found: list[Planned] = []
+        for job in JOBS:
+            if job in jobs and (job != "index" or is_worth_it):
+                maker = Maker(view, self._published, self._config, failures, busy, now_us)
+                found += islice(maker.make(job), room - len(found))
+                busy += [planned.range for planned in found]
+        return found, bool(working) or set(jobs) != set(JOBS) or any(not one.parked for one in failures)

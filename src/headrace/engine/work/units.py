@@ -1,0 +1,83 @@
+"""The documents that workers and the server exchange: units of work, and their results."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from headrace.format.companion.layout import Companion
+
+Job = Literal["index", "compact"]
+#: In the order in which they are given out: merged companions are few, and so quick to list.
+JOBS: tuple[Job, ...] = ("compact", "index")
+
+#: How a unit ended. *Committed* is listed; *dropped* was in vain, since the stream or its definition has changed;
+#: *gone* had its segments replaced, and is planned anew; *failed* is tried again after a pause, *parked* is not;
+#: *released* was given back; *lost* had a worker that was not heard of.
+Outcome = Literal["committed", "dropped", "gone", "failed", "parked", "released", "lost"]
+
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A segment to read; entries outside the unit's range are left out."""
+
+    key: str
+    first_seq: int
+    count: int
+    bytes: int
+    sha256: str
+
+
+class Unit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A range of a stream's entries, and what to make of it.
+
+    Job ``index`` makes a companion of the entries [first_seq, first_seq + count), which lie in ``segments``. Job
+    ``compact`` makes one of ``inputs``, which follow each other, and holds the fields and rollups that are given with
+    their hashes. ``out`` is the key of the objects to write, up to a part of the worker's own choice (0-9, a-z) that
+    tells attempts apart.
+    """
+
+    unit: str
+    job: Job
+    stream: str
+    incarnation: str
+    first_seq: int
+    count: int
+    level: int
+    out: str
+    segments: tuple[Source, ...] = ()
+    inputs: tuple[Companion, ...] = ()
+    through_version: int | None = None
+    fields: dict[str, str] | None = None
+    rollups: dict[str, str] | None = None
+    #: The registry document that says what is derived; left out where a unit is stored.
+    registry: Any = None
+
+    @property
+    def end_seq(self) -> int:
+        """The sequence number after its last entry."""
+        return self.first_seq + self.count
+
+    @property
+    def name_begins(self) -> str:
+        """How the name of its companion begins."""
+        return self.out.rpartition("/")[2]
+
+
+class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of a unit: a companion whose objects are in the store, a segment that was not there, or an error."""
+
+    unit: Text
+    companion: Companion | None = None
+    gone: bool = False
+    error: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
+
+
+class Settled(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a unit ended, and why if not well."""
+
+    unit: str
+    outcome: str
+    reason: str | None = None

@@ -1,0 +1,1 @@
+"""Stored events as typed columns and postings: what companions are made of."""

@@ -1,0 +1,121 @@
+"""Events as typed columns: one row per event, exactly the values that the reference finds in the promoted event.
+
+A row is odd where columns cannot hold its values, or where the event has no newest form; it has no values here, and
+whoever answers from columns asks the event itself.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.extract.raw import FEW
+from headrace.extract.reading import Values, inside_arrays, wants
+from headrace.extract.scalars import pieces
+from headrace.extract.sources import Taken, at_sources, unwrapped
+from headrace.extract.summaries import summaries
+from headrace.extract.texts import Column, Flags, valid
+from headrace.query.definition import Definition, Sources
+from headrace.reduce import parts
+
+#: So many events are worked on at once, that what is made of them on the way stays small.
+_SLICE = 32_768
+
+
+class _Slice(NamedTuple):
+    """What was found in some events: which are odd, the values of fields, and the columns of summaries."""
+
+    odd: Flags
+    values: list[Values]
+    summaries: dict[str, Any]
+
+
+class Extractor:
+    """Makes the columns of one definition; may be used from several threads."""
+
+    def __init__(self, definition: Definition, *, few: int = FEW) -> None:
+        """``few`` events are opened one by one, more of them by DuckDB."""
+        self._definition = definition
+        self._few = few
+        self._wanted = [
+            wants(field, contains=definition.is_contained(field.name)) for field in definition.search.fields.values()
+        ]
+        fields = [_unwrapped(sources) for sources in definition.sources.values()]
+        self._sources: list[Sources] = [*fields, *definition.parts.values()]
+
+    def columns(self, batch: pa.RecordBatch | pa.Table) -> pa.Table:
+        """The columns table of segment rows, whatever their versions."""
+        table = pa.table(batch)
+        starts = range(0, max(table.num_rows, 1), _SLICE)
+        slices = [self._read(table.slice(start, _SLICE)) for start in starts]
+        odd = np.concatenate([part.odd for part in slices])
+        made = {"seq": table.column("seq"), "odd": pa.array(odd), "key": table.column("key")}
+        for number, want in enumerate(want for group in self._wanted for want in group):
+            rows = [part.values[number].rows + start for start, part in zip(starts, slices, strict=True)]
+            values = pa.concat_arrays([part.values[number].values for part in slices])
+            made[want.name] = _column(Values(np.concatenate(rows), values), odd)
+        for name in slices[0].summaries:
+            made[name] = pa.concat_arrays([part.summaries[name] for part in slices])
+        return pa.table(made)
+
+    def _read(self, events: pa.Table) -> _Slice:
+        texts, odd = self._taken(events)
+        found: list[Values] = []
+        for column, group in zip(texts, self._wanted, strict=False):
+            singles, rows = inside_arrays(column.drop_null(), np.flatnonzero(valid(column)), self._few)
+            given = pieces(singles)
+            found += [want.found(given, rows, odd) for want in group]
+        return _Slice(odd, found, self._summaries(texts[len(self._wanted) :], odd))
+
+    def _summaries(self, texts: list[Column], odd: Flags) -> dict[str, Any]:
+        by_measure: dict[tuple[str, str], dict[str, Column]] = {}
+        for (rollup, measure, part), column in zip(self._definition.parts, texts, strict=True):
+            by_measure.setdefault((rollup, measure), {})[part] = column
+        return {
+            parts.column(*names, part): column
+            for names, given in by_measure.items()
+            for part, column in summaries(given, odd).items()
+        }
+
+    def _taken(self, events: pa.Table) -> Taken:
+        """The JSON texts at every source."""
+        payloads, versions = events.column("payload").combine_chunks(), events.column("version").to_numpy()
+        if not len(versions):
+            return self._of_version(payloads, self._definition.current_version)
+        edges = [0, *(np.flatnonzero(np.diff(versions)) + 1), len(versions)]
+        runs = [self._of_version(payloads[start:stop], versions[start]) for start, stop in pairwise(edges)]
+        if len(runs) == 1:
+            return runs[0]
+        texts = [pa.concat_arrays(columns) for columns in zip(*(run.texts for run in runs), strict=True)]
+        return Taken(texts, np.concatenate([run.odd for run in runs]))
+
+    def _of_version(self, payloads: Column, version: int) -> Taken:
+        if not self._definition.oldest_version <= version <= self._definition.current_version:
+            nothing = pa.nulls(len(payloads), pa.string())
+            return Taken([nothing] * len(self._sources), np.ones(len(payloads), np.bool_))
+        sources = [known[version] for known in self._sources]
+        return at_sources(payloads, sources, partial(self._definition.promote, version=version), self._few)
+
+
+def _unwrapped(sources: Sources) -> Sources:
+    return {version: unwrapped(source) for version, source in sources.items()}
+
+
+def _column(found: Values, odd: Flags) -> Column:
+    """Values as a column: of lists if any row that is not odd has several, else of single ones."""
+    rows, values = found
+    if odd.any():
+        rows, values = rows[~odd[rows]], values.filter(pa.array(~odd[rows]))
+    if (rows[1:] == rows[:-1]).any():
+        counts = np.bincount(rows, minlength=len(odd))
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        return pa.ListArray.from_arrays(pa.array(offsets), values, mask=pa.array(counts == 0))
+    if len(rows) == len(odd):
+        return values
+    places = np.full(len(odd), -1)
+    places[rows] = np.arange(len(rows))
+    return values.take(pa.array(places, mask=places < 0))

@@ -1,0 +1,225 @@
+"""Postings and stored columns, made natively from a columns table.
+
+A term is the text of a canonical value, or a word of a text. Arrow holds no half surrogate pairs: extraction marks rows
+with such values odd, so they are in no posting; everything else that Unicode has, NUL included, is a term like others.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from headrace.format.companion.layout import KEYS, FieldShape, Info
+from headrace.format.companion.postings import LIST, SCHEMA, offsets, one_array
+from headrace.format.companion.rows import Int32s
+from headrace.query.definition import Definition
+from headrace.query.search import Kind
+from headrace.query.values import Canonical
+
+VALUE_BITS = 20
+_BLANK = 0x20
+
+Ints = NDArray[np.int64]
+
+
+def term(value: Canonical) -> str:
+    """The term under which a canonical value stands."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return repr(value)
+    return str(value)
+
+
+def indexed(definition: Definition, name: str) -> bool:
+    """Whether a field has postings."""
+    field = definition.search.fields[name]
+    by_default = field.kind is Kind.KEYWORD and definition.is_default(name)
+    return field.kind is Kind.TEXT or field.exact or field.prefix or definition.is_contained(name) or by_default
+
+
+def postings(columns: pa.Table, definition: Definition) -> pa.Table:
+    """The postings table of a columns table: the key lexicon and every field that has postings."""
+    names = [name for name in definition.search.fields if indexed(definition, name)]
+    return pa.concat_tables([of_field(columns, name, definition) for name in sorted([KEYS, *names])])
+
+
+def of_field(columns: pa.Table, name: str, definition: Definition) -> pa.Table:
+    """The postings of one field, or of routing keys."""
+    if name == KEYS:
+        found = _of_values(one_array(columns.column("key")))
+    elif definition.search.fields[name].kind is Kind.TEXT:
+        found = _of_words(one_array(columns.column(f"w.{name}")))
+    else:
+        found = _of_values(one_array(columns.column(f"f.{name}")))
+    lists = [_lists(found.ends, values) for values in (found.rows, found.positions)]
+    return pa.table([pa.repeat(name, len(found.terms)), found.terms, *lists], schema=SCHEMA)
+
+
+def stored(columns: pa.Table) -> pa.Table:
+    """The columns that a companion stores: of a text only how many words it has."""
+    made = {
+        f"n.{name[2:]}" if name.startswith("w.") else name: _counts(one_array(columns.column(name)))
+        if name.startswith("w.")
+        else columns.column(name)
+        for name in columns.column_names
+        if name != "key"
+    }
+    return pa.table(made)
+
+
+def described(columns: pa.Table, definition: Definition, *, first_seq: int, through_version: int, **more: Any) -> Info:
+    """What a companion of these columns says about itself; ``more`` is who it belongs to, its level and segments."""
+    names = definition.search.fields
+    texts = [name for name, field in names.items() if field.kind is Kind.TEXT]
+    times = pc.min_max(_flat(one_array(columns.column(f"f.{definition.search.primary_timestamp}"))).values)
+    return Info(
+        first_seq=first_seq,
+        count=columns.num_rows,
+        through_version=through_version,
+        fields={name: _shape(columns, definition, name, through_version) for name in names},
+        rollups={name: definition.rollup_hash(name, through_version) for name in definition.search.rollups},
+        keys=True,
+        times=(times["min"].as_py(), times["max"].as_py()) if times["min"].is_valid else None,
+        words={name: _words(one_array(columns.column(f"w.{name}"))) for name in texts},
+        odd=pc.sum(columns.column("odd")).as_py() or 0,
+        **more,
+    )
+
+
+class _Postings(NamedTuple):
+    """Sorted terms; the list of term t is ``rows[ends[t]:ends[t + 1]]``, positions likewise."""
+
+    terms: Any
+    ends: Ints
+    rows: Ints
+    positions: Int32s | None
+
+
+class _Flat(NamedTuple):
+    """The values of a column without nulls, the row of each, and its place among those of its row."""
+
+    values: Any
+    rows: Ints
+    ordinals: Ints
+
+
+def _of_values(column: Any) -> _Postings:
+    values, rows, _ = _flat(column)
+    coded = values.dictionary_encode()
+    terms, ranks = _ranked(_spelled(coded.dictionary), coded.indices.to_numpy())
+    order = _order(ranks)
+    rows, ranks = rows[order], ranks[order]
+    if pa.types.is_list(column.type):
+        fresh = np.ones(len(rows), np.bool_)
+        fresh[1:] = (rows[1:] != rows[:-1]) | (ranks[1:] != ranks[:-1])
+        rows, ranks = rows[fresh], ranks[fresh]
+    return _Postings(terms, _ends(ranks, len(terms)), rows, None)
+
+
+def _of_words(column: Any) -> _Postings:
+    """Words are cut out of the bytes of all texts at once: every text begins and ends with a blank."""
+    values, rows, ordinals = _flat(column)
+    words, counts = _cut(values), _word_counts(values)
+    owners = np.repeat(np.arange(len(values), dtype=np.int32), counts)
+    positions = np.arange(len(words)) - np.repeat(np.cumsum(counts) - counts, counts)
+    if pa.types.is_list(column.type):
+        positions |= ordinals[owners] << VALUE_BITS
+    coded = words.dictionary_encode()
+    terms, ranks = _ranked(coded.dictionary, coded.indices.to_numpy())
+    order = _order(ranks)
+    return _Postings(terms, _ends(ranks, len(terms)), rows[owners[order]], positions.astype(np.int32)[order])
+
+
+def _cut(values: Any) -> Any:
+    """The words of all texts, one after another."""
+    data, _ = _letters(values)
+    blank = data == _BLANK
+    sizes = np.diff(np.flatnonzero(blank)) - 1
+    # Between two blanks there is a word, or the border of two texts; words are never empty.
+    sizes = sizes[sizes > 0]
+    ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    return pa.StringArray.from_buffers(len(sizes), pa.py_buffer(ends), pa.py_buffer(data[~blank]))
+
+
+def _word_counts(values: Any) -> Ints:
+    """How many words each text has."""
+    data, ends = _letters(values)
+    return np.diff(np.searchsorted(np.flatnonzero(data == _BLANK), ends)) - 1
+
+
+def _letters(values: Any) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """The bytes of all texts, and where each ends after the first begins."""
+    ends = offsets(values)
+    data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
+    return data[ends[0] : ends[-1]], ends - ends[0]
+
+
+def _flat(column: Any) -> _Flat:
+    """The values of a column of scalars or lists, in order."""
+    if not pa.types.is_list(column.type):
+        rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        return _Flat(column.drop_null(), rows, np.zeros(len(rows), np.int64))
+    values, rows = column.flatten(), pc.list_parent_indices(column).to_numpy()
+    counts = np.bincount(rows, minlength=len(column))
+    return _Flat(values, rows, np.arange(len(rows)) - (np.cumsum(counts) - counts)[rows])
+
+
+def _counts(column: Any) -> Any:
+    """How many words a row has, null where it has no value."""
+    values, rows, _ = _flat(column)
+    counts = np.bincount(rows, weights=_word_counts(values), minlength=len(column)).astype(np.int32)
+    return pa.array(counts, pa.int32(), mask=column.is_null().to_numpy(zero_copy_only=False))
+
+
+def _words(column: Any) -> tuple[int, int]:
+    """How many rows have a value, and how many words all have."""
+    return len(column) - column.null_count, int(_word_counts(_flat(column).values).sum())
+
+
+def _shape(columns: pa.Table, definition: Definition, name: str, through_version: int) -> FieldShape:
+    kind = definition.search.fields[name].kind
+    column = columns.schema.field(f"{'w' if kind is Kind.TEXT else 'f'}.{name}")
+    is_many = pa.types.is_list(column.type)
+    return FieldShape(str(kind), is_many, indexed(definition, name), definition.field_hash(name, through_version))
+
+
+def _spelled(values: Any) -> Any:
+    """Distinct values as terms."""
+    if pa.types.is_floating(values.type):
+        return pa.array(map(repr, values.to_pylist()), pa.string())
+    return values.cast(pa.string())
+
+
+def _ranked(terms: Any, codes: NDArray[np.int32]) -> tuple[Any, Ints]:
+    """The terms in order, and for each code the place of its term there."""
+    order = pc.array_sort_indices(terms).to_numpy()
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return terms.take(pa.array(order)), ranks[codes]
+
+
+def _order(ranks: Ints) -> Ints:
+    """Where the elements stand that come first, second, …: by rank, elements of one rank as they came.
+
+    Sixteen bits at a time, lowest first: numpy sorts so few in one pass over the elements.
+    """
+    order = np.argsort(ranks.astype(np.uint16), kind="stable")
+    if len(ranks) and ranks.max() >> 16:
+        order = order[np.argsort((ranks >> 16).astype(np.uint16)[order], kind="stable")]
+    return order
+
+
+def _ends(ranks: Ints, terms: int) -> Ints:
+    return np.concatenate([[0], np.cumsum(np.bincount(ranks, minlength=terms))])
+
+
+def _lists(ends: Ints, values: Ints | Int32s | None) -> Any:
+    if values is None:
+        return pa.nulls(len(ends) - 1, LIST)
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values.astype(np.int32)), type=LIST)

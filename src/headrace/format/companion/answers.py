@@ -1,0 +1,167 @@
+"""What a companion answers, wherever its bytes lie: look-ups in postings and scans of stored columns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.format.companion import postings
+from headrace.format.companion.layout import KEYS, FieldShape, Info
+from headrace.format.companion.postings import NO_ROWS, Run
+from headrace.format.companion.rows import Group, Int32s, Mask
+
+
+class Answers(ABC):
+    """The look-ups that companions have in common; see `rows.Rows` for what each promises."""
+
+    def __init__(self, info: Info) -> None:
+        self.info = info
+        self.first_seq, self.end_seq = info.first_seq, info.end_seq
+        self.through_version = info.through_version
+        self.fields: Mapping[str, FieldShape] = info.fields
+
+    @abstractmethod
+    def _runs(self, field: str, low: str, beyond: Callable[[str], bool]) -> Iterator[Run]:
+        """The runs of a field in order that may hold terms from ``low`` on, up to one that begins beyond."""
+
+    @abstractmethod
+    def column(self, name: str, group: int) -> Any:
+        """A stored column of one row group."""
+
+    @abstractmethod
+    def groups(self, name: str) -> Sequence[Group]:
+        """The row groups of a stored column."""
+
+    def has_field(self, name: str, hash: str) -> bool:
+        """Whether it holds a field as the definition with this hash wants it."""
+        shape = self.fields.get(name)
+        return shape is not None and shape.hash == hash
+
+    def has_rollup(self, name: str, hash: str) -> bool:
+        """Whether it holds a rollup's panes as the definition with this hash wants them."""
+        return self.info.rollups.get(name) == hash
+
+    def rows(self, field: str, term: str) -> Int32s:
+        """The distinct rows that have a value, or a word of a text."""
+        found = postings.joined(self._found(field, term))
+        return postings.once(found) if self._is_text(field) else found
+
+    def rows_with_prefix(self, field: str, prefix: str) -> Int32s:
+        """The distinct rows that have a value, or a word of a text, that begins so."""
+        self._must_be_indexed(field)
+        runs = self._runs(field, prefix, _beyond(prefix))
+        return postings.distinct((run.rows(postings.prefix_span(run.terms, prefix)) for run in runs), self.info.count)
+
+    def rows_containing(self, field: str, part: str) -> Int32s:
+        """The distinct rows that have a value with this part; the whole text for a text field."""
+        if not _is_unicode(part):
+            return NO_ROWS
+        if not self._is_text(field) or part.isalnum():
+            return self._with_terms_containing(field, part)
+        return self._scanned(f"f.{field}", part, self._may_contain(field, part))
+
+    def occurrences(self, field: str, word: str, *, prefix: bool) -> tuple[Int32s, Int32s]:
+        """Where a word stands in a text field, or words that begin so: rows and positions, sorted by both."""
+        if not self._is_text(field):
+            raise KeyError(f"{field} is no text field: its values have no positions")
+        beyond, span = (_beyond(word), postings.prefix_span) if prefix else (word.__lt__, postings.exact_span)
+        found = [run.occurrences(span(run.terms, word)) for run in self._runs(field, word, beyond)]
+        rows, positions = (postings.joined(part) for part in zip((NO_ROWS, NO_ROWS), *found, strict=True))
+        return postings.sorted_occurrences(rows, positions) if prefix else (rows, positions)
+
+    def present(self, field: str) -> Mask:
+        """For every row whether it has a value."""
+        name = f"{'n' if self._is_text(field) else 'f'}.{field}"
+        mask = np.zeros(self.info.count, np.bool_)
+        for number, group in enumerate(self.groups(name)):
+            if group.nulls == 0:
+                mask[group.start : group.stop] = True
+            elif group.nulls < group.stop - group.start:
+                mask[group.start : group.stop] = self.column(name, number).is_valid().to_numpy(zero_copy_only=False)
+        return mask
+
+    def odd_rows(self) -> Int32s:
+        """The rows that the columns cannot describe."""
+        mask = np.zeros(self.info.count, np.bool_)
+        for number, group in enumerate(self.groups("odd") if self.info.odd else ()):
+            if group.greatest:
+                mask[group.start : group.stop] = self.column("odd", number).to_numpy(zero_copy_only=False)
+        return postings.as_rows(mask)
+
+    def words(self, field: str) -> tuple[int, int]:
+        """How many events have a value of a text field, and how many words these have, retained or not."""
+        return self.info.words[field]
+
+    def keys(self, after: str | None, limit: int) -> list[str]:
+        """The routing keys after this one, ascending, at most so many."""
+        self._must_be_indexed(KEYS)
+        found: dict[str, None] = {}
+        for run in self._runs(KEYS, after or "", lambda _: False):
+            start = 0 if after is None else postings.exact_span(run.terms, after)[1]
+            while start < len(run.terms) and len(found) < limit:
+                found.update(dict.fromkeys(run.terms.slice(start, limit - len(found)).to_pylist()))
+                start += limit
+            if len(found) >= limit:
+                break
+        return list(found)[:limit]
+
+    def _found(self, field: str, term: str) -> Iterator[Int32s]:
+        """The lists of a term; they follow each other."""
+        self._must_be_indexed(field)
+        for run in self._runs(field, term, term.__lt__):
+            span = postings.exact_span(run.terms, term)
+            if span[0] < span[1]:
+                yield run.rows(span)
+
+    def _with_terms_containing(self, field: str, part: str) -> Int32s:
+        self._must_be_indexed(field)
+        runs = self._runs(field, "", lambda _: False)
+        return postings.distinct((run.containing(part) for run in runs), self.info.count)
+
+    def _may_contain(self, field: str, part: str) -> Int32s:
+        """The rows of a text field that have words with every run of letters and digits in the part.
+
+        Words are such runs, so no other row can contain it; and one that is such a run itself is in some word.
+        """
+        mask = np.ones(self.info.count, np.bool_)
+        for piece in {"".join(run) for is_word, run in groupby(part, str.isalnum) if is_word}:
+            having = np.zeros(self.info.count, np.bool_)
+            having[self._with_terms_containing(field, piece)] = True
+            mask &= having
+        return postings.as_rows(mask)
+
+    def _scanned(self, name: str, part: str, rows: Int32s) -> Int32s:
+        """Those of some rows of a column of texts, or lists of texts, that have this part."""
+        found = []
+        for number, group in enumerate(self.groups(name)):
+            inside = rows[np.searchsorted(rows, group.start) : np.searchsorted(rows, group.stop)]
+            if len(inside):
+                asked = self.column(name, number).take(pa.array(inside - group.start))
+                found.append(inside[postings.containing(asked, part)])
+        return postings.joined(found)
+
+    def _is_text(self, field: str) -> bool:
+        return field != KEYS and self.fields[field].kind == "text"
+
+    def _must_be_indexed(self, field: str) -> None:
+        if not (self.info.keys if field == KEYS else self.fields[field].indexed):
+            raise KeyError(f"there are no postings of {field or 'routing keys'}")
+
+
+def _beyond(prefix: str) -> Callable[[str], bool]:
+    """Whether a term comes after all that begin so."""
+    return lambda term: term[: len(prefix)] > prefix
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text could be stored: one with half a surrogate pair is in no value."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

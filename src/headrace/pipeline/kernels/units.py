@@ -1,0 +1,100 @@
+"""Units in an executor: each is performed by itself, and its result says how it went."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from headrace.engine.work.units import Unit
+from headrace.format.companion.layout import Companion, PartName
+from headrace.format.companion.names import companion_key, file_name
+from headrace.storage.objects import ObjectMissing, Objects
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_REASON_LENGTH = 2_000
+
+
+class Place(NamedTuple):
+    """Where a kernel works: the object store, and a directory of its own."""
+
+    objects: Objects
+    directory: Path
+
+    @contextmanager
+    def borrowed(self, key: str, size: int, name: str) -> Iterator[Path]:
+        """An object as a local file, for a while; one in a local store is read where it is."""
+        local = self.objects.local_path(key)
+        if local is not None:
+            self.objects.head(key)  # says so where it is missing
+            yield local
+            return
+        path = self.directory / name
+        with path.open("wb") as file:
+            self.objects.download(key, size, file)
+        try:
+            yield path
+        finally:
+            path.unlink()
+
+    def upload(self, unit: Unit, companion: Companion, parts: Sequence[PartName] = ()) -> None:
+        """Make the files of a companion durable, all or some."""
+        for part in parts or companion.parts:
+            key = companion_key(unit.stream, unit.incarnation, companion.name, part)
+            self.objects.upload(key, self.directory / file_name(companion.name, part))
+
+
+Perform = Callable[[Unit, Place], dict[str, Any]]
+Kernel = Callable[[Iterator[Any]], Iterator[Any]]
+
+
+def attempt(unit: Unit) -> str:
+    """What tells the names of this attempt from all others."""
+    return unit.name_begins.rpartition("-")[2] + secrets.token_hex(4)
+
+
+def over(perform: Perform, packs: Sequence[Sequence[bytes]], store: str) -> Kernel:
+    """A kernel whose rows are numbers of packs, and which yields the result of every unit in them as JSON."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                results = [msgspec.json.encode(result(perform, unit, store)).decode() for unit in packs[number]]
+                yield pa.RecordBatch.from_pydict({"result": pa.array(results, pa.string())})
+
+    return run
+
+
+def result(perform: Perform, encoded: bytes, store: str) -> dict[str, Any]:
+    """What came of one unit: what was written, that its objects are gone, or why it failed."""
+    unit = msgspec.json.decode(encoded, type=Unit)
+    try:
+        with place(store) as here:
+            return {"unit": unit.unit, **perform(unit, here)}
+    except ObjectMissing:
+        return {"unit": unit.unit, "gone": True}
+    except Exception as failure:  # that of one unit must not be that of the others
+        return {"unit": unit.unit, "error": f"{type(failure).__name__}: {failure}"[:_REASON_LENGTH]}
+
+
+@contextmanager
+def place(store: str) -> Iterator[Place]:
+    """A store, and a directory that is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="headrace-unit-") as directory:
+        yield Place(opened(store), Path(directory))
+
+
+@lru_cache(maxsize=4)
+def opened(store: str) -> Objects:
+    """The store of a URL; its credentials come from the environment of this machine."""
+    return Objects.open(store)

@@ -1,0 +1,106 @@
+"""``headrace pipeline``: watches whether work is due, and keeps a driver running while it is.
+
+This process is small. The driver, with Java and all, is a child of it that comes and goes.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+
+from headrace.config import PipelineConfig
+from headrace.errors import HeadraceError
+from headrace.pipeline.driver import Orders, orders_line
+from headrace.pipeline.work import Unreachable, Work
+
+log = logging.getLogger("headrace.pipeline")
+
+_BACKOFF_S = (1.0, 60.0)
+_STOP_S = 20.0
+
+
+class Runner:
+    """Looks for work and starts drivers until it is told to stop."""
+
+    def __init__(
+        self,
+        url: str,
+        config: PipelineConfig,
+        *,
+        key: str | None = None,
+        ca_file: str | None = None,
+        once: bool = False,
+    ) -> None:
+        self._orders = Orders(url, key, ca_file, config, once)
+        self._config = config
+        self._work = Work(url, key, ca_file)
+        self._stopping = threading.Event()
+        self._driver: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        """Until stopped, or until nothing is due where that was asked for; the exit code."""
+        failures = 0
+        while not self._stopping.is_set():
+            if self._is_due():
+                failures = failures + 1 if self._drive() else 0
+                if failures and self._orders.once:
+                    return 1
+            elif self._orders.once:
+                return 0
+            least, most = _BACKOFF_S
+            self._stopping.wait(min(most, least * 2 ** (failures - 1)) if failures else self._config.poll_s)
+        return 0
+
+    def stop(self) -> None:
+        """Stop the driver, then ourselves."""
+        self._stopping.set()
+        driver = self._driver
+        if driver is not None and driver.stdin is not None:
+            driver.stdin.close()
+
+    def _is_due(self) -> bool:
+        try:
+            return bool(self._work.status()["due"])
+        except Unreachable as reason:
+            if self._orders.once:
+                raise
+            log.info("%s", reason.message)
+        except HeadraceError as reason:
+            log.warning("the server does not say what is due: %s", reason.message)
+            if self._orders.once:
+                raise
+        return False
+
+    def _drive(self) -> int:
+        """Run a driver to its end; its exit code."""
+        command = [sys.executable, "-m", "headrace.pipeline.driver"]
+        # In a session of its own: an interrupt at the terminal reaches us alone, and we end it in order.
+        self._driver = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        stdin = self._driver.stdin
+        assert stdin is not None
+        try:
+            stdin.write(orders_line(self._orders))
+            stdin.flush()
+        except BrokenPipeError:
+            pass
+        code = self._wait()
+        self._driver = None
+        if code and not self._stopping.is_set():
+            log.warning("the Spark driver ended with %s; it is started again when its leases have ended", code)
+        return code
+
+    def _wait(self) -> int:
+        driver = self._driver
+        assert driver is not None
+        while not self._stopping.is_set():
+            try:
+                return driver.wait(1.0)
+            except subprocess.TimeoutExpired:
+                continue
+        try:
+            return driver.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            driver.kill()
+            return driver.wait()

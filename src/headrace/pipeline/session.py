@@ -1,0 +1,97 @@
+"""A Spark session for any master: this machine, a cluster, or a Spark Connect server."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import headrace
+from headrace.config import PipelineConfig
+from headrace.errors import Unavailable
+from headrace.pipeline import java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What kernels import where they run.
+NEEDED = ("duckdb", "obstore", "pyarrow", "numpy", "msgspec", "datasketches")
+
+
+def is_local(config: PipelineConfig) -> bool:
+    """Whether executors see the files of this machine."""
+    return (config.remote or config.master).startswith("local")
+
+
+def start(config: PipelineConfig, scratch: Path) -> SparkSession:
+    """A session whose executors can run our kernels; raises Unavailable, saying what is missing."""
+    _prepare(scratch)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName("headrace")
+    for name, value in _settings(config, scratch).items():
+        builder = builder.config(name, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Spark Connect on this machine warns that it is on this machine
+        spark = (builder.remote(config.remote) if config.remote else builder.master(config.master)).getOrCreate()
+    if not is_local(config):
+        spark.addArtifacts(str(_package(scratch)), pyfile=True)
+    _check_executors(spark)
+    return spark
+
+
+def _prepare(scratch: Path) -> None:
+    """Tell Spark which Java and which Python to use; its own scripts read the environment."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise Unavailable(
+            "the pipeline needs pyspark, which is not installed; run: pip install 'headrace[pipeline]'",
+            reason="no_spark",
+        )
+    os.environ["JAVA_HOME"] = str(java.find(scratch).home)
+    os.environ.setdefault("SPARK_HOME", str(Path(spec.origin).parent))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def _settings(config: PipelineConfig, scratch: Path) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.shuffle.partitions": str(config.shuffle_partitions),
+    }
+    if is_local(config):
+        settings |= {
+            "spark.driver.memory": config.memory,
+            "spark.local.dir": str(scratch),
+            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+        }
+    return settings
+
+
+def _package(scratch: Path) -> Path:
+    """This package as an archive that executors can import."""
+    root = Path(headrace.__file__).parent
+    target = scratch / "headrace.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(root.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                archive.write(file, Path("headrace") / file.relative_to(root))
+    return target
+
+
+def _check_executors(spark: SparkSession) -> None:
+    from headrace.pipeline.kernels.check import missing
+
+    rows = spark.range(0, 1, 1, 1).mapInArrow(missing(NEEDED), "module string").collect()
+    if rows:
+        names = " ".join(row["module"] for row in rows)
+        raise Unavailable(f"executors lack {names}; install them where executors run", reason="executors")

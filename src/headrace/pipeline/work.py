@@ -1,0 +1,101 @@
+"""The server's side of the work, over HTTP: lease units, keep the lease alive, commit what came of them."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from typing import Any
+
+import httpx2
+import msgspec
+
+from headrace.errors import HeadraceError
+
+_TIMEOUT_S = 30.0
+
+
+class Unreachable(HeadraceError):
+    """No server answers there."""
+
+    code = "unreachable"
+    status = 503
+
+
+class Refused(HeadraceError):
+    """The server answered, and said no."""
+
+    def __init__(self, status: int, code: str, message: str, facts: dict[str, Any]) -> None:
+        super().__init__(message, **facts)
+        # The tree declares both on the class; here each answer has its own.
+        self.__dict__.update(status=status, code=code)
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """Units that nobody else works on until the lease ends; the token proves that it is still ours."""
+
+    id: str
+    token: int
+    ttl_ms: int
+    store: str
+    units: tuple[dict[str, Any], ...]
+
+
+class Work:
+    """Speaks to one server; safe to use from several threads."""
+
+    def __init__(self, url: str, key: str | None = None, ca_file: str | None = None) -> None:
+        self._url = url.rstrip("/")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        verify: Any = ssl.create_default_context(cafile=ca_file) if ca_file else True
+        self._http = httpx2.Client(headers=headers, timeout=_TIMEOUT_S, verify=verify, trust_env=False)
+
+    def status(self) -> dict[str, Any]:
+        """What is due, leased and parked."""
+        return self._ask("GET", "/v1/work")
+
+    def lease(self, worker: str, limit: int) -> Lease | None:
+        """Up to so many units, or None where nothing is due."""
+        told = self._ask("POST", "/v1/work/lease", {"worker": worker, "limit": limit})
+        if not told["units"]:
+            return None
+        lease = told["lease"]
+        return Lease(lease["id"], lease["token"], lease["ttl_ms"], told["store"], tuple(told["units"]))
+
+    def heartbeat(self, lease: Lease, done: int) -> None:
+        """The lease lives on; raises Refused where it was lost."""
+        total = len(lease.units)
+        self._ask("POST", f"/v1/work/leases/{lease.id}/heartbeat", {"token": lease.token, "done": done, "total": total})
+
+    def commit(self, lease: Lease, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Register what was written; all of it or nothing."""
+        body = {"token": lease.token, "results": list(results)}
+        return self._ask("POST", f"/v1/work/leases/{lease.id}/commit", body)
+
+    def release(self, lease: Lease) -> None:
+        """Give back what is not done."""
+        self._ask("POST", f"/v1/work/leases/{lease.id}/release", {"token": lease.token})
+
+    def pause(self) -> dict[str, Any]:
+        """Hand out nothing until further notice."""
+        return self._ask("POST", "/v1/work/pause", {})
+
+    def resume(self) -> dict[str, Any]:
+        """Hand out work again."""
+        return self._ask("POST", "/v1/work/resume", {})
+
+    def run(self, stream: str) -> dict[str, Any]:
+        """A stream is due now, however little is new in it; what was parked is tried again."""
+        return self._ask("POST", "/v1/work/run", {"stream": stream})
+
+    def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        content = None if body is None else msgspec.json.encode(body)
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        try:
+            answer = self._http.request(method, self._url + path, content=content, headers=headers)
+        except httpx2.HTTPError as reason:
+            raise Unreachable(f"no server answers on {self._url}: {reason}") from reason
+        told: dict[str, Any] = msgspec.json.decode(answer.content) if answer.content else {}
+        if answer.status_code >= 400:
+            error = dict(told.get("error", {}))
+            raise Refused(answer.status_code, error.pop("code", "error"), error.pop("message", ""), error)
+        return told

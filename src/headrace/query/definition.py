@@ -1,0 +1,207 @@
+"""What derived data is made from: a search configuration, with the source of every field in every version.
+
+A definition has hashes. Two definitions with the same hash of a field or a rollup make the same of the same events, so
+what one has computed may answer for the other. Hashes are the same in every process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields as members
+from typing import Any
+
+import msgspec
+
+from headrace.errors import CorruptData
+from headrace.query import fields
+from headrace.query.search import Field, Kind, Rollup, Search, SummaryParts
+from headrace.query.tree import Clause, Node, clauses
+from headrace.schema import pointer as pointers
+from headrace.schema.lens import document as lens_document
+from headrace.schema.lens.chain import Chain
+from headrace.schema.lens.ops import Lens, Op
+from headrace.schema.lens.pullback import Absent, Constant, Either, Rebuild, Source, Stored, pull_back
+from headrace.schema.pointer import Pointer
+from headrace.schema.registry import Registry
+
+#: What extraction, postings and panes make of events; whoever changes what they make raises it.
+VERSION = 1
+
+#: The numbers and the histogram that one measure of kind ``summary_parts`` reads.
+PARTS = ("count", "sum", "min", "max", "histogram")
+
+Sources = Mapping[int, Source]
+
+
+class Definition:
+    """What is derived from the events of a stream, as one revision of its registry says; never changed.
+
+    ``sources[field][version]`` is where the values of a field lie in stored events of a version; there are none for
+    versions before ``oldest_version``, from which no lens leads on. ``parts`` holds the same for what measures read
+    that is no field, by rollup, measure and part.
+    """
+
+    def __init__(self, registry: Registry, search: Search) -> None:
+        self.search = search
+        self.current_version = registry.current_version
+        self.oldest_version = registry.oldest_version
+        self._lenses = {version: _lens(document) for version, document in registry.lenses.items()}
+        self._filled = {
+            version: lens_document.filled(lens, registry.schemas.get(lens.target, True))
+            for version, lens in self._lenses.items()
+        }
+        self._chain = Chain(self._lenses, registry.schemas)
+        self.sources = {name: self._sources(field.pointer) for name, field in search.fields.items()}
+        self.parts = {
+            (rollup.name, name, part): self._sources(pointer)
+            for rollup in search.rollups.values()
+            for name, part, pointer in _parts(rollup)
+        }
+
+    @classmethod
+    def of(cls, registry: Registry) -> Definition | None:
+        """The definition of a stream, or None where it has no search configuration."""
+        if registry.search is None:
+            return None
+        search = fields.parse(registry.search, current_version=registry.current_version)
+        if isinstance(search, list):
+            raise CorruptData(f"a stored search cannot be read: {search[0].reason}", pointer=search[0].pointer)
+        return cls(registry, search)
+
+    def promote(self, payload: bytes, version: int) -> bytes:
+        """A stored event in the newest shape; raises LensFailure where no lens leads there, or one fails."""
+        return self._chain.promote(payload, version, self.current_version)
+
+    def document(self, payload: bytes, version: int) -> Any:
+        """The same as a value."""
+        return decoded(self.promote(payload, version))
+
+    def is_contained(self, name: str) -> bool:
+        """Whether ``contains:`` may ask a field."""
+        return self.search.fields[name].contains or name in self.search.contains_default_fields
+
+    def is_default(self, name: str) -> bool:
+        """Whether bare words ask a field."""
+        return any(default.field == name for default in self.search.bare_fields())
+
+    def field_hash(self, name: str, through_version: int) -> str:
+        """16 hex digits for what is made of a field in events of versions up to this one."""
+        field = self.search.fields[name]
+        made = {
+            "version": VERSION,
+            "kind": field.kind,
+            "lowercase": field.lowercase,
+            "exact": field.exact,
+            "prefix": field.prefix,
+            "positions": field.positions,
+            "contains": self.is_contained(name),
+            "default": field.kind is Kind.KEYWORD and self.is_default(name),
+        }
+        return _digest([made, self._origins(self.sources[name], through_version)])
+
+    def rollup_hash(self, name: str, through_version: int) -> str:
+        """16 hex digits for what is made of a rollup in events of versions up to this one."""
+        rollup = self.search.rollups[name]
+        used = {field.name: self.field_hash(field.name, through_version) for field in self._used(rollup)}
+        parts = {
+            f"{measure}/{part}": self._origins(self.parts[name, measure, part], through_version)
+            for measure, part, _ in _parts(rollup)
+        }
+        made = {
+            "version": VERSION,
+            "timestamp": rollup.timestamp,
+            "intervals": sorted({interval.millis for interval in rollup.intervals}),
+            "dimensions": rollup.dimensions,
+            "include": self._described(rollup.include),
+            "measures": {name: self._described(measure) for name, measure in rollup.measures.items()},
+        }
+        return _digest([made, used, parts])
+
+    def _sources(self, pointer: Pointer) -> Sources:
+        return pull_back(self._filled, pointer, self.current_version)
+
+    def _used(self, rollup: Rollup) -> Iterator[Field]:
+        """The fields that a rollup reads."""
+        yield from (self.search[name] for name in (rollup.timestamp, *rollup.dimensions))
+        for measure in rollup.measures.values():
+            if (name := getattr(measure, "field", None)) is not None:
+                yield self.search[name]
+        trees = [rollup.include, *(getattr(measure, "include", None) for measure in rollup.measures.values())]
+        for tree in trees:
+            for clause in () if tree is None else clauses(tree):
+                yield from self.search.asked(clause)
+
+    def _described(self, value: Any) -> Any:
+        """A measure or a query as plain data; aliases and default fields as what they stand for."""
+        if isinstance(value, msgspec.Struct):
+            return {"kind": type(value).__name__, **{name: self._described(v) for name, v in _items(value)}}
+        if isinstance(value, Node):
+            facts = {f.name: self._described(getattr(value, f.name)) for f in members(value) if f.compare}
+            if isinstance(value, Clause):
+                facts["field"] = sorted({field.name for field in self.search.asked(value)})
+            return {"kind": type(value).__name__, **facts}
+        return [self._described(part) for part in value] if isinstance(value, tuple) else value
+
+    def _origins(self, sources: Sources, through_version: int) -> dict[str, Any]:
+        return {str(version): self._origin(sources, version) for version in sources if version <= through_version}
+
+    def _origin(self, sources: Sources, version: int) -> Any:
+        """A source as plain data; one that promotes says how far it must, and what then: later lenses do not count."""
+        source = sources[version]
+        if not isinstance(source, Rebuild):
+            return _plain(source)
+        later = next(known for known in sorted(sources) if known > version and not isinstance(sources[known], Rebuild))
+        way = [_spelled(self._filled[step].ops) for step in range(version, later)]
+        return ["rebuild", way, _plain(sources[later])]
+
+
+def decoded(payload: bytes) -> Any:
+    """An event as a value; a number beyond the range of a double is an infinity, which is no value of any field."""
+    try:
+        return msgspec.json.decode(payload)
+    except msgspec.DecodeError:
+        return json.loads(payload)
+
+
+def _lens(document: Any) -> Lens:
+    lens = lens_document.parse(document)
+    if isinstance(lens, list):
+        raise CorruptData(f"a stored lens cannot be read: {lens[0].reason}", pointer=lens[0].pointer)
+    return lens
+
+
+def _parts(rollup: Rollup) -> Iterator[tuple[str, str, Pointer]]:
+    """What measures read that is no field: measure, part, pointer."""
+    for name, measure in rollup.measures.items():
+        if isinstance(measure, SummaryParts):
+            for part in PARTS:
+                pointer = getattr(measure, part)
+                if pointer is not None:
+                    yield name, part, pointer
+
+
+def _items(struct: msgspec.Struct) -> list[tuple[str, Any]]:
+    return [(name, getattr(struct, name)) for name in struct.__struct_fields__]
+
+
+def _plain(source: Source) -> Any:
+    match source:
+        case Stored(pointer, conversions):
+            return ["stored", pointers.text(pointer), _spelled(conversions)]
+        case Constant(value):
+            return ["constant", value]
+        case Either(test, present, absent):
+            return ["either", pointers.text(test), _plain(present), _plain(absent)]
+    assert isinstance(source, Absent), source
+    return ["absent"]
+
+
+def _spelled(ops: tuple[Op, ...]) -> Any:
+    return lens_document.dump(Lens("", 0, 0, ops))["ops"]
+
+
+def _digest(value: Any) -> str:
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

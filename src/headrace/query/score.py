@@ -1,0 +1,142 @@
+"""How well an event answers a query: BM25 over the words of text fields.
+
+Side by side and alternatives add up what each part gives; what is negated gives nothing. A clause that asks several
+fields gives the most that any of them does. Words and phrases in a text give BM25 times the boost of the field, a
+default field of keywords gives its boost, every other clause nothing.
+
+The statistics are those of the whole stream: how many events have a value of the field (*documents*), how many of these
+hold the word (*holding*), how many words a value has on the average. A prefix counts as one word, the sum of all that
+begin so. A phrase counts how often it stands there, and weighs as much as its words together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from headrace.query.predicate import value_test
+from headrace.query.search import Field, Kind, Search
+from headrace.query.tree import And, Node, Or, Phrase, Term
+from headrace.query.values import values
+from headrace.query.words import has_phrase, words
+
+K1, B = 1.2, 0.75
+#: Scores are whole multiples of 1/STEPS, so that sums in another order are the same.
+STEPS = 1e6
+
+
+class Weighted(NamedTuple):
+    """A clause that gives a score, and the fields it asks with their boosts."""
+
+    clause: Term | Phrase
+    fields: tuple[tuple[Field, float], ...]
+
+
+class Word(NamedTuple):
+    """A word that a text field is asked for, or with ``prefix`` the beginning of one."""
+
+    field: str
+    text: str
+    prefix: bool
+
+    def times(self, held: list[str]) -> int:
+        """How often it stands among the words of a text."""
+        return sum(word.startswith(self.text) if self.prefix else word == self.text for word in held)
+
+
+def scoring(tree: Node, search: Search) -> list[Weighted]:
+    """The clauses that give a score, from left to right; those below a negation do not."""
+    match tree:
+        case And(parts=parts) | Or(parts=parts):
+            return [found for part in parts for found in scoring(part, search)]
+        case Term(field=None) | Phrase(field=None):
+            return [Weighted(tree, tuple((search[given.field], given.boost) for given in search.bare_fields()))]
+        case Term(field=str(name)) | Phrase(field=str(name)) if search[name].kind is Kind.TEXT:
+            return [Weighted(tree, ((search[name], 1.0),))]
+    return []
+
+
+def asked_words(clause: Term | Phrase, field: Field) -> list[Word]:
+    """The words that a clause asks a text field for, in order."""
+    asked = words(clause.value)
+    return [Word(field.name, word, clause.prefix and at == len(asked) - 1) for at, word in enumerate(asked)]
+
+
+def rarity(documents: int, holding: int) -> float:
+    """How much it says that an event holds a word, which so many of so many do."""
+    return math.log(1 + (documents - holding + 0.5) / (holding + 0.5))
+
+
+def saturated(frequency: Any, length: Any, average: float) -> Any:
+    """How much it counts that a word stands so often in a text of this length; numbers, or arrays of them."""
+    return frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * length / average))
+
+
+class Statistics:
+    """What scores are computed from: sums over all events, of whatever the scoring clauses ask for."""
+
+    def __init__(self, scoring: list[Weighted]) -> None:
+        self.scoring = scoring
+        self.documents: Counter[str] = Counter()
+        self.words: Counter[str] = Counter()
+        self.holding: Counter[Word] = Counter()
+        texts = [(one.clause, field) for one in scoring for field, _ in one.fields if field.kind is Kind.TEXT]
+        self.fields = list({field.name: field for _, field in texts}.values())
+        self.asked = list(dict.fromkeys(word for clause, field in texts for word in asked_words(clause, field)))
+
+    def rarity(self, word: Word) -> float:
+        """How much a word says."""
+        return rarity(self.documents[word.field], self.holding[word])
+
+    def average(self, field: str) -> float:
+        """How many words an event has that has a value of the field."""
+        return self.words[field] / self.documents[field]
+
+    def count(self, document: Any) -> None:
+        """Add an event that is given as a document."""
+        for field in self.fields:
+            held = _held(field, document)
+            if held is not None:
+                self.documents[field.name] += 1
+                self.words[field.name] += len(held)
+                self.holding.update(word for word in self.asked if word.field == field.name and word.times(held))
+
+    def score(self, document: Any) -> float:
+        """The score of an event that is given as a document and was counted."""
+        return round(sum(self._clause(one, document) for one in self.scoring) * STEPS) / STEPS
+
+    def _clause(self, one: Weighted, document: Any) -> float:
+        given = [boost * self._field(one.clause, field, document) for field, boost in one.fields]
+        return max(given, default=0.0)
+
+    def _field(self, clause: Term | Phrase, field: Field, document: Any) -> float:
+        answers = value_test(clause, field)
+        if not any(answers(value) for value in values(field, document)):
+            return 0.0
+        if field.kind is not Kind.TEXT:
+            return 1.0
+        held, asked = _held(field, document) or [], asked_words(clause, field)
+        average = self.average(field.name)
+        if isinstance(clause, Phrase) and len(asked) > 1:
+            times = sum(_times(words(str(value)), asked) for value in values(field, document))
+            return float(sum(map(self.rarity, asked)) * saturated(times, len(held), average))
+        parts = (self.rarity(word) * saturated(word.times(held), len(held), average) for word in asked)
+        return float(sum(parts))
+
+
+def _held(field: Field, document: Any) -> list[str] | None:
+    """All words of a text field, or None where it has no value."""
+    given = values(field, document)
+    return [word for value in given for word in words(str(value))] if given else None
+
+
+def _times(held: list[str], asked: list[Word]) -> int:
+    """How often a phrase stands in one value."""
+    texts, prefix = [word.text for word in asked], asked[-1].prefix
+    return sum(has_phrase(run, texts, prefix=prefix) for run in _runs(held, len(texts)))
+
+
+def _runs(held: list[str], length: int) -> Iterator[list[str]]:
+    return (held[at : at + length] for at in range(len(held) - length + 1))

@@ -1,0 +1,133 @@
+"""The answer of a rollup: buckets of time, their groups, the finished measures of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import groupby, repeat
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.query.search import Rollup, Search
+from headrace.reduce import reference
+from headrace.reduce.keys import project, projected
+from headrace.reduce.measures import reducers
+from headrace.reduce.reference import Groups, merge_into
+from headrace.reduce.rollup import Span, merge
+from headrace.reduce.state import STATE, State
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Beyond any pane, and within 64 bits.
+_FAR = 2**62
+_CYCLE = timedelta(days=146_097) // timedelta(milliseconds=1)
+
+
+class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a rollup: panes of one of its lengths in ``[start, end)``, by some dimensions, some measures."""
+
+    rollup: Rollup
+    interval: int
+    start: int
+    end: int
+    group_by: tuple[str, ...] = ()
+    measures: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> Span:
+        """The part that whole panes cover; empty where its end is not after its start."""
+        return -(-self.start // self.interval) * self.interval, self.end // self.interval * self.interval
+
+    @property
+    def edges(self) -> list[Span]:
+        """The parts that only parts of panes cover."""
+        first, last = self.whole
+        if first >= last:
+            return [(self.start, self.end)]
+        return [span for span in ((self.start, first), (last, self.end)) if span[0] < span[1]]
+
+
+def buckets(
+    asked: Aggregate,
+    search: Search,
+    *,
+    history: Sequence[pa.Table] = (),
+    more: Sequence[pa.Table] = (),
+    documents: Iterable[Any] = (),
+) -> list[dict[str, Any]]:
+    """The buckets that are not empty, in order; groups by the text of their keys, measures by name.
+
+    ``history`` are panes of all events: those that lie wholly inside are used. ``more`` are panes of events that lie
+    inside: of the edges, or of whatever was asked for. ``documents`` are events that are in no pane.
+    """
+    groups = _groups(asked, _selected(asked, history, more))
+    for (pane, key), states in reference.lift(
+        documents, asked.rollup, search, asked.interval, spans=[(asked.start, asked.end)]
+    ).items():
+        place = pane, project(key, asked.rollup, asked.group_by)
+        merge_into(groups, place, {name: states[name] for name in _measures(asked)})
+    return list(_finished(asked, search, groups))
+
+
+def iso(millis: int) -> str:
+    """A moment in ISO 8601, to the millisecond; years beyond four digits have a sign and six."""
+    cycles, within = divmod(millis, _CYCLE)
+    moment = _EPOCH + timedelta(milliseconds=within)
+    year = moment.year + 400 * cycles
+    years = f"{year:04d}" if 0 <= year <= 9999 else f"{year:+07d}"
+    return f"{years}{moment:-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+
+
+def _measures(asked: Aggregate) -> list[str]:
+    return sorted(asked.measures or asked.rollup.measures)
+
+
+def _selected(asked: Aggregate, history: Sequence[pa.Table], more: Sequence[pa.Table]) -> list[pa.Table]:
+    rows = (pc.field("rollup") == asked.rollup.name) & (pc.field("interval") == asked.interval)
+    rows &= pc.field("measure").isin(_measures(asked))
+    first, last = (max(-_FAR, min(time, _FAR)) for time in asked.whole)
+    inside = rows & (pc.field("pane") >= first) & (pc.field("pane") < last)
+    return [*(table.filter(inside) for table in history), *(table.filter(rows) for table in more)]
+
+
+def _groups(asked: Aggregate, tables: list[pa.Table]) -> Groups:
+    """The merged states by pane and projected key."""
+    if not sum(table.num_rows for table in tables):
+        return {}
+    together = pa.concat_tables(tables)
+    at = together.schema.get_field_index("key")
+    key = projected(together.column("key"), asked.rollup, asked.group_by)
+    merged = merge([together.set_column(at, together.schema.field(at), key)])
+    groups: Groups = {}
+    places = zip(*(merged.column(name).to_pylist() for name in ("pane", "key", "measure")), strict=True)
+    for (pane, key_, measure), state in zip(places, _states(merged), strict=True):
+        groups.setdefault((pane, key_), {})[measure] = state
+    return groups
+
+
+def _states(panes: pa.Table) -> Iterator[State]:
+    columns = {name: _listed(panes.column(name)) for name in STATE.names}
+    columns["sum_int"] = (None if value is None else int(value) for value in columns["sum_int"])
+    columns["histogram"] = (None if value is None else dict(value) for value in columns["histogram"])
+    return (State(*components) for components in zip(*columns.values(), strict=True))
+
+
+def _listed(column: pa.ChunkedArray) -> Iterable[Any]:
+    return repeat(None, len(column)) if column.null_count == len(column) else column.to_pylist()
+
+
+def _finished(asked: Aggregate, search: Search, groups: Groups) -> Iterator[dict[str, Any]]:
+    finish = {name: reducer.finish for name, reducer in reducers(asked.rollup, search).items()}
+    decoded = cache(msgspec.json.decode)
+    for pane, places in groupby(sorted(groups), key=lambda place: place[0]):
+        found = [
+            {
+                "key": decoded(place[1]),
+                "measures": {name: finish[name](state) for name, state in sorted(groups[place].items())},
+            }
+            for place in places
+        ]
+        yield {"start": iso(pane), "end": iso(pane + asked.interval), "groups": found}

@@ -1,0 +1,49 @@
+"""The key of a group: the values of its dimensions as JSON text, null for an absent one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.query.search import Rollup
+from headrace.query.values import Canonical
+
+
+def key(values: Sequence[Canonical | None]) -> str:
+    """The key of one group."""
+    return msgspec.json.encode([sound(value) for value in values]).decode()
+
+
+def keys(dimensions: Sequence[pa.ChunkedArray], count: int) -> pa.Array | pa.ChunkedArray:
+    """The keys of many groups, each value encoded once."""
+    if not dimensions:
+        return pa.repeat(pa.scalar("[]"), count)
+    texts = [pc.fill_null(_encoded(column), "null") for column in dimensions]
+    return pc.binary_join_element_wise("[", pc.binary_join_element_wise(*texts, ","), "]", "")
+
+
+def projected(found: pa.ChunkedArray, rollup: Rollup, group_by: Sequence[str]) -> pa.ChunkedArray:
+    """The keys with only some dimensions left: JSON objects, names in order."""
+    indexed = found.combine_chunks().dictionary_encode()
+    texts = [project(text, rollup, group_by) for text in indexed.dictionary.to_pylist()]
+    return pa.chunked_array([pa.array(texts, pa.string()).take(indexed.indices)])
+
+
+def project(text: str, rollup: Rollup, group_by: Sequence[str]) -> str:
+    """One key with only some dimensions left."""
+    values = dict(zip(rollup.dimensions, msgspec.json.decode(text), strict=True))
+    return msgspec.json.encode({name: values[name] for name in sorted(group_by)}).decode()
+
+
+def sound(value: Canonical | None) -> Canonical | None:
+    """A value as a column can hold it: half of a surrogate pair becomes the replacement character."""
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value
+
+
+def _encoded(column: pa.ChunkedArray) -> pa.Array:
+    indexed = column.combine_chunks().dictionary_encode()
+    texts = [msgspec.json.encode(value).decode() for value in indexed.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(indexed.indices)

@@ -1,0 +1,127 @@
+"""The panes of a rollup: states per pane of time, group and measure, one row each, sorted.
+
+An event counts in a rollup if it matches ``include``, has exactly one time, and no two values of any dimension. A
+time beyond what ISO 8601 dates can say (8.64e15 ms from 1970) is in no pane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.query.search import Count, Rollup, Search
+from headrace.query.tree import Node
+from headrace.reduce import duck, histogram, sketches
+from headrace.reduce.keys import keys
+from headrace.reduce.measures import reducers
+from headrace.reduce.reducer import Expression
+from headrace.reduce.source import Source
+from headrace.reduce.state import KEYS, PANES, STATE
+
+#: The first and the last millisecond that panes hold.
+FARTHEST = 8_640_000_000_000_000
+
+Span = tuple[int, int]
+
+_SORTED = [(name, "ascending") for name in KEYS.names]
+_FOLDED = {
+    "sum": "sum",
+    "sum_int": "sum",
+    "min": "min",
+    "max": "max",
+    "min_int": "min",
+    "max_int": "max",
+}
+
+
+def trees(rollup: Rollup) -> list[Node]:
+    """Every query that decides what a rollup counts."""
+    counts = (measure.include for measure in rollup.measures.values() if isinstance(measure, Count))
+    return [tree for tree in (rollup.include, *counts) if tree is not None]
+
+
+def panes(
+    columns: pa.Table,
+    rollup: Rollup,
+    search: Search,
+    *,
+    intervals: Collection[int] | None = None,
+    where: Node | None = None,
+    spans: Sequence[Span] | None = None,
+    known: Mapping[Node, str] = MappingProxyType({}),
+) -> pa.Table:
+    """The panes of events, for all intervals or some, in milliseconds.
+
+    Only events that match ``where`` and whose time is in one of the half-open ``spans`` count. ``known`` names boolean
+    columns of the table that say where a query is true, for columns that the query itself would need and are missing.
+    """
+    source = Source(columns.schema, search, known)
+    condition = _condition(source, rollup, where, spans)
+    wanted = {interval.millis for interval in rollup.intervals} if intervals is None else set(intervals)
+    found = [_panes(columns, rollup, search, source, condition, interval) for interval in sorted(wanted)]
+    return pa.concat_tables([PANES.empty_table(), *found]).sort_by(_SORTED)
+
+
+def merge(tables: Sequence[pa.Table]) -> pa.Table:
+    """The panes of all the events of several tables of panes."""
+    together = pa.concat_tables([PANES.empty_table(), *tables]).combine_chunks()
+    numbered = together.append_column("row", pa.array(np.arange(together.num_rows)))
+    groups = numbered.group_by(KEYS.names, use_threads=False).aggregate([*_FOLDED.items(), ("row", "list")])
+    rows = groups.column("row_list").combine_chunks()
+    merged = {name: groups.column(f"{name}_{fold}") for name, fold in _FOLDED.items()}
+    counts = together.column("count").fill_null(0).to_numpy()[rows.values.to_numpy()]
+    merged["count"] = pa.array(histogram.totals(counts, rows.offsets.to_numpy()[:-1]))
+    merged["histogram"] = histogram.merged(_gathered(together.column("histogram"), rows))
+    merged["sketch"] = sketches.unions(_gathered(together.column("sketch"), rows))
+    columns = [merged[name] if name in merged else groups.column(name) for name in PANES.names]
+    return pa.table(columns, schema=PANES).sort_by(_SORTED)
+
+
+def _condition(source: Source, rollup: Rollup, where: Node | None, spans: Sequence[Span] | None) -> str:
+    time = source.one(rollup.timestamp)
+    holds = ["NOT odd", f"{time} BETWEEN {-FARTHEST} AND {FARTHEST}"]
+    holds += [source.at_most_one(name) for name in rollup.dimensions]
+    holds += [source.holds(tree) for tree in (rollup.include, where) if tree is not None]
+    if spans is not None:
+        inside = [f"({time} >= {_in_range(start)} AND {time} < {_in_range(end)})" for start, end in spans]
+        holds.append(f"({' OR '.join(inside or ['false'])})")
+    return " AND ".join(holds)
+
+
+def _panes(
+    columns: pa.Table, rollup: Rollup, search: Search, source: Source, condition: str, interval: int
+) -> pa.Table:
+    """The panes of one length: groups side by side from DuckDB, then one row per measure."""
+    time = source.one(rollup.timestamp)
+    selected = [f"{time} - (({time} % {interval}) + {interval}) % {interval} AS pane"]
+    selected += [f"{source.one(name)} AS d{at}" for at, name in enumerate(rollup.dimensions)]
+    expressions = {name: reducer.columns(source) for name, reducer in reducers(rollup, search).items()}
+    for at, made in enumerate(expressions.values()):
+        selected += [f"{expression.sql} AS m{at}_{name}" for name, expression in made.items()]
+    groups = duck.query(f"SELECT {', '.join(selected)} FROM events WHERE {condition} GROUP BY ALL", {"events": columns})
+    count = groups.num_rows
+    key = keys([groups.column(f"d{at}") for at in range(len(rollup.dimensions))], count)
+    head = [pa.repeat(rollup.name, count), pa.repeat(interval, count), groups.column("pane"), key]
+    absent = {field.name: pa.nulls(count, field.type) for field in STATE}
+    tables = []
+    for at, (measure, made) in enumerate(expressions.items()):
+        states = {name: _states(groups.column(f"m{at}_{name}"), expression) for name, expression in made.items()}
+        tables.append(pa.table([*head, pa.repeat(measure, count), *(absent | states).values()], schema=PANES))
+    return pa.concat_tables(tables)
+
+
+def _states(column: pa.ChunkedArray, expression: Expression) -> pa.Array | pa.ChunkedArray:
+    return column if expression.made is None else expression.made(column.combine_chunks())
+
+
+def _gathered(column: pa.ChunkedArray, rows: pa.ListArray) -> pa.ListArray:
+    """The values of the rows of every list."""
+    return pa.ListArray.from_arrays(rows.offsets, column.combine_chunks().take(rows.values))
+
+
+def _in_range(time: int) -> int:
+    """A bound that DuckDB can compare with; beyond the farthest time it makes no difference."""
+    return max(-FARTHEST, min(time, FARTHEST + 1))

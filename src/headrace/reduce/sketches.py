@@ -1,0 +1,141 @@
+"""DataSketches: how numbers are distributed (KLL of doubles) and how many values differ (HLL), as bytes.
+
+Spark writes and reads the same bytes: ``kll_sketch_agg_double(value, 200)``, ``hll_sketch_agg(value, 12)`` and their
+merges. A quantile lies within 1.33 % of its rank 99 times in 100 and is exact for up to about 200 numbers. A distinct
+count has a standard error of 1.6 % and is all but exact for up to about 200 values.
+
+What is counted as distinct is fed so that Spark hashes it alike:
+
+==============  ============================================================
+strings         as they are; the empty one, which sketches pass over, as a noncharacter
+integer, date   as a 64-bit integer, or as text where it has more bits
+bool            as 0 or 1
+float           as the 64-bit integer that Spark's ``xxhash64`` makes of it, a permutation of the doubles
+==============  ============================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import datasketches
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.query.values import Canonical
+from headrace.reduce.keys import sound
+
+KLL_K = 200
+HLL_LG_K = 12
+EMPTY_TEXT = "\uffff"
+RANKS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+
+_HLL_FAMILY = 7
+_PRIMES = [
+    np.uint64(prime)
+    for prime in (
+        0x9E3779B185EBCA87,
+        0xC2B2AE3D27D4EB4F,
+        0x165667B19E3779F9,
+        0x85EBCA77C2B2AE63,
+        0x27D4EB2F165667C5,
+    )
+]
+_SEED = np.uint64(42)
+
+
+def quantiles(numbers: NDArray[np.float64]) -> bytes:
+    """A sketch of how these numbers are distributed."""
+    sketch = datasketches.kll_doubles_sketch(KLL_K)
+    # A copy: the library takes no array that it might not write to.
+    sketch.update(np.array(numbers, dtype=np.float64))
+    return bytes(sketch.serialize())
+
+
+def distinct(values: pa.Array) -> bytes:
+    """A sketch of how many values of a column differ; none of them is null."""
+    if pa.types.is_floating(values.type):
+        return _distinct(_xxhash64(values.to_numpy()).tolist())
+    return distinct_of(values.to_pylist())
+
+
+def distinct_of(values: Iterable[Canonical]) -> bytes:
+    """The same of any values."""
+    return _distinct(_fed(value) for value in values)
+
+
+def unions(lists: pa.ListArray) -> pa.Array:
+    """One sketch for every list of them; null for a list without any."""
+    if lists.values.null_count == len(lists.values):
+        return pa.nulls(len(lists), pa.binary())
+    found = ([part for part in parts if part is not None] for parts in lists.to_pylist())
+    return pa.array([union(parts) if parts else None for parts in found], pa.binary())
+
+
+def union(parts: Sequence[bytes]) -> bytes:
+    """One sketch for all the events of several of the same kind."""
+    if len(parts) == 1:
+        return parts[0]
+    return _hll_union(parts) if parts[0][2] == _HLL_FAMILY else _kll_union(parts)
+
+
+def distinct_count(sketch: bytes) -> int:
+    """About how many values differ."""
+    estimate: float = datasketches.hll_sketch.deserialize(sketch).get_estimate()
+    return round(estimate)
+
+
+def distribution(sketch: bytes) -> dict[str, float]:
+    """How many numbers, the least, the greatest, and the least with at least each share of them not above it."""
+    found = datasketches.kll_doubles_sketch.deserialize(sketch)
+    shares = dict(zip(RANKS, found.get_quantiles(list(RANKS.values()), True), strict=True))
+    return {"count": found.n, "min": found.get_min_value(), "max": found.get_max_value(), **shares}
+
+
+def _distinct(fed: Iterable[int | str]) -> bytes:
+    sketch = datasketches.hll_sketch(HLL_LG_K, datasketches.tgt_hll_type.HLL_8)
+    update = sketch.update
+    for value in fed:
+        update(value)
+    return bytes(sketch.serialize_compact())
+
+
+def _fed(value: Canonical) -> int | str:
+    match value:
+        case bool():
+            return int(value)
+        case int():
+            return value if -(2**63) <= value < 2**63 else str(value)
+        case float():
+            return int(_xxhash64(np.array([value]))[0])
+    return str(sound(value)) or EMPTY_TEXT
+
+
+def _kll_union(parts: Sequence[bytes]) -> bytes:
+    merged = datasketches.kll_doubles_sketch.deserialize(parts[0])
+    for part in parts[1:]:
+        merged.merge(datasketches.kll_doubles_sketch.deserialize(part))
+    return bytes(merged.serialize())
+
+
+def _hll_union(parts: Sequence[bytes]) -> bytes:
+    merged = datasketches.hll_union(HLL_LG_K)
+    for part in parts:
+        merged.update(datasketches.hll_sketch.deserialize(part))
+    return bytes(merged.get_result(datasketches.tgt_hll_type.HLL_8).serialize_compact())
+
+
+def _xxhash64(numbers: NDArray[np.float64]) -> NDArray[np.int64]:
+    """XXH64 of the eight bytes of every double; both zeros are one."""
+    first, second, third, fourth, fifth = _PRIMES
+    bits = (np.asarray(numbers, dtype=np.float64) + 0.0).view(np.uint64)
+    mixed = (_SEED + fifth + np.uint64(8)) ^ (_rotated(bits * second, 31) * first)
+    mixed = _rotated(mixed, 27) * first + fourth
+    mixed = (mixed ^ (mixed >> np.uint64(33))) * second
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * third
+    return (mixed ^ (mixed >> np.uint64(32))).view(np.int64)
+
+
+def _rotated(words: NDArray[np.uint64], by: int) -> NDArray[np.uint64]:
+    return (words << np.uint64(by)) | (words >> np.uint64(64 - by))

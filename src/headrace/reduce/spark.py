@@ -1,0 +1,73 @@
+"""The same states in Spark: panes merged by Catalyst, and sketches that the server reads.
+
+Nothing else in this package knows Spark, and this module asks for it only when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.query.search import Kind
+from headrace.reduce.sketches import EMPTY_TEXT, HLL_LG_K, KLL_K
+from headrace.reduce.state import KEYS, MOST
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+#: The panes table as Spark spells its schema.
+SCHEMA = (
+    "rollup string, `interval` bigint, pane bigint, key string, measure string, `count` bigint, `sum` double, "
+    "sum_int decimal(38,0), `min` double, `max` double, min_int bigint, max_int bigint, "
+    "histogram map<int,bigint>, sketch binary"
+)
+
+#: The third byte of a sketch tells its family.
+_IS_DISTINCT = "substring(sketch, 3, 1) = X'07'"
+_IS_QUANTILES = "substring(sketch, 3, 1) = X'0F'"
+_ADDED = f"(e, a, b) -> least(coalesce(a, 0L), {MOST}L - coalesce(b, 0L)) + coalesce(b, 0L)"
+_MERGED = {
+    "count": f"cast(least(sum(cast(`count` as decimal(38, 0))), {MOST}) as bigint)",
+    "sum": "sum(`sum`)",
+    "sum_int": "cast(sum(sum_int) as decimal(38, 0))",
+    "min": "min(`min`)",
+    "max": "max(`max`)",
+    "min_int": "min(min_int)",
+    "max_int": "max(max_int)",
+    "histogram": (
+        "if(count(histogram) = 0, null, map_from_entries(array_sort(map_entries(reduce("
+        f"collect_list(histogram), cast(map() as map<int, bigint>), (all, one) -> map_zip_with(all, one, {_ADDED}))))))"
+    ),
+    "sketch": (
+        f"coalesce(if(count_if({_IS_DISTINCT}) = 0, null, hll_union_agg(if({_IS_DISTINCT}, sketch, null))), "
+        f"if(count_if({_IS_QUANTILES}) = 0, null, kll_merge_agg_double(if({_IS_QUANTILES}, sketch, null), {KLL_K})))"
+    ),
+}
+
+
+def merge(panes: DataFrame, *, by: Sequence[str] = ()) -> DataFrame:
+    """One row for all the rows of a pane, group and measure; ``by`` names columns that keep more apart."""
+    from pyspark.sql import functions
+
+    merged = [functions.expr(sql).alias(name) for name, sql in _MERGED.items()]
+    return panes.groupBy(*by, *KEYS.names).agg(*merged)
+
+
+def quantiles(number: Column) -> Column:
+    """The sketch of how numbers are distributed, over a group."""
+    from pyspark.sql import functions
+
+    return functions.kll_sketch_agg_double(number.cast("double"), KLL_K)
+
+
+def distinct(value: Column, kind: Kind) -> Column:
+    """The sketch of how many values of a kind differ, over a group."""
+    from pyspark.sql import functions
+
+    if kind is Kind.FLOAT:
+        value = functions.when(value.isNotNull(), functions.xxhash64(value))
+    elif kind in {Kind.KEYWORD, Kind.TEXT}:
+        value = functions.when(value == "", EMPTY_TEXT).otherwise(value)
+    else:
+        value = value.cast("bigint")
+    return functions.hll_sketch_agg(value, HLL_LG_K)

@@ -1,0 +1,142 @@
+"""The paths of work."""
+
+from __future__ import annotations
+
+from headrace.engine.work.foreman import MOST_UNITS
+from headrace.engine.work.units import JOBS
+from headrace.server.openapi.words import (
+    COUNTER,
+    TEXT,
+    WHOLE,
+    Node,
+    answer,
+    answers,
+    closed_record,
+    content,
+    either,
+    get_only,
+    operation,
+    path,
+    plain,
+    record,
+)
+
+ID = path("id", {"type": "string", "minLength": 1}, "the lease")
+NAME: Node = {"type": "string", "minLength": 1, "maxLength": 1024}
+FLAG: Node = {"type": "boolean"}
+MOMENT: Node = {"type": "string", "format": "date-time"}
+JOB: Node = {"enum": list(JOBS)}
+RANGE = {"first_seq": WHOLE, "count": WHOLE}
+
+HASHES: Node = {"type": "object", "additionalProperties": TEXT}
+PART = closed_record("bytes sha256", bytes=WHOLE, sha256=TEXT)
+PAIR: Node = {"type": "array", "prefixItems": [{"type": "integer"}] * 2, "minItems": 2, "maxItems": 2}
+COMPANION = closed_record(
+    "name first_seq count level through_version fields rollups keys columns postings panes times segments words",
+    name=TEXT,
+    **RANGE,
+    level=WHOLE,
+    through_version=WHOLE,
+    fields=HASHES,
+    rollups=HASHES,
+    keys=FLAG,
+    columns=PART,
+    postings=either(PART),
+    panes=either(PART),
+    times=either(PAIR),
+    segments=WHOLE,
+    words={"type": "object", "additionalProperties": PAIR},
+)
+UNIT: Node = record(unit=TEXT, job=JOB, stream=TEXT, incarnation=TEXT, **RANGE, level=WHOLE, out=TEXT, registry={})
+LASTS = {"id": TEXT, "expires_at": MOMENT, "ttl_ms": WHOLE}
+LEASED = record(
+    lease=either(record(token=WHOLE, **LASTS)), store=TEXT, paused=FLAG, units={"type": "array", "items": UNIT}
+)
+RESULT = closed_record(
+    "unit",
+    unit=NAME,
+    companion=either(COMPANION),
+    gone=FLAG | {"default": False},
+    error=either({"type": "string", "maxLength": 4096}),
+)
+SETTLED: Node = record(unit=TEXT, outcome=TEXT)
+OVERVIEW = record(
+    paused=FLAG,
+    counts=record(due=WHOLE, leases=WHOLE, units=WHOLE, parked=WHOLE),
+    due={"type": "array", "items": TEXT},
+    streams={"type": "array", "items": record(stream=TEXT, done=WHOLE, total=WHOLE)},
+    leases={
+        "type": "array",
+        "items": record(
+            id=TEXT,
+            worker=TEXT,
+            granted_at=MOMENT,
+            expires_at=MOMENT,
+            done=WHOLE,
+            total=WHOLE,
+            units={
+                "type": "array",
+                "items": record(unit=TEXT, job=JOB, stream=either(TEXT), **RANGE, outcome=either(TEXT)),
+            },
+        ),
+    },
+    parked={
+        "type": "array",
+        "items": record(stream=either(TEXT), job=JOB, **RANGE, attempts=WHOLE, last_attempt_at=MOMENT, reason=TEXT),
+    },
+)
+
+
+def _asking(name: str, text: str, failures: str, body: Node | None, **successes: Node) -> Node:
+    found = answers(f"{failures} 413 415 429" if body else f"{failures} 429", keyed=True, **successes)
+    return {"post": operation(name, text, found, body=content(body) if body else None)}
+
+
+PAUSED = answer("so it is", record(paused=FLAG))
+ONE = "/v1/work/leases/{id}"
+WORK_PATHS: Node = {
+    "/v1/work": get_only("get_work", "What is to be derived, and who does it", answer("as it is now", OVERVIEW)),
+    "/v1/work/lease": _asking(
+        "lease_work",
+        "Take work",
+        "",
+        closed_record(
+            "worker",
+            worker=NAME,
+            limit={"type": "integer", "minimum": 1, "maximum": MOST_UNITS, "default": MOST_UNITS},
+            jobs=either({"type": "array", "items": JOB, "minItems": 1}),
+        ),
+        s200=answer("units, or none where nothing is due", LEASED),
+    ),
+    f"{ONE}/heartbeat": _asking(
+        "keep_work",
+        "Say that a worker is at it",
+        "409",
+        closed_record("token", token=COUNTER, done=COUNTER, total=COUNTER),
+        s200=answer("the lease goes on", record(lease=record(**LASTS), dropped={"type": "array", "items": TEXT})),
+    ),
+    f"{ONE}/commit": _asking(
+        "commit_work",
+        "Report results; repeated, they change nothing",
+        "409",
+        closed_record(
+            "token results", token=COUNTER, results={"type": "array", "items": RESULT, "maxItems": MOST_UNITS}
+        ),
+        s200=answer("how each unit ended", record(lease=record(**LASTS), results={"type": "array", "items": SETTLED})),
+    ),
+    f"{ONE}/release": _asking(
+        "release_work", "Give work back", "409", closed_record("token", token=COUNTER), s204=plain("it is free")
+    ),
+    "/v1/work/pause": _asking("pause_work", "Give out no work", "", None, s200=PAUSED),
+    "/v1/work/resume": _asking("resume_work", "Give out work again", "", None, s200=PAUSED),
+    "/v1/work/run": _asking(
+        "run_work",
+        "Let a stream be due, however little there is to do",
+        "404 410",
+        closed_record("stream", stream=NAME),
+        s200=answer("whether anything is derived from it", record(stream=TEXT, due=FLAG)),
+    ),
+}
+for _where, _verbs in WORK_PATHS.items():
+    if "{id}" in _where:
+        _verbs["parameters"] = [ID]

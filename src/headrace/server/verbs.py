@@ -1,0 +1,34 @@
+"""Everything that can be asked of a stream, in one table: method and resource, and who answers."""
+
+from __future__ import annotations
+
+from headrace.engine.engine import Engine
+from headrace.engine.gates import Gates
+from headrace.server.details import Details
+from headrace.server.dispatch import Verb
+from headrace.server.encoding import Encoder
+from headrace.server.reads import Reads
+from headrace.server.schemas import Schemas
+from headrace.server.search import Searches
+from headrace.server.streams import Streams
+
+
+def table(engine: Engine, gates: Gates) -> dict[tuple[str, str], Verb]:
+    """The verbs of a server; "" is the stream itself."""
+    streams, schemas = Streams(engine), Schemas(engine)
+    reads = Reads(engine, Encoder(gates.read), gates.read)
+    details, searches = Details(engine), Searches(engine, gates.search)
+    return {
+        ("POST", ""): streams.append,
+        ("GET", ""): reads.get,
+        ("HEAD", ""): streams.head,
+        ("PUT", ""): streams.put,
+        ("DELETE", ""): streams.delete,
+        ("POST", "_retention"): streams.retention,
+        ("GET", "_schema"): schemas.get,
+        ("POST", "_schema"): schemas.post,
+        ("GET", "_schema/history"): schemas.history,
+        ("GET", "_search"): searches.get,
+        ("POST", "_search"): searches.post,
+        ("GET", "_details"): details.get,
+    }

@@ -1,0 +1,219 @@
+"""The rows of ``due``, ``leases``, ``units`` and ``failures``: what is to be derived, who does it, what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from headrace.storage.database import Connection
+
+
+class DueRow(msgspec.Struct, frozen=True):
+    """A stream that may have something to do."""
+
+    stream: int
+    since_us: int
+    mark: int
+    run: int
+
+
+class LeaseRow(msgspec.Struct, frozen=True):
+    """Work that was given to a worker; without an end it is his until it expires."""
+
+    id: str
+    token: int
+    worker: str
+    granted_us: int
+    expires_us: int
+    ended_us: int | None = None
+    done: int = 0
+    total: int = 0
+
+
+class UnitRow(msgspec.Struct, frozen=True):
+    """A range of a stream's entries and what to do with it; without an outcome it is being done."""
+
+    id: str
+    lease: str
+    stream: int
+    job: str
+    first_seq: int
+    count: int
+    document: str
+    outcome: str | None = None
+    reason: str | None = None
+
+    @property
+    def end_seq(self) -> int:
+        """The sequence number after its last entry."""
+        return self.first_seq + self.count
+
+
+class FailureRow(msgspec.Struct, frozen=True):
+    """A range on which a job has failed."""
+
+    stream: int
+    job: str
+    first_seq: int
+    count: int
+    attempts: int
+    at_us: int
+    retry_us: int
+    lost: int
+    parked: int
+    reason: str
+
+    @property
+    def end_seq(self) -> int:
+        """The sequence number after its last entry."""
+        return self.first_seq + self.count
+
+
+class Work:
+    """Reads and writes work through one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def mark(self, stream: int, now_us: int, *, run: bool = False) -> None:
+        """Companions of a stream with a registry may lag from now on; ``run``: whatever there is to do is wanted."""
+        sql = """INSERT INTO due SELECT id, ?2, 1, ?3 FROM streams WHERE id = ?1 AND revision > 0
+                 ON CONFLICT (stream) DO UPDATE SET mark = mark + 1, run = max(run, ?3)"""
+        self._connection.execute(sql, (stream, now_us, int(run)))
+
+    def mark_all(self, now_us: int) -> None:
+        """The same for every stream that may have companions."""
+        sql = """INSERT INTO due SELECT id, ?, 1, 0 FROM streams WHERE revision > 0 AND state = 0
+                 ON CONFLICT (stream) DO UPDATE SET mark = mark + 1"""
+        self._connection.execute(sql, (now_us,))
+
+    def unmark(self, stream: int, mark: int) -> None:
+        """There is nothing to do for a stream, unless it was marked since."""
+        self._connection.execute("DELETE FROM due WHERE stream = ? AND mark = ?", (stream, mark))
+
+    def served(self, stream: int, now_us: int) -> None:
+        """A stream has had its turn, and others come first."""
+        self._connection.execute("UPDATE due SET since_us = ? WHERE stream = ?", (now_us, stream))
+
+    def due(self, limit: int, after: tuple[int, int] = (-1, 0)) -> list[DueRow]:
+        """Streams that may have something to do, the longest first, after one such (since_us, stream)."""
+        sql = "SELECT stream, since_us, mark, run FROM due WHERE (since_us, stream) > (?, ?)"
+        sql += " ORDER BY since_us, stream LIMIT ?"
+        return [DueRow(*row) for row in self._connection.execute(sql, (*after, limit))]
+
+    def drop(self, stream: int) -> None:
+        """Nothing is to be done for a stream any more; what is being done is in vain."""
+        for table in ("due", "failures"):
+            self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))
+        sql = "UPDATE units SET outcome = 'dropped', reason = 'the stream was deleted'"
+        self._connection.execute(f"{sql} WHERE stream = ? AND outcome IS NULL", (stream,))
+
+    def grant(self, lease: LeaseRow, units: Iterable[UnitRow]) -> None:
+        """Write down who does what."""
+        self._insert("leases", [lease])
+        self._insert("units", units)
+
+    def lease(self, id: str) -> LeaseRow | None:
+        """A lease, held or ended."""
+        row: Any = self._connection.execute(f"{_LEASES} WHERE id = ?", (id,)).fetchone()
+        return None if row is None else LeaseRow(*row)
+
+    def held(self, now_us: int, limit: int = -1) -> list[LeaseRow]:
+        """The leases that workers hold, the oldest first."""
+        sql = f"{_LEASES} WHERE ended_us IS NULL AND expires_us > ? ORDER BY token LIMIT ?"
+        return [LeaseRow(*row) for row in self._connection.execute(sql, (now_us, limit))]
+
+    def expired(self, now_us: int) -> list[LeaseRow]:
+        """The leases whose workers were not heard of in time."""
+        sql = f"{_LEASES} WHERE ended_us IS NULL AND expires_us <= ? ORDER BY token"
+        return [LeaseRow(*row) for row in self._connection.execute(sql, (now_us,))]
+
+    def renew(self, id: str, expires_us: int, done: int, total: int) -> None:
+        """A worker was heard of."""
+        sql = "UPDATE leases SET expires_us = ?, done = ?, total = ? WHERE id = ?"
+        self._connection.execute(sql, (expires_us, done, total, id))
+
+    def end(self, id: str, now_us: int) -> None:
+        """A lease is over; what was not done is free."""
+        self._connection.execute("UPDATE leases SET ended_us = ? WHERE id = ?", (now_us, id))
+        sql = "UPDATE units SET outcome = 'released' WHERE lease = ? AND outcome IS NULL"
+        self._connection.execute(sql, (id,))
+
+    def forget_ended(self, before_us: int) -> None:
+        """Leases that ended before a moment."""
+        old = "SELECT id FROM leases WHERE ended_us < ?"
+        self._connection.execute(f"DELETE FROM units WHERE lease IN ({old})", (before_us,))
+        self._connection.execute("DELETE FROM leases WHERE ended_us < ?", (before_us,))
+
+    def forget_leases(self) -> None:
+        """All of them: another server may have given the same work to others."""
+        for table in ("leases", "units"):
+            self._connection.execute(f"DELETE FROM {table}")
+
+    def units(self, lease: str, limit: int = -1) -> list[UnitRow]:
+        """The units of a lease, in the order of streams and entries."""
+        sql = f"{_UNITS} WHERE lease = ? ORDER BY stream, first_seq, job LIMIT ?"
+        return [UnitRow(*row) for row in self._connection.execute(sql, (lease, limit))]
+
+    def working_on(self, stream: int) -> list[UnitRow]:
+        """The units of a stream that are being done, or were when their worker was lost."""
+        return [
+            UnitRow(*row)
+            for row in self._connection.execute(f"{_UNITS} WHERE stream = ? AND outcome IS NULL", (stream,))
+        ]
+
+    def settle(self, unit: str, outcome: str, reason: str | None) -> None:
+        """How a unit ended."""
+        self._connection.execute("UPDATE units SET outcome = ?, reason = ? WHERE id = ?", (outcome, reason, unit))
+
+    def failures(self, stream: int) -> list[FailureRow]:
+        """The ranges of a stream on which work has failed."""
+        sql = f"{_FAILURES} WHERE stream = ? ORDER BY first_seq"
+        return [FailureRow(*row) for row in self._connection.execute(sql, (stream,))]
+
+    def failed(self, failure: FailureRow) -> None:
+        """Note a failure in place of the last on the same range."""
+        marks = ", ".join("?" * len(FailureRow.__struct_fields__))
+        self._connection.execute(f"INSERT OR REPLACE INTO failures VALUES ({marks})", msgspec.structs.astuple(failure))
+
+    def succeeded(self, stream: int, job: str, first_seq: int, end_seq: int) -> None:
+        """Forget failures on the parts of a range."""
+        sql = "DELETE FROM failures WHERE stream = ? AND job = ? AND first_seq >= ? AND first_seq + count <= ?"
+        self._connection.execute(sql, (stream, job, first_seq, end_seq))
+
+    def forgive(self, stream: int, before_seq: int | None = None) -> None:
+        """Forget the failures of a stream, all of them or those before an entry."""
+        sql = "DELETE FROM failures WHERE stream = ?1 AND (?2 IS NULL OR first_seq + count <= ?2)"
+        self._connection.execute(sql, (stream, before_seq))
+
+    def parked(self, limit: int) -> list[FailureRow]:
+        """Ranges that are not tried again."""
+        sql = f"{_FAILURES} WHERE parked ORDER BY stream, job, first_seq LIMIT ?"
+        return [FailureRow(*row) for row in self._connection.execute(sql, (limit,))]
+
+    def counts(self, now_us: int) -> dict[str, int]:
+        """How many streams are due, leases held, units being done and ranges parked."""
+        asked = {
+            "due": "SELECT count(*) FROM due",
+            "leases": "SELECT count(*) FROM leases WHERE ended_us IS NULL AND expires_us > ?1",
+            "units": """SELECT count(*) FROM units JOIN leases ON leases.id = lease
+                        WHERE outcome IS NULL AND ended_us IS NULL AND expires_us > ?1""",
+            "parked": "SELECT count(*) FROM failures WHERE parked",
+        }
+        return {
+            name: int(self._connection.execute(sql, (now_us,) if "?1" in sql else ()).get)
+            for name, sql in asked.items()
+        }
+
+    def _insert(self, table: str, rows: Iterable[msgspec.Struct]) -> None:
+        values = [msgspec.structs.astuple(row) for row in rows]
+        if values:
+            marks = ", ".join("?" * len(values[0]))
+            self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
+
+
+_LEASES = f"SELECT {', '.join(LeaseRow.__struct_fields__)} FROM leases"
+_UNITS = f"SELECT {', '.join(UnitRow.__struct_fields__)} FROM units"
+_FAILURES = f"SELECT {', '.join(FailureRow.__struct_fields__)} FROM failures"

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.search.searches import Searched
+from headrace.engine.search import blocks, events
+from rig import Rig
+
+
+def extracted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The chunks of events that are turned into columns from now on."""
+    taken: list[tuple[int, int]] = []
+    extract = blocks._extracted
+
+    def noted(extractor: Any, defined: Any, source: Any, chunk: events.Chunk) -> blocks.Block:
+        taken.append((chunk.start, chunk.stop))
+        return extract(extractor, defined, source, chunk)
+
+    monkeypatch.setattr(blocks, "_extracted", noted)
+    return taken
+
+
+def lines(stream: Searched) -> list[tuple[int, int]]:
+    line = stream.archive.blocks._lines[stream.stream.incarnation]
+    return [(block.first_seq, block.end_seq) for block in line.blocks]
+
+
+def append(stream: Searched, start: int, stop: int) -> None:
+    stream.append(*({"time": n, "service": f"s{n % 5}", "body": "red green"} for n in range(start, stop)))
+
+
+def test_small_blocks_become_one(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, taken = Searched(rig), extracted(monkeypatch)
+    rows = 0
+    merge = blocks._merged
+
+    def counted(defined: Any, left: blocks.Block, right: blocks.Block) -> blocks.Block:
+        nonlocal rows
+        made = merge(defined, left, right)
+        rows += made.end_seq - made.first_seq
+        return made
+
+    monkeypatch.setattr(blocks, "_merged", counted)
+    for n in range(0, 256, 2):
+        append(stream, n, n + 2)
+        stream.ask("service:s1", sort=["time"])
+    assert taken == [(n, n + 2) for n in range(0, 256, 2)]
+    found = lines(stream)
+    assert found[0][0] == 0 and found[-1][1] == 256 and len(found) <= 9
+    assert all(left[1] == right[0] for left, right in pairwise(found))
+    assert rows <= 256 * 9, "no event is merged more often than the logarithm of their number"
+
+
+def test_a_block_does_not_grow_without_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(events, "CHUNK_ROWS", 10)
+    stream = Searched(rig)
+    append(stream, 0, 45)
+    assert len(stream.ask("has:time", sort=["time"], size=500).seqs) == 45
+    assert lines(stream) == [(0, 5), (5, 15), (15, 25), (25, 35), (35, 45)]
+    assert len(stream.ask("has:time", sort=["time:asc"], size=500).seqs) == 45
+
+
+def test_large_events_come_in_small_chunks(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "CHUNK_BYTES", 2_000)
+    monkeypatch.setattr(blocks, "CHUNK_BYTES", 2_000)
+    stream, taken = Searched(rig), extracted(monkeypatch)
+    for n in range(8):
+        stream.append({"time": n, "path": "x" * 900})
+    assert len(stream.ask("has:time", sort=["time"]).seqs) == 8
+    assert len(taken) >= 4
+    rig.publish(stream.name)
+    fresh = Searched.of(rig, rig.fork(stream.name, "fork", 8).name)
+    taken.clear()
+    assert len(fresh.ask("has:time", sort=["time:asc"]).seqs) == 8
+    assert len(taken) >= 4
+
+
+def test_blocks_used_longest_ago_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Rig(tmp_path, limits={"tail_columns_bytes": 400_000}) as rig:
+        streams = [Searched(rig) for _ in range(6)]
+        taken = extracted(monkeypatch)
+        for stream in streams:
+            append(stream, 0, 50)
+            assert len(stream.ask("has:time").seqs) == 50
+        held = rig.engine.open_archive().blocks
+        assert 0 < held.bytes <= 400_000
+        assert sum(block.bytes for block in held._used) == held.bytes
+        assert len(held._lines) < 6
+        taken.clear()
+        streams[-1].ask("has:time")
+        assert taken == []
+        streams[0].ask("has:time")
+        assert taken == [(0, 50)]
+
+
+def test_a_range_larger_than_the_room_is_still_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(blocks, "CHUNK_ROWS", 10)
+    with Rig(tmp_path, limits={"tail_columns_bytes": 100_000}) as rig:
+        stream = Searched(rig)
+        append(stream, 0, 100)
+        for query in ("has:time", "red"):
+            assert len(stream.ask(query, size=500, sort=["_score"]).seqs) == 100
+        assert rig.engine.open_archive().blocks.bytes <= 100_000
+
+
+def test_holes_between_blocks_are_filled(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_LARGER", 0)
+    stream, taken = Searched(rig), extracted(monkeypatch)
+    append(stream, 0, 30)
+    stream.index(0, 10)
+    stream.index(20, 30)
+    assert len(stream.ask("has:time", size=500).seqs) == 30
+    append(stream, 30, 35)
+    assert len(stream.ask("has:time", size=500).seqs) == 35
+    assert taken == [(10, 20), (30, 35)]
+
+
+def test_two_that_ask_together_extract_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, taken = Searched(rig), extracted(monkeypatch)
+    append(stream, 0, 200)
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda _: stream.ask("service:s1 red", size=500).seqs, range(8)))
+    assert taken == [(0, 200)]
+    assert len({tuple(answer) for answer in answers}) == 1 and len(answers[0]) == 40
