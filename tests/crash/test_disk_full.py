@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx2
@@ -16,7 +17,7 @@ import pytest
 
 pytestmark = pytest.mark.crash
 
-ENTRY = b"x" * 10_000
+ENTRY = Random(1).randbytes(10_000)
 MOST = 400
 
 

@@ -73,6 +73,22 @@ def test_what_fits_both_versions_gets_the_one_it_was_committed_under(rig: Rig) -
     assert versions(rig, "s") == [(0, 1, 1), (1, 2, 2), (3, 1, 2)]
 
 
+def test_what_one_registry_saw_to_fit_is_judged_by_the_next(rig: Rig) -> None:
+    stream_with(rig, "s", shape(a=WHOLE))
+    stream = rig.find("s")
+    first = stream.head.registry
+    assert first is not None and first.count(b'[{"a":1},{"a":2}]') == 2
+    append = Append(stream, b'{"a":1},{"a":2}', 2, lambda _: None)
+    append.seen_by = first
+    first.admit(append)
+    assert (append.version, append.registry) == (1, first)
+    change(rig, "s", schema=shape(b=WHOLE), lens=lens("s", 1, rename("a", "b")))
+    second = stream.head.registry
+    assert second is not None and second.count(b'[{"a":1},{"a":2}]') is None
+    with pytest.raises(BadRequest):
+        second.admit(append)
+
+
 def test_keys_are_taken_as_the_commit_finds_the_registry(rig: Rig) -> None:
     rig.create("s", JSON)
     step = {"routingKey": KEY}

@@ -75,6 +75,14 @@ def test_entries_are_seen_to_fit(schema: Any, joined: bytes) -> None:
     assert glance_of(schema).fits(joined)
 
 
+@pytest.mark.parametrize(
+    ("body", "count"), [(b"[]", 0), (b"[ ]", 0), (b"[{}]", None), (b"", None), (b"[", None), (b"[] []", None)]
+)
+def test_entries_of_an_array_are_counted_where_they_are_seen_to_fit(body: bytes, count: int | None) -> None:
+    assert glance_of(EVENT).count(body) == count
+    assert glance_of(EVENT).count(b"[" + compact(*[VALUE] * 3) + b"]") == 3
+
+
 @pytest.mark.parametrize("schema", [EVENT, WHOLE])
 @pytest.mark.parametrize(
     "joined",

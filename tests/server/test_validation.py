@@ -49,6 +49,22 @@ def test_every_failing_event_is_named_with_its_place_and_reason(api: Api, code_o
     assert "event 1" in refused.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("body", [b'[{"id":"a"},{"id":"\xff"}]', b'[{"id":"\xc3"}]', b'{"id":"\xff"}'])
+def test_what_is_not_utf_8_is_refused_before_it_is_looked_at(api: Api, body: bytes) -> None:
+    path = installed(api, shape(id=TEXT))
+    refused = api.post(path, body, JSON)
+    assert (refused.status_code, refused.json()["error"]["field"]) == (400, "body")
+    assert "not UTF-8" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("body", [b'[{"id":1},{"id":2}]', b' [ {"id":1} , {"id":2} ]\n', b'[{"id":1},{"id":2.0}]'])
+def test_an_array_is_stored_the_same_whichever_way_it_was_found_to_fit(api: Api, body: bytes) -> None:
+    path = installed(api, shape(id=WHOLE))
+    assert api.post(path, body, JSON).status_code == 204
+    assert api.get(path).json() == [{"id": 1}, {"id": 2}]
+    assert api.post(path, b"[]", JSON).status_code == 400
+
+
 def test_one_bad_event_refuses_the_request_and_leaves_nothing(api: Api) -> None:
     path = installed(api, shape(id=WHOLE))
     tail = append(api, path, {"id": 1})

@@ -6,6 +6,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -48,7 +49,10 @@ def append(log: Connection, first: int, count: int) -> None:
     """One commit of several rows, each of more than a page."""
     with log:
         Wal(log).insert(
-            [(1, seq, 1, seq, 0, None, None, None, seq, b"%8d" % seq * 2_000) for seq in range(first, first + count)]
+            [
+                (1, seq, 1, seq, 0, None, None, None, seq, Random(seq).randbytes(16_000))
+                for seq in range(first, first + count)
+            ]
         )
 
 

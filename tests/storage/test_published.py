@@ -134,6 +134,13 @@ def test_a_backlog_counts_entries_bytes_and_since_when_they_wait(
     assert published.backlogs(0, 1) == [Backlog(1, 4, 8, 55)]
 
 
+def test_a_backlog_counts_the_bytes_that_came_however_they_are_stored(
+    connection: database.Connection, published: Published
+) -> None:
+    Wal(connection).insert([_row(1, 0, 1, 50, 5_000, b"x" * 5_000)])  # type: ignore[arg-type]
+    assert published.backlog(1) == Backlog(1, 1, 5_000, 50)
+
+
 def test_leftovers_wait_and_are_forgotten_one_by_one(published: Published) -> None:
     published.discard(["a", "b"], 5)
     published.discard(["b", "c"], 8)  # b was left over before

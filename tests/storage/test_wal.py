@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from headrace.format.packing import LEAST_BYTES
 from headrace.storage import database
 from headrace.storage.database import Connection, SQLiteError
 from headrace.storage.wal import Row, Wal
@@ -37,6 +39,21 @@ def test_any_number_of_rows_is_inserted_whole(connection: Connection, rows: int)
     wal = Wal(connection)
     wal.insert([_row(seq, 1) for seq in range(rows)])
     assert [row.seq for row in wal.scan(STREAM, 0, rows + 1)] == list(range(rows))
+
+
+@pytest.mark.parametrize("body", [b'{"n":1},' * 1000, bytes(100_000), Random(1).randbytes(5_000), b"x" * LEAST_BYTES])
+def test_a_long_body_is_read_as_it_came(connection: Connection, body: bytes) -> None:
+    wal = Wal(connection)
+    wal.insert([_row(0, 1), (*_row(1, 1)[:-1], body), _row(2, 1)])
+    assert [row.body for row in wal.scan(STREAM, 0, 3)] == [b"x", body, b"x"]
+    found = wal.holding(STREAM, 1)
+    assert found is not None and found.body == body
+
+
+def test_words_that_repeat_take_little_space(connection: Connection) -> None:
+    Wal(connection).insert([(*_row(0, 1)[:-1], b'{"n":1},' * 1000)])
+    size, packed = connection.execute("SELECT length(body), packed FROM wal").get
+    assert (size < 200, packed) == (True, 8000)
 
 
 def test_a_scan_begins_with_the_row_that_holds_the_position(wal: Wal) -> None:
@@ -83,3 +100,9 @@ def test_a_probe_leaves_nothing_behind(wal: Wal, connection: Connection) -> None
     before = connection.execute("SELECT count(*) FROM wal").get
     wal.probe()
     assert connection.execute("SELECT count(*) FROM wal").get == before
+
+
+def test_a_probe_needs_room(wal: Wal, connection: Connection) -> None:
+    connection.pragma("max_page_count", connection.pragma("page_count"))
+    with pytest.raises(SQLiteError):
+        wal.probe()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -44,27 +44,39 @@ class Append(Operation):
 
     appends = True
     duplicate = False
+    terms = PLAIN
+    key: str | None = None
     #: The registry the entries were admitted under, the version it gave them, and their keys where they differ.
     registry: StreamRegistry | None = None
+    seen_by: StreamRegistry | None = None
     version = 0
     keys: str | None = None
     position = 0
     producer_last = 0
 
     def __init__(
-        self, stream: Stream, body: bytes, count: int, done: Callable[[Append], None], terms: Terms = PLAIN
+        self,
+        stream: Stream,
+        body: bytes,
+        count: int,
+        done: Callable[[Append], None],
+        terms: Terms = PLAIN,
+        caller: Any = None,
     ) -> None:
+        """``done`` is told of the outcome; who the ``caller`` is, is between it and whoever appends."""
         self.size = len(body) + 200
         self.stream = stream
         self.body = body
         self.count = count
         self.done = done
-        self.terms = terms
-        self.key = terms.key
+        self.caller = caller
+        if terms is not PLAIN:
+            self.terms = terms
+            self.key = terms.key
 
     def perform(self, batch: Batch) -> None:
         """Accept the entries into the stream's draft, or refuse the whole request."""
-        head = batch.draft(self.stream)
+        head = batch.heads.get(self.stream) or batch.draft(self.stream)
         if head.state != LIVE:
             raise NotFound("the stream was deleted", stream=self.stream.name)
         if head.closed:

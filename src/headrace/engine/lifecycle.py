@@ -62,6 +62,7 @@ class Create(Change):
     """A new stream, with its first entries and its closing mark, or nothing at all."""
 
     registry: StreamRegistry | None = None
+    seen_by: StreamRegistry | None = None
     version = 0
     keys: str | None = None
 

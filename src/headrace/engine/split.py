@@ -18,8 +18,10 @@ def split_json(body: bytes) -> tuple[bytes, int]:
     An array is flattened one level; any other value is one entry.
     """
     try:
-        if not body.isascii():
-            body.decode()  # the decoder does not look into strings
+        check_text(body)
+        if body[:1] == b"{" and body[-1:] == b"}":
+            _ONE.decode(body)
+            return body, 1
         if body[:1] == b"[" or body.lstrip(_SPACE)[:1] == b"[":
             count = len(_ENTRIES.decode(body))
             if body[:1] != b"[" or body[-1:] != b"]":
@@ -27,8 +29,6 @@ def split_json(body: bytes) -> tuple[bytes, int]:
             return (body[1:-1], count) if count else (b"", 0)
         _ONE.decode(body)
         return body.strip(_SPACE), 1
-    except UnicodeDecodeError as reason:
-        raise BadRequest(f"the body is not UTF-8: byte {reason.start}", field="body") from reason
     except RecursionError as reason:
         raise BadRequest("the JSON is nested too deeply", field="body") from reason
     except msgspec.DecodeError as reason:
@@ -38,3 +38,12 @@ def split_json(body: bytes) -> tuple[bytes, int]:
 def slice_json(joined: bytes, start: int, stop: int) -> bytes:
     """Entries ``start`` to ``stop`` of a stored JSON body, joined by commas."""
     return b",".join(entries_of(joined)[start:stop])
+
+
+def check_text(body: bytes) -> None:
+    """Refuse what is not UTF-8: decoders do not look into all strings."""
+    try:
+        if not body.isascii():
+            body.decode()
+    except UnicodeDecodeError as reason:
+        raise BadRequest(f"the body is not UTF-8: byte {reason.start}", field="body") from reason

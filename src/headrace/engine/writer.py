@@ -174,6 +174,7 @@ class Writer:
         self._clock = clock
         self._queue: SimpleQueue[list[Operation] | None] = SimpleQueue()
         self._gathered: list[Operation] = []
+        self._gathered_s = 0.0
         self._thread = threading.Thread(target=self._run, name="headrace-writer", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
@@ -232,15 +233,17 @@ class Writer:
             if self.room_bytes <= 0:
                 raise Overloaded("the object store is behind, and the local backlog is full", retry_after=5)
             self.room_bytes -= operation.size
-        operation.submitted = monotonic()
-        self._in_flight.append(operation)
-        self.queued_bytes += operation.size
-        if not self._gathered:
+        gathered = self._gathered
+        if not gathered:
             # What arrives in one turn of the loop is handed over together: fewer wake-ups, larger commits.
             assert self._loop is not None
             self._loop.call_soon(self._hand_over)
-        self._gathered.append(operation)
-        if len(self._gathered) >= _HANDED_OVER:
+            self._gathered_s = monotonic()
+        operation.submitted = self._gathered_s
+        self._in_flight.append(operation)
+        self.queued_bytes += operation.size
+        gathered.append(operation)
+        if len(gathered) >= _HANDED_OVER:
             self._hand_over()
 
     def _hand_over(self) -> None:
@@ -343,8 +346,9 @@ class Writer:
         _refuse(operations, reason)
 
     def _settle(self, operations: list[Operation]) -> None:
+        settled = self._in_flight.popleft
         for operation in operations:
-            self._in_flight.popleft()
+            settled()
             self.queued_bytes -= operation.size
             operation.settled = True
             try:

@@ -85,6 +85,10 @@ class Validator:
         """What sees quickly that entries fit, if the schema lends itself to that."""
         return glance(self._inside, self._prepared, lambda schema: _compile(schema).is_valid)
 
+    def count(self, body: bytes) -> int | None:
+        """How many entries a JSON array holds, where it is seen at a glance that all fit."""
+        return None if self.glance is None else self.glance.count(body)
+
     def accepts(self, value: Any) -> bool:
         """Whether a decoded document is valid."""
         return self._is_valid(value)

@@ -41,7 +41,7 @@ def glance(inside: Subschemas, schema: Any, compiled: Callable[[Any], Judge]) ->
     if len(form.open) * OPEN_IN > inside.unfolded.size:
         return None
     draft = {"$schema": inside.draft} if inside.draft else {}
-    judges = {way: compiled({**draft, **rest} if isinstance(rest, dict) else rest) for way, rest in form.open.items()}
+    judges = {way: compiled({**draft, "items": rest}) for way, rest in form.open.items()}
     return Glance(structures, form, judges)
 
 
@@ -49,26 +49,32 @@ class Glance:
     """The structures of one schema, in the order in which members are sent."""
 
     def __init__(self, structures: Structures, form: Form, judges: dict[str, Judge]) -> None:
+        """``judges`` see the open members of all entries at once."""
         self._structures = structures
         self._decode = _decoder(form)
         self._fractions = form.fractions
-        self._open = [(attrgetter(way), is_valid) for way, is_valid in judges.items()]
+        self._open = [(attrgetter(way), are_valid) for way, are_valid in judges.items()]
         self._misses = self._pause = self._waiting = 0
         #: Whether it wants to be shown the entries that it missed: seldom, as new structures take long to make.
         self.curious = False
 
     def fits(self, joined: bytes) -> bool:
         """Whether entries joined by commas are seen to fit."""
+        return self.count(b"[" + joined + b"]") is not None
+
+    def count(self, body: bytes) -> int | None:
+        """How many entries an array holds, where all of them are seen to fit."""
         if self._waiting > 0:
             self._waiting -= 1
-            return False
-        if self._sees(b"[" + joined + b"]"):
+            return None
+        count = self._seen(body)
+        if count is not None:
             self._pause = 0
-            return True
+            return count
         self._misses += 1
         self._waiting = self._pause = min(2 * self._pause + 1, MAX_PAUSE)
         self.curious = self._fractions and self._misses.bit_count() == 1
-        return False
+        return None
 
     def learn(self, values: list[Any]) -> None:
         """Expect members in the order of entries that were missed and fit."""
@@ -77,18 +83,17 @@ class Glance:
             self._decode = _decoder(self._structures.form())
             self._waiting = 0
 
-    def _sees(self, body: bytes) -> bool:
+    def _seen(self, body: bytes) -> int | None:
         try:
             values = self._decode(body)
             if not self._is_whole(_SPELL(values), body):
-                return False
+                return None
         except (msgspec.DecodeError, RecursionError):
-            return False
-        for member, is_valid in self._open:
-            for value in map(member, values):
-                if value is not UNSET and not is_valid(value):
-                    return False
-        return True
+            return None
+        for member, are_valid in self._open:
+            if not are_valid([value for value in map(member, values) if value is not UNSET]):
+                return None
+        return len(values)
 
     def _is_whole(self, spelled: bytes, body: bytes) -> bool:
         """Whether nothing of a body was lost when it was decoded."""

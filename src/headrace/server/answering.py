@@ -58,11 +58,12 @@ class Answering:
 
     def appended(self, offset: str) -> None:
         """Answer a plain append."""
+        transport = self.transport
         if not self._cycle.keep_alive:
             self.reply(Reply(204, {"stream-next-offset": offset}))
-        elif not self.transport.is_closing():
+        elif not transport.is_closing():
             lines = self._head.lines or self._common()
-            self.transport.write(f"{_NO_CONTENT}stream-next-offset: {offset}\r\n{lines}\r\n".encode())
+            transport.write(f"{_NO_CONTENT}stream-next-offset: {offset}\r\n{lines}\r\n".encode())
             self._answered(204)
 
     def open(self, headers: Headers) -> None:

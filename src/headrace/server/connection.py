@@ -143,8 +143,9 @@ class Connection(Answering, HttpToolsProtocol):
         if self._verdict:
             return
         self._alone = b""
-        if not self.begun_s and self._is_free():
-            known = self.heads.find(data)
+        running = self._running
+        if not self.begun_s and (running is None or running.response_complete):
+            known = self.heads.find(data, self._head)
             if known is not None:
                 self._answer(*known)
                 return

@@ -75,16 +75,13 @@ class Exchange(Protocol):
         """End the chunks."""
 
 
-class Request:
+class Request(msgspec.Struct):
     """What was asked, already admitted."""
 
-    __slots__ = ("body", "exchange", "head", "route")
-
-    def __init__(self, head: RequestHead, route: Route, body: bytes, exchange: Exchange) -> None:
-        self.head = head
-        self.route = route
-        self.body = body
-        self.exchange = exchange
+    head: RequestHead
+    route: Route
+    body: bytes
+    exchange: Exchange
 
     @property
     def target(self) -> Target:

@@ -37,7 +37,7 @@ class RequestHead:
 
     __slots__ = (
         "body_bytes", "chunked", "fields", "headers", "keep_alive", "lines", "media_type", "method", "path", "query",
-        "route", "terms", "url",
+        "route", "spelled", "terms", "url",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +59,8 @@ class RequestHead:
         self.keep_alive = keep_alive
         self.chunked = chunked
         self.body_bytes = body_bytes
+        #: The bytes that were learnt; empty where they were not.
+        self.spelled = b""
         self.lines: str | None = None
         self.route: Route | None = None
         self.terms: Terms | None = None
@@ -72,8 +74,11 @@ class Heads:
     def __init__(self) -> None:
         self._known: dict[bytes, RequestHead] = {}
 
-    def find(self, data: bytes) -> tuple[RequestHead, bytes] | None:
-        """The head and the body, where data is exactly one request whose head is known."""
+    def find(self, data: bytes, last: RequestHead) -> tuple[RequestHead, bytes] | None:
+        """The head and the body, where data is exactly one request whose head is known; most repeat the last one."""
+        spelled = last.spelled
+        if spelled and data.startswith(spelled) and len(data) == len(spelled) + last.body_bytes:
+            return last, data[len(spelled) :]
         end = data.find(END) + 4
         head = self._known.get(data[:end])
         if head is None or len(data) - end != head.body_bytes:
@@ -86,4 +91,5 @@ class Heads:
         if end <= _HEAD_BYTES and len(data) - end == head.body_bytes:
             if len(self._known) >= _HEADS:
                 self._known.clear()
-            self._known[data[:end]] = head
+            head.spelled = data[:end]
+            self._known[head.spelled] = head

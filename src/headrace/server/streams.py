@@ -11,17 +11,20 @@ from headrace.engine.append import PLAIN, Append, Terms
 from headrace.engine.engine import Engine
 from headrace.engine.lifecycle import Create, Delete, SetRetention
 from headrace.engine.registry import StreamRegistry
-from headrace.engine.split import split_json
+from headrace.engine.split import check_text, split_json
 from headrace.engine.stream import Stream
 from headrace.errors import AppendTimedOut, BadRequest, Conflict, HeadraceError, StreamClosed, TimedOut
 from headrace.server import creation, target, values
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL
-from headrace.server.exchange import Headers, Reply, Request
+from headrace.server.exchange import Exchange, Headers, Reply, Request
 from headrace.server.heads import RequestHead
 from headrace.types import format_duration, rfc3339
 
 _ASIDE_BYTES = 64 * 1024
+#: Joined entries, how many there are, and the registry that has seen that they fit.
+Entries = tuple[bytes, int, StreamRegistry | None]
+
 APPEND_TIMEOUT = "append timed out; append outcome is unknown, check Stream-Next-Offset before retrying"
 
 
@@ -33,6 +36,7 @@ class Streams:
         self._log = engine.log
         self._limits = engine.config.limits
         self._aside = Aside()
+        self._when_appended = self._appended
 
     def append(self, request: Request) -> None:
         """POST: entries, a closing mark, or both."""
@@ -43,12 +47,13 @@ class Streams:
         terms = head.terms
         if terms is None:
             terms = head.terms = _terms(head.fields)
-        body, count = self._entries(stream, head, request.body, terms.close)
-        if b"if-match" in head.fields:
+        body, count, seen_by = self._entries(stream, head, request.body, terms.close)
+        if terms is not PLAIN and b"if-match" in head.fields:
             terms = terms._replace(if_match=self._if_match(stream, head.fields))
         if stream.ttl_s is not None:
             log.catalog.touch(stream)
-        append = Append(stream, body, count, partial(self._appended, request), terms)
+        append = Append(stream, body, count, self._when_appended, terms, request.exchange)
+        append.seen_by = seen_by
         if len(body) > _ASIDE_BYTES and stream.head.registry is not None:
             self._aside.begin(request.exchange, self._admit_aside(append, stream.head.registry))
         else:
@@ -64,19 +69,22 @@ class Streams:
         finally:
             append.stream.pins -= 1
 
-    def _entries(self, stream: Stream, head: RequestHead, body: bytes, close: bool) -> tuple[bytes, int]:
+    def _entries(self, stream: Stream, head: RequestHead, body: bytes, close: bool) -> Entries:
         if not body:
             if close:
-                return b"", 0
+                return b"", 0, None
             raise BadRequest("the body is empty", field="body")
         if head.media_type != stream.media_type:
             self._refuse_type(stream, head)
         if not stream.is_json:
-            return body, 1
+            return body, 1, None
+        registry = stream.head.registry
+        if registry is not None and len(body) <= _ASIDE_BYTES and (count := _seen(registry, body)):
+            return body[1:-1], count, registry
         body, count = split_json(body)
         if not count:
             raise BadRequest("the array is empty: there is nothing to append", field="body")
-        return body, count
+        return body, count, None
 
     def _refuse_type(self, stream: Stream, head: RequestHead) -> None:
         if head.media_type is None:
@@ -103,20 +111,21 @@ class Streams:
             return -1
         return position if position == place.position else -1
 
-    def _appended(self, request: Request, append: Append) -> None:
+    def _appended(self, append: Append) -> None:
+        exchange: Exchange = append.caller
         if append.settled:
             self._log.settled(append)
             if append.expired:
                 return
         elif append.expired:
-            request.exchange.reply(Reply.failure(AppendTimedOut(APPEND_TIMEOUT)))
+            exchange.reply(Reply.failure(AppendTimedOut(APPEND_TIMEOUT)))
             return
         if append.error is not None:
-            request.exchange.reply(Reply.failure(append.error))
+            exchange.reply(Reply.failure(append.error))
             return
         offset, terms = append.stream.offset_at(append.position), append.terms
-        if not terms.close and terms.producer is None:
-            request.exchange.appended(offset)
+        if terms is PLAIN or (not terms.close and terms.producer is None):
+            exchange.appended(offset)
             return
         headers = {"stream-next-offset": offset}
         status = 204
@@ -127,7 +136,7 @@ class Streams:
             headers["producer-seq"] = str(append.producer_last)
             if append.count and not append.duplicate:
                 status = 200
-        request.exchange.reply(Reply(status, headers))
+        exchange.reply(Reply(status, headers))
 
     def put(self, request: Request) -> None:
         """PUT: a new stream, or the confirmation that it exists as described."""
@@ -205,6 +214,12 @@ class Streams:
         self._log.set_retention(stream, partial(self._deleted, request), age_us=age_us, size=size)
 
 
+def _seen(registry: StreamRegistry, body: bytes) -> int | None:
+    """How many entries an array holds that need not be split, as its registry sees at a glance that they fit."""
+    check_text(body)
+    return registry.count(body)
+
+
 def _terms(headers: dict[bytes, bytes]) -> Terms:
     """What the headers of an append say about its entries; If-Match is left to who knows the stream."""
     terms = Terms(
@@ -214,7 +229,7 @@ def _terms(headers: dict[bytes, bytes]) -> Terms:
         producer=values.producer(headers),
         close=values.closes(headers),
     )
-    return PLAIN if terms == PLAIN else terms
+    return PLAIN if terms == PLAIN and b"if-match" not in headers else terms
 
 
 def read_retention(body: bytes) -> tuple[int | None, int | None]:

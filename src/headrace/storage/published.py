@@ -190,7 +190,7 @@ class Published:
 # The first row of a stream and its newest: the index leads there without reading the others. Entries that were imported
 # with times of their own have not waited since then.
 _BACKLOG = """
-SELECT f.stream, n.seq + n.count - f.seq, n.total_bytes - f.total_bytes + length(f.body),
+SELECT f.stream, n.seq + n.count - f.seq, n.total_bytes - f.total_bytes + ifnull(f.packed, length(f.body)),
        max(f.append_us, ifnull(s.created_us, 0), ifnull(s.published_us, 0))
 FROM wal AS f JOIN wal AS n ON n.stream = f.stream LEFT JOIN streams AS s ON s.id = f.stream
 WHERE f.stream = ?1 AND f.seq = (SELECT min(seq) FROM wal WHERE stream = ?1 AND seq >= ?2)

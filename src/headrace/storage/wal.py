@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import msgspec
 
+from headrace.format.packing import LEAST_BYTES, pack, unpack
 from headrace.storage.database import Connection
 
 
@@ -25,11 +28,19 @@ class Entries(msgspec.Struct, frozen=True):
 
 
 _COLUMNS = "seq, count, append_us, version, key, keys, stream_seq, total_bytes, body"
-_SELECT = f"SELECT {_COLUMNS} FROM wal"
+_SELECT = f"SELECT {_COLUMNS}, packed FROM wal"
 _FROM = "seq >= ifnull((SELECT max(seq) FROM wal WHERE stream = ?1 AND seq <= ?2), ?2)"
-_INSERT = f"INSERT INTO wal (stream, {_COLUMNS}) VALUES "
-# Each statement lets go of the interpreter's lock once, so many rows share one.
-_INSERTS = tuple((rows, _INSERT + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * rows)) for rows in (64, 16, 4, 1))
+
+
+def _inserts(columns: str) -> tuple[tuple[int, str], ...]:
+    """Statements by how many rows they insert: each lets go of the interpreter's lock once, so many rows share one."""
+    marks = f"({', '.join('?' * len(columns.split(',')))})"
+    sizes = (64, 32, 16, 8, 4, 2, 1)
+    return tuple((size, f"INSERT INTO wal ({columns}) VALUES {', '.join([marks] * size)}") for size in sizes)
+
+
+_AS_THEY_CAME = _inserts(f"stream, {_COLUMNS}")
+_PACKED = _inserts(f"stream, {_COLUMNS}, packed")
 
 Row = tuple[int, int, int, int, int, str | None, str | None, str | None, int, bytes]
 
@@ -45,8 +56,15 @@ class Wal:
 
     def insert(self, rows: Sequence[Row]) -> None:
         """Store rows: the stream's id, then the fields of Entries."""
+        long = [_packed(row) for row in rows if len(row[-1]) >= LEAST_BYTES]
+        if long:
+            self._insert(_PACKED, long)
+            rows = [row for row in rows if len(row[-1]) < LEAST_BYTES]
+        self._insert(_AS_THEY_CAME, rows)
+
+    def _insert(self, inserts: tuple[tuple[int, str], ...], rows: Sequence[tuple[Any, ...]]) -> None:
         start = 0
-        for size, sql in _INSERTS:
+        for size, sql in inserts:
             while len(rows) - start >= size:
                 self._connection.execute(sql, tuple(chain.from_iterable(rows[start : start + size])))
                 start += size
@@ -74,8 +92,8 @@ class Wal:
         return bool(self._connection.execute(sql, (stream, seq)).get)
 
     def probe(self) -> None:
-        """Take pages as an append would, and give them back."""
-        self.insert([(_NO_STREAM, 0, 1, 0, 0, None, None, None, 0, bytes(_PROBE_BYTES))])
+        """Take pages as an append of what cannot be packed would, and give them back."""
+        self.insert([(_NO_STREAM, 0, 1, 0, 0, None, None, None, 0, os.urandom(_PROBE_BYTES))])
         self._connection.execute("DELETE FROM wal WHERE stream = ?", (_NO_STREAM,))
 
     def trim(self, stream: int, start: int, end: int, rows: int) -> int:
@@ -86,14 +104,25 @@ class Wal:
         return int(self._connection.changes())
 
     def _one(self, sql: str, values: tuple[object, ...]) -> Entries | None:
-        row = self._connection.execute(sql, values).fetchone()
-        return None if row is None else Entries(*row)
+        return next(self._rows(sql, values), None)
 
     def _rows(self, sql: str, values: tuple[object, ...]) -> Iterator[Entries]:
         cursor = self._connection.cursor()
         try:
             for row in cursor.execute(sql, values):
-                yield Entries(*row)
+                yield Entries(*row[:-1]) if row[-1] is None else _unpacked(row)
         finally:
             # An abandoned statement would keep its snapshot open and the WAL file from being reused.
             cursor.close()
+
+
+def _packed(row: Row) -> tuple[object, ...]:
+    """A row as it is stored, in less space where that pays."""
+    packed = pack(row[-1])
+    return (*row, None) if packed is None else (*row[:-1], packed, len(row[-1]))
+
+
+def _unpacked(row: Any) -> Entries:
+    """A packed row as it came."""
+    *facts, packed, size = row
+    return Entries(*(*facts, unpack(packed, size)))

@@ -33,6 +33,7 @@ class Oracle:
         self._search = search
         self._documents = documents
         self._texts: dict[str, dict[int, list[list[str]]]] = {}
+        self._rarities: dict[tuple[str, str, bool], float] = {}
 
     def expected(self, request: SearchRequest) -> Matches:
         """Every match of a search."""
@@ -78,31 +79,30 @@ class Oracle:
         if field.kind is not Kind.TEXT:
             return 1.0
         texts = self._words(field)
-        lengths = {at: sum(map(len, found)) for at, found in texts.items()}
-        average = sum(lengths.values()) / len(texts)
-        norm = K1 * (1 - B + B * lengths[seq] / average)
-        asked = words(clause.value)
-
-        def is_word(number: int, word: str) -> bool:
-            is_prefix = clause.prefix and number == len(asked) - 1
-            return word.startswith(asked[number]) if is_prefix else word == asked[number]
-
-        def rarity(number: int) -> float:
-            held = sum(any(is_word(number, word) for value in found for word in value) for found in texts.values())
-            return math.log(1 + (len(texts) - held + 0.5) / (held + 0.5))
-
+        held = sum(len(value) for found in texts.values() for value in found)
+        norm = K1 * (1 - B + B * sum(map(len, texts[seq])) / (held / len(texts)))
+        last = len(words(clause.value)) - 1
+        asked = [(word, clause.prefix and at == last) for at, word in enumerate(words(clause.value))]
         if isinstance(clause, Phrase) and len(asked) > 1:
             times = sum(
-                all(is_word(number, value[at + number]) for number in range(len(asked)))
+                all(_is(value[at + number], *asked[number]) for number in range(len(asked)))
                 for value in texts[seq]
                 for at in range(len(value) - len(asked) + 1)
             )
-            return sum(map(rarity, range(len(asked)))) * times * (K1 + 1) / (times + norm)
-        total = 0.0
-        for number in range(len(asked)):
-            times = sum(is_word(number, word) for value in texts[seq] for word in value)
-            total += rarity(number) * times * (K1 + 1) / (times + norm)
-        return total
+            return sum(self._rarity(field, *one) for one in asked) * times * (K1 + 1) / (times + norm)
+        score = 0.0
+        for one in asked:
+            times = sum(_is(word, *one) for value in texts[seq] for word in value)
+            score += self._rarity(field, *one) * times * (K1 + 1) / (times + norm)
+        return score
+
+    def _rarity(self, field: Field, asked: str, prefix: bool) -> float:
+        mark = field.name, asked, prefix
+        if mark not in self._rarities:
+            texts = self._words(field).values()
+            held = sum(any(_is(word, asked, prefix) for value in found for word in value) for found in texts)
+            self._rarities[mark] = math.log(1 + (len(texts) - held + 0.5) / (held + 0.5))
+        return self._rarities[mark]
 
     def _words(self, field: Field) -> dict[int, list[list[str]]]:
         """The words of every value of a text field, of the documents that have one."""
@@ -114,3 +114,7 @@ class Oracle:
             }
             known = self._texts[field.name] = {seq: found for seq, found in given.items() if found}
         return known
+
+
+def _is(word: str, asked: str, prefix: bool) -> bool:
+    return word.startswith(asked) if prefix else word == asked

@@ -9,12 +9,12 @@ import msgspec
 
 from headrace.schema.lens.backward import backward
 from headrace.schema.lens.document import filled
-from headrace.schema.lens.forward import Steps, forward, run
+from headrace.schema.lens.forward import Step, Steps, forward
 from headrace.schema.lens.ops import Lens
 from headrace.schema.lens.values import LensFailure, Raw, entries
 
-#: The lenses that do something on the way between two versions, each with the version it leads on from.
-_Way = tuple[tuple[int, Steps], ...]
+#: The steps on the way between two versions, each with the version its lens leads on from and the number of its op.
+_Way = tuple[tuple[int, int, Step], ...]
 
 _DOCUMENTS = msgspec.json.Decoder(list[dict[str, Raw]])
 _ENCODER = msgspec.json.Encoder()
@@ -37,19 +37,18 @@ class Chain:
             return joined
         documents = _opened(joined)
         for entry in range(len(documents)):
-            for version, steps in way:
+            for version, number, step in way:
                 try:
-                    run(steps, documents, entry)
+                    step(documents, entry)
                 except LensFailure as failure:
-                    failure.version, failure.entry = version, entry
+                    failure.version, failure.entry, failure.op = version, entry, (number, *failure.op)
                     raise
         return _ENCODER.encode(documents)[1:-1]
 
     def _compiled(self, source: int, target: int) -> _Way:
         ahead = target >= source
         versions = range(source, target) if ahead else range(source - 1, target - 1, -1)
-        ways = ((version, self._steps(version, ahead)) for version in versions)
-        return tuple((version, steps) for version, steps in ways if steps)
+        return tuple((version, *numbered) for version in versions for numbered in self._steps(version, ahead))
 
     def _steps(self, version: int, ahead: bool) -> Steps:
         lens = self._lenses.get(version)

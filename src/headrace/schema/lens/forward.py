@@ -90,7 +90,20 @@ def _carry(source: Pointer, optional: bool, moves: bool, find_target: Callable[[
 
 
 def _rename(op: ops.Rename) -> Step:
-    return _carry(op.source, op.optional, True, target_of(op.target))
+    carry = _carry(op.source, op.optional, True, target_of(op.target))
+    if len(op.source) != 1 or len(op.target) != 1:
+        return carry
+    (source,), (target,) = op.source, op.target
+
+    def step(holder: Any, key: Any) -> None:
+        event = holder[key]
+        if type(event) is dict and source in event:  # most events
+            event[target] = event[source]
+            del event[source]
+        else:
+            carry(holder, key)
+
+    return step
 
 
 def _copy(op: ops.Copy) -> Step:
@@ -152,12 +165,13 @@ def _add(op: ops.Add) -> Step:
         raise ValueError(f"add {pointers.text(op.path)} has no default")
     default = encoded(op.default)
     find = target_of(op.path)
+    optional, overwrite = op.optional, op.overwrite
 
     def step(holder: Any, key: Any) -> None:
-        if op.optional and found(holder, key, op.path[:-1]) is None:
+        if optional and found(holder, key, op.path[:-1]) is None:
             return
         at, name = find(holder, key)
-        if not op.overwrite and (type(at) is list or name in at):
+        if not overwrite and (type(at) is list or name in at):
             raise LensFailure("there is a value already", op.path)
         at[name] = default
 
