@@ -4,6 +4,8 @@ import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import duckdb
 import msgspec
@@ -324,13 +326,33 @@ def test_decoded_row_groups_are_used_again() -> None:
     data, _ = seal([Cell(b"%06d" % n) for n in range(1000)], group_rows=100)
     decoded = Decoded(1 << 20)
     reader = reader_of(data, decoded=decoded)
-    reader.load(1000)
-    assert decoded.bytes == 0
+    assert not reader.is_loaded(250)
     reader.load(250)
     before = decoded.bytes
     assert before > 0
+    assert [reader.is_loaded(seq) for seq in (199, 200, 299, 300)] == [False, True, True, False]
+    assert (reader.group_end(200), reader.group_end(299), reader.group_end(300)) == (300, 300, 400)
     assert reader.read(200, 300, ALL).parts[0].entries == 100
     assert decoded.bytes == before
+
+
+def test_two_who_want_a_row_group_decode_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, _ = seal([Cell(b"%06d" % n) for n in range(1000)])
+    reader, decode, together = reader_of(data, decoded=Decoded(1 << 20)), Reader._decode, Barrier(4)
+    decodings: list[object] = []
+
+    def counted(self: Reader, *columns: Any) -> list[Any]:
+        decodings.append(columns)
+        return decode(self, *columns)
+
+    def load(seq: int) -> None:
+        together.wait(10)
+        reader.load(seq)
+
+    monkeypatch.setattr(Reader, "_decode", counted)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(load, range(4)))
+    assert len(decodings) == 1
 
 
 def test_memory_does_not_grow_with_the_segment(tmp_path: Path) -> None:

@@ -119,6 +119,8 @@ class Engine:
             log.warning("the object store does not answer; appends are taken, and published once it does")
         if self.recovered is not None:
             log.info("what the object store knew better was taken over: %s", self.recovered)
+        if self.streams.has_published():
+            self._open_segments()  # what reads them takes a while to load, and the first reader need not wait for it
 
     def _let_go(self) -> None:
         """Close what was opened, where nothing has been started yet."""

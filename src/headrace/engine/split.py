@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from headrace.errors import BadRequest
+from headrace.types import Piece
 
 _ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
 _ONE = msgspec.json.Decoder(msgspec.Raw)
@@ -38,13 +39,13 @@ def split_json(body: bytes) -> tuple[bytes, int]:
         raise BadRequest(f"the body is not JSON: {reason}", field="body") from reason
 
 
-def entries_of(joined: bytes) -> list[bytes] | list[msgspec.Raw]:
+def entries_of(joined: Piece) -> list[bytes] | list[msgspec.Raw]:
     """The entries of a stored JSON body, one by one."""
     try:
         return _ENTRIES.decode(b"[" + joined + b"]")
     except RecursionError:
         # How deep the decoder goes depends on who calls it, and what was taken must be read back.
-        return list(_split_slowly(joined))
+        return list(_split_slowly(bytes(joined)))
 
 
 def _split_slowly(joined: bytes) -> Iterator[bytes]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, repeat
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.format.segment import layout
+from headrace.format.segment.columns import column, flags, int32s, texts
 
 Payload = bytes | msgspec.Raw
+Keys = str | Sequence[str | None] | None
 
 
 class Run(NamedTuple):
@@ -22,7 +24,7 @@ class Run(NamedTuple):
     seq: int
     append_us: int
     version: int
-    keys: str | Sequence[str | None] | None
+    keys: Keys
     payloads: Sequence[Payload]
 
 
@@ -40,16 +42,11 @@ class Gathering:
         """Take entries ``start`` to ``stop`` of a run, which have so many payload bytes."""
         _, append_us, version, keys, payloads = run
         count = stop - start
-        if not start:
-            self._starts.append(len(self._payloads))
-        self._payloads += payloads if count == len(payloads) else payloads[start:stop]
-        if keys is None or isinstance(keys, str):
-            self._keys += (keys,) * count
-        else:
-            self._keys += keys[start:stop]
-        self._ends.append(len(self._payloads))
-        self._times.append(append_us)
-        self._versions.append(version)
+        if count < len(payloads):
+            payloads = payloads[start:stop]
+            keys = keys if keys is None or isinstance(keys, str) else keys[start:stop]
+        self._payloads += payloads
+        self._runs.append((count, not start, append_us, version, keys))
         self.rows += count
         self.bytes += size
 
@@ -70,10 +67,8 @@ class Gathering:
 
     def _begin(self) -> None:
         self._payloads: list[Payload] = []
-        self._keys: list[str | None] = []
-        # One item for each run: where it starts, if it does, where it ends, its time and its version.
-        self._starts: list[int] = []
-        self._ends, self._times, self._versions = array("i"), array("q"), array("i")
+        # For each run: how many entries, whether they begin it, their time, their version, and their keys.
+        self._runs: list[tuple[int, bool, int, int, Keys]] = []
 
     def _end(self) -> None:
         """Turn the entries gathered one by one into columns."""
@@ -81,34 +76,49 @@ class Gathering:
             return
         count = len(self._payloads)
         first = self.first_seq + self.rows - count
-        offsets = array("i", accumulate(map(len, self._payloads), initial=0))
+        counts, begins, times, versions, keys = zip(*self._runs, strict=True)
+        ends = array("i", accumulate(counts))
         columns = [
             pa.arange(first, first + count),
-            self._spread(layout.TIME, self._times),
-            pa.array(self._keys, pa.string()),
-            self._spread(pa.int32(), self._versions),
-            _marks(count, self._starts),
-            _column(self._schema.field(layout.PAYLOAD).type, count, offsets, b"".join(self._payloads)),
+            _spread(ends, column(layout.TIME, len(ends), array("q", times))),
+            _keys(count, counts, keys),
+            _spread(ends, int32s(versions)),
+            _marks(count, ends, begins),
+            self._joined(count),
         ]
         self._pieces.append(pa.record_batch(columns, schema=self._schema))
         self._begin()
 
-    def _spread(self, kind: Any, values: array[int]) -> Any:
-        """One value for each run as one for each entry."""
-        runs = len(self._ends)
-        ends = _column(pa.int32(), runs, self._ends)
-        return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, _column(kind, runs, values)))
+    def _joined(self, count: int) -> Any:
+        """The payloads, each copied once."""
+        ends = pc.cumulative_sum(int32s(map(len, self._payloads)))
+        offsets = pa.concat_arrays([int32s((0,)), ends]).buffers()[1]
+        kind, data = self._schema.field(layout.PAYLOAD).type, pa.py_buffer(b"".join(self._payloads))
+        return pa.Array.from_buffers(kind, count, [None, offsets, data])
 
 
-def _marks(count: int, places: list[int]) -> Any:
+def _spread(ends: array[int], values: Any) -> Any:
+    """One value for each run as one for each entry."""
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(column(pa.int32(), len(ends), ends), values))
+
+
+def _keys(count: int, counts: Iterable[int], runs: Iterable[Keys]) -> Any:
+    """The key of each entry."""
+    if not any(keys is not None for keys in runs):
+        return pa.nulls(count, pa.string())
+    every = (
+        repeat(keys, times) if keys is None or isinstance(keys, str) else keys
+        for keys, times in zip(runs, counts, strict=True)
+    )
+    return texts(list(chain.from_iterable(every)))
+
+
+def _marks(count: int, ends: array[int], begins: Iterable[bool]) -> Any:
+    """Whether each entry is the first of its run."""
     marks = bytearray(count)
-    for place in places:
-        marks[place] = 1
-    return _column(pa.uint8(), count, marks).cast(pa.bool_())
-
-
-def _column(kind: Any, count: int, *buffers: array[int] | bytearray | bytes) -> Any:
-    return pa.Array.from_buffers(kind, count, [None, *map(pa.py_buffer, buffers)])
+    for place, begin in zip(chain((0,), ends), begins, strict=False):
+        marks[place] = begin
+    return flags(marks)
 
 
 def payload_bytes(batch: Any) -> int:
