@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import count, groupby
 from typing import Any, NamedTuple
 
+from headrace.engine.split import entries_of
 from headrace.format.manifest import Segment, listed, segment_name
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.gathering import Run
@@ -46,7 +47,9 @@ def runs_of(cells: Sequence[Cell], first_seq: int) -> Iterable[Run]:
 def seal(cells: Sequence[Cell], *, is_json: bool = True, first_seq: int = 0, **sizes: int) -> tuple[bytes, Sealed]:
     """A segment of these entries."""
     file = io.BytesIO()
-    writer = Writer(file, stream="tests", incarnation="1", is_json=is_json, first_seq=first_seq, **sizes)
+    writer = Writer(
+        file, stream="tests", incarnation="1", is_json=is_json, split=entries_of, first_seq=first_seq, **sizes
+    )
     for run in runs_of(cells, first_seq):
         writer.add(run)
     sealed = writer.finish()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.engine.split import entries_of
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Manifest, Revision, Segment
 from headrace.format.segment.gathering import Run
@@ -100,7 +101,7 @@ def main() -> None:
         if not (here / name).exists():
             with (here / name).open("xb") as file:
                 facts = {"stream": "golden", "incarnation": "0000000001", "first_seq": runs[0].seq}
-                writer = Writer(file, is_json="json" in name, group_rows=ROWS_A_GROUP, **facts)  # type: ignore[arg-type]
+                writer = Writer(file, is_json="json" in name, split=entries_of, group_rows=ROWS_A_GROUP, **facts)  # type: ignore[arg-type]
                 for run in runs:
                     writer.add(run)
                 print(name, writer.finish().sha256)

@@ -26,6 +26,8 @@ from headrace.types import JSON, media_type
 
 log = logging.getLogger("headrace.sealing")
 
+_KEYS = msgspec.json.Decoder(list[str | None])
+
 
 class _File:
     """One segment being written."""
@@ -41,12 +43,15 @@ class _File:
             incarnation=snapshot.row.incarnation,
             is_json=self._is_json,
             first_seq=first_seq,
+            split=entries_of,
         )
 
     def add(self, row: Entries) -> None:
-        payloads = entries_of(row.body) if self._is_json else [row.body]
-        keys = row.key if row.keys is None else msgspec.json.decode(row.keys, type=list[str | None])
-        self.writer.add(Run(row.seq, row.append_us, row.version, keys, payloads))
+        keys = row.key if row.keys is None else _KEYS.decode(row.keys)
+        if self._is_json:
+            self.writer.add_joined(row.seq, row.append_us, row.version, keys, row.count, row.body)
+        else:
+            self.writer.add(Run(row.seq, row.append_us, row.version, keys, [row.body]))
         self.total_bytes = row.total_bytes
 
     def finish(self) -> Built:

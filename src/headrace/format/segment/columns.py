@@ -6,43 +6,61 @@ given something of its: a quarter of a second and a lot of memory for nothing.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 
-def column(kind: Any, count: int, *buffers: array[int] | bytearray | bytes) -> Any:
+def column(kind: Any, count: int, *buffers: Any) -> Any:
     """A column without nulls: the buffers that its type has, after the one for nulls."""
     return pa.Array.from_buffers(kind, count, [None, *map(pa.py_buffer, buffers)])
 
 
 def int32s(values: Iterable[int]) -> Any:
     """A column of whole numbers."""
-    held = array("i", values)
+    held = np.fromiter(values, np.int32)
     return column(pa.int32(), len(held), held)
+
+
+def spread(kind: Any, values: Any, counts: Any) -> Any:
+    """A column that repeats each value so many times."""
+    every = np.repeat(values, counts)
+    return column(kind, len(every), every)
+
+
+def flags(values: Any) -> Any:
+    """A column of truths, one byte for each."""
+    return column(pa.bool_(), len(values), np.packbits(values, bitorder="little"))
+
+
+def pieces(kind: Any, values: Sequence[Any]) -> Any:
+    """A column of bytes or of text that is UTF-8 already, each copied once."""
+    return column(kind, len(values), _offsets(values), b"".join(values))
 
 
 def text(value: str) -> Any:
     """One value of a text column."""
-    data = value.encode()
-    return column(pa.string(), 1, array("i", (0, len(data))), data)[0]
-
-
-def flags(values: bytes | bytearray) -> Any:
-    """A column of truths, one byte for each."""
-    return column(pa.uint8(), len(values), values).cast(pa.bool_())
+    return texts([value])[0]
 
 
 def texts(values: Sequence[str | None]) -> Any:
     """A column of texts, of which some may be missing."""
-    nulls, held = None, values
-    if None in values:
-        nulls = flags(bytes(value is not None for value in values)).buffers()[1]
-        held = [value or "" for value in values]
-    joined = "".join(held)  # type: ignore[arg-type]
-    lengths = map(len, held) if joined.isascii() else (len(value.encode()) for value in held)  # type: ignore[arg-type, union-attr]
-    offsets = array("i", accumulate(lengths, initial=0))
-    return pa.Array.from_buffers(pa.string(), len(held), [nulls, pa.py_buffer(offsets), pa.py_buffer(joined.encode())])
+    held = [value or "" for value in values]
+    joined = "".join(held)
+    if joined.isascii():
+        found = column(pa.string(), len(held), _offsets(held), joined.encode())
+    else:
+        found = pieces(pa.string(), [value.encode() for value in held])
+    if None not in values:
+        return found
+    known = flags(np.fromiter((value is not None for value in values), np.uint8, len(values)))
+    return pa.Array.from_buffers(pa.string(), len(values), [known.buffers()[1], *found.buffers()[1:]])
+
+
+def _offsets(values: Sequence[Any]) -> Any:
+    """Where each of them begins, and where the last ends."""
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])
+    return offsets

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, repeat
+from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
-import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.format.segment import layout
-from headrace.format.segment.columns import column, flags, int32s, texts
+from headrace.format.segment.columns import flags, pieces, spread, texts
+from headrace.format.segment.cutting import Payload, Split, cut
 
-Payload = bytes | msgspec.Raw
 Keys = str | Sequence[str | None] | None
 
 
@@ -31,23 +30,33 @@ class Run(NamedTuple):
 class Gathering:
     """The entries of one row group so far."""
 
-    def __init__(self, schema: Any, first_seq: int) -> None:
+    def __init__(self, schema: Any, first_seq: int, split: Split) -> None:
         self._schema = schema
+        self._split = split
         self.first_seq = first_seq
+        #: How many entries there are, and how many bytes they have at most.
         self.rows = self.bytes = 0
         self._pieces: list[Any] = []
         self._begin()
 
+    def add(self, append_us: int, version: int, keys: Keys, count: int, body: bytes) -> None:
+        """Take all entries of a run from a JSON body, which is cut later, together with those around it."""
+        if self._payloads:
+            self._end()
+        self._bodies.append(body)
+        self._runs.append((count, True, append_us, version, keys))
+        self.rows += count
+        self.bytes += len(body)
+
     def extend(self, run: Run, start: int, stop: int, size: int) -> None:
         """Take entries ``start`` to ``stop`` of a run, which have so many payload bytes."""
+        if self._bodies:
+            self._end()
         _, append_us, version, keys, payloads = run
-        count = stop - start
-        if count < len(payloads):
-            payloads = payloads[start:stop]
-            keys = keys if keys is None or isinstance(keys, str) else keys[start:stop]
-        self._payloads += payloads
-        self._runs.append((count, not start, append_us, version, keys))
-        self.rows += count
+        self._payloads += payloads[start:stop]
+        keys = keys if keys is None or isinstance(keys, str) else keys[start:stop]
+        self._runs.append((stop - start, not start, append_us, version, keys))
+        self.rows += stop - start
         self.bytes += size
 
     def take(self, batch: Any, size: int) -> None:
@@ -67,57 +76,47 @@ class Gathering:
 
     def _begin(self) -> None:
         self._payloads: list[Payload] = []
+        self._bodies: list[bytes] = []
         # For each run: how many entries, whether they begin it, their time, their version, and their keys.
         self._runs: list[tuple[int, bool, int, int, Keys]] = []
 
     def _end(self) -> None:
-        """Turn the entries gathered one by one into columns."""
-        if not self._payloads:
+        """Turn what was gathered run by run into columns."""
+        if not self._runs:
             return
-        count = len(self._payloads)
-        first = self.first_seq + self.rows - count
-        counts, begins, times, versions, keys = zip(*self._runs, strict=True)
-        ends = array("i", accumulate(counts))
+        every, begins, times, versions, keys = zip(*self._runs, strict=True)
+        counts = np.array(every)
+        kind = self._schema.field(layout.PAYLOAD).type
+        payloads = cut(self._bodies, every, self._split) if self._bodies else pieces(kind, self._payloads)
+        first = self.first_seq + self.rows - len(payloads)
         columns = [
-            pa.arange(first, first + count),
-            _spread(ends, column(layout.TIME, len(ends), array("q", times))),
-            _keys(count, counts, keys),
-            _spread(ends, int32s(versions)),
-            _marks(count, ends, begins),
-            self._joined(count),
+            pa.arange(first, first + len(payloads)),
+            spread(layout.TIME, np.array(times), counts),
+            _keys(every, keys),
+            spread(pa.int32(), np.array(versions, np.int32), counts),
+            _marks(counts, begins),
+            payloads,
         ]
         self._pieces.append(pa.record_batch(columns, schema=self._schema))
         self._begin()
 
-    def _joined(self, count: int) -> Any:
-        """The payloads, each copied once."""
-        ends = pc.cumulative_sum(int32s(map(len, self._payloads)))
-        offsets = pa.concat_arrays([int32s((0,)), ends]).buffers()[1]
-        kind, data = self._schema.field(layout.PAYLOAD).type, pa.py_buffer(b"".join(self._payloads))
-        return pa.Array.from_buffers(kind, count, [None, offsets, data])
 
-
-def _spread(ends: array[int], values: Any) -> Any:
-    """One value for each run as one for each entry."""
-    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(column(pa.int32(), len(ends), ends), values))
-
-
-def _keys(count: int, counts: Iterable[int], runs: Iterable[Keys]) -> Any:
+def _keys(counts: Sequence[int], runs: Sequence[Keys]) -> Any:
     """The key of each entry."""
-    if not any(keys is not None for keys in runs):
-        return pa.nulls(count, pa.string())
+    if runs.count(None) == len(runs):
+        return pa.nulls(sum(counts), pa.string())
     every = (
-        repeat(keys, times) if keys is None or isinstance(keys, str) else keys
-        for keys, times in zip(runs, counts, strict=True)
+        repeat(keys, count) if keys is None or isinstance(keys, str) else keys
+        for keys, count in zip(runs, counts, strict=True)
     )
     return texts(list(chain.from_iterable(every)))
 
 
-def _marks(count: int, ends: array[int], begins: Iterable[bool]) -> Any:
+def _marks(counts: Any, begins: Sequence[bool]) -> Any:
     """Whether each entry is the first of its run."""
-    marks = bytearray(count)
-    for place, begin in zip(chain((0,), ends), begins, strict=False):
-        marks[place] = begin
+    ends = np.cumsum(counts)
+    marks = np.zeros(ends[-1], np.uint8)
+    marks[ends - counts] = begins
     return flags(marks)
 
 

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.format.segment import layout
-from headrace.format.segment.gathering import Gathering, Run, payload_bytes
+from headrace.format.segment.cutting import Split
+from headrace.format.segment.gathering import Gathering, Keys, Run, payload_bytes
 from headrace.format.segment.layout import Info, Sealed
 from headrace.types import NEVER_US
 
@@ -40,6 +41,7 @@ class Writer:
         incarnation: str,
         is_json: bool,
         first_seq: int,
+        split: Split,
         group_bytes: int = layout.GROUP_BYTES,
         group_rows: int = layout.GROUP_ROWS,
     ) -> None:
@@ -49,22 +51,29 @@ class Writer:
         self._group_bytes, self._group_rows = group_bytes, group_rows
         self._min_us = self._max_us = NEVER_US
         self._schema = layout.schema(is_json)
-        self._gathering = Gathering(self._schema, first_seq)
+        self._split = split
+        self._gathering = Gathering(self._schema, first_seq, split)
         self._groups: list[tuple[int, int]] = []
         self._file: Any = None
 
     def add(self, run: Run) -> None:
         """Take the entries of one append request; raises ValueError where they do not follow the last."""
         seq, append_us, _, keys, payloads = run
-        count, group = len(payloads), self._gathering
+        count = len(payloads)
         self._follow(seq, append_us)
-        if not (keys is None or isinstance(keys, str) or len(keys) == count):
-            raise ValueError(f"{count} entries cannot have {len(keys)} keys")
-        size = len(payloads[0]) if count == 1 else sum(map(len, payloads))
-        if group.bytes + size <= self._group_bytes and group.rows + count <= self._group_rows:
-            group.extend(run, 0, count, size)
-        else:
-            self._spread(run, list(accumulate(map(len, payloads), initial=0)))
+        _check_keys(keys, count)
+        self._spread(run)
+        self._advance(count, append_us)
+
+    def add_joined(self, seq: int, append_us: int, version: int, keys: Keys, count: int, body: bytes) -> None:
+        """The same for so many entries of a JSON body, joined by commas as the log has them."""
+        if len(body) > self._group_bytes or count > self._group_rows:
+            self.add(Run(seq, append_us, version, keys, self._split(body)))
+            return
+        self._follow(seq, append_us)
+        _check_keys(keys, count)
+        self._make_room(count, len(body))
+        self._gathering.add(append_us, version, keys, count, body)
         self._advance(count, append_us)
 
     def copy(self, batches: Iterable[Any]) -> None:
@@ -72,9 +81,7 @@ class Writer:
         for batch in batches:
             times, size = batch.column(layout.APPEND_TIME).cast(pa.int64()), payload_bytes(batch)
             self._follow(batch.column(layout.SEQ)[0].as_py(), times[0].as_py())
-            group = self._gathering
-            if group.bytes + size > self._group_bytes or group.rows + batch.num_rows > self._group_rows:
-                self._flush()
+            self._make_room(batch.num_rows, size)
             self._gathering.take(batch, size)
             self._advance(batch.num_rows, times[-1].as_py())
 
@@ -110,9 +117,16 @@ class Writer:
         self.next_seq += count
         self._max_us = last_us
 
-    def _spread(self, run: Run, ends: list[int]) -> None:
-        """Cut a run into row groups."""
+    def _make_room(self, rows: int, size: int) -> None:
+        """Begin another row group where so much would be too much for this one."""
+        group = self._gathering
+        if group.bytes + size > self._group_bytes or group.rows + rows > self._group_rows:
+            self._flush()
+
+    def _spread(self, run: Run) -> None:
+        """Fill row groups with the entries of a run."""
         start, count = 0, len(run.payloads)
+        ends = list(accumulate(map(len, run.payloads), initial=0))
         while start < count:
             group = self._gathering
             stop = bisect_right(ends, ends[start] + self._group_bytes - group.bytes, start + 1, count + 1) - 1
@@ -133,8 +147,8 @@ class Writer:
         if self._file is None:
             self._open(table)
         self._file.write_table(table, row_group_size=group.rows)
-        self._groups.append((group.bytes, pc.sum(table.column(layout.FIRST)).as_py()))
-        self._gathering = Gathering(self._schema, group.first_seq + group.rows)
+        self._groups.append((payload_bytes(table), pc.sum(table.column(layout.FIRST)).as_py()))
+        self._gathering = Gathering(self._schema, group.first_seq + group.rows, self._split)
 
     def _open(self, first: Any) -> None:
         """Begin the file; what the first row group holds decides on the Bloom filters."""
@@ -153,6 +167,11 @@ class Writer:
             bloom_filter_options={"key": {"ndv": keys, "fpp": _FALSE_POSITIVES}} if keys else None,
             store_schema=False,
         )
+
+
+def _check_keys(keys: Keys, count: int) -> None:
+    if not (keys is None or isinstance(keys, str) or len(keys) == count):
+        raise ValueError(f"{count} entries cannot have {len(keys)} keys")
 
 
 class _Sink:
