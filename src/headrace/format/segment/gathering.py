@@ -15,6 +15,8 @@ from headrace.format.segment.columns import flags, pieces, spread, texts
 from headrace.format.segment.cutting import Payload, Split, cut
 
 Keys = str | Sequence[str | None] | None
+#: What is known of a run, or a part of it: how many entries, whether they begin it, their time, version and keys.
+Note = tuple[int, bool, int, int, Keys]
 
 
 class Run(NamedTuple):
@@ -39,14 +41,14 @@ class Gathering:
         self._pieces: list[Any] = []
         self._begin()
 
-    def add(self, append_us: int, version: int, keys: Keys, count: int, body: bytes) -> None:
-        """Take all entries of a run from a JSON body, which is cut later, together with those around it."""
+    def add(self, notes: Sequence[Note], bodies: Sequence[bytes], count: int) -> None:
+        """Take so many entries of runs from their JSON bodies, which are cut later and all at once."""
         if self._payloads:
             self._end()
-        self._bodies.append(body)
-        self._runs.append((count, True, append_us, version, keys))
+        self._notes += notes
+        self._bodies += bodies
         self.rows += count
-        self.bytes += len(body)
+        self.bytes += sum(map(len, bodies))
 
     def extend(self, run: Run, start: int, stop: int, size: int) -> None:
         """Take entries ``start`` to ``stop`` of a run, which have so many payload bytes."""
@@ -55,7 +57,7 @@ class Gathering:
         _, append_us, version, keys, payloads = run
         self._payloads += payloads[start:stop]
         keys = keys if keys is None or isinstance(keys, str) else keys[start:stop]
-        self._runs.append((stop - start, not start, append_us, version, keys))
+        self._notes.append((stop - start, not start, append_us, version, keys))
         self.rows += stop - start
         self.bytes += size
 
@@ -77,14 +79,15 @@ class Gathering:
     def _begin(self) -> None:
         self._payloads: list[Payload] = []
         self._bodies: list[bytes] = []
-        # For each run: how many entries, whether they begin it, their time, their version, and their keys.
-        self._runs: list[tuple[int, bool, int, int, Keys]] = []
+        self._notes: list[Note] = []
 
     def _end(self) -> None:
         """Turn what was gathered run by run into columns."""
-        if not self._runs:
+        if not self._notes:
             return
-        every, begins, times, versions, keys = zip(*self._runs, strict=True)
+        every, begins, times, versions, keys = zip(*self._notes, strict=True)
+        if list(times) != sorted(times):
+            raise ValueError("an entry was appended before the one it follows")
         counts = np.array(every)
         kind = self._schema.field(layout.PAYLOAD).type
         payloads = cut(self._bodies, every, self._split) if self._bodies else pieces(kind, self._payloads)

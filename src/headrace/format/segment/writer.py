@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, BinaryIO
 
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from headrace.format.segment import layout
 from headrace.format.segment.cutting import Split
-from headrace.format.segment.gathering import Gathering, Keys, Run, payload_bytes
+from headrace.format.segment.gathering import Gathering, Note, Run, payload_bytes
 from headrace.format.segment.layout import Info, Sealed
 from headrace.types import NEVER_US
 
@@ -61,27 +61,37 @@ class Writer:
         seq, append_us, _, keys, payloads = run
         count = len(payloads)
         self._follow(seq, append_us)
-        _check_keys(keys, count)
+        if not (keys is None or isinstance(keys, str) or len(keys) == count):
+            raise ValueError(f"{count} entries cannot have {len(keys)} keys")
         self._spread(run)
         self._advance(count, append_us)
 
-    def add_joined(self, seq: int, append_us: int, version: int, keys: Keys, count: int, body: bytes) -> None:
-        """The same for so many entries of a JSON body, joined by commas as the log has them."""
-        if len(body) > self._group_bytes or count > self._group_rows:
-            self.add(Run(seq, append_us, version, keys, self._split(body)))
-            return
-        self._follow(seq, append_us)
-        _check_keys(keys, count)
-        self._make_room(count, len(body))
-        self._gathering.add(append_us, version, keys, count, body)
-        self._advance(count, append_us)
+    def add_joined(self, seq: int, notes: Sequence[Note], bodies: Sequence[bytes]) -> None:
+        """Take append requests from their JSON bodies, in which entries are joined by commas as the log has them."""
+        rows = list(accumulate([note[0] for note in notes], initial=0))
+        sizes = list(accumulate(map(len, bodies), initial=0))
+        start = 0
+        while start < len(bodies):
+            stop = self._fitting(rows, sizes, start)
+            if stop > start:
+                self._follow(seq + rows[start], notes[start][2])
+                self._gathering.add(notes[start:stop], bodies[start:stop], rows[stop] - rows[start])
+                self._advance(rows[stop] - rows[start], notes[stop - 1][2])
+                start = stop
+            elif self._gathering.rows:
+                self._flush()
+            else:
+                _, _, append_us, version, keys = notes[start]
+                self.add(Run(seq + rows[start], append_us, version, keys, self._split(bodies[start])))
+                start += 1
 
     def copy(self, batches: Iterable[Any]) -> None:
         """Take entries over from another segment, as ``Reader.batches`` yields them."""
         for batch in batches:
             times, size = batch.column(layout.APPEND_TIME).cast(pa.int64()), payload_bytes(batch)
             self._follow(batch.column(layout.SEQ)[0].as_py(), times[0].as_py())
-            self._make_room(batch.num_rows, size)
+            if not self._fitting((0, batch.num_rows), (0, size), 0):
+                self._flush()
             self._gathering.take(batch, size)
             self._advance(batch.num_rows, times[-1].as_py())
 
@@ -117,25 +127,24 @@ class Writer:
         self.next_seq += count
         self._max_us = last_us
 
-    def _make_room(self, rows: int, size: int) -> None:
-        """Begin another row group where so much would be too much for this one."""
+    def _fitting(self, rows: Sequence[int], sizes: Sequence[int], start: int) -> int:
+        """Where to stop, so that what lies between fits into the row group; rows and bytes are given as sums."""
         group = self._gathering
-        if group.bytes + size > self._group_bytes or group.rows + rows > self._group_rows:
-            self._flush()
+        by_rows = bisect_right(rows, rows[start] + self._group_rows - group.rows, start) - 1
+        by_bytes = bisect_right(sizes, sizes[start] + self._group_bytes - group.bytes, start) - 1
+        return max(start, min(by_rows, by_bytes))
 
     def _spread(self, run: Run) -> None:
         """Fill row groups with the entries of a run."""
         start, count = 0, len(run.payloads)
-        ends = list(accumulate(map(len, run.payloads), initial=0))
+        sizes = list(accumulate(map(len, run.payloads), initial=0))
         while start < count:
-            group = self._gathering
-            stop = bisect_right(ends, ends[start] + self._group_bytes - group.bytes, start + 1, count + 1) - 1
-            stop = min(stop, start + self._group_rows - group.rows)
-            if stop <= start and group.rows:
+            stop = self._fitting(range(count + 1), sizes, start)
+            if stop == start and self._gathering.rows:
                 self._flush()
                 continue
             stop = max(stop, start + 1)
-            group.extend(run, start, stop, ends[stop] - ends[start])
+            self._gathering.extend(run, start, stop, sizes[stop] - sizes[start])
             start = stop
 
     def _flush(self) -> None:
@@ -167,11 +176,6 @@ class Writer:
             bloom_filter_options={"key": {"ndv": keys, "fpp": _FALSE_POSITIVES}} if keys else None,
             store_schema=False,
         )
-
-
-def _check_keys(keys: Keys, count: int) -> None:
-    if not (keys is None or isinstance(keys, str) or len(keys) == count):
-        raise ValueError(f"{count} entries cannot have {len(keys)} keys")
 
 
 class _Sink:
