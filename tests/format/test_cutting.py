@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.engine.split import entries_of, split_json
-from headrace.format.segment.cutting import cut
+from headrace.format.segment.cutting import cut, cut_keys
 
 
 def _entries(*bodies: bytes) -> list[str]:
@@ -64,3 +64,13 @@ def test_what_is_not_plain_is_cut_rightly_too(body: bytes) -> None:
 def test_a_body_that_holds_other_than_was_said_is_refused() -> None:
     with pytest.raises(ValueError, match="bodies of 3 entries hold 2"):
         cut([b"{},{}"], [3], entries_of)
+
+
+def test_keys_without_escapes_are_cut_natively() -> None:
+    lists = ['["a","größe",""]'.encode(), b'["x,y]"]']
+    assert cut_keys(lists, 4).to_pylist() == ["a", "größe", "", "x,y]"]
+
+
+@pytest.mark.parametrize("text", [b'["a",null]', b"[null]", rb'["a\"b"]', rb'["\u00e9"]', rb'["\\",null,null]', b"[]"])
+def test_keys_that_are_missing_or_escaped_are_left_to_others(text: bytes) -> None:
+    assert cut_keys([text], text.count(b",") + 1) is None

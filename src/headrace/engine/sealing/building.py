@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -27,7 +27,6 @@ from headrace.types import JSON, media_type
 
 log = logging.getLogger("headrace.sealing")
 
-_KEYS = msgspec.json.Decoder(list[str | None])
 #: So many rows, or about so many bytes, are looked at together.
 _STRETCH_ROWS, _STRETCH_BYTES = 256, 256 * 1024
 
@@ -156,5 +155,5 @@ def _stretches(rows: Iterable[Entries]) -> Iterator[list[Entries]]:
         yield some
 
 
-def _keys(row: Entries) -> Sequence[str | None] | str | None:
-    return row.key if row.keys is None else _KEYS.decode(row.keys)
+def _keys(row: Entries) -> str | msgspec.Raw | None:
+    return row.key if row.keys is None else msgspec.Raw(row.keys.encode())

@@ -16,7 +16,7 @@ Payload = bytes | msgspec.Raw
 #: Cuts any JSON body.
 Split = Callable[[bytes], Sequence[Payload]]
 
-_OPEN, _CLOSE, _COMMA = b"{},"
+_OPEN, _CLOSE, _COMMA, _QUOTE = b'{},"'
 
 
 def cut(bodies: Sequence[bytes], counts: Sequence[int], split: Split) -> Any:
@@ -27,7 +27,7 @@ def cut(bodies: Sequence[bytes], counts: Sequence[int], split: Split) -> Any:
         text = b",".join(bodies)
         starts = _starts(text, count)
         if starts is not None:
-            return _between(text, starts)
+            return _between(text, starts, np.append(starts[1:] - 1, len(text)))
     entries = list(chain.from_iterable(map(split, bodies)))
     if len(entries) != count:
         raise ValueError(f"bodies of {count} entries hold {len(entries)}")
@@ -50,12 +50,22 @@ def _starts(text: bytes, count: int) -> Any:
     return starts if is_plain else None
 
 
-def _between(text: bytes, starts: Any) -> Any:
-    """The entries that begin there, without the commas between."""
+def cut_keys(lists: Sequence[bytes | msgspec.Raw], count: int) -> Any:
+    """The strings of JSON lists, so many in all, as a column of text; None where there is anything else in them.
+
+    Where nothing is escaped, every quotation mark begins or ends a string.
+    """
+    text = b",".join(lists)
+    quotes = np.flatnonzero(np.frombuffer(text, np.uint8) == _QUOTE)
+    if len(quotes) != 2 * count or b"\\" in text:
+        return None
+    return _between(text, quotes[::2] + 1, quotes[1::2])
+
+
+def _between(text: bytes, starts: Any, ends: Any) -> Any:
+    """What lies between these places, as a column of text."""
     count = len(starts)
     bounds = np.empty(2 * count, np.int32)
-    bounds[::2] = starts
-    bounds[1:-1:2] = starts[1:] - 1
-    bounds[-1] = len(text)
-    with_commas = column(pa.string(), 2 * count - 1, bounds, text)
-    return with_commas.take(pa.arange(0, 2 * count - 1, 2))
+    bounds[::2], bounds[1::2] = starts, ends
+    with_gaps = column(pa.string(), 2 * count - 1, bounds, text)
+    return with_gaps.take(pa.arange(0, 2 * count - 1, 2))

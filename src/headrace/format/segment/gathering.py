@@ -6,17 +6,21 @@ from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.format.segment import layout
 from headrace.format.segment.columns import flags, pieces, spread, texts
-from headrace.format.segment.cutting import Payload, Split, cut
+from headrace.format.segment.cutting import Payload, Split, cut, cut_keys
 
 Keys = str | Sequence[str | None] | None
-#: What is known of a run, or a part of it: how many entries, whether they begin it, their time, version and keys.
-Note = tuple[int, bool, int, int, Keys]
+#: What is known of a run, or a part of it: how many entries, whether they begin it, their time, version and keys, which
+#: may be a JSON list still.
+Note = tuple[int, bool, int, int, Keys | msgspec.Raw]
+
+_LIST = msgspec.json.Decoder(list[str | None])
 
 
 class Run(NamedTuple):
@@ -104,15 +108,24 @@ class Gathering:
         self._begin()
 
 
-def _keys(counts: Sequence[int], runs: Sequence[Keys]) -> Any:
+def _keys(counts: Sequence[int], runs: Sequence[Keys | msgspec.Raw]) -> Any:
     """The key of each entry."""
     if runs.count(None) == len(runs):
         return pa.nulls(sum(counts), pa.string())
+    lists = [keys for keys in runs if isinstance(keys, msgspec.Raw)]
+    found = cut_keys(lists, sum(counts)) if len(lists) == len(runs) else None
+    if found is not None:
+        return found
     every = (
-        repeat(keys, count) if keys is None or isinstance(keys, str) else keys
+        repeat(keys, count) if keys is None or isinstance(keys, str) else listed(keys)
         for keys, count in zip(runs, counts, strict=True)
     )
     return texts(list(chain.from_iterable(every)))
+
+
+def listed(keys: Sequence[str | None] | msgspec.Raw) -> Sequence[str | None]:
+    """Keys that may be a JSON list still, one by one."""
+    return _LIST.decode(keys) if isinstance(keys, msgspec.Raw) else keys
 
 
 def _marks(counts: Any, begins: Sequence[bool]) -> Any:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from headrace.format.segment import layout
 from headrace.format.segment.cutting import Split
-from headrace.format.segment.gathering import Gathering, Note, Run, payload_bytes
+from headrace.format.segment.gathering import Gathering, Note, Run, listed, payload_bytes
 from headrace.format.segment.layout import Info, Sealed
 from headrace.types import NEVER_US
 
@@ -81,7 +81,8 @@ class Writer:
             elif self._gathering.rows:
                 self._flush()
             else:
-                _, _, append_us, version, keys = notes[start]
+                _, _, append_us, version, given = notes[start]
+                keys = given if given is None or isinstance(given, str) else listed(given)
                 self.add(Run(seq + rows[start], append_us, version, keys, self._split(bodies[start])))
                 start += 1
 
