@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,8 @@ _MMAP_THRESHOLD, _TRIM_THRESHOLD = (-3, 4 * MiB), (-1, 16 * MiB)
 def keep_freed_pages() -> None:
     """Let one answer of a mebibyte use the pages of the last: asking the kernel for new ones costs more than copying.
 
-    Arrow, which is loaded later, is to use the same heap. Nothing else happens where the C library is not glibc.
+    Nothing happens where the C library is not glibc.
     """
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     with contextlib.suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
         for parameter, value in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
