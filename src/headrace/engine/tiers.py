@@ -22,7 +22,7 @@ Found = TypeVar("Found")
 
 _THREADS = 2
 #: So many row groups are decoded before a reader that goes on asks for them.
-_AHEAD = 3
+_AHEAD = 2
 #: Answers that threads have found, and that are kept for who asked.
 _ANSWERS = 32
 _NOTHING: Any = object()
