@@ -133,8 +133,10 @@ class Engine:
         """The segments at hand; loads what reads them, which a server without any never does."""
         with self._opening:
             if self._segments is None:
+                from headrace.format.segment.heap import keep_freed_pages
                 from headrace.storage.segments import Segments
 
+                keep_freed_pages()
                 storage = self.config.storage
                 self._segments = Segments(
                     self.objects,
