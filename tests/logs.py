@@ -7,7 +7,10 @@ import random
 import urllib.request
 from typing import Any
 
-WORDS = "payment order user login cache retry queue database slow green Ärger naïve timeout".split()
+WORDS = (
+    "payment", "order", "user", "login", "cache", "retry", "queue", "database", "slow", "green", "Ärger", "naïve",
+    "timeout",
+)  # fmt: skip
 
 
 def _field(kind: str, name: str, **more: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from headrace.format.segment.gathering import Run
 from headrace.format.segment.layout import Sealed
 from headrace.format.segment.reader import Reader
 from headrace.format.segment.writer import Writer
+from headrace.schema.entries import entries_of
 
 NAMES = count()
 START_US = 1_700_000_000_000_000
@@ -46,7 +47,9 @@ def runs_of(cells: Sequence[Cell], first_seq: int) -> Iterable[Run]:
 def seal(cells: Sequence[Cell], *, is_json: bool = True, first_seq: int = 0, **sizes: int) -> tuple[bytes, Sealed]:
     """A segment of these entries."""
     file = io.BytesIO()
-    writer = Writer(file, stream="tests", incarnation="1", is_json=is_json, first_seq=first_seq, **sizes)
+    writer = Writer(
+        file, stream="tests", incarnation="1", is_json=is_json, split=entries_of, first_seq=first_seq, **sizes
+    )
     for run in runs_of(cells, first_seq):
         writer.add(run)
     sealed = writer.finish()

@@ -52,7 +52,7 @@ class StorageConfig(msgspec.Struct, frozen=True):
     seal_age_s: Annotated[float, Doc(description="entries wait at most this long to be published")] = 300.0
     backlog_bytes: Annotated[int, Doc(description="unpublished payload; beyond it appends are refused")] = 10 * GiB
     segment_cache_bytes: Annotated[int, Doc(description="disk for segments fetched from the store")] = 1 * GiB
-    decoded_bytes: Annotated[int, Doc(description="memory for decoded parts of segments")] = 32 * MiB
+    decoded_bytes: Annotated[int, Doc(description="memory for decoded parts of segments")] = 64 * MiB
     companion_cache_bytes: Annotated[int, Doc(description="disk for companions fetched from the store")] = 2 * GiB
     store_timeout_s: Annotated[float, Doc(description="a request to the object store, with its retries")] = 30.0
     cache_bytes: Annotated[int, Doc(description="SQLite page cache")] = 64 * MiB

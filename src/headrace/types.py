@@ -12,6 +12,9 @@ from headrace.errors import BadRequest
 JSON = "application/json"
 OCTETS = "application/octet-stream"
 
+#: Bytes, or a view of them where they were decoded, which is copied only into the answer.
+Piece = bytes | memoryview
+
 #: The append time before the first entry: history of any age can follow it.
 NEVER_US = -(2**62)
 

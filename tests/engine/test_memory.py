@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,25 @@ def _machine(root: Path, files: dict[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return root
+
+
+_COPIES = """
+import resource
+from headrace.engine.memory import keep_freed_pages
+
+keep_freed_pages()
+source, rounds = memoryview(bytes(1 << 20)), 200
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(rounds):
+    b"[" + bytes(source) + b"]"
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // rounds)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
+def test_answers_of_a_mebibyte_use_the_same_pages_again() -> None:
+    done = subprocess.run([sys.executable, "-c", _COPIES], capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) < 20  # of 768 that the copies of one round have
 
 
 _MEMINFO = {"proc/meminfo": "MemTotal:        8388608 kB\nMemFree:  100 kB\n"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Executor, Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,12 +67,49 @@ def test_what_the_log_holds_is_never_cold(rig: Rig) -> None:
     assert _read(rig, 5) == ([b'"new"'], 6)
 
 
-def test_a_page_ends_where_the_next_segment_is_cold(rig: Rig) -> None:
+class _AtOnce(Executor):
+    """Does the work before it is asked for again, or never."""
+
+    def __init__(self, *, never: bool = False) -> None:
+        self._never = never
+
+    def submit(self, work: Any, /, *args: Any, **facts: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        if not self._never:
+            try:
+                done.set_result(work(*args, **facts))
+            except Exception as reason:
+                done.set_exception(reason)
+        return done
+
+
+def test_a_page_ends_where_the_next_segment_is_cold(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rig.engine.tiers, "_ahead", _AtOnce(never=True))
     _numbers(rig, "s", 20)
     assert _works(rig, lambda: _read(rig)) == 1
     assert _read(rig) == ([b"0,1,2,3,4,5,6,7,8,9"], 10)
     assert _works(rig, lambda: _read(rig, 10)) == 1
     assert _read(rig).position == 20
+
+
+def test_a_reader_that_goes_on_waits_only_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it will ask for next is decoded meanwhile, in the segments that follow too."""
+    monkeypatch.setattr(rig.engine.tiers, "_ahead", _AtOnce())
+    _numbers(rig, "s", 70)
+    assert _works(rig, lambda: _read(rig, budget=5)) == 1
+    position, entries = 0, []
+    while position < 70:
+        parts, position = _read(rig, position, budget=5)
+        entries += [int(entry) for part in parts for entry in bytes(part).split(b",")]
+    assert entries == list(range(70))
+
+
+def test_a_segment_that_cannot_be_read_ahead_disturbs_nobody(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rig.engine.tiers, "_ahead", _AtOnce())
+    _numbers(rig, "s", 20)
+    rig.engine.objects.delete([placed(rig, "s")[1].key])
+    for _ in range(2):
+        assert rig.ask(lambda: _read(rig)).position == 10
 
 
 def test_a_page_goes_on_from_a_segment_into_the_log(rig: Rig) -> None:
@@ -123,6 +161,31 @@ def test_a_key_is_found_in_segments_and_in_the_log(rig: Rig) -> None:
     rig.append("s", array("new"), key="k1")
     assert rig.read("s", key="k1") == [b"1", b"4", b"7", b"10", b"13", b'"new"']
     assert rig.read("s", 8, key="k1", budget=3) == [b"10", b"13", b'"new"']
+
+
+def test_the_entries_of_a_key_fill_an_answer_from_many_segments(rig: Rig) -> None:
+    _numbers(rig, "s", 60)
+    assert _works(rig, lambda: _read(rig, key="k1")) == 1
+    found = rig.ask(lambda: _read(rig, key="k1"))
+    assert (b",".join(found.parts), found.position) == (b",".join(b"%d" % n for n in range(1, 60, 3)), 60)
+    pages, position = [], 0
+    while position < 60:
+        page = rig.ask(lambda at=position: _read(rig, at, key="k1", budget=20))  # type: ignore[misc]
+        position = page.position
+        pages.append(b",".join(page.parts))
+    assert all(len(page) <= 20 for page in pages)
+    assert len(pages) <= 5
+    assert b",".join(pages) == b",".join(b"%d" % n for n in range(1, 60, 3))
+
+
+def test_a_missing_segment_does_not_hide_what_a_key_has_before_it(rig: Rig) -> None:
+    _numbers(rig, "s", 30)
+    _, _, third = placed(rig, "s")
+    rig.engine.objects.delete([third.key])
+    found = rig.ask(lambda: _read(rig, key="k1"))
+    assert (b",".join(found.parts), found.position) == (b"1,4,7,10,13,16,19", 20)
+    with pytest.raises(ObjectMissing):
+        rig.ask(lambda: _read(rig, 20, key="k1"))
 
 
 def test_a_question_with_many_cold_parts_is_answered_after_as_many_looks(rig: Rig) -> None:

@@ -2,8 +2,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import duckdb
 import msgspec
@@ -17,6 +22,7 @@ from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.gathering import Run
 from headrace.format.segment.reader import Part, Reader
 from headrace.format.segment.writer import Writer
+from headrace.schema.entries import entries_of
 from sealing import START_US, Cell, opened, reader_of, runs_of, seal
 
 ALL = 1 << 30
@@ -102,7 +108,7 @@ def test_bytes_of_a_byte_stream_have_no_commas() -> None:
 def test_rows_taken_over_from_another_segment_keep_everything() -> None:
     old = opened(CELLS, first_seq=10, group_rows=2)
     file = io.BytesIO()
-    writer = Writer(file, stream="tests", incarnation="1", is_json=True, first_seq=11, group_rows=4)
+    writer = Writer(file, stream="tests", incarnation="1", is_json=True, split=entries_of, first_seq=11, group_rows=4)
     writer.copy(old.batches(11, 99))
     writer.add(Run(writer.next_seq, START_US + 9, 2, "d", [b"6"]))
     sealed = writer.finish()
@@ -131,7 +137,7 @@ def test_a_long_request_is_spread_over_row_groups() -> None:
 
 def test_entries_must_follow_one_another() -> None:
     def writer() -> Writer:
-        return Writer(io.BytesIO(), stream="s", incarnation="1", is_json=True, first_seq=5)
+        return Writer(io.BytesIO(), stream="s", incarnation="1", is_json=True, split=entries_of, first_seq=5)
 
     with pytest.raises(ValueError, match="entry 6 cannot come where 5 is due"):
         writer().add(Run(6, START_US, 0, None, [b"1"]))
@@ -153,7 +159,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
 def test_raw_slices_of_a_body_are_taken_as_they_are() -> None:
     raws = msgspec.json.decode(b'[{"a": 1} , 2]', type=list[msgspec.Raw])
     file = io.BytesIO()
-    writer = Writer(file, stream="s", incarnation="1", is_json=True, first_seq=0)
+    writer = Writer(file, stream="s", incarnation="1", is_json=True, split=entries_of, first_seq=0)
     writer.add(Run(0, START_US, 0, None, raws))
     writer.finish()
     assert reader_of(file.getvalue()).read(0, 2, ALL).parts == [Part(0, 2, b'{"a": 1},2')]
@@ -324,13 +330,60 @@ def test_decoded_row_groups_are_used_again() -> None:
     data, _ = seal([Cell(b"%06d" % n) for n in range(1000)], group_rows=100)
     decoded = Decoded(1 << 20)
     reader = reader_of(data, decoded=decoded)
-    reader.load(1000)
-    assert decoded.bytes == 0
+    assert not reader.is_loaded(250)
     reader.load(250)
     before = decoded.bytes
     assert before > 0
+    assert [reader.is_loaded(seq) for seq in (199, 200, 299, 300)] == [False, True, True, False]
+    assert (reader.group_end(200), reader.group_end(299), reader.group_end(300)) == (300, 300, 400)
     assert reader.read(200, 300, ALL).parts[0].entries == 100
     assert decoded.bytes == before
+
+
+def test_two_who_want_a_row_group_decode_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, _ = seal([Cell(b"%06d" % n) for n in range(1000)])
+    reader, decode, together = reader_of(data, decoded=Decoded(1 << 20)), Reader._decode, Barrier(4)
+    decodings: list[object] = []
+
+    def counted(self: Reader, *columns: Any) -> list[Any]:
+        decodings.append(columns)
+        return decode(self, *columns)
+
+    def load(seq: int) -> None:
+        together.wait(10)
+        reader.load(seq)
+
+    monkeypatch.setattr(Reader, "_decode", counted)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(load, range(4)))
+    assert len(decodings) == 1
+
+
+_WITHOUT_PANDAS = """
+import sys
+
+class NoPandas:
+    def find_spec(self, name, path=None, target=None):
+        assert name.partition(".")[0] != "pandas", "pandas is loaded"
+
+sys.meta_path.insert(0, NoPandas())
+from sealing import Cell, opened
+
+reader = opened([Cell(b'{"n":1}', key, request=n) for n, key in enumerate(["a", None, "b", "a"])], group_rows=3)
+reader.verify()
+for key in (None, "a"):
+    print(sum(part.entries for part in reader.read(0, 4, 1000, key).parts))
+"""
+
+
+def test_neither_writing_nor_reading_loads_pandas() -> None:
+    """It may be installed for other purposes, and takes long to load."""
+    path = os.pathsep.join(str(Path(__file__).parents[n] / name) for n, name in ((2, "src"), (1, "")))
+    command = [sys.executable, "-W", "error", "-c", _WITHOUT_PANDAS]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("4\n2\n", "")
 
 
 def test_memory_does_not_grow_with_the_segment(tmp_path: Path) -> None:
@@ -338,7 +391,9 @@ def test_memory_does_not_grow_with_the_segment(tmp_path: Path) -> None:
     before, most = pool.bytes_allocated(), 0
     text = b'"' + b"x" * 1000 + b'"'
     with (tmp_path / "large.parquet").open("wb") as file:
-        writer = Writer(file, stream="s", incarnation="1", is_json=True, first_seq=0, group_bytes=1 << 18)
+        writer = Writer(
+            file, stream="s", incarnation="1", is_json=True, split=entries_of, first_seq=0, group_bytes=1 << 18
+        )
         for request in range(200):
             writer.add(Run(request * 200, START_US, 0, f"key-{request}", [text] * 200))
             most = max(most, pool.bytes_allocated() - before)

@@ -14,6 +14,7 @@ from headrace.format.companion.names import companion_name
 from headrace.format.manifest import Manifest, Revision, Segment
 from headrace.format.segment.gathering import Run
 from headrace.format.segment.writer import Writer
+from headrace.schema.entries import entries_of
 
 START_US = 1_763_200_000_000_000
 ROWS_A_GROUP = 40
@@ -139,7 +140,7 @@ def main() -> None:
         if not (here / name).exists():
             with (here / name).open("xb") as file:
                 facts = {"stream": "golden", "incarnation": "0000000001", "first_seq": runs[0].seq}
-                writer = Writer(file, is_json="json" in name, group_rows=ROWS_A_GROUP, **facts)  # type: ignore[arg-type]
+                writer = Writer(file, is_json="json" in name, split=entries_of, group_rows=ROWS_A_GROUP, **facts)  # type: ignore[arg-type]
                 for run in runs:
                     writer.add(run)
                 print(name, writer.finish().sha256)

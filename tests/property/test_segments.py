@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headrace.errors import CorruptData
 from headrace.format.segment.reader import Reader
 from headrace.format.segment.writer import Writer
+from headrace.schema.entries import entries_of
 from sealing import START_US, Cell, opened, reader_of, runs_of, seal
 
 ALL = 1 << 40
@@ -120,7 +121,7 @@ def test_a_segment_that_is_rewritten_and_goes_on_is_as_if_written_at_once(
     cut = data.draw(st.sampled_from([*starts, len(cells)]))
     old = opened(cells[:cut], is_json=is_json, **before)
     file = io.BytesIO()
-    writer = Writer(file, stream="tests", incarnation="1", is_json=is_json, first_seq=0, **after)
+    writer = Writer(file, stream="tests", incarnation="1", is_json=is_json, split=entries_of, first_seq=0, **after)
     writer.copy(old.batches(0, ALL))
     for run in runs_of(cells[cut:], cut):
         writer.add(run)

@@ -96,7 +96,7 @@ def files(directory: Path) -> set[str]:
 
 def text_of(cache: Segments, key: str, segment: Segment) -> bytes:
     with cache.open(key, segment) as reader:
-        return reader.read(reader.first_seq, reader.end_seq, 1 << 30).parts[0].body
+        return bytes(reader.read(reader.first_seq, reader.end_seq, 1 << 30).parts[0].body)
 
 
 def test_a_segment_is_fetched_once(cache: Segments, shelf: Shelf, directory: Path) -> None:

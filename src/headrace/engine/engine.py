@@ -142,6 +142,8 @@ class Engine:
         if self.recovered is not None:
             log.info("what the object store knew better was taken over: %s", self.recovered)
         self.work.prepare(self.writer.before_start)
+        if self.streams.has_published():
+            self._open_segments()  # what reads them takes a while to load, and the first reader need not wait for it
 
     def _let_go(self) -> None:
         """Close what was opened, where nothing has been started yet."""
@@ -154,8 +156,10 @@ class Engine:
         """The segments at hand; loads what reads them, which a server without any never does."""
         with self._opening:
             if self._segments is None:
+                from headrace.format.segment.heap import keep_freed_pages
                 from headrace.storage.segments import Segments
 
+                keep_freed_pages()
                 storage = self.config.storage
                 self._segments = Segments(
                     self.objects,

@@ -14,7 +14,7 @@ from headrace.engine.tiers import Cell, Cold, Tiers
 from headrace.errors import CorruptData, NotRepresentable
 from headrace.schema.entries import entries_of
 from headrace.storage.wal import Entries, Wal
-from headrace.types import NEVER_US
+from headrace.types import NEVER_US, Piece
 
 if TYPE_CHECKING:
     from headrace.format.segment.reader import Part
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Slice(NamedTuple):
     """What a read found: payload parts (each JSON part may hold several entries), and where to go on."""
 
-    parts: list[bytes]
+    parts: list[Piece]
     position: int
 
 
@@ -51,7 +51,7 @@ def read(
 
     With a key it may come back with nothing but a new position. Raises Cold where the first of them are not at hand.
     """
-    parts: list[bytes] = []
+    parts: list[Piece] = []
     start = position
     while position < head.next_seq and (room := budget - sum(map(len, parts))) > 0:
         try:
@@ -105,13 +105,13 @@ def _read_segments(
     return Slice(_turned(again.parts, view)[0], again.position)
 
 
-def _turned(parts: list[Part], view: View) -> tuple[list[bytes], int, NotRepresentable | None]:
+def _turned(parts: list[Part], view: View) -> tuple[list[Piece], int, NotRepresentable | None]:
     """Parts of a segment in the version that was asked for; where one fails, how many bytes come before, and why."""
-    turned: list[bytes] = []
-    before: list[bytes | msgspec.Raw] = []
+    turned: list[Piece] = []
+    before: list[Piece | msgspec.Raw] = []
     for part in parts:
         try:
-            turned.append(part.body if part.version == view.version else view.turn(part.body, part.version))
+            turned.append(part.body if part.version == view.version else view.turn(bytes(part.body), part.version))
         except NotRepresentable as failure:
             before += entries_of(part.body)[: failure.facts["index"]]
             return turned, len(b",".join(before)), failure
@@ -122,7 +122,7 @@ def _turned(parts: list[Part], view: View) -> tuple[list[bytes], int, NotReprese
 def _read_rows(
     wal: Wal, stream: Stream, part: Owned, budget: int, key: str | None, view: View | None, goes_on: bool
 ) -> Slice:
-    parts: list[bytes] = []
+    parts: list[Piece] = []
     owner, position, until, _ = part
     room = budget
     rows = wal.scan(owner, position, until) if key is None else wal.scan_key(owner, key, position, until)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from headrace.errors import HeadraceError
 from headrace.storage.published import Placed, Published
 from headrace.storage.wal import Wal
 
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
+_THREADS = 2
+#: So many row groups are decoded before a reader that goes on asks for them.
 _AHEAD = 2
 #: Answers that threads have found, and that are kept for who asked.
-_ANSWERS = 64
+_ANSWERS = 32
 _NOTHING: Any = object()
 #: So many segments are searched for a key before the reader is told how far the search has come.
 _KEYED = 256
@@ -51,7 +54,7 @@ class Tiers:
         self.published = published
         self._open = segments
         self._found: dict[Hashable, Any] = {}
-        self._ahead = ThreadPoolExecutor(_AHEAD, thread_name_prefix="headrace-ahead")
+        self._ahead = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-ahead")
         self._loading: set[tuple[str, int]] = set()
 
     def close(self) -> None:
@@ -69,12 +72,11 @@ class Tiers:
         until = min(until, placed.segment.end_seq)
         mark = ("read", placed.key, position, until, budget)
         reader = None if mark in self._found else self._open().ready(placed.segment)
-        loaded = position if reader is None else reader.loaded_until(position)
-        if reader is None or loaded == position:
+        if reader is None or not reader.is_loaded(position):
             found = self._once(mark, lambda: self._with(placed, lambda at_hand: at_hand.read(position, until, budget)))
         else:
-            found = reader.read(position, min(until, loaded), budget)
-        self._load_ahead(placed, found.position)
+            found = reader.read(position, min(until, reader.group_end(position)), budget)
+        self._load_ahead(owner, placed, found.position)
         return found
 
     def seek_time(self, owner: int, since_us: int) -> int | None:
@@ -109,23 +111,37 @@ class Tiers:
         )
 
     def _read_key(self, owner: int, position: int, until: int, budget: int, key: str) -> Slice | None:
-        """The entries of one key, from the first segment on that has some; few segments have to be looked into."""
+        """The entries of one key, from as many segments as the budget allows; few have to be looked into."""
         following = self.published.following(owner, position, until, _KEYED)
         if not following:
             return None
         until = min(until, following[-1].segment.end_seq)
 
         def look() -> Slice:
-            at = position
-            for placed in following:
-                with self._open().open(placed.key, placed.segment) as reader:
-                    found = reader.read(at, until, budget, key)
-                if found.parts:
+            found = self._with(following[0], lambda reader: reader.read(position, until, budget, key))
+            for placed in following[1:]:
+                room = budget - sum(len(part.body) + 1 for part in found.parts)
+                if room <= 0 or found.position < placed.segment.first_seq:
                     break
-                at = found.position
+                more = self._more(placed, found, until, room, key)
+                if more is None:
+                    break
+                found = more
             return found
 
         return self._once(("key", following[0].key, position, until, budget, key), look)
+
+    def _more(self, placed: Placed, found: Slice, until: int, room: int, key: str) -> Slice | None:
+        """What was found, and the entries of one more segment; None where they do not fit, or cannot be read now."""
+        try:
+            more = self._with(placed, lambda reader: reader.read(found.position, until, room, key))
+        except HeadraceError:
+            if not found.parts:
+                raise
+            return None  # what was found so far is an answer
+        if found.parts and sum(len(part.body) for part in more.parts) > room:
+            return None
+        return more._replace(parts=found.parts + more.parts)
 
     def _with(self, placed: Placed, ask: Callable[[Reader], Found]) -> Found:
         with self._open().open(placed.key, placed.segment) as reader:
@@ -153,10 +169,24 @@ class Tiers:
 
         raise Cold(look)
 
-    def _load_ahead(self, placed: Placed, position: int) -> None:
+    def _load_ahead(self, owner: int, placed: Placed | None, position: int) -> None:
         """Decode what a reader that goes on will ask for next."""
+        for _ in range(_AHEAD):
+            if placed is not None and position >= placed.segment.end_seq:
+                placed = self.published.holding(owner, position)
+            if placed is None:
+                return
+            reader = self._open().ready(placed.segment)
+            if reader is None or not reader.is_loaded(position):
+                self._load(placed, position)
+            if reader is None:
+                return
+            position = reader.group_end(position)
+
+    def _load(self, placed: Placed, position: int) -> None:
+        """Let a thread decode the row group that holds an entry, unless one does already."""
         mark = placed.key, position
-        if position >= placed.segment.end_seq or mark in self._loading:
+        if mark in self._loading:
             return
         self._loading.add(mark)
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from headrace.schema import pointer
+from headrace.types import Piece
 
 #: How long a number with a fraction or an exponent may be; a whole one is bounded by Python, to 4,300 digits.
 MAX_DIGITS = 1_000
@@ -50,13 +51,13 @@ def read(joined: bytes) -> tuple[list[Any], list[Failure]]:
         return _one_by_one(joined)
 
 
-def entries_of(joined: bytes) -> list[bytes] | list[msgspec.Raw]:
+def entries_of(joined: Piece) -> list[bytes] | list[msgspec.Raw]:
     """The entries of a stored JSON body, one by one."""
     try:
         return _RAW.decode(b"[" + joined + b"]")
     except RecursionError:
         # How deep the decoder goes depends on who calls it, and what was taken must be read back.
-        return list(_split_slowly(joined))
+        return list(_split_slowly(bytes(joined)))
 
 
 def _split_slowly(joined: bytes) -> Iterator[bytes]:

@@ -201,6 +201,7 @@ def serve(config: Config, ready: Callable[[str], None] | None = None, *, explici
     logging.configure()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
+    memory.keep_freed_pages()
     server = Server(config, explicit)
     with contextlib.suppress(KeyboardInterrupt):
         _run(server.run(ready))

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from headrace.engine.sealing import building
 from headrace.schema.registry import KeySetting
 from headrace.schema.update import Update
 from headrace.types import JSON, OCTETS
@@ -46,6 +48,37 @@ def test_segments_are_cut_between_requests_once_they_have_enough_bytes(opened: O
     assert spans(rig, "s") == [(0, 2), (2, 3), (3, 5), (5, 6)]
     sizes = [(one.segment.before_bytes, one.segment.total_bytes) for one in placed(rig, "s")]
     assert sizes == [(0, 10), (10, 35), (35, 45), (45, 48)]
+
+
+def test_segments_are_cut_alike_however_many_rows_there_are(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are looked at some at a time, which nobody can tell from the segments."""
+    rig = opened(seal_rows=7, seal_bytes=60)
+    rig.create("one", JSON)
+    rig.create("other", JSON)
+    for name, rows in (("one", 1), ("other", 50)):
+        monkeypatch.setattr(building, "_STRETCH_ROWS", rows)
+        _append(rig, name, *(1 + n * 7 % 5 for n in range(40)))
+        rig.append(name, array("long" * 20))
+        rig.publish(name)
+    assert spans(rig, "one") == spans(rig, "other")
+    assert len(spans(rig, "one")) > 10
+    assert rig.read("one") == rig.read("other")
+
+
+def test_a_body_larger_than_a_row_group_is_spread_over_several(opened: Open) -> None:
+    rig = opened()
+    rig.create("s", JSON)
+    events = [{"n": n, "text": "x" * 1000} for n in range(2500)]
+    rig.append("s", array("before"))
+    rig.append("s", array(*events))
+    rig.append("s", array("after"))
+    rig.publish("s")
+    assert [json.loads(entry) for entry in rig.read("s")] == ["before", *events, "after"]
+    [one] = placed(rig, "s")
+    found = reader(rig, one)
+    found.verify()
+    assert len(found.info.groups) > 2
+    assert [found.request_at(seq) for seq in (0, 1, 2500, 2501)] == [(0, 1), (1, 2501), (1, 2501), (2501, 2502)]
 
 
 def test_a_small_last_segment_is_written_again_with_what_follows(opened: Open) -> None:

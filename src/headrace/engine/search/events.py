@@ -167,7 +167,7 @@ class Events:
         with self._segments().open(placed.key, placed.segment) as reader:
             self.fetched_bytes += placed.segment.bytes
             version, _, body = reader.read(seq, seq + 1, 1).parts[0]
-        return Event(version, body)
+        return Event(version, bytes(body))
 
     def _part(self, seq: int) -> Owned:
         return next(part for part in self._owned if part.start <= seq < part.end)
@@ -207,7 +207,7 @@ def _fitting(placed: Placed) -> int:
 
 
 def _gathered(rows: list[Entries], start: int, stop: int) -> Iterator[Any]:
-    gathering = Gathering(layout.schema(True), start)
+    gathering = Gathering(layout.schema(True), start, entries_of)
     for row in rows:
         keys = row.key if row.keys is None else msgspec.json.decode(row.keys, type=list[str | None])
         run = Run(row.seq, row.append_us, row.version, keys, entries_of(row.body))

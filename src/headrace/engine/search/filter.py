@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headrace.query.tree import Node
+from headrace.types import Piece
 
 
 class Filter(NamedTuple):
@@ -24,7 +25,7 @@ class Limits(NamedTuple):
 class Filtered(NamedTuple):
     """What was found, each part one event, and where to go on; how much was looked at, and whether that was the end."""
 
-    parts: list[bytes]
+    parts: list[Piece]
     position: int
     scanned_bytes: int
     limit_reached: bool

@@ -23,6 +23,7 @@ from headrace.engine.work.definitions import Defined
 from headrace.errors import NotRepresentable
 from headrace.format.companion.layout import KEYS, PartName
 from headrace.query import predicate
+from headrace.types import Piece
 
 _PARTS: tuple[PartName, ...] = ("columns", "postings")
 
@@ -56,7 +57,7 @@ class _Read:
         self._matches = predicate.compile(asked.tree, self._search)
         self._tally = Tally()
         self._documents = Documents(look, self._tally)
-        self._parts: list[bytes] = []
+        self._parts: list[Piece] = []
         self._size = self._scanned = 0
 
     def run(self, position: int) -> Filtered:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.format.segment import layout
+from headrace.format.segment.columns import flags, pieces, spread, texts
+from headrace.format.segment.cutting import Payload, Split, cut, cut_keys
 
-Payload = bytes | msgspec.Raw
+Keys = str | Sequence[str | None] | None
+#: What is known of a run, or a part of it: how many entries, whether they begin it, their time, version and keys, which
+#: may be a JSON list still.
+Note = tuple[int, bool, int, int, Keys | msgspec.Raw]
+
+_LIST = msgspec.json.Decoder(list[str | None])
 
 
 class Run(NamedTuple):
@@ -22,35 +29,40 @@ class Run(NamedTuple):
     seq: int
     append_us: int
     version: int
-    keys: str | Sequence[str | None] | None
+    keys: Keys
     payloads: Sequence[Payload]
 
 
 class Gathering:
     """The entries of one row group so far."""
 
-    def __init__(self, schema: Any, first_seq: int) -> None:
+    def __init__(self, schema: Any, first_seq: int, split: Split) -> None:
         self._schema = schema
+        self._split = split
         self.first_seq = first_seq
+        #: How many entries there are, and how many bytes they have at most.
         self.rows = self.bytes = 0
         self._pieces: list[Any] = []
         self._begin()
 
+    def add(self, notes: Sequence[Note], bodies: Sequence[bytes], count: int) -> None:
+        """Take so many entries of runs from their JSON bodies, which are cut later and all at once."""
+        if self._payloads:
+            self._end()
+        self._notes += notes
+        self._bodies += bodies
+        self.rows += count
+        self.bytes += sum(map(len, bodies))
+
     def extend(self, run: Run, start: int, stop: int, size: int) -> None:
         """Take entries ``start`` to ``stop`` of a run, which have so many payload bytes."""
+        if self._bodies:
+            self._end()
         _, append_us, version, keys, payloads = run
-        count = stop - start
-        if not start:
-            self._starts.append(len(self._payloads))
-        self._payloads += payloads if count == len(payloads) else payloads[start:stop]
-        if keys is None or isinstance(keys, str):
-            self._keys += (keys,) * count
-        else:
-            self._keys += keys[start:stop]
-        self._ends.append(len(self._payloads))
-        self._times.append(append_us)
-        self._versions.append(version)
-        self.rows += count
+        self._payloads += payloads[start:stop]
+        keys = keys if keys is None or isinstance(keys, str) else keys[start:stop]
+        self._notes.append((stop - start, not start, append_us, version, keys))
+        self.rows += stop - start
         self.bytes += size
 
     def take(self, batch: Any, size: int) -> None:
@@ -70,45 +82,58 @@ class Gathering:
 
     def _begin(self) -> None:
         self._payloads: list[Payload] = []
-        self._keys: list[str | None] = []
-        # One item for each run: where it starts, if it does, where it ends, its time and its version.
-        self._starts: list[int] = []
-        self._ends, self._times, self._versions = array("i"), array("q"), array("i")
+        self._bodies: list[bytes] = []
+        self._notes: list[Note] = []
 
     def _end(self) -> None:
-        """Turn the entries gathered one by one into columns."""
-        if not self._payloads:
+        """Turn what was gathered run by run into columns."""
+        if not self._notes:
             return
-        count = len(self._payloads)
-        first = self.first_seq + self.rows - count
-        offsets = array("i", accumulate(map(len, self._payloads), initial=0))
+        every, begins, times, versions, keys = zip(*self._notes, strict=True)
+        if list(times) != sorted(times):
+            raise ValueError("an entry was appended before the one it follows")
+        counts = np.array(every)
+        kind = self._schema.field(layout.PAYLOAD).type
+        payloads = cut(self._bodies, every, self._split) if self._bodies else pieces(kind, self._payloads)
+        first = self.first_seq + self.rows - len(payloads)
         columns = [
-            pa.arange(first, first + count),
-            self._spread(layout.TIME, self._times),
-            pa.array(self._keys, pa.string()),
-            self._spread(pa.int32(), self._versions),
-            _marks(count, self._starts),
-            _column(self._schema.field(layout.PAYLOAD).type, count, offsets, b"".join(self._payloads)),
+            pa.arange(first, first + len(payloads)),
+            spread(layout.TIME, np.array(times), counts),
+            _keys(every, keys),
+            spread(pa.int32(), np.array(versions, np.int32), counts),
+            _marks(counts, begins),
+            payloads,
         ]
         self._pieces.append(pa.record_batch(columns, schema=self._schema))
         self._begin()
 
-    def _spread(self, kind: Any, values: array[int]) -> Any:
-        """One value for each run as one for each entry."""
-        runs = len(self._ends)
-        ends = _column(pa.int32(), runs, self._ends)
-        return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, _column(kind, runs, values)))
+
+def _keys(counts: Sequence[int], runs: Sequence[Keys | msgspec.Raw]) -> Any:
+    """The key of each entry."""
+    if runs.count(None) == len(runs):
+        return pa.nulls(sum(counts), pa.string())
+    lists = [keys for keys in runs if isinstance(keys, msgspec.Raw)]
+    found = cut_keys(lists, sum(counts)) if len(lists) == len(runs) else None
+    if found is not None:
+        return found
+    every = (
+        repeat(keys, count) if keys is None or isinstance(keys, str) else listed(keys)
+        for keys, count in zip(runs, counts, strict=True)
+    )
+    return texts(list(chain.from_iterable(every)))
 
 
-def _marks(count: int, places: list[int]) -> Any:
-    marks = bytearray(count)
-    for place in places:
-        marks[place] = 1
-    return _column(pa.uint8(), count, marks).cast(pa.bool_())
+def listed(keys: Sequence[str | None] | msgspec.Raw) -> Sequence[str | None]:
+    """Keys that may be a JSON list still, one by one."""
+    return _LIST.decode(keys) if isinstance(keys, msgspec.Raw) else keys
 
 
-def _column(kind: Any, count: int, *buffers: array[int] | bytearray | bytes) -> Any:
-    return pa.Array.from_buffers(kind, count, [None, *map(pa.py_buffer, buffers)])
+def _marks(counts: Any, begins: Sequence[bool]) -> Any:
+    """Whether each entry is the first of its run."""
+    ends = np.cumsum(counts)
+    marks = np.zeros(ends[-1], np.uint8)
+    marks[ends - counts] = begins
+    return flags(marks)
 
 
 def payload_bytes(batch: Any) -> int:

@@ -12,8 +12,9 @@ from headrace.errors import CorruptData
 VERSION = 1
 METADATA = b"headrace"
 
-GROUP_BYTES = 1024 * 1024
 GROUP_ROWS = 32_768
+#: With its commas a row group fits into one answer of a mebibyte.
+GROUP_BYTES = 1024 * 1024 - GROUP_ROWS
 
 SEQ, APPEND_TIME, KEY, VERSION_COLUMN, FIRST, PAYLOAD = range(6)
 TIME = pa.timestamp("us", "UTC")

@@ -8,7 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.format.segment.columns import int32s, text
+
 _COMMA = ord(",")
+_SEPARATOR = text(",")
 
 
 class Payloads:
@@ -21,7 +24,7 @@ class Payloads:
         self.count = len(array)
         _, offsets, data = array.buffers()
         self._offsets = memoryview(offsets).cast("i")[array.offset : array.offset + self.count + 1]
-        self._data = memoryview(data if data is not None else b"")
+        self._data = memoryview(data if data is not None else b"").cast("B").toreadonly()
         self.bytes = offsets.size + len(self._data)
 
     @classmethod
@@ -30,10 +33,9 @@ class Payloads:
         if column.type != pa.string():
             return cls(column, is_json=False)
         count = len(column)
-        bounds = pa.array([0, count], pa.int32())
-        joined = pc.binary_join(pa.ListArray.from_arrays(bounds, column), ",")
+        joined = pc.binary_join(pa.ListArray.from_arrays(int32s((0, count)), column), _SEPARATOR)
         offsets = pa.Array.from_buffers(pa.int32(), count + 1, [None, column.buffers()[1]], offset=column.offset)
-        commas = pa.concat_arrays([pa.array([0]), pa.arange(0, count)]).cast(pa.int32())
+        commas = pa.concat_arrays([int32s((0,)), pa.arange(0, count).cast(pa.int32())])
         shifted = pc.add(pc.subtract(offsets, offsets[0]), commas)
         return cls(pa.Array.from_buffers(pa.string(), count, [None, shifted.buffers()[1], joined.buffers()[2]]), True)
 
@@ -41,9 +43,9 @@ class Payloads:
         """Where to stop between ``start`` and ``stop``, so that the piece has at most ``room`` bytes."""
         return bisect_right(self._offsets, self._begin(start) + room, start + 1, stop + 1) - 1
 
-    def piece(self, start: int, stop: int) -> bytes:
-        """Payloads ``start`` to ``stop``: JSON joined by commas, bytes end to end."""
-        return bytes(self._data[self._begin(start) : self._offsets[stop]])
+    def piece(self, start: int, stop: int) -> memoryview:
+        """Payloads ``start`` to ``stop`` where they lie: JSON joined by commas, bytes end to end."""
+        return self._data[self._begin(start) : self._offsets[stop]]
 
     def chosen(self, start: int, mask: Any) -> Payloads:
         """Those from ``start`` on for which the mask holds."""

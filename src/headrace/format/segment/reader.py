@@ -21,9 +21,11 @@ import pyarrow.parquet as pq
 
 from headrace.errors import CorruptData
 from headrace.format.segment import bloom, layout
+from headrace.format.segment.columns import text
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.footer import Group, groups_of
 from headrace.format.segment.payloads import Payloads
+from headrace.types import Piece
 
 _COLUMNS = ["seq", "append_time", "key", "version", "first", "payload"]
 # What an open footer takes for each row group, measured.
@@ -37,7 +39,7 @@ class Part(NamedTuple):
 
     version: int
     entries: int
-    body: bytes
+    body: Piece
 
 
 class Slice(NamedTuple):
@@ -71,7 +73,7 @@ class Reader:
     def __init__(self, source: Path | bytes, *, name: str, decoded: Decoded, sha256: str | None = None) -> None:
         self.name = name
         self._decoded = decoded
-        self._lock = threading.Lock()
+        self._lock, self._loading = threading.Lock(), threading.Lock()
         self._source = pa.BufferReader(source) if isinstance(source, bytes) else pa.OSFile(str(source))
         if sha256 is not None and hashlib.file_digest(self._source, "sha256").hexdigest() != sha256:
             raise CorruptData(f"{name} is not what was written: its checksum differs", object=name, check="checksum")
@@ -109,17 +111,17 @@ class Reader:
                 return Slice(parts, found.seq(last))
         return Slice(parts, max(position, end))
 
-    def load(self, position: int) -> None:
+    def load(self, seq: int) -> None:
         """Decode the row group that holds an entry, so that the next read of it is quick."""
-        for group in self._touched(position, min(position + 1, self.end_seq)):
-            self._payloads(group)
+        self._payloads(self._holding(seq))
 
-    def loaded_until(self, position: int) -> int:
-        """How far entries from a position on can be read without decoding; the position itself where they cannot."""
-        for group in self._touched(position, min(position + 1, self.end_seq)):
-            if self._decoded.get((self.name, group.number)) is not None:
-                return group.end_seq
-        return position
+    def is_loaded(self, seq: int) -> bool:
+        """Whether the row group that holds an entry can be read without decoding."""
+        return self._decoded.get((self.name, self._holding(seq).number)) is not None
+
+    def group_end(self, seq: int) -> int:
+        """Where the row group ends that holds an entry."""
+        return self._holding(seq).end_seq
 
     def seek_time(self, since_us: int) -> int:
         """The first entry that was appended at or after a moment; the end if there is none."""
@@ -211,7 +213,7 @@ class Reader:
             return None
         first = start - group.first_seq
         keys = self._decode(group, ["key"])[0].slice(first, stop - start)
-        mask = pc.fill_null(pc.equal(keys, key), False)
+        mask = pc.equal(keys, text(key))
         rows = pc.indices_nonzero(mask)
         if not len(rows):
             return None
@@ -236,13 +238,17 @@ class Reader:
             return bloom.may_hold(self._source.read_at(group.filter[1], group.filter[0]), key_hash)
 
     def _payloads(self, group: Group) -> Payloads:
-        """The payloads of a row group, decoded once for many reads."""
+        """The payloads of a row group, decoded once for many reads; who comes meanwhile waits for the same."""
         name = (self.name, group.number)
         found: Payloads | None = self._decoded.get(name)
-        if found is None:
-            found = Payloads.of(self._decode(group, ["payload"])[0])
-            self._decoded.keep(name, found, found.bytes)
-        return found
+        if found is not None:
+            return found
+        with self._loading:
+            found = self._decoded.get(name)
+            if found is None:
+                found = Payloads.of(self._decode(group, ["payload"])[0])
+                self._decoded.keep(name, found, found.bytes)
+            return found
 
     def _times(self, group: Group) -> memoryview:
         return _int64s(self._decode(group, ["append_time"])[0])

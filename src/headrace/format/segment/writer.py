@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, BinaryIO
 
@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.format.segment import layout
-from headrace.format.segment.gathering import Gathering, Run, payload_bytes
+from headrace.format.segment.cutting import Split
+from headrace.format.segment.gathering import Gathering, Note, Run, listed, payload_bytes
 from headrace.format.segment.layout import Info, Sealed
 from headrace.types import NEVER_US
 
@@ -40,6 +41,7 @@ class Writer:
         incarnation: str,
         is_json: bool,
         first_seq: int,
+        split: Split,
         group_bytes: int = layout.GROUP_BYTES,
         group_rows: int = layout.GROUP_ROWS,
     ) -> None:
@@ -49,31 +51,47 @@ class Writer:
         self._group_bytes, self._group_rows = group_bytes, group_rows
         self._min_us = self._max_us = NEVER_US
         self._schema = layout.schema(is_json)
-        self._gathering = Gathering(self._schema, first_seq)
+        self._split = split
+        self._gathering = Gathering(self._schema, first_seq, split)
         self._groups: list[tuple[int, int]] = []
         self._file: Any = None
 
     def add(self, run: Run) -> None:
         """Take the entries of one append request; raises ValueError where they do not follow the last."""
         seq, append_us, _, keys, payloads = run
-        count, group = len(payloads), self._gathering
+        count = len(payloads)
         self._follow(seq, append_us)
         if not (keys is None or isinstance(keys, str) or len(keys) == count):
             raise ValueError(f"{count} entries cannot have {len(keys)} keys")
-        size = len(payloads[0]) if count == 1 else sum(map(len, payloads))
-        if group.bytes + size <= self._group_bytes and group.rows + count <= self._group_rows:
-            group.extend(run, 0, count, size)
-        else:
-            self._spread(run, list(accumulate(map(len, payloads), initial=0)))
+        self._spread(run)
         self._advance(count, append_us)
+
+    def add_joined(self, seq: int, notes: Sequence[Note], bodies: Sequence[bytes]) -> None:
+        """Take append requests from their JSON bodies, in which entries are joined by commas as the log has them."""
+        rows = list(accumulate([note[0] for note in notes], initial=0))
+        sizes = list(accumulate(map(len, bodies), initial=0))
+        start = 0
+        while start < len(bodies):
+            stop = self._fitting(rows, sizes, start)
+            if stop > start:
+                self._follow(seq + rows[start], notes[start][2])
+                self._gathering.add(notes[start:stop], bodies[start:stop], rows[stop] - rows[start])
+                self._advance(rows[stop] - rows[start], notes[stop - 1][2])
+                start = stop
+            elif self._gathering.rows:
+                self._flush()
+            else:
+                _, _, append_us, version, given = notes[start]
+                keys = given if given is None or isinstance(given, str) else listed(given)
+                self.add(Run(seq + rows[start], append_us, version, keys, self._split(bodies[start])))
+                start += 1
 
     def copy(self, batches: Iterable[Any]) -> None:
         """Take entries over from another segment, as ``Reader.batches`` yields them."""
         for batch in batches:
             times, size = batch.column(layout.APPEND_TIME).cast(pa.int64()), payload_bytes(batch)
             self._follow(batch.column(layout.SEQ)[0].as_py(), times[0].as_py())
-            group = self._gathering
-            if group.bytes + size > self._group_bytes or group.rows + batch.num_rows > self._group_rows:
+            if not self._fitting((0, batch.num_rows), (0, size), 0):
                 self._flush()
             self._gathering.take(batch, size)
             self._advance(batch.num_rows, times[-1].as_py())
@@ -110,18 +128,24 @@ class Writer:
         self.next_seq += count
         self._max_us = last_us
 
-    def _spread(self, run: Run, ends: list[int]) -> None:
-        """Cut a run into row groups."""
+    def _fitting(self, rows: Sequence[int], sizes: Sequence[int], start: int) -> int:
+        """Where to stop, so that what lies between fits into the row group; rows and bytes are given as sums."""
+        group = self._gathering
+        by_rows = bisect_right(rows, rows[start] + self._group_rows - group.rows, start) - 1
+        by_bytes = bisect_right(sizes, sizes[start] + self._group_bytes - group.bytes, start) - 1
+        return max(start, min(by_rows, by_bytes))
+
+    def _spread(self, run: Run) -> None:
+        """Fill row groups with the entries of a run."""
         start, count = 0, len(run.payloads)
+        sizes = list(accumulate(map(len, run.payloads), initial=0))
         while start < count:
-            group = self._gathering
-            stop = bisect_right(ends, ends[start] + self._group_bytes - group.bytes, start + 1, count + 1) - 1
-            stop = min(stop, start + self._group_rows - group.rows)
-            if stop <= start and group.rows:
+            stop = self._fitting(range(count + 1), sizes, start)
+            if stop == start and self._gathering.rows:
                 self._flush()
                 continue
             stop = max(stop, start + 1)
-            group.extend(run, start, stop, ends[stop] - ends[start])
+            self._gathering.extend(run, start, stop, sizes[stop] - sizes[start])
             start = stop
 
     def _flush(self) -> None:
@@ -133,8 +157,8 @@ class Writer:
         if self._file is None:
             self._open(table)
         self._file.write_table(table, row_group_size=group.rows)
-        self._groups.append((group.bytes, pc.sum(table.column(layout.FIRST)).as_py()))
-        self._gathering = Gathering(self._schema, group.first_seq + group.rows)
+        self._groups.append((payload_bytes(table), pc.sum(table.column(layout.FIRST)).as_py()))
+        self._gathering = Gathering(self._schema, group.first_seq + group.rows, self._split)
 
     def _open(self, first: Any) -> None:
         """Begin the file; what the first row group holds decides on the Bloom filters."""
