@@ -163,8 +163,7 @@ class Shape:
         """The JSON Schema."""
         inside = {path[1]: member.schema for path, member in self.members.items() if len(path) > 1}
         outside = {path[0]: member.schema for path, member in self.members.items() if len(path) == 1}
-        if inside:
-            outside[HOST] = {"type": "object", "properties": inside, "additionalProperties": False}
+        outside[HOST] = {"type": "object", "properties": inside, "additionalProperties": False}
         required = [path[0] for path, member in self.members.items() if member.required]
         return {
             "type": "object",
@@ -236,7 +235,7 @@ def _plunge(random: Random, shape: Shape) -> Ops:
 
 def _hoist(random: Random, shape: Shape) -> Ops:
     inside = [path for path in shape.members if len(path) > 1]
-    if len(inside) < 2:  # the object stays
+    if not inside:
         return []
     path = random.choice(inside)
     target = (f"out_{random.randrange(1000)}",)
@@ -266,8 +265,6 @@ def _add(random: Random, shape: Shape) -> Ops:
 def _remove(random: Random, shape: Shape) -> Ops:
     free = [path for path, member in shape.members.items() if _is_free(member) and not member.required]
     path = random.choice([path for path in free if path != ("time",)])
-    if len(path) > 1 and sum(len(other) > 1 for other in shape.members) < 2:
-        return []
     del shape.members[path]
     return [{"op": "remove", "path": _text(path), "schema": True, "optional": True}]
 
@@ -352,7 +349,8 @@ def _typed(shape: Shape, schema: Any) -> Path | None:
 
 
 def _move(shape: Shape, source: Path, target: Path) -> None:
-    shape.members[target] = shape.members.pop(source)
+    member = shape.members.pop(source)
+    shape.members[target] = member._replace(required=member.required and len(target) == 1)
     for name, path in shape.places.items():
         if path == source:
             shape.places[name] = target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -241,7 +242,7 @@ def test_the_tag_changes_with_the_stream_and_not_with_others(api: Api) -> None:
     path, other = installed(api, shape(a=WHOLE)), api.stream(1)
     tags = [tag_of(api, path)]
     shared = details(api, path)["storage"]["local_storage"]["sqlite_shared_total_bytes"]
-    api.post(other, ["x" * 200_000])
+    api.post(other, [random.Random(1).randbytes(100_000).hex()])
     assert details(api, path)["storage"]["local_storage"]["sqlite_shared_total_bytes"] != shared
     assert tag_of(api, path) == tags[0]
     for change in (

@@ -69,8 +69,9 @@ def companion_cache_bytes(engine: Engine, stream: Stream) -> int:
     if engine.objects.is_local:
         return 0  # those of a local store are read where they are
     directory = Path(engine.config.storage.data_dir) / "cache" / "companions"
-    parts = (part for companion in engine.indexes.companions(stream) for part in companion.parts.values())
-    return sum(part.bytes for part in parts if (directory / f"{part.sha256}.parquet").exists())
+    parts = [part for companion in engine.indexes.companions(stream) for part in companion.parts.values()]
+    files = {directory / f"{part.sha256}.parquet": part.bytes for part in parts}
+    return sum(size for path, size in files.items() if path.exists())
 
 
 def _cached_bytes(engine: Engine, stream: Stream) -> int:

@@ -18,6 +18,7 @@ from headrace.schema.registry import Registry
 from headrace.storage.companions import Companions
 from headrace.storage.registries import RegistryRow
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow
+from headrace.storage.verifications import Verifications
 from headrace.storage.work import Work
 
 
@@ -174,6 +175,7 @@ def save_registry(batch: Batch, stream: int, compiled: StreamRegistry) -> None:
     work = Work(batch.connection)
     work.forgive(stream)
     work.mark(stream, batch.now_us)
+    Verifications(batch.connection).outdate(stream, compiled.version, batch.now_us)
 
 
 class Delete(Change):

@@ -13,9 +13,11 @@ from headrace.engine import read as reading
 from headrace.engine.forks import read_by_forks
 from headrace.engine.lifecycle import Change
 from headrace.engine.stream import Head, Stream
+from headrace.engine.work.verifying import KEPT, KEPT_US
 from headrace.engine.writer import Batch
 from headrace.storage.published import Placed, Published
 from headrace.storage.streams import DELETED
+from headrace.storage.verifications import Verifications
 from headrace.storage.wal import Entries, Wal
 
 PURGE_ROWS = 2_000
@@ -37,7 +39,7 @@ class Touch(Change):
 
 
 class Purge(Change):
-    """Removes rows of deleted streams, and tombstones that are a day old."""
+    """Removes rows of deleted streams, and tombstones and verifications that are a day old."""
 
     frees = True
     removed = 0
@@ -46,6 +48,7 @@ class Purge(Change):
         """Remove one slice."""
         self.removed = batch.streams.purge(PURGE_ROWS)
         self.removed += batch.streams.drop_tombstones(batch.now_us - REMEMBER_DELETED_US, PURGE_ROWS)
+        Verifications(batch.connection).forget(batch.now_us - KEPT_US, KEPT)
 
 
 class Retain(Change):

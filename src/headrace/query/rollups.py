@@ -27,6 +27,8 @@ from headrace.query.tree import Node
 from headrace.types import parse_duration_us
 
 HISTOGRAMS = ("log2_v1",)
+#: As far from 1970 as dates go.
+LONGEST_MS = 8_640_000_000_000_000
 
 _KEYS = frozenset({"timestampField", "include", "dimensions", "intervals", "measures"})
 _MEASURE_KEYS = {
@@ -172,5 +174,8 @@ def _interval(part: Part) -> Interval | None:
         millis = 0
     if millis == 0:
         part.note(f"{shown(text)} is no duration above zero such as 15s, 30m or 24h")
+        return None
+    if millis > LONGEST_MS:
+        part.note(f"{shown(text)} is longer than time itself")
         return None
     return Interval(text, millis)

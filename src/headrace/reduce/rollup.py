@@ -12,6 +12,7 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
+from headrace.query.rollups import LONGEST_MS
 from headrace.query.search import Count, Rollup, Search
 from headrace.query.tree import Node
 from headrace.reduce import duck, histogram, sketches
@@ -22,7 +23,7 @@ from headrace.reduce.source import Source
 from headrace.reduce.state import KEYS, PANES, STATE
 
 #: The first and the last millisecond that panes hold.
-FARTHEST = 8_640_000_000_000_000
+FARTHEST = LONGEST_MS
 
 Span = tuple[int, int]
 

@@ -17,7 +17,7 @@ from headrace.schema.diff import diff, judge
 from headrace.schema.equality import same
 from headrace.schema.lens import document as lens_document
 from headrace.schema.lens.ops import Add, In, Lens, Map, Op, Remove
-from headrace.schema.lens.proof import prove
+from headrace.schema.lens.proof import prove, runnable
 from headrace.schema.plan import Plan, PlannedLens, Refusal
 from headrace.schema.problem import Problem
 from headrace.schema.registry import MAX_BOUNDARY, Registry
@@ -42,6 +42,30 @@ def apply(
     if not plan.refusals:
         return plan
     return replace(plan, registry=registry, lens=None, reasons=(), refusals=_bounded(plan.refusals))
+
+
+#: Refusals of what cannot be read: then there is nothing to try.
+_UNREADABLE = ("schema_invalid", "lens_invalid", "conflict")
+
+
+def proposed(registry: Registry, update: Update, plan: Plan[Registry]) -> Registry | None:
+    """The registry with the version that an update asks for, whether or not the plan of it is refused.
+
+    None where the update makes no version, or one that no event could be held against.
+    """
+    if plan.to_version == plan.from_version or any(map(_is_unreadable, plan.refusals)):
+        return None
+    if not registry.current_version:
+        return registry.advanced(update.schema, None, 0)
+    lens = _empty_lens(registry) if update.lens is UNSET else update.lens
+    parsed = lens_document.parse(lens)
+    if not isinstance(parsed, Lens) or not runnable(update.schema, parsed.ops):
+        return None
+    return registry.advanced(update.schema, lens, 0)
+
+
+def _is_unreadable(refusal: Refusal) -> bool:
+    return refusal.code in _UNREADABLE or refusal.pointer == "/lens/schema"
 
 
 def _bounded(refusals: tuple[Refusal, ...]) -> tuple[Refusal, ...]:

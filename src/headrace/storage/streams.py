@@ -54,7 +54,9 @@ _NEWEST = """SELECT json_array(seq + count, append_us, total_bytes, stream_seq)
              FROM wal WHERE stream = streams.id ORDER BY seq DESC LIMIT 1"""
 _SELECT = f"SELECT {', '.join(_COLUMNS)}, ({_NEWEST}) FROM streams"
 _HEAD = msgspec.json.Decoder(tuple[int, int, int, str | None])
-_DEPENDENT = ("producers", "registries", "segments", "unpublished", "companions", "due", "failures")
+_DEPENDENT = (
+    "producers", "registries", "segments", "unpublished", "companions", "due", "failures", "verifications",
+)  # fmt: skip
 _VALUES = ", ".join("?" * (len(_COLUMNS) - 1))
 _INSERT = f"INSERT INTO streams ({', '.join(_COLUMNS[:-1])}) VALUES ({_VALUES}) RETURNING id"
 

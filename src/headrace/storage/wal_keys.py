@@ -13,10 +13,10 @@ _KEYS = msgspec.json.Decoder(list[str | None])
 
 
 class Mixed(NamedTuple):
-    """A row whose entries have different keys, or none: ``count`` entries from ``seq`` on."""
+    """A row whose entries have different keys, or none: ``entries`` of them from ``seq`` on."""
 
     seq: int
-    count: int
+    entries: int
     keys: list[str | None]
 
 

@@ -104,8 +104,8 @@ class Work:
         return [DueRow(*row) for row in self._connection.execute(sql, (*after, limit))]
 
     def drop(self, stream: int) -> None:
-        """Nothing is to be done for a stream any more; what is being done is in vain."""
-        for table in ("due", "failures"):
+        """Nothing is to be done for a stream any more, nor to be known of it; what is being done is in vain."""
+        for table in ("due", "failures", "verifications"):
             self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))
         sql = "UPDATE units SET outcome = 'dropped', reason = 'the stream was deleted'"
         self._connection.execute(f"{sql} WHERE stream = ? AND outcome IS NULL", (stream,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import NamedTuple
 
@@ -106,8 +106,8 @@ class Indexes:
         retained, wanted = (Ground(self._counts, parts(self._streams, row, one)) for one in (row.first_seq, start))
         listed, retired = self._coverage.listed(stream), self._companions.retired(stream.id)
         shares = Shares(None if defined is None else defined.definition.search)
-        for one in listed:
-            shares.add(one)
+        for companions in _sorted_out(listed):
+            shares.add(companions)
         survey = _Survey(wanted, defined, [one for one in listed if one.end_seq > start], retired, shares)
         families = survey.families()
         revision = 0 if stream.head.registry is None else stream.head.registry.revision
@@ -125,10 +125,12 @@ class Indexes:
 
 
 class _Alike(NamedTuple):
-    """Companions that hold the same, and which entries they describe."""
+    """Companions that hold the same: one of them, how many, which entries they describe, and objects by part."""
 
-    companions: list[Companion]
+    one: Companion
+    companions: int
     ranges: list[Range]
+    objects: Counter[PartName]
 
 
 class _Survey:
@@ -145,7 +147,7 @@ class _Survey:
         self._ground, self._defined, self._shares = ground, defined, shares
         self._search: Search | None = None if defined is None else defined.definition.search
         self._retired = retired
-        self._alike = _sorted_out(listed)
+        self._alike = [_alike(companions) for companions in _sorted_out(listed)]
         self._covered: dict[tuple[int, ...], Covered] = {}
 
     def lexicon(self) -> Index:
@@ -195,9 +197,8 @@ class _Survey:
         size: int,
     ) -> Index:
         covered, described = self._cover(holds), self._cover(lambda _: True)
-        groups = [alike.companions for alike in self._alike if holds(alike.companions[0])]
-        active = [companion for group in groups for companion in group]
-        others = [alike.companions[0] for alike in self._alike if not holds(alike.companions[0])]
+        active = [alike for alike in self._alike if holds(alike.one)]
+        others = [alike.one for alike in self._alike if not holds(alike.one)]
         return Index(
             name=name,
             kind=kind,
@@ -207,14 +208,14 @@ class _Survey:
             outdated=described.segments - covered.segments,
             is_stale=any(field in one.fields or field in one.rollups for one in others for field in fields),
             bytes=size,
-            objects=sum(part in companion.parts for companion in active),
-            active=len(active),
+            objects=sum(alike.objects[part] for alike in active),
+            active=sum(alike.companions for alike in active),
             retired=sum(holds(one) for one in self._retired),
         )
 
     def _cover(self, holds: Callable[[Companion], bool]) -> Covered:
         """What those cover together that hold something."""
-        chosen = tuple(at for at, alike in enumerate(self._alike) if holds(alike.companions[0]))
+        chosen = tuple(at for at, alike in enumerate(self._alike) if holds(alike.one))
         known = self._covered.get(chosen)
         if known is None:
             ranges = [one for at in chosen for one in self._alike[at].ranges]
@@ -222,13 +223,18 @@ class _Survey:
         return known
 
 
-def _sorted_out(listed: Sequence[Companion]) -> list[_Alike]:
+def _alike(companions: list[Companion]) -> _Alike:
+    objects = Counter(part for companion in companions for part in companion.parts)
+    return _Alike(companions[0], len(companions), joined(map(span, companions)), objects)
+
+
+def _sorted_out(listed: Sequence[Companion]) -> list[list[Companion]]:
     """Companions by what they hold: there are many of them, and few differ."""
     found: dict[Hashable, list[Companion]] = {}
     for one in listed:
-        mark = one.through_version, one.keys, tuple(one.fields.items()), tuple(one.rollups.items())
+        mark = one.through_version, one.keys, tuple(one.fields.items()), tuple(one.rollups.items()), tuple(one.words)
         found.setdefault(mark, []).append(one)
-    return [_Alike(companions, joined(map(span, companions))) for companions in found.values()]
+    return list(found.values())
 
 
 def _fields(search: Search, family: Family) -> tuple[str, ...]:

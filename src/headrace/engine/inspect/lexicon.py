@@ -96,13 +96,21 @@ class Lexicon:
         stream, archive = question.stream, self.engine.open_archive()
         # The first answer loads what computes answers, which is not its fault.
         deadline = Deadline(question.time_s)
-        for _ in range(_TRIES):
+        tries = 0
+        while tries < _TRIES:
             try:
                 return _Look(self, archive, question, deadline).page()
+            except _Distrusted:
+                continue
             except ObjectMissing as reason:
                 if stream.head.state != LIVE:
                     raise NotFound("the stream was deleted", stream=stream.name) from reason
+                tries += 1
         raise Unavailable("the events of the stream keep moving; try again", retry_after=1, reason="moving")
+
+
+class _Distrusted(Exception):
+    """A companion cannot be read, and is left out from now on."""
 
 
 class _Scan(NamedTuple):
@@ -195,7 +203,7 @@ class _Look:
                         self._found.update(self._retained(opened))
             except CorruptData as reason:
                 self._archive.distrust(companion, reason)
-                raise ObjectMissing(reason.message, **reason.facts) from reason
+                raise _Distrusted from reason
             page.companions += 1
             page.indexed_segments += companion.segments
 

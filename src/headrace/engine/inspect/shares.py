@@ -7,7 +7,7 @@ postings each field has: one for each event, and two numbers for each word of a 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from headrace.format.companion.layout import KEYS, Companion
@@ -31,35 +31,39 @@ class Shares:
         """The bytes of routing keys."""
         return self.postings[KEYS]
 
-    def add(self, companion: Companion) -> None:
-        """Count one more companion."""
-        self.total += sum(part.bytes for part in companion.parts.values())
-        self.families["col"] += companion.columns.bytes
-        self.families["agg"] += 0 if companion.panes is None else companion.panes.bytes
-        if companion.postings is not None:
-            for name, size in split(companion.postings.bytes, self._postings(companion)).items():
-                self.postings[name] += size
-                if name != KEYS:
-                    self.families["fts" if self._is_text(companion, name) else "exact"] += size
+    def add(self, alike: Sequence[Companion]) -> None:
+        """Count more companions, all of which hold the same."""
+        sizes = Counter[str]()
+        for companion in alike:
+            sizes.update({name: part.bytes for name, part in companion.parts.items()})
+        self.total += sizes.total()
+        self.families["col"] += sizes["columns"]
+        self.families["agg"] += sizes["panes"]
+        texts = alike[0].words
+        for name, size in split(sizes["postings"], self._postings(alike)).items():
+            self.postings[name] += size
+            if name != KEYS:
+                self.families["fts" if name in texts or self._is_prefix(name) else "exact"] += size
 
-    def _postings(self, companion: Companion) -> dict[str, int]:
+    def _postings(self, alike: Sequence[Companion]) -> dict[str, int]:
         """About how many numbers the postings of every field have."""
-        found = {KEYS: companion.count} if companion.keys else {}
-        for name in companion.fields:
-            if name in companion.words:
-                found[name] = 2 * companion.words[name][1]
+        one, events = alike[0], sum(companion.count for companion in alike)
+        found = {KEYS: events} if one.keys else {}
+        for name in one.fields:
+            if name in one.words:
+                found[name] = 2 * sum(companion.words[name][1] for companion in alike)
             elif self._has_postings(name):
-                found[name] = companion.count
+                found[name] = events
         return found
 
     def _has_postings(self, name: str) -> bool:
         field = None if self._search is None else self._search.fields.get(name)
         return field is None or field.exact or field.kind is Kind.KEYWORD
 
-    def _is_text(self, companion: Companion, name: str) -> bool:
-        """Whether postings answer for words and prefixes, and not for whole values."""
+    def _is_prefix(self, name: str) -> bool:
+        """Whether the postings of a field answer for beginnings of values, and not for whole ones."""
         field = None if self._search is None else self._search.fields.get(name)
-        return name in companion.words or (field is not None and not field.exact)
+        return field is not None and not field.exact
 
 
 def split(total: int, weights: Mapping[str, int]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Results of work: a companion whose objects are durable is listed, or given up, in one commit of the log."""
+"""Results of work: companions whose objects are durable are listed, findings written down, in one commit of the log."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headrace.engine.work import failing, leases
+from headrace.engine.work import failing, leases, verifying
 from headrace.engine.work.cover import is_current, replaced
 from headrace.engine.work.definitions import Defined, Definitions
-from headrace.engine.work.units import Outcome, Result, Settled, Unit
+from headrace.engine.work.ranges import Range
+from headrace.engine.work.units import DERIVED, Outcome, Result, Settled, Unit
 from headrace.engine.writer import Batch
 from headrace.errors import BadRequest, CorruptData
 from headrace.format.companion.layout import Companion
 from headrace.format.companion.names import companion_key, companion_place
 from headrace.format.manifest import segment_place
+from headrace.schema.findings import MOST_NAMED, Findings
 from headrace.storage.companions import Companions, object_keys
 from headrace.storage.streams import LIVE, StreamRow
 from headrace.storage.work import UnitRow, Work
@@ -46,12 +48,15 @@ def check(results: Sequence[Result], units: dict[str, Unit]) -> None:
         unit = units.get(result.unit)
         if unit is None:
             raise BadRequest(f"{result.unit!r} is no unit of this lease", field=f"results[{number}].unit")
-        if sum((result.companion is not None, result.gone, result.error is not None)) != 1:
-            raise BadRequest("a result is a companion, gone, or an error", field=f"results[{number}]")
+        given = (result.companion is not None, result.findings is not None, result.gone, result.error is not None)
+        if sum(given) != 1:
+            raise BadRequest("a result is a companion, findings, gone, or an error", field=f"results[{number}]")
         if result.companion is not None and not _fits(unit, result.companion):
             raise BadRequest(
                 f"{result.companion.name!r} is not what {result.unit!r} asks for", field=f"results[{number}].companion"
             )
+        if result.findings is not None and not _is_about(unit, result.findings):
+            raise BadRequest(f"these are no findings about {result.unit!r}", field=f"results[{number}].findings")
     if len({result.unit for result in results}) != len(results):
         raise BadRequest("a unit has one result", field="results")
 
@@ -59,7 +64,21 @@ def check(results: Sequence[Result], units: dict[str, Unit]) -> None:
 def _fits(unit: Unit, companion: Companion) -> bool:
     asked, made = (unit.first_seq, unit.count, unit.level), (companion.first_seq, companion.count, companion.level)
     key = companion_key(unit.stream, unit.incarnation, companion.name, "columns")
-    return asked == made and companion.name.startswith(unit.name_begins) and companion_place(key) is not None
+    is_named_so = companion.name.startswith(unit.name_begins) and companion_place(key) is not None
+    return unit.verification is None and asked == made and is_named_so
+
+
+def _is_about(unit: Unit, findings: Findings) -> bool:
+    """Whether findings are about just the events of a unit, and add up."""
+    seqs = [misfit.seq for misfit in findings.misfits]
+    return (
+        unit.verification is not None
+        and findings.events == unit.count
+        and len(seqs) == min(findings.failing, MOST_NAMED)
+        and findings.failing <= unit.count
+        and seqs == sorted(set(seqs))
+        and all(unit.first_seq <= seq < unit.end_seq for seq in seqs)
+    )
 
 
 def commit(batch: Batch, lease: Leased, results: Sequence[Result], definitions: Definitions, ttl_us: int) -> Committed:
@@ -118,7 +137,7 @@ class _Settling:
         if outcome in ("failed", "parked"):
             log.warning("%s of %r from entry %d on %s: %s", unit.job, unit.stream, unit.first_seq, outcome, reason)
         self._work.settle(row.id, outcome, reason)
-        if self._batch.streams.of(unit.incarnation) is not None:
+        if unit.job in DERIVED and self._batch.streams.of(unit.incarnation) is not None:
             self._work.mark(row.stream, self._batch.now_us)
         return Settled(row.id, outcome, reason)
 
@@ -137,6 +156,10 @@ class _Settling:
             error = "an object that it reads is listed, and not in the store"
         if error is not None:
             return failing.fail(self._work, row.stream, unit, error, self._batch.now_us), error
+        if result.findings is not None and unit.verification is not None:
+            where = Range(unit.first_seq, unit.end_seq)
+            reason = verifying.note(self._batch, unit.verification, where, result.findings)
+            return ("committed", None) if reason is None else ("dropped", reason)
         assert result.companion is not None
         if (reason := self._list(row, unit, result.companion)) is None:
             self._work.succeeded(row.stream, unit.job, unit.first_seq, unit.end_seq)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
@@ -21,6 +21,7 @@ from headrace.engine.work.definitions import Definitions
 from headrace.engine.work.leases import LeaseLost
 from headrace.engine.work.overview import NAMED, Overview, overview
 from headrace.engine.work.planner import Plan, Planner
+from headrace.engine.work.ranges import Range
 from headrace.engine.work.units import JOBS, Job, Result, Unit
 from headrace.engine.writer import Batch
 from headrace.errors import HeadraceError, NotFound
@@ -72,6 +73,8 @@ class Foreman:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-work")
         self._connection: Connection | None = None
         self._planning = asyncio.Lock()
+        #: By verification, the entries that the server looks at itself.
+        self.claims: dict[str, Range] = {}
 
     def prepare(self, commit: Callable[[Callable[[Batch], None]], None]) -> None:
         """Let every stream be looked at again where another number of entries is worth the work now."""
@@ -117,15 +120,21 @@ class Foreman:
     async def lease(self, worker: str, limit: int = MOST_UNITS, jobs: Collection[Job] = JOBS) -> Grant | None:
         """Work for a worker, or None where there is none."""
         ends = monotonic() + _LOOK_S
-        async with self._planning:
-            if self._rows.expired(self._clock.now_us()):
-                await self._apply(leases.end_expired)
+        async with self.still():
             while not self.paused:
                 plan = await self._plan(limit, limit, jobs, lambda: monotonic() < ends)
                 granted = await self._grant(plan, worker)
                 if granted is not None or plan.is_complete or monotonic() >= ends:
                     return granted
         return None
+
+    @asynccontextmanager
+    async def still(self) -> AsyncIterator[None]:
+        """Nobody else is given work meanwhile, and who was not heard of has none."""
+        async with self._planning:
+            if self._rows.expired(self._clock.now_us()):
+                await self._apply(leases.end_expired)
+            yield
 
     async def _plan(self, limit: int, each: int, jobs: Collection[Job], goes_on: Callable[[], bool]) -> Plan:
         limit, now_us = min(limit, MOST_UNITS), self._clock.now_us()
@@ -210,7 +219,7 @@ class Foreman:
         return self._connection
 
     def _planner(self) -> Planner:
-        return Planner(self._opened(), self._config, self._definitions)
+        return Planner(self._opened(), self._config, self._definitions, self.claims)
 
     async def _aside(self, work: Callable[[], Found]) -> Found:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -7,7 +7,7 @@ import secrets
 import msgspec
 
 from headrace.engine.work import failing
-from headrace.engine.work.making import Planned
+from headrace.engine.work.cutting import Planned
 from headrace.engine.work.planner import Plan
 from headrace.engine.work.units import Unit
 from headrace.engine.writer import Batch

@@ -1,18 +1,20 @@
-"""Finding work among the streams that are due: entries to index, companions to merge, and what is of no more use."""
+"""Finding work: entries to verify or to index, companions to merge, and what is of no more use."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
 from headrace.config import PipelineConfig
 from headrace.engine.work.cover import replaced
+from headrace.engine.work.cutting import Cutter, Planned
 from headrace.engine.work.definitions import Definitions
-from headrace.engine.work.making import Maker, Planned
+from headrace.engine.work.making import Maker
 from headrace.engine.work.ranges import Range, size
-from headrace.engine.work.units import JOBS, Job
+from headrace.engine.work.units import DERIVED, Job
+from headrace.engine.work.verifying import Checks
 from headrace.engine.work.view import View, Viewer
 from headrace.errors import CorruptData
 from headrace.storage.companions import Companions
@@ -35,12 +37,15 @@ class Plan(NamedTuple):
 
 
 class Planner:
-    """Reads one database; for one thread at a time."""
+    """Reads one database; for one thread at a time. ``claims`` are what the server verifies itself."""
 
-    def __init__(self, connection: Connection, config: PipelineConfig, definitions: Definitions) -> None:
+    def __init__(
+        self, connection: Connection, config: PipelineConfig, definitions: Definitions, claims: Mapping[str, Range]
+    ) -> None:
         self._connection = connection
         self._config = config
         self._viewer = Viewer(connection, definitions)
+        self._checks = Checks(connection, config, claims)
         self._published, self._companions, self._work = (
             Published(connection),
             Companions(connection),
@@ -52,6 +57,8 @@ class Planner:
         plan = Plan([], [], {}, True)
         self._connection.execute("BEGIN")
         try:
+            for row in self._checks.running() if "verify" in jobs else ():
+                plan.units.extend(islice(self._checks.units(row, now_us), min(each, limit - len(plan.units))))
             for due in self._due():
                 if len(plan.units) >= limit or not goes_on():
                     return plan._replace(is_complete=False)
@@ -101,14 +108,15 @@ class Planner:
         self, view: View, due: DueRow, room: int, jobs: Collection[Job], now_us: int
     ) -> tuple[list[Planned], bool]:
         """Units of a stream, and whether there will be more once others are done or a pause is over."""
-        working = self._work.working_on(due.stream)
+        working = [unit for unit in self._work.working_on(due.stream) if unit.job in DERIVED]
         busy = [Range(unit.first_seq, unit.end_seq) for unit in working]
-        failures = self._work.failures(due.stream)
+        failures = [failure for failure in self._work.failures(due.stream) if failure.job in DERIVED]
+        cutter = Cutter(view.row, view.owned, self._published, self._config, failures, now_us)
         is_worth_it = bool(due.run) or size(view.uncovered) + size(view.stale) >= self._config.min_rows
         found: list[Planned] = []
-        for job in JOBS:
+        for job in DERIVED:
             if job in jobs and (job != "index" or is_worth_it):
-                maker = Maker(view, self._published, self._config, failures, busy, now_us)
+                maker = Maker(view, cutter, self._config.fan_out, busy)
                 found += islice(maker.make(job), room - len(found))
                 busy += [planned.range for planned in found]
-        return found, bool(working) or set(jobs) != set(JOBS) or any(not one.parked for one in failures)
+        return found, bool(working) or not set(DERIVED) <= set(jobs) or any(not one.parked for one in failures)

@@ -7,10 +7,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from headrace.format.companion.layout import Companion
+from headrace.schema.findings import Findings
 
-Job = Literal["index", "compact"]
-#: In the order in which they are given out: merged companions are few, and so quick to list.
-JOBS: tuple[Job, ...] = ("compact", "index")
+Job = Literal["verify", "compact", "index"]
+#: What makes companions, in the order in which it is given out: merged companions are few, and so quick to list.
+DERIVED: tuple[Job, ...] = ("compact", "index")
+#: Someone waits for what is verified.
+JOBS: tuple[Job, ...] = ("verify", *DERIVED)
 
 #: How a unit ended. *Committed* is listed; *dropped* was in vain, since the stream or its definition has changed;
 #: *gone* had its segments replaced, and is planned anew; *failed* is tried again after a pause, *parked* is not;
@@ -36,7 +39,8 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Job ``index`` makes a companion of the entries [first_seq, first_seq + count), which lie in ``segments``. Job
     ``compact`` makes one of ``inputs``, which follow each other, and holds the fields and rollups that are given with
     their hashes. ``out`` is the key of the objects to write, up to a part of the worker's own choice (0-9, a-z) that
-    tells attempts apart.
+    tells attempts apart. Job ``verify`` writes nothing: it holds the entries in ``segments`` against the newest version
+    of the registry, which is proposed.
     """
 
     unit: str
@@ -52,7 +56,9 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     through_version: int | None = None
     fields: dict[str, str] | None = None
     rollups: dict[str, str] | None = None
-    #: The registry document that says what is derived; left out where a unit is stored.
+    #: Whose findings are asked for.
+    verification: str | None = None
+    #: The registry document that says what is derived or tried; left out where a unit is stored.
     registry: Any = None
 
     @property
@@ -67,10 +73,11 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What became of a unit: a companion whose objects are in the store, a segment that was not there, or an error."""
+    """What became of a unit: a companion whose objects are in the store, findings, a segment not there, or an error."""
 
     unit: Text
     companion: Companion | None = None
+    findings: Findings | None = None
     gone: bool = False
     error: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
 

@@ -44,6 +44,17 @@ def prove(old: Any, new: Any, ops: tuple[Op, ...], oracle: Oracle | None = None)
     return Proof(problems, ops, counter_example(old, new, ops, oracle))
 
 
+#: What is wrong with ops whatever comes along: one that lacks what it adds, or moves a value into itself.
+_SENSELESS = ("default_missing", "target_inside_source")
+
+
+def runnable(new: Any, ops: tuple[Op, ...]) -> bool:
+    """Whether the ops, proven or not, can be run on an event at all."""
+    walk = Walk(None)
+    walk.inspect(filled(Lens(schema="", source=0, target=1, ops=ops), new).ops, Place())
+    return not any(problem.rule in _SENSELESS for problem in walk.problems)
+
+
 def _problems(old: Root, new: Root, ops: tuple[Op, ...], oracle: Oracle | None) -> list[Unproven]:
     walk = Walk(oracle)
     walk.inspect(ops, Place())

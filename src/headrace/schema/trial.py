@@ -1,0 +1,75 @@
+"""A trial: a proposed registry held against stored events, whatever the proof says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from headrace.errors import CorruptData
+from headrace.schema import entries
+from headrace.schema.document import Validator
+from headrace.schema.entries import entries_of
+from headrace.schema.findings import MOST_NAMED, MOST_TEXT, Cause, Findings, Misfit
+from headrace.schema.lens import document as lens_document
+from headrace.schema.lens.chain import Chain
+from headrace.schema.lens.ops import Lens
+from headrace.schema.lens.values import LensFailure
+from headrace.schema.registry import Registry
+
+
+class Trial:
+    """A registry whose newest version is proposed, compiled once to look at many events."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._target = registry.current_version
+        self._chain = Chain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
+        self._validator = Validator(registry.current_schema)
+
+    def look(self, first_seq: int, version: int, joined: bytes, count: int) -> Findings:
+        """What becomes of so many consecutive events of one version, joined by commas."""
+        try:
+            turned = self._turned(joined, version)
+            if not self._validator.failures(turned):
+                return Findings(count)
+        except (LensFailure, RecursionError):
+            pass
+        misfits = list(self._misfits(first_seq, version, joined))
+        lens = sum(misfit.cause == "lens" for misfit in misfits)
+        return Findings(count, lens, len(misfits) - lens, tuple(misfits[:MOST_NAMED]))
+
+    def _turned(self, joined: bytes, version: int) -> bytes:
+        # Events that came before the first schema are taken as they are.
+        return self._chain.promote(joined, version or self._target, self._target)
+
+    def _misfits(self, first_seq: int, version: int, joined: bytes) -> Iterator[Misfit]:
+        """The events that would fail; only of the first ones it is found out why they do not fit the schema."""
+        named = 0
+        for seq, entry in enumerate(entries_of(joined), start=first_seq):
+            misfit = self._judged(seq, version, bytes(entry), explains=named < MOST_NAMED)
+            if misfit is not None:
+                named += 1
+                yield misfit
+
+    def _judged(self, seq: int, version: int, entry: bytes, *, explains: bool) -> Misfit | None:
+        try:
+            turned = self._turned(entry, version)
+        except LensFailure as failure:
+            return _misfit(seq, "lens", failure.where, failure.reason)
+        except RecursionError:
+            return _misfit(seq, "lens", "", entries.TOO_DEEP)
+        if explains:
+            failures = self._validator.failures(turned)
+            return _misfit(seq, "schema", failures[0].pointer, failures[0].reason) if failures else None
+        values, lost = entries.read(turned)
+        return None if not lost and self._validator.accepts(values[0]) else _misfit(seq, "schema", "", "")
+
+
+def _misfit(seq: int, cause: Cause, pointer: str, reason: str) -> Misfit:
+    return Misfit(seq, cause, pointer[:MOST_TEXT], reason[:MOST_TEXT])
+
+
+def _lens(document: Any) -> Lens:
+    lens = lens_document.parse(document)
+    if isinstance(lens, list):
+        raise CorruptData(f"a lens cannot be read: {lens[0].reason}", pointer=lens[0].pointer)
+    return lens

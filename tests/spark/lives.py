@@ -1,0 +1,172 @@
+"""The lives of streams on a server: what happens to each comes from its seed, and is the same in every run."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Mapping
+from random import Random
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from changing import KEYS, Loose, Searching, Shape, evolved
+from headrace.format import offset as offsets
+from headrace.query.definition import Definition, decoded
+from headrace.query.search import Search
+from headrace.schema.registry import Registry
+
+ROUTING = {"jsonPointer": "/k", "required": False}
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    def json(self) -> Any:
+        return msgspec.json.decode(self.content)
+
+
+class Caller:
+    """Connections to a server, one for every thread that asks."""
+
+    def __init__(self, url: str) -> None:
+        self._place = urlsplit(url).netloc
+        self._mine = threading.local()
+
+    @property
+    def _connection(self) -> http.client.HTTPConnection:
+        known: http.client.HTTPConnection | None = getattr(self._mine, "connection", None)
+        if known is None:
+            known = self._mine.connection = http.client.HTTPConnection(self._place, timeout=60)
+        return known
+
+    def ask(self, method: str, path: str, body: Any = None, headers: Any = None, **query: str) -> Answer:
+        """Ask, whatever the answer is."""
+        target = f"/v1/stream/{path}" + (f"?{urlencode(query, quote_via=quote)}" if query else "")
+        content = None if body is None else msgspec.json.encode(body)
+        connection = self._connection
+        connection.request(method, target, content, {"Content-Type": "application/json", **(headers or {})})
+        answer = connection.getresponse()
+        return Answer(answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.read())
+
+    def done(self, method: str, path: str, body: Any = None, headers: Any = None, **query: str) -> Answer:
+        """Ask for what must succeed."""
+        answer = self.ask(method, path, body, headers, **query)
+        assert answer.status < 300, (method, path, query, answer.status, answer.content)
+        return answer
+
+    def entries(self, path: str, **query: str) -> list[Any]:
+        """Everything that a read finds, page by page."""
+        found: list[Any] = []
+        while True:
+            answer = self.done("GET", path, **query)
+            found += map(decoded, msgspec.json.decode(answer.content, type=list[msgspec.Raw]))
+            if answer.headers.get("stream-up-to-date"):
+                return found
+            query["offset"] = answer.headers["stream-next-offset"]
+
+
+class Life:
+    """One stream: the keys of its events, and the shape that each version of it has."""
+
+    def __init__(self, caller: Caller, seed: int) -> None:
+        self.name = f"life-{seed}"
+        self.random = Random(self.name)
+        self.caller = caller
+        self._shapes: dict[int, Shape] = {}
+        self.keys: list[str | None] = []
+        self.tails = {0: offsets.START}
+
+    # -- what happens
+
+    def begin(self, *, loose: bool) -> None:
+        """The stream is created; it has a schema, a search configuration, and often a routing key."""
+        shape = (Loose if loose else Shape).first(self.random)
+        self._searching = Searching(self.random, shape.places)
+        self._shapes[1] = shape
+        self.caller.done("PUT", self.name)
+        self._change(schema=shape.schema, search=self._searching.document)
+        self.routed = not loose and self.random.random() < 0.6
+        if self.routed:
+            self._change(routingKey=ROUTING)
+
+    def fork(self, source: Life) -> None:
+        """The stream begins as another one was at some place."""
+        place = self.random.choice([at for at in source.tails if at >= source.first_seq()])
+        at = {"Stream-Forked-From": f"/v1/stream/{source.name}", "Stream-Fork-Offset": source.tails[place]}
+        self.caller.done("PUT", self.name, headers=at)
+        registry = self.registry()
+        self._shapes = {version: source._shapes[version] for version in registry.schemas}
+        self._searching = Searching(self.random, {})
+        self._searching.document = registry.search
+        self.routed = registry.routing_key is not None
+        self.keys = source.keys[:place]
+        self.tails = {seq: text for seq, text in source.tails.items() if seq <= place}
+
+    def go_on(self, phase: int) -> None:
+        """Appends, and before some of them changes of its schema or its search."""
+        for _ in range(self.random.randint(1, 3)):
+            chance = self.random.random()
+            if phase and chance < 0.35:
+                self.evolve()
+            elif phase and chance < 0.6:
+                self._change(search=self._searching.change(self.random))
+            self.append(self.random.randint(3, 25))
+
+    def append(self, count: int) -> None:
+        """So many events in one request."""
+        events = [self.shape.event(self.random) for _ in range(count)]
+        key = None if self.routed or self.random.random() < 0.5 else self.random.choice(KEYS[:1])
+        answer = self.caller.done("POST", self.name, events, {"Stream-Key": key} if key else {})
+        self.keys += [event.get("k") for event in events] if self.routed else [key] * count
+        self.tails[len(self.keys)] = answer.headers["stream-next-offset"]
+
+    def evolve(self) -> None:
+        """The next version, with a lens; search follows at once, or is left behind for a while."""
+        shape, version = self.shape, max(self._shapes)
+        if isinstance(shape, Loose):
+            return
+        ops, made = evolved(self.random, shape)
+        lens = {"apiVersion": "durable.lens/v1", "schema": self.name, "from": version, "to": version + 1, "ops": ops}
+        follows = {"search": self._searching.follow(version + 1, made.places)} if self.random.random() < 0.8 else {}
+        self._change(schema=made.schema, lens=lens, **follows)
+        self._shapes[version + 1] = made
+
+    def forget(self, size: int) -> None:
+        """Keep so many bytes."""
+        self.caller.done("POST", f"{self.name}/_retention", {"bytes": size})
+
+    # -- what is there
+
+    @property
+    def shape(self) -> Shape:
+        """What is appended now."""
+        return self._shapes[max(self._shapes)]
+
+    def registry(self) -> Registry:
+        return Registry.load(self.caller.done("GET", f"{self.name}/_schema").json())
+
+    def search(self) -> Search:
+        definition = Definition.of(self.registry())
+        assert definition is not None
+        return definition.search
+
+    def documents(self, **query: str) -> dict[int, Any]:
+        """The retained events as a plain read gives them."""
+        found = self.caller.entries(self.name, **query)
+        return dict(enumerate(found, len(self.keys) - len(found)))
+
+    def first_seq(self) -> int:
+        return len(self.keys) - len(self.documents())
+
+    def pending(self) -> int:
+        """How many events are in no segment yet."""
+        return int(self.caller.done("GET", f"{self.name}/_details").json()["stream"]["pending_rows"])
+
+    def _change(self, **body: Any) -> None:
+        self.caller.done("POST", f"{self.name}/_schema", body)
