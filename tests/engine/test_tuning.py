@@ -16,6 +16,8 @@ _TUNED = [
     "limits.queue_bytes",
     "limits.batch_bytes",
     "limits.queue_requests",
+    "limits.tail_columns_bytes",
+    "limits.companion_bytes",
     "limits.cached_streams",
     "limits.waiters",
     "limits.concurrent_reads",

@@ -18,17 +18,19 @@ from headrace.config import Config, ConfigError, MiB
 PRESETS_MB = (256, 512, 1024, 2048, 4096, 8192)
 
 _PRESETS: dict[str, tuple[int, ...]] = {
-    "storage.cache_bytes": tuple(n * MiB for n in (8, 48, 128, 256, 512, 1024)),
+    "storage.cache_bytes": tuple(n * MiB for n in (4, 32, 112, 256, 512, 1024)),
     "storage.decoded_bytes": tuple(n * MiB for n in (4, 16, 32, 64, 128, 256)),
     "limits.queue_bytes": tuple(n * MiB for n in (8, 40, 96, 192, 384, 512)),
     "limits.batch_bytes": tuple(n * MiB for n in (2, 4, 8, 8, 8, 16)),
     "limits.queue_requests": (10_000, 25_000, 50_000, 50_000, 100_000, 100_000),
-    "limits.cached_streams": (8_000, 40_000, 100_000, 200_000, 400_000, 800_000),
-    "limits.waiters": (1_000, 5_000, 10_000, 20_000, 40_000, 60_000),
+    "limits.tail_columns_bytes": tuple(n * MiB for n in (8, 16, 48, 128, 256, 512)),
+    "limits.companion_bytes": tuple(n * MiB for n in (8, 16, 48, 128, 256, 512)),
+    "limits.cached_streams": (4_000, 40_000, 100_000, 200_000, 400_000, 800_000),
+    "limits.waiters": (500, 3_000, 10_000, 20_000, 40_000, 60_000),
     "limits.concurrent_reads": (2, 4, 4, 8, 8, 16),
     "limits.concurrent_searches": (1, 1, 2, 2, 4, 8),
     "limits.concurrent_index_work": (1, 1, 1, 1, 2, 4),
-    "server.max_connections": (1_000, 5_000, 10_000, 20_000, 40_000, 60_000),
+    "server.max_connections": (500, 3_000, 10_000, 20_000, 40_000, 60_000),
 }
 
 # With what reads and writes Parquet, which is loaded with the first segment; code that the system may drop is left out.
