@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.pipeline.kernels import compact, index
+from headrace.pipeline.kernels import compact, index, verify
 from headrace.pipeline.kernels.units import result
 from headrace.reduce import rollup
 from headrace.reduce.state import PANES
@@ -50,8 +50,8 @@ class Worker:
 def perform(unit: dict[str, Any], store: str) -> dict[str, Any]:
     """What came of a unit, as JSON."""
     encoded = msgspec.json.encode(unit)
-    if unit["job"] == "index":
-        return _plain(result(index.perform, encoded, store))
+    if unit["job"] in ("index", "verify"):
+        return _plain(result(index.perform if unit["job"] == "index" else verify.perform, encoded, store))
     found = _plain(result(compact.perform, encoded, store))
     if "companion" in found and unit.get("rollups"):
         found["companion"]["panes"] = _panes(unit["unit"], encoded, found["companion"]["name"], store)

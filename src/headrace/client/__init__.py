@@ -17,8 +17,10 @@ from headrace.client.errors import (
 from headrace.client.ledger import AsyncDelivery, Delivery
 from headrace.client.producer import AsyncProducer, Producer
 from headrace.client.schemas import Plan, Revision
+from headrace.client.searching import AggregateResult, Bucket, Group, Hit, SearchResult
 
 __all__ = [
+    "AggregateResult",
     "ApiError",
     "AppendResult",
     "AsyncClient",
@@ -27,16 +29,20 @@ __all__ = [
     "AsyncStream",
     "BadAnswer",
     "Batch",
+    "Bucket",
     "Client",
     "ClientError",
     "CreateResult",
     "Delivery",
+    "Group",
+    "Hit",
     "OutcomeUnknown",
     "Plan",
     "Producer",
     "ProducerClosed",
     "ProducerInUse",
     "Revision",
+    "SearchResult",
     "Stream",
     "StreamInfo",
     "Unreachable",

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Self, Unpack
 
-from headrace.client import answers, requests, schemas
+from headrace.client import answers, requests, schemas, searching
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
 from headrace.client.deliveries import ProducerOptions
 from headrace.client.handle import Handle, settings_for, worth_repeating
@@ -14,6 +14,7 @@ from headrace.client.producer import AsyncProducer
 from headrace.client.requests import NOW, START, AppendOptions, CreateOptions, Live, Moment, Request
 from headrace.client.retry import Patience
 from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting
+from headrace.client.searching import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
 from headrace.client.transport import AsyncTransport
 from headrace.errors import HeadraceError
@@ -94,9 +95,10 @@ class AsyncStream(Handle):
         since: Moment | None = None,
         key: str | None = None,
         schema_version: int | None = None,
+        filter: str | None = None,
     ) -> AsyncIterator[Batch]:
         """Everything after ``offset`` (or from ``since`` on) up to the tail, batch by batch."""
-        reading = Reading(self.name, offset, since=since, key=key, schema_version=schema_version)
+        reading = Reading(self.name, offset, since=since, key=key, schema_version=schema_version, filter=filter)
         while not reading.ended:
             yield reading.accept(await self._client.send(reading.request()))
 
@@ -107,6 +109,7 @@ class AsyncStream(Handle):
         live: Live = "sse",
         key: str | None = None,
         schema_version: int | None = None,
+        filter: str | None = None,
     ) -> AsyncIterator[Batch]:
         """What follows ``offset``, for as long as the stream is open; lost connections are taken up again."""
         content_type = self.content_type or (await self.info()).content_type
@@ -119,6 +122,7 @@ class AsyncStream(Handle):
             key=key,
             patience=patience,
             schema_version=schema_version,
+            filter=filter,
         )
         while not tail.ended:
             try:
@@ -160,6 +164,31 @@ class AsyncStream(Handle):
     async def schema_history(self) -> list[Revision]:
         """Every revision of the registry, the oldest first."""
         return schemas.revisions(await self._client.send(schemas.history(self.name)))
+
+    async def search(self, q: str, **options: Unpack[SearchOptions]) -> SearchResult:
+        """One page of the events that match, the newest included; a page whose time was over says so."""
+        return searching.found(await self._client.send(searching.search(self.name, q, **options)))
+
+    async def search_pages(self, q: str, **options: Unpack[SearchOptions]) -> AsyncIterator[SearchResult]:
+        """Every page up to the last hit; a page whose time was over is the last."""
+        paging = Paging(self.name, q, options)
+        while not paging.ended:
+            yield paging.accept(await self._client.send(paging.request()))
+
+    async def aggregate(
+        self, rollup: str, start: Moment, end: Moment, interval: str, **options: Unpack[AggregateOptions]
+    ) -> AggregateResult:
+        """The buckets of a rollup from ``start`` up to ``end``, the newest events included."""
+        request = searching.aggregate(self.name, rollup, start, end, interval, **options)
+        return searching.aggregated(await self._client.send(request))
+
+    async def routing_keys(self, *, after: str = "", limit: int | None = None) -> AsyncIterator[str]:
+        """All routing keys after ``after``, in order; ``limit`` is per page."""
+        place: str | None = after
+        while place is not None:
+            page, place = searching.keys(await self._client.send(searching.routing_keys(self.name, place, limit)))
+            for key in page:
+                yield key
 
     async def fork(self, name: str, **options: Unpack[CreateOptions]) -> AsyncStream:
         """Create the stream ``name`` with this one's content up to ``fork_offset``, or up to its tail."""

@@ -27,8 +27,8 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes = b""
 
     def checked(self) -> Answer:
-        """Itself if it is a success; raises the error it stands for otherwise."""
-        if self.status >= 300:
+        """Itself if it is a success, or what was found in time; raises the error it stands for otherwise."""
+        if self.status >= 300 and not self.claims("search-timed-out"):
             raise from_answer(self.status, self.headers, self.body)
         return self
 

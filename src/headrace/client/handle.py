@@ -27,7 +27,8 @@ def settings_for(url: str, key: str | None, timeout_s: float, retry_for_s: float
 
 def worth_repeating(request: Request, error: HeadraceError) -> HeadraceError:
     """The error back if the request may be repeated after it; raises it otherwise."""
-    may_repeat = is_harmless(error) if request.method == "POST" and request.body else is_passing(error)
+    appends = request.method == "POST" and bool(request.body) and request.changes
+    may_repeat = is_harmless(error) if appends else is_passing(error)
     if not may_repeat:
         raise error
     return error

@@ -29,6 +29,8 @@ class Request(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
     body: bytes = b""
     wait_s: float = 0.0
+    #: False where a body only asks, so that it may be sent again whatever happened.
+    changes: bool = True
 
 
 class CreateOptions(TypedDict, total=False):
@@ -70,7 +72,7 @@ def create(name: str, **options: Unpack[CreateOptions]) -> Request:
         {
             "content-type": content_type,
             "stream-ttl": _seconds(options.get("ttl")),
-            "stream-expires-at": _moment(options.get("expires_at")),
+            "stream-expires-at": moment(options.get("expires_at")),
             "stream-closed": _flag(options.get("closed", False)),
             "stream-retention-age": _duration(options.get("retention_age")),
             "stream-retention-bytes": _text(options.get("retention_bytes")),
@@ -89,7 +91,7 @@ def append(name: str, body: bytes, content_type: str, **options: Unpack[AppendOp
         {
             "content-type": content_type,
             "stream-key": options.get("key", ""),
-            "stream-timestamp": _moment(options.get("timestamp")),
+            "stream-timestamp": moment(options.get("timestamp")),
             "stream-seq": options.get("seq", ""),
             "if-match": options.get("if_match", ""),
             "stream-closed": _flag(options.get("close", False)),
@@ -117,11 +119,12 @@ def read(
     since: Moment | None = None,
     key: str | None = None,
     schema_version: int | None = None,
+    filter: str | None = None,
 ) -> Request:
     """GET: what follows ``offset``, or what was appended at ``since`` or later."""
-    place = {"since": _moment(since)} if since is not None else {"offset": offset}
-    query = {**place, "key": key, "schema_version": _text(schema_version) or None}
-    return Request("GET", _with_query(stream_path(name), query))
+    place = {"since": moment(since)} if since is not None else {"offset": offset}
+    query = {**place, "filter": filter, "key": key, "schema_version": _text(schema_version) or None}
+    return Request("GET", with_query(stream_path(name), query))
 
 
 def tail(
@@ -131,11 +134,13 @@ def tail(
     *,
     key: str | None = None,
     schema_version: int | None = None,
+    filter: str | None = None,
     cursor: str = "",
 ) -> Request:
     """GET: what follows ``offset``, waiting for more."""
     query = {
         "cursor": cursor or None,
+        "filter": filter,
         "key": key,
         "live": live,
         "offset": offset,
@@ -143,7 +148,7 @@ def tail(
         "timeout": f"{LONG_POLL_WAIT_S}s" if live == "long-poll" else None,
     }
     accept = {"accept": "text/event-stream"} if live == "sse" else {}
-    return Request("GET", _with_query(stream_path(name), query), accept, wait_s=90.0)
+    return Request("GET", with_query(stream_path(name), query), accept, wait_s=90.0)
 
 
 def info(name: str) -> Request:
@@ -164,7 +169,7 @@ def delete(name: str) -> Request:
 def list_streams(*, prefix: str = "", after: str = "", limit: int | None = None) -> Request:
     """GET one page of streams in name order."""
     query = {"prefix": prefix or None, "after": after or None, "limit": _text(limit) or None}
-    return Request("GET", _with_query(STREAMS_PATH, query))
+    return Request("GET", with_query(STREAMS_PATH, query))
 
 
 def encode(value: Any, content_type: str) -> bytes:
@@ -178,7 +183,8 @@ def encode(value: Any, content_type: str) -> bytes:
     raise TypeError(f"a {content_type} stream takes bytes or text, not {type(value).__name__}")
 
 
-def _with_query(path: str, query: Mapping[str, str | None]) -> str:
+def with_query(path: str, query: Mapping[str, str | None]) -> str:
+    """A target with the parameters that are given."""
     # Sorted, so that a shared cache sees one address for one question.
     text = urlencode(sorted((name, value) for name, value in query.items() if value is not None), quote_via=quote)
     return f"{path}?{text}" if text else path
@@ -196,7 +202,8 @@ def _flag(value: bool) -> str:
     return "true" if value else ""
 
 
-def _moment(value: Moment | None) -> str:
+def moment(value: Moment | None) -> str:
+    """A moment as the protocol writes it; an integer counts nanoseconds."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ValueError(f"{value} has no time zone; use datetime.now(UTC)")

@@ -46,6 +46,7 @@ class Tail:
         key: str | None,
         patience: Patience,
         schema_version: int | None = None,
+        filter: str | None = None,
     ) -> None:
         self.offset = offset
         self.ended = False
@@ -54,6 +55,7 @@ class Tail:
         self._content_type = content_type
         self._key = key
         self._schema_version = schema_version
+        self._filter = filter
         self._patience = patience
         self._cursor = ""
         self._head = Answer(0, {})
@@ -69,6 +71,7 @@ class Tail:
             self._live,
             key=self._key,
             schema_version=self._schema_version,
+            filter=self._filter,
             cursor=self._cursor,
         )
 

@@ -25,6 +25,7 @@ from headrace.engine.sealing.workshop import Workshop
 from headrace.engine.stream import Stream
 from headrace.engine.tail import Tail
 from headrace.engine.tiers import Tiers
+from headrace.engine.verifications import Verifier
 from headrace.engine.work.coverage import Coverage
 from headrace.engine.work.definitions import Definitions
 from headrace.engine.work.foreman import Foreman
@@ -92,6 +93,9 @@ class Engine:
             config.pipeline,
             definitions,
         )
+        self.verifier = Verifier(
+            self.apply, self.writer, self.log, self.work, self._reader, self.connect, self._open_segments
+        )
         self._sweeper: asyncio.Task[None] | None = None
         self.recovered: Recovered | None = None
         self._opening = threading.RLock()
@@ -110,6 +114,7 @@ class Engine:
             raise
         engine.writer.start()
         engine.sealer.start()
+        engine.verifier.start()
         engine._sweeper = asyncio.create_task(engine._sweep_forever())
         return engine
 
@@ -120,6 +125,7 @@ class Engine:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
         try:
+            await self.verifier.stop()
             await self.work.stop()
             await self.sealer.stop()
             await self.sweep()

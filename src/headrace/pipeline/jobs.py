@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.config import PipelineConfig
 from headrace.pipeline.compaction import with_panes
-from headrace.pipeline.kernels import compact, index
+from headrace.pipeline.kernels import compact, index, verify
 from headrace.pipeline.kernels.units import Perform, over
 from headrace.pipeline.work import Lease
 
@@ -27,8 +27,9 @@ Packs = list[list[bytes]]
 
 def run(spark: SparkSession, lease: Lease, config: PipelineConfig) -> list[Result]:
     """One result for every unit of a lease."""
-    units = {job: [unit for unit in lease.units if unit["job"] == job] for job in ("index", "compact")}
-    results = _mapped(spark, index.perform, packed(units["index"], config.tasks), lease.store)
+    units = {job: [unit for unit in lease.units if unit["job"] == job] for job in ("verify", "index", "compact")}
+    results = _mapped(spark, verify.perform, packed(units["verify"], config.tasks), lease.store)
+    results += _mapped(spark, index.perform, packed(units["index"], config.tasks), lease.store)
     packs = packed(units["compact"], config.tasks)
     merged = _mapped(spark, compact.perform, packs, lease.store)
     known = {unit["unit"]: msgspec.json.encode(unit) for unit in units["compact"]}

@@ -42,10 +42,20 @@ class Readiness:
         # An engine that can be asked has recovered its log.
         lines = {"recovered": "ok", "serving": "ok" if self.serving else "not serving", "writes": writes}
         reasons = [f"{name}: {line}" for name, line in lines.items() if line != "ok"]
-        told: dict[str, object] = {**lines, "pipeline": "absent"}
+        told: dict[str, object] = {**lines, "pipeline": self._pipeline()}
         if reasons:
             raise Unavailable("not ready: " + "; ".join(reasons), retry_after=1, reasons=reasons, **told)
         return {"ready": True, **told}
+
+    def _pipeline(self) -> str:
+        """How the derived data stands; nobody has to wait for it."""
+        work = self._engine.work
+        if work.paused:
+            return "paused"
+        counts = work.counts()
+        if counts["leases"]:
+            return "working"
+        return "behind" if counts["due"] else "idle"
 
     async def _writes(self) -> str:
         """The outcome of the last write; a write that is under way, or a second old, serves everyone who asks."""

@@ -68,7 +68,7 @@ class Foreman:
         self._connect = connect
         self._objects = objects
         self._clock = clock
-        self._config = config
+        self.config = config
         self._definitions = definitions
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-work")
         self._connection: Connection | None = None
@@ -78,7 +78,7 @@ class Foreman:
 
     def prepare(self, commit: Callable[[Callable[[Batch], None]], None]) -> None:
         """Let every stream be looked at again where another number of entries is worth the work now."""
-        least = self._config.min_rows
+        least = self.config.min_rows
 
         def perform(batch: Batch) -> None:
             if batch.streams.meta(_MIN_ROWS, -1) != least:
@@ -183,7 +183,7 @@ class Foreman:
     @property
     def ttl_us(self) -> int:
         """How long a worker may be silent."""
-        return round(self._config.lease_s * 1e6)
+        return round(self.config.lease_s * 1e6)
 
     async def _checked(self, id: str, token: int, results: Sequence[Result]) -> tuple[Leased, list[Result]]:
         """The lease and the results, where one whose objects are not in our store is an error."""
@@ -219,7 +219,7 @@ class Foreman:
         return self._connection
 
     def _planner(self) -> Planner:
-        return Planner(self._opened(), self._config, self._definitions, self.claims)
+        return Planner(self._opened(), self.config, self._definitions, self.claims)
 
     async def _aside(self, work: Callable[[], Found]) -> Found:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.work.units import Source, Unit
+from headrace.engine.work.units import Unit
 from headrace.errors import CorruptData
 from headrace.extract.postings import described, postings, stored
 from headrace.format.companion import tables
 from headrace.format.companion.layout import Companion
 from headrace.format.companion.writer import write
-from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.reader import Reader
 from headrace.pipeline.kernels.definitions import defined, extractor
+from headrace.pipeline.kernels.reading import batches
 from headrace.pipeline.kernels.units import Place, attempt
 from headrace.query.definition import Definition
 from headrace.reduce import rollup as rollups
@@ -24,7 +22,7 @@ from headrace.reduce import rollup as rollups
 def perform(unit: Unit, here: Place) -> dict[str, Any]:
     """Write the companion of a unit; the objects are durable when this returns."""
     extracts, found, through = extractor(unit), [], 0
-    for batch in _batches(unit, here):
+    for batch in batches(unit, here):
         found.append(extracts.columns(batch))
         through = max(through, *batch.column("version").unique().to_pylist())
     columns = tables.concat(found)
@@ -56,15 +54,3 @@ def _written(unit: Unit, here: Place, columns: pa.Table, definition: Definition,
     )
     here.upload(unit, companion)
     return companion
-
-
-def _batches(unit: Unit, here: Place) -> Iterator[pa.RecordBatch]:
-    """The entries of a unit, row group by row group."""
-    for number, source in enumerate(unit.segments):
-        with here.borrowed(source.key, source.bytes, f"{number}.parquet") as path:
-            reader = Reader(path, name=source.key, decoded=Decoded(0), sha256=source.sha256)
-            yield from reader.batches(*_wanted(unit, source))
-
-
-def _wanted(unit: Unit, source: Source) -> tuple[int, int]:
-    return max(unit.first_seq, source.first_seq), min(unit.end_seq, source.first_seq + source.count)

@@ -1,0 +1,37 @@
+"""Verify: entries of segments are held against a proposed version; nothing is written."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from headrace.engine.work.units import Unit
+from headrace.errors import CorruptData
+from headrace.format.segment.stretches import stretches
+from headrace.pipeline.kernels.reading import batches
+from headrace.pipeline.kernels.units import Place
+from headrace.schema.findings import Findings
+from headrace.schema.registry import Registry
+from headrace.schema.trial import Trial
+
+#: Payload that is decoded together.
+SLICE_BYTES = 1024 * 1024
+_KEPT = 16
+
+
+def perform(unit: Unit, here: Place) -> dict[str, Any]:
+    """What is found in the entries of a unit."""
+    trial, found = _trial(msgspec.json.encode(unit.registry, order="sorted")), Findings()
+    for batch in batches(unit, here):
+        for stretch in stretches(batch, SLICE_BYTES):
+            found += trial.look(stretch.first_seq, stretch.version, stretch.body, stretch.entries)
+    if found.events != unit.count:
+        raise CorruptData(f"the segments of {unit.unit} hold {found.events} entries, not {unit.count}")
+    return {"findings": found}
+
+
+@lru_cache(maxsize=_KEPT)
+def _trial(registry: bytes) -> Trial:
+    return Trial(Registry.load(msgspec.json.decode(registry)))
