@@ -37,13 +37,20 @@ class Caller:
     def __init__(self, url: str) -> None:
         self._place = urlsplit(url).netloc
         self._mine = threading.local()
+        self._opened: list[http.client.HTTPConnection] = []
 
     @property
     def _connection(self) -> http.client.HTTPConnection:
         known: http.client.HTTPConnection | None = getattr(self._mine, "connection", None)
         if known is None:
             known = self._mine.connection = http.client.HTTPConnection(self._place, timeout=60)
+            self._opened.append(known)
         return known
+
+    def close(self) -> None:
+        """Hang up."""
+        for connection in self._opened:
+            connection.close()
 
     def ask(self, method: str, path: str, body: Any = None, headers: Any = None, **query: str) -> Answer:
         """Ask, whatever the answer is."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from random import Random
 from typing import Any
 
@@ -104,8 +105,16 @@ def settle(lives: list[Life]) -> None:
         time.sleep(0.05)
 
 
-def test_every_answer_is_what_the_oracle_says_at_any_progress(spark: SparkSession, server: ServerProcess) -> None:
-    caller, progress = Caller(server.url), Progress(spark, server.url)
+@pytest.fixture
+def caller(server: ServerProcess) -> Iterator[Caller]:
+    with closing(Caller(server.url)) as opened:
+        yield opened
+
+
+def test_every_answer_is_what_the_oracle_says_at_any_progress(
+    spark: SparkSession, server: ServerProcess, caller: Caller
+) -> None:
+    progress = Progress(spark, server.url)
     lives = [Life(caller, seed) for seed in range(STREAMS)]
     for number, life in enumerate(lives):
         life.begin(loose=number % 9 == 8)

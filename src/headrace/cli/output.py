@@ -15,7 +15,7 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from rich.console import Console
 
-OK, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 4, 130
+OK, FAILED, USAGE, UNREACHABLE, PARTIAL, INTERRUPTED = 0, 1, 2, 4, 5, 130
 
 AsJson = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON.")]
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not ask.")]
@@ -83,7 +83,7 @@ def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
         return
     width = max(len(name) for name in facts)
     for name, value in facts.items():
-        print(f"{name.replace('_', ' '):<{width}}  {_cell(value)}")
+        print(f"{name.replace('_', ' '):<{width}}  {cell(value)}")
 
 
 def show_all(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
@@ -93,10 +93,12 @@ def show_all(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_js
             print(encode(row))
         return
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(*(column.replace("_", " ") for column in columns), box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
+        # As text: what stands in brackets would be taken for markup.
+        table.add_row(*(Text(cell(row.get(column))) for column in columns))
     console().print(table)
 
 
@@ -152,7 +154,8 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value as it stands in a table."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -32,6 +32,7 @@ from headrace.engine.work.foreman import Foreman
 from headrace.engine.writer import Batch, Writer
 from headrace.errors import HeadraceError
 from headrace.storage import database
+from headrace.storage.companions import Companions
 from headrace.storage.lock import DirectoryLock
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects, StoreUnavailable
@@ -115,6 +116,8 @@ class Engine:
         engine.writer.start()
         engine.sealer.start()
         engine.verifier.start()
+        if Companions(engine._reader).are_there():
+            threading.Thread(target=engine.warm_up, name="headrace-warm", daemon=True).start()
         engine._sweeper = asyncio.create_task(engine._sweep_forever())
         return engine
 
@@ -183,6 +186,14 @@ class Engine:
 
                 self._archive = Archive(self.config, self.objects, self._open_segments, self._vfs)
             return self._archive
+
+    def warm_up(self) -> None:
+        """Load what answers questions, so that the first one need not wait for it."""
+        import headrace.engine.search.aggregating
+        import headrace.engine.search.filtering
+        import headrace.engine.search.searching  # noqa: F401
+
+        self.open_archive()
 
     @property
     def segments(self) -> Segments | None:

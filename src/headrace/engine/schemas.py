@@ -93,6 +93,13 @@ class Schemas:
             return planned
         return msgspec.structs.replace(planned, registry=registry, refusals=(full,))
 
+    async def propose(self, stream: Stream, update: Update) -> tuple[Plan[Registry], Registry | None]:
+        """What an update would do, and the registry to try on events, refused or not; None where there is none."""
+        registry = self.registry(stream)
+        planned = await self.plan(stream, update)
+        proposal = await within(self._patience_s, lambda: changes.proposed(registry, update, planned))
+        return planned, proposal
+
     def _full(self, stream: Stream, registry: Registry) -> Refusal | None:
         """Why the history of a stream's registry cannot take another revision, if it cannot."""
         revisions, size = self._registries.size(stream.id)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: What kernels import where they run.
-NEEDED = ("duckdb", "obstore", "pyarrow", "numpy", "msgspec", "datasketches")
+NEEDED = ("duckdb", "obstore", "pyarrow", "numpy", "msgspec", "datasketches", "jsonschema_rs")
 
 
 def is_local(config: PipelineConfig) -> bool:

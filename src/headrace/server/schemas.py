@@ -1,6 +1,8 @@
-"""The registry resource: ``/v1/stream/{name}/_schema`` and its history."""
+"""The registry resource: ``/v1/stream/{name}/_schema``, its history, and changes of it that are tried on data."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
@@ -8,11 +10,13 @@ from headrace.engine.engine import Engine
 from headrace.engine.schemas import Schemas as Registries
 from headrace.engine.schemas import refused
 from headrace.engine.stream import Stream
+from headrace.engine.work.verifying import Progress
 from headrace.errors import BadRequest
 from headrace.schema.plan import Refusal
 from headrace.schema.update import Update, parse_update
 from headrace.server.aside import Aside
 from headrace.server.exchange import Reply, Request
+from headrace.storage.verifications import VerificationRow
 from headrace.types import JSON, rfc3339
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
@@ -41,19 +45,37 @@ class Schemas:
         ]
         request.exchange.reply(Reply.json(200, {"stream": stream.name, "revisions": revisions}))
 
+    def verification(self, request: Request) -> None:
+        """GET ``_schema/verifications/{id}``: how far it is, and what was found."""
+        stream = self._find(request, "read")
+        _parameters(request)
+        row = self._engine.verifier.find(stream, request.target.key or "")
+        request.exchange.reply(Reply.json(200, _verified(stream, row)))
+
     def post(self, request: Request) -> None:
         """POST ``_schema``: change the registry, or with ``dry_run=true`` say what would change."""
         stream = self._find(request, "write")
-        dry_run = _flag(_parameters(request, "dry_run"), "dry_run")
+        query = _parameters(request, "dry_run", "on_data")
+        dry_run, on_data = _flag(query, "dry_run"), _flag(query, "on_data")
+        if on_data and not dry_run:
+            raise BadRequest("only a dry run is made on data: on_data goes with dry_run=true", field="on_data")
         if stream.media_type != JSON:
             raise BadRequest(f"a schema needs a JSON stream; this one holds {stream.content_type}", field="schema")
         update = _update(request.body)
-        answer = self._plan if dry_run else self._apply
+        answer = self._verify if on_data else self._plan if dry_run else self._apply
         self._aside.begin(request.exchange, answer(request, stream, update))
 
     async def _plan(self, request: Request, stream: Stream, update: Update) -> None:
         planned = await self._engine.schemas.plan(stream, update)
         request.exchange.reply(Reply.json(200, planned.dump()))
+
+    async def _verify(self, request: Request, stream: Stream, update: Update) -> None:
+        planned, proposal = await self._engine.schemas.propose(stream, update)
+        if proposal is None:
+            request.exchange.reply(Reply.json(200, {**planned.dump(), "verification": None}))
+            return
+        row = await self._engine.verifier.begin(stream, proposal)
+        request.exchange.reply(Reply.json(202, {**planned.dump(), "verification": _verified(stream, row)}))
 
     async def _apply(self, request: Request, stream: Stream, update: Update) -> None:
         planned, registry = await self._engine.schemas.apply(stream, update)
@@ -65,6 +87,35 @@ class Schemas:
         stream = self._engine.log.find(request.target.name)
         request.principal.require(scope, stream.name)
         return stream
+
+
+def _verified(stream: Stream, row: VerificationRow) -> dict[str, Any]:
+    progress = Progress(row)
+    found = progress.findings
+    return {
+        "id": row.id,
+        "stream": stream.name,
+        "state": row.state,
+        "from_version": row.from_version,
+        "to_version": row.from_version + 1,
+        "begun_at": rfc3339(row.begun_us),
+        "ended_at": None if row.ended_us is None else rfc3339(row.ended_us),
+        "reason": row.reason,
+        "events": found.events,
+        "total": max(found.events, row.target - row.start),
+        "through_offset": stream.offset_at(progress.through_seq),
+        "failing": {"lens": found.lens, "schema": found.schema},
+        "failures": [
+            {
+                "offset": stream.offset_at(misfit.seq + 1),
+                "seq": misfit.seq,
+                "cause": misfit.cause,
+                "pointer": misfit.pointer,
+                "reason": misfit.reason,
+            }
+            for misfit in found.misfits
+        ],
+    }
 
 
 def _update(body: bytes) -> Update:

@@ -12,18 +12,23 @@ PREFIX = b"/v1/stream/"
 # Reserved last segments, the ones this version does not serve yet included, so that no stream takes their name.
 RESOURCES = (
     "_aggregate", "_details", "_index_status", "_otlp/v1/traces", "_profile", "_retention", "_routing_keys", "_schema",
-    "_schema/history", "_search", "touch/meta", "touch/templates/activate", "touch/wait",
+    "_schema/history", "_schema/verifications", "_search", "touch/meta", "touch/templates/activate", "touch/wait",
 )  # fmt: skip
 _RESERVED_WORDS = frozenset(word for resource in RESOURCES for word in (resource, resource.rpartition("/")[2])) - {
-    "meta", "wait", "activate", "traces", "history",
+    "meta", "wait", "activate", "traces", "history", "verifications",
 } | {"pk"}  # fmt: skip
 _SUFFIXES = tuple(f"/{resource}" for resource in RESOURCES)
 _KEY = re.compile(rb"(.+?)/pk/([^/]*)")
+_VERIFICATIONS = "_schema/verifications"
+_VERIFICATION = re.compile(rb"(.+)/_schema/verifications/([^/]+)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Target(NamedTuple):
-    """A stream's name, the resource of it ("" is the stream itself), and the key of ``pk/{key}``."""
+    """A stream's name, the resource of it ("" is the stream itself), and the key of ``pk/{key}``.
+
+    Or the id of ``_schema/verifications/{id}``: what names one of several.
+    """
 
     name: str
     resource: str
@@ -36,6 +41,9 @@ def parse(raw_path: bytes) -> Target:
     keyed = _KEY.fullmatch(rest)
     if keyed is not None:
         return Target(_text(keyed[1]), "", _text(keyed[2]))
+    verification = _VERIFICATION.fullmatch(rest)
+    if verification is not None:
+        return Target(_text(verification[1]), _VERIFICATIONS, _text(verification[2]))
     for resource in RESOURCES:
         suffix = b"/" + resource.encode()
         if rest.endswith(suffix):
@@ -61,6 +69,8 @@ def check_name(name: str, limit: int) -> None:
         raise BadRequest("a stream name has no empty, '.' or '..' segments", field="name")
     if segments[-1] in _RESERVED_WORDS or "pk" in segments or name.endswith(_SUFFIXES):
         raise BadRequest(f"{segments[-1]!r} is reserved and cannot end a stream name", field="name")
+    if segments[-3:-1] == _VERIFICATIONS.split("/"):
+        raise BadRequest(f"{_VERIFICATIONS!r} is reserved and cannot stand in a stream name", field="name")
     if segments[0].startswith("__"):
         raise BadRequest("names that begin with '__' are reserved", field="name")
 

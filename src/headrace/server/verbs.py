@@ -31,6 +31,7 @@ def table(engine: Engine, gates: Gates) -> dict[tuple[str, str], Verb]:
         ("GET", "_schema"): schemas.get,
         ("POST", "_schema"): schemas.post,
         ("GET", "_schema/history"): schemas.history,
+        ("GET", "_schema/verifications"): schemas.verification,
         ("GET", "_search"): searches.get,
         ("POST", "_search"): searches.post,
         ("POST", "_aggregate"): Aggregates(engine, gates.search).post,

@@ -31,6 +31,10 @@ class Companions:
         """Those that count no more, and whose objects are still there."""
         return self._found(stream, "retired = 1")
 
+    def are_there(self) -> bool:
+        """Whether any stream has one."""
+        return bool(self._connection.execute("SELECT EXISTS (SELECT 1 FROM companions)").get)
+
     def stamp(self, stream: int) -> Stamp:
         """What changes whenever the companions of a stream do."""
         sql = "SELECT count(*) - total(retired), total(retired), ifnull(max(id), 0) FROM companions WHERE stream = ?"

@@ -1,0 +1,133 @@
+"""Buckets for people: a chart of one measure over time, then a table of all that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.cli import chart, output
+from headrace.cli.output import UsageError
+
+if TYPE_CHECKING:
+    from headrace.client import AggregateResult, Bucket, Group
+
+_HEIGHT = 6
+#: Series that are drawn.
+_SERIES = 10
+#: Of every kind of measure the part that is drawn, and those that stand in the table.
+_DRAWN = ("distinct", "avg", "p50", "count")
+_SHOWN = {"avg": ("avg", "min", "max", "p95"), "p50": ("p50", "p95", "p99"), "distinct": ("distinct",)}
+
+
+class Part(NamedTuple):
+    """One number of a measure, such as the p95 of a latency; a measure with a single one is called by its name."""
+
+    measure: str
+    name: str
+    alone: bool
+
+    def __str__(self) -> str:
+        return self.measure if self.alone else f"{self.measure} {self.name}"
+
+    def of(self, group: Group) -> Any:
+        """The number, None where the group has none."""
+        return group.measures[self.measure].get(self.name)
+
+
+def show(result: AggregateResult, measures: Sequence[str], drawn: str) -> None:
+    """Print what there is."""
+    console = output.console()
+    if not result.buckets:
+        console.print(f"No events from {result.start} to {result.end}.")
+        return
+    for line in _chart(result, _drawn(result.buckets[0].groups[0], measures, drawn), console.width):
+        console.print(line, markup=False, no_wrap=True, overflow="crop")
+    console.print()
+    _table(result, measures)
+
+
+def _chart(result: AggregateResult, part: Part, width: int) -> Iterator[str]:
+    series = _series(result, part)
+    fold = sum if part.name == "count" else max
+    yield f"{part} by {result.interval}, {result.buckets[0].start} to {result.buckets[-1].end}"
+    if len(series) == 1:
+        yield from chart.bars(next(iter(series.values())), width=width, height=_HEIGHT, fold=fold)
+        return
+    largest = sorted(series, key=lambda label: -sum(value or 0 for value in series[label]))
+    shown = {label: series[label] for label in largest[:_SERIES]}
+    margin = max(map(len, shown))
+    room = width - margin - 16
+    columns = {label: chart.squeezed(values, room, fold) for label, values in shown.items()}
+    scale = chart.bounds(list(columns.values()))
+    for label, values in columns.items():
+        peak = chart.number(max((value for value in values if value is not None), default=0))
+        yield f"{label:<{margin}}  {chart.sparkline(values, width=room, scale=scale)}  {peak}"
+    if len(series) > _SERIES:
+        yield f"and {len(series) - _SERIES:,} more"
+
+
+def _series(result: AggregateResult, part: Part) -> dict[str, list[Any]]:
+    """The numbers of every group, one for each pane from the first to the last."""
+    first, last = result.buckets[0], result.buckets[-1]
+    begun, length = _time(first.start), _time(first.end) - _time(first.start)
+    count = (_time(last.start) - begun) // length + 1
+    series: dict[str, list[Any]] = {}
+    for bucket in result.buckets:
+        at = (_time(bucket.start) - begun) // length
+        for group in bucket.groups:
+            label = ", ".join(map(output.cell, group.key.values()))
+            series.setdefault(label, [None] * count)[at] = part.of(group)
+    return series
+
+
+def _drawn(group: Group, measures: Sequence[str], asked: str) -> Part:
+    measure, _, name = asked.partition(".")
+    known = list(group.measures)
+    plain = (one for one in known if set(group.measures[one]) == {"count"})
+    measure = measure or (measures[0] if measures else next(plain, known[0]))
+    if measure not in known:
+        raise UsageError(f"--chart: there is no measure {measure}; there are {', '.join(known)}.")
+    numbers = _numbers(group, measure)
+    name = name or next(part for part in _DRAWN if part in numbers)
+    if name not in numbers:
+        raise UsageError(f"--chart: {measure} has no {name}; it has {', '.join(numbers)}.")
+    return Part(measure, name, len(numbers) == 1)
+
+
+def _numbers(group: Group, measure: str) -> list[str]:
+    return [name for name in group.measures[measure] if name != "histogram"]
+
+
+def _table(result: AggregateResult, measures: Sequence[str]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    dimensions = list(result.buckets[0].groups[0].key)
+    parts = _parts(result.buckets, measures)
+    table = Table("start", *map(Text, dimensions), box=None, pad_edge=False)
+    for part in parts:
+        table.add_column(Text(str(part)), justify="right")
+    for bucket in result.buckets:
+        for group in bucket.groups:
+            keys = (Text(output.cell(group.key[name])) for name in dimensions)
+            numbers = ("-" if (value := part.of(group)) is None else chart.number(value) for part in parts)
+            table.add_row(bucket.start, *keys, *numbers)
+    output.console().print(table)
+
+
+def _parts(buckets: Sequence[Bucket], measures: Sequence[str]) -> list[Part]:
+    """The columns of the table: parts that are nowhere null."""
+    group = buckets[0].groups[0]
+    found = []
+    for measure in measures or group.measures:
+        numbers = _numbers(group, measure)
+        kind = next(part for part in _DRAWN if part in numbers)
+        found += [Part(measure, name, len(numbers) == 1) for name in _SHOWN.get(kind, (kind,))]
+    groups = [group for bucket in buckets for group in bucket.groups]
+    return [part for part in found if any(part.of(one) is not None for one in groups)]
+
+
+def _time(text: str) -> int:
+    """Milliseconds of a moment; years beyond four digits are none that a chart shows."""
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
