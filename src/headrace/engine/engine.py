@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.config import Config
+from headrace.config import Config, MiB
 from headrace.engine import sweep
 from headrace.engine.catalog import Catalog
 from headrace.engine.counters import Counters
@@ -50,6 +50,8 @@ log = logging.getLogger("headrace.engine")
 
 SWEEP_S = 10.0
 _SWEEP_STREAMS = 500
+#: A row group is decoded ahead for so much room among the decoded ones, so that readers do not crowd each other out.
+_AHEAD_BYTES, _MOST_AHEAD = 16 * MiB, 4
 
 
 class Engine:
@@ -74,7 +76,8 @@ class Engine:
             config.storage.object_store or str(data_dir / "objects"), timeout_s=config.storage.store_timeout_s
         )
         self.node = Node(self.objects, clock)
-        self.tiers = Tiers(self.wal, self.published, self._open_segments)
+        ahead = max(1, min(_MOST_AHEAD, config.storage.decoded_bytes // _AHEAD_BYTES))
+        self.tiers = Tiers(self.wal, self.published, self._open_segments, ahead)
         self.tail = Tail(config.limits.waiters)
         registries = Registries(self._reader)
         catalog = Catalog(self.streams, registries, clock, capacity=config.limits.cached_streams)

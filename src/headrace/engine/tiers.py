@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 _THREADS = 2
-#: So many row groups are decoded before a reader that goes on asks for them.
-_AHEAD = 2
 #: Answers that threads have found, and that are kept for who asked.
 _ANSWERS = 32
 _NOTHING: Any = object()
@@ -49,10 +47,12 @@ class Cell(NamedTuple):
 class Tiers:
     """The entries of every stream of this node, by the stream that owns them; for the event loop."""
 
-    def __init__(self, wal: Wal, published: Published, segments: Callable[[], Segments]) -> None:
+    def __init__(self, wal: Wal, published: Published, segments: Callable[[], Segments], ahead: int) -> None:
         self.wal = wal
         self.published = published
         self._open = segments
+        #: So many row groups are decoded before a reader that goes on asks for them.
+        self._groups_ahead = ahead
         self._found: dict[Hashable, Any] = {}
         self._ahead = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-ahead")
         self._loading: set[tuple[str, int]] = set()
@@ -171,7 +171,7 @@ class Tiers:
 
     def _load_ahead(self, owner: int, placed: Placed | None, position: int) -> None:
         """Decode what a reader that goes on will ask for next."""
-        for _ in range(_AHEAD):
+        for _ in range(self._groups_ahead):
             if placed is not None and position >= placed.segment.end_seq:
                 placed = self.published.holding(owner, position)
             if placed is None:

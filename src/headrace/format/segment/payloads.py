@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -34,10 +35,11 @@ class Payloads:
             return cls(column, is_json=False)
         count = len(column)
         joined = pc.binary_join(pa.ListArray.from_arrays(int32s((0, count)), column), _SEPARATOR)
-        offsets = pa.Array.from_buffers(pa.int32(), count + 1, [None, column.buffers()[1]], offset=column.offset)
-        commas = pa.concat_arrays([int32s((0,)), pa.arange(0, count).cast(pa.int32())])
-        shifted = pc.add(pc.subtract(offsets, offsets[0]), commas)
-        return cls(pa.Array.from_buffers(pa.string(), count, [None, shifted.buffers()[1], joined.buffers()[2]]), True)
+        offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + count + 1]
+        shifted = offsets - offsets[0]
+        shifted[1:] += np.arange(count, dtype=np.int32)  # the commas before
+        buffers = [None, pa.py_buffer(shifted), joined.buffers()[2]]
+        return cls(pa.Array.from_buffers(pa.string(), count, buffers), True)
 
     def fitting(self, start: int, stop: int, room: int) -> int:
         """Where to stop between ``start`` and ``stop``, so that the piece has at most ``room`` bytes."""
