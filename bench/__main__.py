@@ -18,7 +18,7 @@ from bench.ingest import ingest
 from bench.measures import LEFT_OUT, MEASURES, ONCE
 from bench.peers import Missing
 from bench.report import Results
-from bench.scale import Scale, scale_of
+from bench.scale import FEW_SEARCHED_EVENTS, SEARCHED_EVENTS, Scale, scale_of
 from bench.streams import many_streams
 from bench.targets import TARGETS, Target
 
@@ -36,7 +36,7 @@ def main() -> int:
     try:
         facts = _facts(space, options)
         chosen = [target for target in TARGETS if target.name in options.targets]
-        scale = scale_of(Times(options.warm, options.seconds), options.quick, space)
+        scale = scale_of(Times(options.warm, options.seconds), options.quick, space, options.events)
         _print_opening(facts, chosen)
         results = _measure(options, chosen, space, scale)
     finally:
@@ -55,9 +55,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--warm", type=float, help="seconds of warm-up before counting (0.4)")
     parser.add_argument("--seconds", type=float, help="seconds counted (1.3)")
     parser.add_argument("--streams", type=int, help="how many streams are many (1,000,000)")
+    parser.add_argument("--events", type=int, help="how many events are searched (1,000,000), in hundreds")
     options = parser.parse_args()
-    defaults = (1, 0.3, 1.0, 50_000) if options.quick else (3, 0.4, 1.3, 1_000_000)
-    for name, value in zip(("rounds", "warm", "seconds", "streams"), defaults, strict=True):
+    defaults = (
+        (1, 0.3, 1.0, 50_000, FEW_SEARCHED_EVENTS) if options.quick else (3, 0.4, 1.3, 1_000_000, SEARCHED_EVENTS)
+    )
+    for name, value in zip(("rounds", "warm", "seconds", "streams", "events"), defaults, strict=True):
         if getattr(options, name) is None:
             setattr(options, name, value)
     options.only = _chosen(parser, options.only, known)
@@ -86,7 +89,7 @@ def _measure(options: argparse.Namespace, chosen: list[Target], space: Path, sca
                 _measure_one(results, name, target, space, scale)
     if "headrace" in options.targets:
         _measure_alone(results, options, space, scale)
-    results.remarks += scale.remarks if {"keyed", INGEST} & set(options.only) else ()
+    results.remarks += scale.remarks if {"keyed", "search", INGEST} & set(options.only) else ()
     return results
 
 

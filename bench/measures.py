@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import keyed, published, schemas, sealed, sealing
+from bench import extract, keyed, published, schemas, sealed, sealing, search
 from bench.driver import Sample, Times, append, difference, drive, job
 from bench.scale import Scale
 from bench.serving import Running, running
@@ -79,10 +79,12 @@ MEASURES: dict[str, Measure] = {
     "sealed": sealed.sealed_reads,
     "sealing": sealing.sealing_costs,
     "keyed": keyed.keyed_reads,
+    "search": search.searches,
+    "extract": extract.extraction,
 }
 
 #: Measures that take so long that one round has to do.
-ONCE = ("keyed",)
+ONCE = ("keyed", "search", "extract")
 
 #: Servers that a measure leaves out, and why.
 LEFT_OUT: dict[str, dict[str, str]] = {
@@ -90,6 +92,8 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "sealed": published.LEFT_OUT,
     "sealing": sealing.LEFT_OUT,
     "keyed": published.LEFT_OUT,
+    "search": search.LEFT_OUT,
+    "extract": extract.LEFT_OUT,
 }
 
 

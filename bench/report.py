@@ -13,10 +13,14 @@ from typing import Any
 from bench import keyed, schemas, sealed, sealing
 from bench.driver import Sample
 from bench.ingest import Ingest
+from bench.search import Marked
+from bench.searching.rows import promises
 from bench.streams import FEW, ManyStreams
 from bench.targets import TARGETS, Target
 
 TITLES = {target.name: target.title for target in TARGETS}
+#: Units of which less is better.
+TIMES = ("ms", "s")
 MOST_MEMORY = 500.0
 MOST_SLOWER = 1.5
 LEAST_PROMOTED = 150_000.0
@@ -49,6 +53,8 @@ class Results:
         """Keep one server's samples of one round."""
         for sample in samples:
             self.samples.setdefault(sample.row, {}).setdefault(target.name, []).append(sample)
+            if isinstance(sample, Marked) and sample.mark:
+                self.remarks.append(f"{target.title}, {sample.row}: {sample.mark}")
 
     def leave_out(self, name: str, target: Target, reason: str) -> None:
         """Note that a measure does without a server."""
@@ -106,6 +112,7 @@ def bars(results: Results) -> list[Bar]:
         ("append to 1,000 subscribers, p99", prisma, 1.0, "p99 to 1,000 subscribers, against Prisma at its best"),
     ]
     judged = [*(_bar(results, *promise) for promise in wanted), *_schema_bars(results), *_segment_bars(results)]
+    judged += [Bar(*promise) for promise in promises(results.value)]
     alone = _stream_bars(results.streams) if results.streams else []
     return [bar for bar in judged if bar] + alone + (_ingest_bars(results.ingest) if results.ingest else [])
 
@@ -178,7 +185,7 @@ def _bar(results: Results, row: str, names: tuple[str, ...], least: float, text:
     theirs = [value for name in names if (value := results.value(row, name))]
     if ours is None or not theirs:
         return None
-    lower_is_better = results.unit(row) == "ms"
+    lower_is_better = results.unit(row) in TIMES
     best = min(theirs) if lower_is_better else max(theirs)
     ratio = _times_better(results.unit(row), ours, best)
     return Bar(f"{text} (at least {least:g} times as good)", ratio, ratio >= least)
@@ -239,7 +246,7 @@ def _stream_bars(streams: ManyStreams) -> list[Bar]:
 
 def _times_better(unit: str, ours: float, theirs: float) -> float:
     """How many times better Headrace is; without bound where the other did nothing at all."""
-    better, worse = (theirs, ours) if unit == "ms" else (ours, theirs)
+    better, worse = (theirs, ours) if unit in TIMES else (ours, theirs)
     return better / worse if worse else float("inf")
 
 

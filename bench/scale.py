@@ -8,6 +8,8 @@ from pathlib import Path
 
 from bench.driver import Times
 from bench.events import EVENT_BYTES
+from bench.searching.data import ARRAY
+from bench.searching.data import EVENT_BYTES as SEARCHED_BYTES
 
 #: Disk that is left alone, and how many times its size what is written may take: in the log, in segments, on the way.
 SPARE_BYTES = 2_000_000_000
@@ -16,6 +18,10 @@ TIMES_ON_DISK = 3
 SEALED_EVENTS, FEW_SEALED_EVENTS = 400_000, 100_000
 KEYED_EVENTS, FEW_KEYED_EVENTS = 5_000_000, 250_000
 INGEST_BYTES, FEW_INGEST_BYTES = 3_000_000_000, 200_000_000
+SEARCHED_EVENTS, FEW_SEARCHED_EVENTS = 1_000_000, 50_000
+EXTRACTED_EVENTS, FEW_EXTRACTED_EVENTS = 1_000_000, 200_000
+#: So many times the events that are searched are searched again.
+GROWTH = 10
 EVENTS_PER_KEY = 50
 #: Keyed events come in round numbers, and there are always some.
 KEYED_STEP = 10_000
@@ -29,6 +35,9 @@ class Scale:
     sealed_events: int
     keyed_events: int
     ingest_bytes: int
+    searched_events: int
+    grown_events: int
+    extracted_events: int
     #: Where a size is not the one that was meant, and why.
     remarks: tuple[str, ...]
 
@@ -38,16 +47,29 @@ class Scale:
         return self.keyed_events // EVENTS_PER_KEY
 
 
-def scale_of(times: Times, quick: bool, directory: Path) -> Scale:
-    """What to do, on the disk of a directory."""
+def scale_of(times: Times, quick: bool, directory: Path, searched: int) -> Scale:
+    """What to do, on the disk of a directory; so many events are searched, unless there is no room for them."""
     room = max(0, shutil.disk_usage(directory).free - SPARE_BYTES) // TIMES_ON_DISK
     keyed = min(FEW_KEYED_EVENTS if quick else KEYED_EVENTS, room // EVENT_BYTES)
     keyed = max(1, keyed // KEYED_STEP) * KEYED_STEP
     size = min(FEW_INGEST_BYTES if quick else INGEST_BYTES, room)
-    reason = "quick" if quick else "the disk is small"
-    remarks = [
-        f"{reason}: {less:,} {unit} instead of {whole:,}"
-        for less, whole, unit in ((keyed, KEYED_EVENTS, "keyed events"), (size, INGEST_BYTES, "bytes of ingest"))
-        if less < whole
-    ]
-    return Scale(times, FEW_SEALED_EVENTS if quick else SEALED_EVENTS, keyed, size, tuple(remarks))
+    grown = min(GROWTH * searched, room // SEARCHED_BYTES // ARRAY * ARRAY)
+    small = "the disk is small"
+    reason, chosen = ("quick", "quick") if quick else (small, "as told")
+    sizes = (
+        (reason, keyed, KEYED_EVENTS, "keyed events"),
+        (reason, size, INGEST_BYTES, "bytes of ingest"),
+        (chosen, searched, SEARCHED_EVENTS, "searched events"),
+        (small, grown, GROWTH * searched, "searched events in the end"),
+    )
+    remarks = [f"{why}: {less:,} {unit} instead of {whole:,}" for why, less, whole, unit in sizes if less < whole]
+    return Scale(
+        times=times,
+        sealed_events=FEW_SEALED_EVENTS if quick else SEALED_EVENTS,
+        keyed_events=keyed,
+        ingest_bytes=size,
+        searched_events=searched,
+        grown_events=grown,
+        extracted_events=FEW_EXTRACTED_EVENTS if quick else EXTRACTED_EVENTS,
+        remarks=tuple(remarks),
+    )

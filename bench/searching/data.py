@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,20 +29,20 @@ _LEVEL_SHARES, _STATUS_SHARES = [0.5, 0.05, 0.35, 0.1], [0.6, 0.1, 0.1, 0.1, 0.0
 _SCATTER = np.uint64(0x9E3779B97F4A7C15)
 _SYLLABLES = [first + last for first in "bdfgklmnprstvz" for last in "aeiou"]
 
-Numbers = NDArray[np.int64]
+Column = NDArray[Any]
 
 
 class Block(NamedTuple):
     """Events in columns: services, levels, statuses and words are places in the lists above."""
 
-    at: Numbers
-    service: Numbers
-    level: Numbers
-    request: NDArray[np.uint64]
-    status: Numbers
-    ms: NDArray[np.float64]
-    title: NDArray[np.int16]
-    message: NDArray[np.int16]
+    at: Column
+    service: Column
+    level: Column
+    request: Column
+    status: Column
+    ms: Column
+    title: Column
+    message: Column
 
 
 def block(number: int, size: int = BLOCK) -> Block:
@@ -116,7 +116,7 @@ def vocabulary() -> list[str]:
 
 
 @cache
-def _odds() -> NDArray[np.float64]:
+def _odds() -> Column:
     """By Zipf: how likely a word is among those up to it."""
     shares = 1 / np.arange(1, WORDS + 1)
     return np.cumsum(shares / shares.sum())[:-1]

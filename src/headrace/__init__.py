@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Delivery,
         Group,
         Hit,
+        Misfit,
         OutcomeUnknown,
         Plan,
         Producer,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
         Stream,
         StreamInfo,
         Unreachable,
+        Verification,
+        Verified,
     )
 
 __all__ = [
@@ -52,6 +55,7 @@ __all__ = [
     "Delivery",
     "Group",
     "Hit",
+    "Misfit",
     "OutcomeUnknown",
     "Plan",
     "Producer",
@@ -62,6 +66,8 @@ __all__ = [
     "Stream",
     "StreamInfo",
     "Unreachable",
+    "Verification",
+    "Verified",
 ]
 
 

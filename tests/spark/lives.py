@@ -2,80 +2,17 @@
 
 from __future__ import annotations
 
-import http.client
-import threading
-from collections.abc import Mapping
 from random import Random
-from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from typing import Any
 
-import msgspec
-
+from caller import Caller
 from changing import KEYS, Loose, Searching, Shape, evolved
 from headrace.format import offset as offsets
-from headrace.query.definition import Definition, decoded
+from headrace.query.definition import Definition
 from headrace.query.search import Search
 from headrace.schema.registry import Registry
 
 ROUTING = {"jsonPointer": "/k", "required": False}
-
-
-class Answer(NamedTuple):
-    """What came back."""
-
-    status: int
-    headers: Mapping[str, str]
-    content: bytes
-
-    def json(self) -> Any:
-        return msgspec.json.decode(self.content)
-
-
-class Caller:
-    """Connections to a server, one for every thread that asks."""
-
-    def __init__(self, url: str) -> None:
-        self._place = urlsplit(url).netloc
-        self._mine = threading.local()
-        self._opened: list[http.client.HTTPConnection] = []
-
-    @property
-    def _connection(self) -> http.client.HTTPConnection:
-        known: http.client.HTTPConnection | None = getattr(self._mine, "connection", None)
-        if known is None:
-            known = self._mine.connection = http.client.HTTPConnection(self._place, timeout=60)
-            self._opened.append(known)
-        return known
-
-    def close(self) -> None:
-        """Hang up."""
-        for connection in self._opened:
-            connection.close()
-
-    def ask(self, method: str, path: str, body: Any = None, headers: Any = None, **query: str) -> Answer:
-        """Ask, whatever the answer is."""
-        target = f"/v1/stream/{path}" + (f"?{urlencode(query, quote_via=quote)}" if query else "")
-        content = None if body is None else msgspec.json.encode(body)
-        connection = self._connection
-        connection.request(method, target, content, {"Content-Type": "application/json", **(headers or {})})
-        answer = connection.getresponse()
-        return Answer(answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.read())
-
-    def done(self, method: str, path: str, body: Any = None, headers: Any = None, **query: str) -> Answer:
-        """Ask for what must succeed."""
-        answer = self.ask(method, path, body, headers, **query)
-        assert answer.status < 300, (method, path, query, answer.status, answer.content)
-        return answer
-
-    def entries(self, path: str, **query: str) -> list[Any]:
-        """Everything that a read finds, page by page."""
-        found: list[Any] = []
-        while True:
-            answer = self.done("GET", path, **query)
-            found += map(decoded, msgspec.json.decode(answer.content, type=list[msgspec.Raw]))
-            if answer.headers.get("stream-up-to-date"):
-                return found
-            query["offset"] = answer.headers["stream-next-offset"]
 
 
 class Life:

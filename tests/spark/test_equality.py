@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from caller import Caller
 from conftest import ServerProcess
 from headrace.config import PipelineConfig
 from headrace.pipeline import jobs
 from headrace.pipeline.work import Work
 from spark.comparing import Comparison
-from spark.lives import Caller, Life
+from spark.lives import Life
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -43,6 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         "pipeline__unit_bytes": "12000",
         "pipeline__fan_out": "3",
         "server__resolver_timeout_s": "60",
+        "server__idle_timeout_s": "600",
     }
     running = ServerProcess(tmp_path_factory.mktemp("equality") / "data", settings).start()
     yield running

@@ -79,7 +79,7 @@ def _moment(text: str) -> datetime | str:
 
 def _fitting(stream: Stream, rollup: str, start: datetime | str, end: datetime | str) -> str:
     """The shortest interval that makes few panes, else the longest."""
-    declared = (stream.schema().get("search") or {}).get("rollups", {}).get(rollup, {}).get("intervals", [])
+    declared: list[str] = (stream.schema().get("search") or {}).get("rollups", {}).get(rollup, {}).get("intervals", [])
     lengths = sorted(declared, key=lambda text: parse_duration_us(text, "interval"))
     if not lengths or not isinstance(start, datetime) or not isinstance(end, datetime):
         return lengths[0] if lengths else ""

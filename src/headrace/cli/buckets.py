@@ -41,16 +41,18 @@ def show(result: AggregateResult, measures: Sequence[str], drawn: str) -> None:
     if not result.buckets:
         console.print(f"No events from {result.start} to {result.end}.")
         return
-    for line in _chart(result, _drawn(result.buckets[0].groups[0], measures, drawn), console.width):
-        console.print(line, markup=False, no_wrap=True, overflow="crop")
-    console.print()
+    part = _drawn(result.buckets[0].groups[0], measures, drawn)
+    if all(_has_year(bucket) for bucket in result.buckets):
+        for line in _chart(result, part, console.width):
+            console.print(line, markup=False, no_wrap=True, overflow="crop")
+        console.print()
     _table(result, measures)
 
 
 def _chart(result: AggregateResult, part: Part, width: int) -> Iterator[str]:
     series = _series(result, part)
     fold = sum if part.name == "count" else max
-    yield f"{part} by {result.interval}, {result.buckets[0].start} to {result.buckets[-1].end}"
+    yield f"{part} by {result.interval}, {_short(result.buckets[0].start)} to {_short(result.buckets[-1].end)}"
     if len(series) == 1:
         yield from chart.bars(next(iter(series.values())), width=width, height=_HEIGHT, fold=fold)
         return
@@ -105,14 +107,17 @@ def _table(result: AggregateResult, measures: Sequence[str]) -> None:
 
     dimensions = list(result.buckets[0].groups[0].key)
     parts = _parts(result.buckets, measures)
-    table = Table("start", *map(Text, dimensions), box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("start", no_wrap=True)
+    for name in dimensions:
+        table.add_column(Text(name))
     for part in parts:
         table.add_column(Text(str(part)), justify="right")
     for bucket in result.buckets:
         for group in bucket.groups:
             keys = (Text(output.cell(group.key[name])) for name in dimensions)
             numbers = ("-" if (value := part.of(group)) is None else chart.number(value) for part in parts)
-            table.add_row(bucket.start, *keys, *numbers)
+            table.add_row(_short(bucket.start), *keys, *numbers)
     output.console().print(table)
 
 
@@ -128,6 +133,15 @@ def _parts(buckets: Sequence[Bucket], measures: Sequence[str]) -> list[Part]:
     return [part for part in found if any(part.of(one) is not None for one in groups)]
 
 
+def _short(moment: str) -> str:
+    """A moment without what is zero in it."""
+    return moment.removesuffix("Z").removesuffix(".000").removesuffix(":00").replace("T", " ")
+
+
+def _has_year(bucket: Bucket) -> bool:
+    """Whether Python knows the year; rollups go farther."""
+    return bucket.start[0].isdigit() and bucket.end[0].isdigit() and not bucket.start.startswith("0000")
+
+
 def _time(text: str) -> int:
-    """Milliseconds of a moment; years beyond four digits are none that a chart shows."""
     return round(datetime.fromisoformat(text).timestamp() * 1000)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import signal
-from typing import TYPE_CHECKING, Annotated, Any
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
     from headrace.pipeline.work import Work
 
 app = App(name="pipeline", help="Compute derived data on Spark.", version_flags=())
-
-_COLUMNS = ("stream", "job", "unit", "state", "worker", "done", "total", "reason")
 
 
 @app.default
@@ -36,6 +36,7 @@ def pipeline(
     given = {"pipeline.master": master, "pipeline.remote": remote}
     chosen = load(file=config, flags={name: value for name, value in given.items() if value is not None})
     runner = Runner(server.url, chosen.pipeline, key=server.key or None, ca_file=server.ca_file, once=once)
+    _speak(f"Looks for work at {server.url}, and does it on {chosen.pipeline.remote or chosen.pipeline.master}.")
     signal.signal(signal.SIGTERM, lambda *_: runner.stop())
     signal.signal(signal.SIGINT, lambda *_: runner.stop())
     return runner.run()
@@ -48,9 +49,9 @@ def status(*, server: Remote = LOCAL, json: AsJson = False) -> None:
     if not output.wants_table(json):
         print(output.encode(told))
         return
-    facts = {name: value for name, value in told.items() if not isinstance(value, list)}
-    output.show(facts, as_json=False)
-    output.show_all(_rows(told), _COLUMNS, as_json=False)
+    from headrace.cli import working
+
+    working.show(told)
 
 
 @app.command
@@ -64,9 +65,13 @@ def run(
     """Index a stream now, however little is new in it; what was parked is tried again."""
     work = _work(server)
     told = work.run(stream)
-    if wait:
-        _follow(work, stream)
-        told = work.status()
+    if not told["due"]:
+        print(f"headrace: {stream} has no search configuration, so nothing is derived from it.", file=sys.stderr)
+    elif wait:
+        from headrace.cli import working
+
+        with server.connect() as client:
+            told = working.follow(work, client.stream(stream))
     output.show(told, as_json=json)
 
 
@@ -82,31 +87,30 @@ def resume(*, server: Remote = LOCAL, json: AsJson = False) -> None:
     output.show(_work(server).resume(), as_json=json)
 
 
+class Changes(logging.Filter):
+    """Lets a message pass unless it says what the last one said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is news."""
+        last, self._last = self._last, record.getMessage()
+        return self._last != last
+
+
+def _speak(first: str) -> None:
+    """Let the pipeline say on stderr what it does, beginning with this."""
+    handler = logging.StreamHandler()
+    handler.addFilter(Changes())
+    log = logging.getLogger("headrace.pipeline")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.info(first)
+
+
 def _work(server: Remote) -> Work:
     from headrace.pipeline.work import Work
 
     return Work(server.url, server.key or None, server.ca_file)
-
-
-def _rows(told: dict[str, Any]) -> list[dict[str, Any]]:
-    """Leased and parked units as lines of one table."""
-    leased = [
-        {**unit, "state": "leased", **{name: lease[name] for name in ("worker", "done", "total")}}
-        for lease in told.get("leases", ())
-        for unit in lease.get("units", ())
-    ]
-    return leased + [{**unit, "state": "parked"} for unit in told.get("parked", ())]
-
-
-def _follow(work: Work, stream: str) -> None:
-    """Show progress until nothing of a stream is due or leased."""
-    from time import sleep
-
-    with output.progressing(f"indexing {stream}") as tell:
-        while True:
-            told = work.status()
-            due = next((one for one in told.get("streams", ()) if one["stream"] == stream), None)
-            if due is None:
-                return
-            tell(due["done"], due["total"])
-            sleep(0.5)

@@ -37,6 +37,23 @@ def show_plan(plan: Mapping[str, Any]) -> None:
         _print(_heading("refused", "bold red"), *_refusals(plan["refusals"]))
 
 
+def show_verdict(verification: Mapping[str, Any] | None) -> None:
+    """Print what came of holding a change against stored events."""
+    if verification is None:
+        _print(_dim("there is no new version that events could be held against"))
+        return
+    counts, offset = verification["failing"], verification["through_offset"]
+    failing, events = sum(counts.values()), verification["events"]
+    if not failing:
+        _print(_text(f"all {events:,} events up to {offset} carry the change", "green"))
+        return
+    at = " and ".join(f"{count:,} at the {cause}" for cause, count in counts.items() if count)
+    _print(_heading(f"of {events:,} events up to {offset} {failing:,} would fail: {at}", "bold red"))
+    _print(_misfits(verification["failures"]))
+    if failing > len(verification["failures"]):
+        _print(_dim(f"  and {failing - len(verification['failures']):,} more"))
+
+
 def show_changes(subject: str, classification: str, changes: Sequence[Mapping[str, Any]]) -> None:
     """Print the changes between two documents."""
     _print(_title(subject, classification))
@@ -93,6 +110,14 @@ def _refusals(refusals: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]
     examples = [refusal["counter_example"] for refusal in refusals if "counter_example" in refusal]
     for example in dict.fromkeys(map(output.encode, examples)):
         yield _text(f"  this event would break: {example}")
+
+
+def _misfits(failures: Iterable[Mapping[str, Any]]) -> Table:
+    table = _grid()
+    for failure in failures:
+        where = f"{failure['cause']} {failure['pointer'] or _WHOLE}"
+        table.add_row("", _text(failure["offset"], "red"), _text(where, "red"), _dim(failure["reason"]))
+    return table
 
 
 def _grid() -> Table:

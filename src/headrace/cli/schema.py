@@ -15,7 +15,7 @@ from headrace.cli.remote import LOCAL, Remote
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.client.schemas import Plan
+    from headrace.client import Plan, Stream
 
 DESTRUCTIVE = 3
 
@@ -31,6 +31,7 @@ _NEXT_STEPS = {
 _ELSE = "Mend it where the pointers say, and plan again."
 
 Name = Annotated[str, Parameter(help="The stream.")]
+OnData = Annotated[bool, Parameter(negative=(), help="Hold the change against every stored event too.")]
 SchemaFile = Annotated[Path, Parameter(help="A file with a JSON Schema.")]
 
 app = App(name="schema", help="Show, plan and apply changes of a stream's schema.", version_flags=())
@@ -82,13 +83,18 @@ def show(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None
 
 
 @app.command
-def plan(name: Name, /, *, wish: Wish = NOTHING, remote: Remote = LOCAL, json: AsJson = False) -> None:
+def plan(
+    name: Name, /, *, wish: Wish = NOTHING, on_data: OnData = False, remote: Remote = LOCAL, json: AsJson = False
+) -> int:
     """Say what a change would do, and whether the server would apply it; nothing is changed."""
     arguments = wish.arguments()
     with remote.connect() as client:
+        if on_data:
+            return _plan_on_data(client.stream(name), arguments, json)
         planned = client.stream(name).evolve(**arguments, dry_run=True)
     _show(planned, json)
     _check(planned)
+    return output.OK
 
 
 @app.command(name="apply")
@@ -147,6 +153,21 @@ def diff(old: SchemaFile, new: SchemaFile, /, *, json: AsJson = False) -> int:
     else:
         print(output.encode({"classification": classification, "changes": found}))
     return DESTRUCTIVE if classification.breaking else output.OK
+
+
+def _plan_on_data(stream: Stream, arguments: dict[str, Any], as_json: bool) -> int:
+    with output.progressing("looking at events") as tell:
+        found = stream.verify(**arguments, tell=lambda progress: tell(progress.events, progress.total))
+    verification = found.verification
+    if output.wants_table(as_json):
+        plans.show_plan(msgspec.to_builtins(found.plan))
+        plans.show_verdict(msgspec.to_builtins(verification))
+    else:
+        print(output.encode({**msgspec.to_builtins(found.plan), "verification": verification}))
+    if verification is not None and verification.state == "failed":
+        raise HeadraceError(f"Not all events were looked at: {verification.reason}")
+    _check(found.plan)
+    return output.OK if verification is None or verification.passed else output.FAILED
 
 
 def _show(planned: Plan, as_json: bool) -> None:

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 #: The longest page that a server gives.
 _PAGE = 500
-#: Fields that are shown where none are chosen.
-_SHOWN = 4
+#: Fields that are shown where none are chosen, alone and beside snippets.
+_SHOWN, _BESIDE = 4, 2
+_OFFSET_WIDTH, _TIME_WIDTH = 26, 20
+#: The first millisecond of the year 10000, which has no plain date.
+_FAR_MS = 253_402_300_800_000
 _EM = re.compile(r"</?em>")
 
 Query = Annotated[str, Parameter(allow_leading_hyphen=True, help="What to look for, such as 'status:>=500 timeout'.")]
@@ -72,7 +75,8 @@ def _place(text: str | None) -> list[Any] | None:
 def _pages(stream: Stream, query: str, options: SearchOptions, most: int | None) -> Iterator[SearchResult]:
     """Pages up to so many hits."""
     left = most
-    for page in stream.search_pages(query, **{**options, "size": _PAGE if left is None else min(left, _PAGE)}):
+    sized: SearchOptions = {**options, "size": _PAGE if left is None else min(left, _PAGE)}
+    for page in stream.search_pages(query, **sized):
         hits = page.hits[:left]
         yield msgspec.structs.replace(page, hits=hits)
         if left is not None:
@@ -134,30 +138,37 @@ class _Columns:
         from rich.table import Table
 
         scored, snippets = any(hit.score for hit in hits), any(hit.snippets for hit in hits)
-        fields = self._chosen if self._chosen is not None else self._usual(hits, with_texts=not snippets)
+        fields = self._usual(hits, beside_snippets=snippets) if self._chosen is None else self._chosen
         table = Table(box=None, pad_edge=False)
-        table.add_column("offset", no_wrap=True)
+        table.add_column("offset", min_width=_OFFSET_WIDTH)
         if scored:
             table.add_column("score", justify="right", no_wrap=True)
-        for name in ("time", *fields, *(["snippet"] if snippets else [])):
-            table.add_column(_plain(name), no_wrap=name != "snippet", overflow="ellipsis")
+        table.add_column("time", min_width=_TIME_WIDTH, no_wrap=True)
+        for name in fields:
+            table.add_column(_plain(name), no_wrap=True, overflow="ellipsis")
+        if snippets:
+            table.add_column("snippet")
         for hit in hits:
             score = ["" if hit.score is None else f"{hit.score:.3f}"] if scored else []
             cells = (self._moment(hit), *(output.cell(hit.fields.get(name)) for name in fields))
             table.add_row(hit.offset, *score, *map(_plain, cells), *([_marked(hit)] if snippets else []))
         output.console().print(table)
 
-    def _usual(self, hits: Sequence[Hit], *, with_texts: bool) -> list[str]:
+    def _usual(self, hits: Sequence[Hit], *, beside_snippets: bool) -> list[str]:
         """The first fields that hits have, a text among them where there is one and no snippets show it."""
         there = {name for hit in hits for name in hit.fields} - {self._time}
         texts = [name for name, kind in self._kinds.items() if kind == "text" and name in there]
         others = [name for name, kind in self._kinds.items() if kind != "text" and name in there]
-        shown = texts[:1] if with_texts else []
-        return [*others[: _SHOWN - len(shown)], *shown]
+        if beside_snippets:
+            return others[:_BESIDE]
+        return [*others[: _SHOWN - len(texts[:1])], *texts[:1]]
 
     def _moment(self, hit: Hit) -> str:
+        """The time as the event has it; a number of milliseconds as a moment."""
         value = hit.fields.get(self._time)
-        return rfc3339(value * 1000) if isinstance(value, int) else output.cell(value)
+        if not isinstance(value, int) or not 0 <= value < _FAR_MS:
+            return output.cell(value)
+        return re.sub("000Z$", "Z", rfc3339(value * 1000))
 
 
 def _plain(text: str) -> Text:

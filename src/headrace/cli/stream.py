@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 
 from headrace.cli import ingest, output, standing
 from headrace.cli.output import AsJson, Yes
+from headrace.cli.queries import pointing
 from headrace.cli.remote import LOCAL, Remote
 from headrace.types import JSON, media_type
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Name = Annotated[str, Parameter(help="The stream.")]
 Offset = Annotated[str, Parameter(allow_leading_hyphen=True, help="Begin after this offset; -1 is the start.")]
 RoutingKey = Annotated[str | None, Parameter(help="Only events with this routing key.")]
+Filter = Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Only events that match this query.")]
 SchemaVersion = Annotated[int | None, Parameter(help="The shape of events; default: the newest.")]
 Limit = Annotated[int | None, Parameter(help="Stop after so many.")]
 
@@ -92,14 +94,16 @@ def read(
     offset: Offset = "-1",
     since: Annotated[str | None, Parameter(help="Begin at this time instead.")] = None,
     routing_key: RoutingKey = None,
+    filter: Filter = None,
     schema_version: SchemaVersion = None,
     limit: Limit = None,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
     """Print what the stream holds, one event per line; --json prints batches with their offsets."""
-    with remote.connect() as client:
-        batches = client.stream(name).read(offset, since=since, key=routing_key, schema_version=schema_version)
+    with remote.connect() as client, pointing(filter or "", as_json=json):
+        stream = client.stream(name)
+        batches = stream.read(offset, since=since, key=routing_key, schema_version=schema_version, filter=filter)
         _print(batches, limit, json)
 
 
@@ -109,8 +113,9 @@ def tail(
     /,
     *,
     offset: Offset = "now",
-    live: Annotated[Literal["sse", "long-poll"], Parameter(help="How to wait for more.")] = "sse",
+    live: Annotated[Literal["sse", "long-poll"] | None, Parameter(help="How to wait; default: sse if it can.")] = None,
     routing_key: RoutingKey = None,
+    filter: Filter = None,
     schema_version: SchemaVersion = None,
     limit: Limit = None,
     remote: Remote = LOCAL,
@@ -119,9 +124,11 @@ def tail(
     """Print what is appended from now on, until the stream is closed."""
     with remote.connect() as client:
         content_type = client.stream(name).info().content_type
-    with remote.connect(patient=True) as client:
+    how = live or ("sse" if filter is None else "long-poll")
+    with remote.connect(patient=True) as client, pointing(filter or "", as_json=json):
         stream = client.stream(name, content_type=content_type)
-        _print(stream.tail(offset, live=live, key=routing_key, schema_version=schema_version), limit, json)
+        batches = stream.tail(offset, live=how, key=routing_key, schema_version=schema_version, filter=filter)
+        _print(batches, limit, json)
 
 
 @app.command(name="ls")

@@ -16,7 +16,7 @@ from headrace.client.errors import (
 )
 from headrace.client.ledger import AsyncDelivery, Delivery
 from headrace.client.producer import AsyncProducer, Producer
-from headrace.client.schemas import Plan, Revision
+from headrace.client.schemas import Misfit, Plan, Revision, Verification, Verified
 from headrace.client.searching import AggregateResult, Bucket, Group, Hit, SearchResult
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Delivery",
     "Group",
     "Hit",
+    "Misfit",
     "OutcomeUnknown",
     "Plan",
     "Producer",
@@ -46,4 +47,6 @@ __all__ = [
     "Stream",
     "StreamInfo",
     "Unreachable",
+    "Verification",
+    "Verified",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Self, Unpack
 
 from headrace.client import answers, requests, schemas, searching
@@ -13,7 +13,7 @@ from headrace.client.handle import Handle, settings_for, worth_repeating
 from headrace.client.producer import AsyncProducer
 from headrace.client.requests import NOW, START, AppendOptions, CreateOptions, Live, Moment, Request
 from headrace.client.retry import Patience
-from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting
+from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting, Verification, Verified
 from headrace.client.searching import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
 from headrace.client.transport import AsyncTransport
@@ -160,6 +160,30 @@ class AsyncStream(Handle):
         """Change what is given, and say what that changed; with ``dry_run`` only say what it would change."""
         request = schemas.evolve(self.name, schema, lens, routing_key=routing_key, search=search, dry_run=dry_run)
         return schemas.plan(await self._client.send(request))
+
+    async def verify(
+        self,
+        schema: Any = UNSET,
+        lens: Mapping[str, Any] | None = None,
+        *,
+        routing_key: Setting = UNSET,
+        search: Setting = UNSET,
+        tell: Callable[[Verification], None] | None = None,
+    ) -> Verified:
+        """Hold a change against every stored event, and say what was found; ``tell`` hears of the progress."""
+        wanted = schemas.evolve(
+            self.name, schema, lens, routing_key=routing_key, search=search, dry_run=True, on_data=True
+        )
+        begun = schemas.verified(await self._client.send(wanted))
+        found = begun.verification
+        for pause in schemas.pauses():
+            if found is None or found.ended:
+                break
+            await asyncio.sleep(pause)
+            found = schemas.progress(await self._client.send(schemas.verification(self.name, found.id)))
+            if tell is not None:
+                tell(found)
+        return Verified(begun.plan, found)
 
     async def schema_history(self) -> list[Revision]:
         """Every revision of the registry, the oldest first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self, Unpack
 
 from headrace.client import answers, requests, schemas, searching
@@ -13,7 +13,7 @@ from headrace.client.handle import Handle, settings_for, worth_repeating
 from headrace.client.producer import Producer
 from headrace.client.requests import NOW, START, AppendOptions, CreateOptions, Live, Moment, Request
 from headrace.client.retry import Patience
-from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting
+from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting, Verification, Verified
 from headrace.client.searching import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
 from headrace.client.transport import Transport
@@ -155,6 +155,30 @@ class Stream(Handle):
         """Change what is given, and say what that changed; with ``dry_run`` only say what it would change."""
         request = schemas.evolve(self.name, schema, lens, routing_key=routing_key, search=search, dry_run=dry_run)
         return schemas.plan(self._client.send(request))
+
+    def verify(
+        self,
+        schema: Any = UNSET,
+        lens: Mapping[str, Any] | None = None,
+        *,
+        routing_key: Setting = UNSET,
+        search: Setting = UNSET,
+        tell: Callable[[Verification], None] | None = None,
+    ) -> Verified:
+        """Hold a change against every stored event, and say what was found; ``tell`` hears of the progress."""
+        wanted = schemas.evolve(
+            self.name, schema, lens, routing_key=routing_key, search=search, dry_run=True, on_data=True
+        )
+        begun = schemas.verified(self._client.send(wanted))
+        found = begun.verification
+        for pause in schemas.pauses():
+            if found is None or found.ended:
+                break
+            time.sleep(pause)
+            found = schemas.progress(self._client.send(schemas.verification(self.name, found.id)))
+            if tell is not None:
+                tell(found)
+        return Verified(begun.plan, found)
 
     def schema_history(self) -> list[Revision]:
         """Every revision of the registry, the oldest first."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -17,6 +18,8 @@ Registry = dict[str, Any]
 #: What is not given stays as it is; None clears it.
 UNSET = msgspec.UNSET
 Setting = Mapping[str, Any] | msgspec.UnsetType | None
+
+FIRST_LOOK_S, LAST_LOOK_S = 0.05, 1.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +38,54 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     registry: Registry
 
 
+class Misfit(msgspec.Struct, frozen=True):
+    """An event that would fail, at a lens or at the proposed schema: its offset, where in it, and why."""
+
+    offset: str
+    seq: int
+    cause: str
+    pointer: str
+    reason: str
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """A change held against stored events: everything before ``through_offset`` was looked at.
+
+    ``failing`` counts the events that would fail, by cause; ``failures`` are the first of them.
+    """
+
+    id: str
+    stream: str
+    state: str
+    from_version: int
+    to_version: int
+    begun_at: str
+    ended_at: str | None
+    reason: str | None
+    events: int
+    total: int
+    through_offset: str
+    failing: dict[str, int]
+    failures: list[Misfit]
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will be found."""
+        return self.state != "running"
+
+    @property
+    def passed(self) -> bool:
+        """Whether every event carries the change."""
+        return self.state == "done" and not any(self.failing.values())
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """A plan, and what came of it on data; None where it makes no version that events could be held against."""
+
+    plan: Plan
+    verification: Verification | None
+
+
 class Revision(msgspec.Struct, frozen=True):
     """A registry as it was from a moment on."""
 
@@ -47,6 +98,10 @@ class _History(msgspec.Struct):
     revisions: list[Revision]
 
 
+class _Begun(msgspec.Struct):
+    verification: Verification | None
+
+
 def show(name: str) -> Request:
     """GET: the registry of a stream."""
     return Request("GET", _path(name))
@@ -57,13 +112,26 @@ def history(name: str) -> Request:
     return Request("GET", f"{_path(name)}/history")
 
 
+def verification(name: str, id: str) -> Request:
+    """GET: how far a verification is."""
+    return Request("GET", f"{_path(name)}/verifications/{quote(id, safe='')}")
+
+
 def evolve(
-    name: str, schema: Any, lens: Mapping[str, Any] | None, *, routing_key: Setting, search: Setting, dry_run: bool
+    name: str,
+    schema: Any,
+    lens: Mapping[str, Any] | None,
+    *,
+    routing_key: Setting,
+    search: Setting,
+    dry_run: bool,
+    on_data: bool = False,
 ) -> Request:
     """POST: the next schema, the lens that leads to it, and the settings beside them."""
     given = {"schema": schema, "lens": UNSET if lens is None else lens, "routingKey": routing_key, "search": search}
     body = {field: value for field, value in given.items() if value is not UNSET}
-    target = f"{_path(name)}?dry_run=true" if dry_run else _path(name)
+    flags = "&".join(f"{flag}=true" for flag, is_set in {"dry_run": dry_run, "on_data": on_data}.items() if is_set)
+    target = f"{_path(name)}?{flags}" if flags else _path(name)
     return Request("POST", target, {"content-type": JSON}, msgspec.json.encode(body))
 
 
@@ -83,6 +151,25 @@ def plan(answer: Answer) -> Plan:
     diff = document.pop("diff", None)
     whole = document if diff is None else {**diff, "registry": document}
     return answers.decoded(msgspec.json.encode(whole), Plan)
+
+
+def verified(answer: Answer) -> Verified:
+    """The plan of a dry run on data, and the verification that has begun."""
+    begun = answers.decoded(answer.checked().body, _Begun)
+    return Verified(plan(answer), begun.verification)
+
+
+def progress(answer: Answer) -> Verification:
+    """A verification as it is now."""
+    return answers.decoded(answer.checked().body, Verification)
+
+
+def pauses() -> Iterator[float]:
+    """How long to wait before each look at a verification."""
+    pause = FIRST_LOOK_S
+    while True:
+        yield pause
+        pause = min(2 * pause, LAST_LOOK_S)
 
 
 def _path(name: str) -> str:

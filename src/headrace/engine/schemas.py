@@ -95,9 +95,11 @@ class Schemas:
 
     async def propose(self, stream: Stream, update: Update) -> tuple[Plan[Registry], Registry | None]:
         """What an update would do, and the registry to try on events, refused or not; None where there is none."""
-        registry = self.registry(stream)
+        registry, next_seq = self.registry(stream), stream.head.next_seq
         planned = await self.plan(stream, update)
-        proposal = await within(self._patience_s, lambda: changes.proposed(registry, update, planned))
+        proposal = await within(
+            self._patience_s, lambda: changes.proposed(registry, update, planned, next_seq=next_seq)
+        )
         return planned, proposal
 
     def _full(self, stream: Stream, registry: Registry) -> Refusal | None:

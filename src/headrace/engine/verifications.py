@@ -109,10 +109,11 @@ class Verifier:
 
     async def stop(self) -> None:
         """Let go of the thread; what is running goes on after the next start."""
+        # Not cancelled: what it has handed to the writer is answered to it.
+        self._eyes.closing.set()
+        self._awake.set()
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await self._task
         await asyncio.to_thread(self._eyes.close)
 
     async def begin(self, stream: Stream, proposal: Registry) -> VerificationRow:
@@ -129,7 +130,7 @@ class Verifier:
         return row
 
     async def _run(self) -> None:
-        while True:
+        while not self._eyes.closing.is_set():
             self._awake.clear()
             rows = self._rows.running()
             self._forget_all_but({row.id for row in rows})
@@ -214,12 +215,12 @@ class Eyes:
         self._segments = segments
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-verify")
         self._connection: Connection | None = None
-        self._closing = threading.Event()
+        #: Set where no more is looked at.
+        self.closing = threading.Event()
         self._trials: dict[str, Trial] = {}
 
     def close(self) -> None:
         """Let go of the thread and its connection."""
-        self._closing.set()
         self._thread.shutdown()
         if self._connection is not None:
             self._connection.close()
@@ -252,7 +253,7 @@ class Eyes:
                     begun = monotonic()
                     found += trial.look(stretch.first_seq, stretch.version, stretch.body, stretch.entries)
                     at = stretch.first_seq + stretch.entries
-                    if self._closing.is_set():
+                    if self.closing.is_set():
                         return at, found
                     sleep(monotonic() - begun)
         except Vanished:

@@ -49,6 +49,10 @@ class Work:
         verify: Any = ssl.create_default_context(cafile=ca_file) if ca_file else True
         self._http = httpx2.Client(headers=headers, timeout=_TIMEOUT_S, verify=verify, trust_env=False)
 
+    def close(self) -> None:
+        """Hang up."""
+        self._http.close()
+
     def status(self) -> dict[str, Any]:
         """What is due, leased and parked."""
         return self._ask("GET", "/v1/work")
@@ -94,8 +98,18 @@ class Work:
             answer = self._http.request(method, self._url + path, content=content, headers=headers)
         except httpx2.HTTPError as reason:
             raise Unreachable(f"no server answers on {self._url}: {reason}") from reason
-        told: dict[str, Any] = msgspec.json.decode(answer.content) if answer.content else {}
+        told = _told(answer)
         if answer.status_code >= 400:
             error = dict(told.get("error", {}))
-            raise Refused(answer.status_code, error.pop("code", "error"), error.pop("message", ""), error)
+            message = error.pop("message", f"the server answers {answer.status_code}")
+            raise Refused(answer.status_code, error.pop("code", "error"), message, error)
         return told
+
+
+def _told(answer: httpx2.Response) -> dict[str, Any]:
+    """The document of an answer; there is none where something else than our server answers, or it fails."""
+    try:
+        told = msgspec.json.decode(answer.content)
+    except msgspec.DecodeError:
+        return {}
+    return told if isinstance(told, dict) else {}

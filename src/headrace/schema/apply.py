@@ -48,7 +48,7 @@ def apply(
 _UNREADABLE = ("schema_invalid", "lens_invalid", "conflict")
 
 
-def proposed(registry: Registry, update: Update, plan: Plan[Registry]) -> Registry | None:
+def proposed(registry: Registry, update: Update, plan: Plan[Registry], *, next_seq: int) -> Registry | None:
     """The registry with the version that an update asks for, whether or not the plan of it is refused.
 
     None where the update makes no version, or one that no event could be held against.
@@ -56,12 +56,12 @@ def proposed(registry: Registry, update: Update, plan: Plan[Registry]) -> Regist
     if plan.to_version == plan.from_version or any(map(_is_unreadable, plan.refusals)):
         return None
     if not registry.current_version:
-        return registry.advanced(update.schema, None, 0)
+        return registry.advanced(update.schema, None, next_seq)
     lens = _empty_lens(registry) if update.lens is UNSET else update.lens
     parsed = lens_document.parse(lens)
     if not isinstance(parsed, Lens) or not runnable(update.schema, parsed.ops):
         return None
-    return registry.advanced(update.schema, lens, 0)
+    return registry.advanced(update.schema, lens, next_seq)
 
 
 def _is_unreadable(refusal: Refusal) -> bool:

@@ -24,8 +24,8 @@ class Filters:
         self._limits = Limits(engine.config.limits.read_bytes, engine.config.limits.filter_scan_bytes)
         self._found: dict[Hashable, Filtered] = {}
 
-    def read(self, stream: Stream, text: str) -> Filter:
-        """A filter that the stream can answer."""
+    def read(self, stream: Stream, text: str, asker: object) -> Filter:
+        """A filter that the stream can answer, for someone who asks."""
         if not stream.is_json:
             raise BadRequest(f"filter needs a JSON stream; this one holds {stream.content_type}", field="filter")
         if not text.strip():
@@ -33,13 +33,14 @@ class Filters:
         defined = self._engine.coverage.defined(stream)
         if defined is None:
             raise BadRequest("this stream has no search fields to filter by; see _schema", field="filter")
-        return Filter(text, query(text, defined.definition.search, field="filter", mode="filter"))
+        return Filter(text, query(text, defined.definition.search, field="filter", mode="filter"), asker)
 
     def find(
         self, stream: Stream, head: Head, position: int, asked: Filter, key: str | None, version: int | None
     ) -> Filtered:
         """The events from a position on that match; raises Cold until a thread has looked."""
-        mark = (stream.id, position, asked.text, key, version)
+        # What was found for another may be older than what this one has seen acknowledged.
+        mark = (asked.asker, stream.id, position, asked.text, key, version)
         found = self._found.pop(mark, None)
         if found is not None:
             return found

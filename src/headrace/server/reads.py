@@ -159,7 +159,7 @@ class Reads:
         since_us = parse_timestamp_us(query["since"], "since") if "since" in query else None
         if "filter" in query and live == SSE:
             raise BadRequest("a filter cannot be followed with live=sse; use live=long-poll", field="filter")
-        asked = self._filters.read(stream, query["filter"]) if "filter" in query else None
+        asked = self._filters.read(stream, query["filter"], request.exchange) if "filter" in query else None
         given = query.get("offset")
         is_now = given == "now"
         is_real = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -201,13 +203,14 @@ def test_a_directory_from_before_companions_is_looked_at(tmp_path: Path) -> None
         searched(rig, "s", 10)
         rig.append("s", array({"user": "tail"}))
 
-        def undo(batch: object) -> None:
-            connection = batch.connection  # type: ignore[attr-defined]
-            for table in ("companions", "due", "leases", "units", "failures"):
-                connection.execute(f"DROP TABLE {table}")
-            connection.execute("DELETE FROM meta WHERE name LIKE 'work%'")
-            connection.pragma("user_version", 4)
-
-        rig.run(rig.engine.apply(undo))
-        rig.reopen()
+        rig.run(rig.engine.close())
+        with closing(sqlite3.connect(tmp_path / "headrace.db")) as database:
+            for table in ("companions", "due", "leases", "units", "failures", "verifications"):
+                database.execute(f"DROP TABLE {table}")
+            for table, column in (("wal", "packed"), ("streams", "manifest_bytes")):
+                database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+            database.execute("DELETE FROM meta WHERE name LIKE 'work%'")
+            database.execute("PRAGMA user_version = 4")
+            database.commit()
+        rig.engine = rig.run(rig._open())
         assert Worker(rig).work() == 1

@@ -9,10 +9,11 @@ from headrace.types import Piece
 
 
 class Filter(NamedTuple):
-    """What a filtered read asks for; ``text`` is how it was spelled."""
+    """What a filtered read asks for; ``text`` is how it was spelled, ``asker`` whose answer it is."""
 
     text: str
     tree: Node
+    asker: object = None
 
 
 class Limits(NamedTuple):

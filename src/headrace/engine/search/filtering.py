@@ -7,6 +7,7 @@ count as scanned. A read ends when it has scanned enough, and says so.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from headrace.engine.read import not_representable
 from headrace.engine.registry import View
@@ -45,6 +46,14 @@ def filtered(
     )
 
 
+class Candidates(NamedTuple):
+    """The events of a piece that match, in order, and odd ones among them, of which their documents have to tell."""
+
+    seqs: list[int]
+    odd: set[int]
+    stop: int
+
+
 class _Read:
     """One filtered read on one look."""
 
@@ -62,17 +71,17 @@ class _Read:
 
     def run(self, position: int) -> Filtered:
         """Go on until something is full, or the stream ends."""
-        position = max(position, self._look.start)
-        for piece in self._pieces(position):
-            for seq in self._seqs(piece, position):
+        for seqs, odd, stop in self._pieces(max(position, self._look.start)):
+            for seq in seqs:
+                if seq in odd and not self._holds(seq):
+                    continue
                 if self._size >= self._limits.budget or not self._take(seq):
                     return Filtered(self._parts, seq, self._scanned, False)
-            position = piece.stop
-            if self._scanned >= self._limits.scan_bytes and position < self._look.stop:
-                return Filtered(self._parts, position, self._scanned, True)
+            if self._scanned >= self._limits.scan_bytes and stop < self._look.stop:
+                return Filtered(self._parts, stop, self._scanned, True)
         return Filtered(self._parts, self._look.stop, self._scanned, False)
 
-    def _pieces(self, position: int) -> Iterator[Described]:
+    def _pieces(self, position: int) -> Iterator[Candidates]:
         for stretch in self._look.stretches(asked_fields(self._tree, self._search)):
             if stretch.stop <= position:
                 continue
@@ -84,21 +93,18 @@ class _Read:
                 for piece in pieces:
                     if stretch.companion is None:
                         self._scanned += self._look.events.payload_bytes(piece.start, piece.stop)
-                    yield piece
+                    yield self._candidates(piece)
 
-    def _seqs(self, piece: Described, position: int) -> Iterator[int]:
-        """The matching events of a piece, in order."""
+    def _candidates(self, piece: Described) -> Candidates:
         companion = piece.companion
         first = companion.first_seq
-        window = Window(max(piece.start, position) - first, piece.stop - first)
+        window = Window(piece.start - first, piece.stop - first)
         odd = set(within(companion.odd_rows(), window.start, window.stop).tolist())
         found = Evaluator(companion, self._search, self._tally).select(self._tree, window)
         rows = sorted({*found.rows().tolist(), *odd}) if odd else found.rows().tolist()
         keyed = self._keyed(piece, window)
-        for row in rows:
-            seq = first + window.start + row
-            if (keyed is None or keyed[row]) and (row not in odd or self._holds(seq)):
-                yield seq
+        seqs = [piece.start + row for row in rows if keyed is None or keyed[row]]
+        return Candidates(seqs, {piece.start + row for row in odd}, piece.stop)
 
     def _keyed(self, piece: Described, window: Window) -> list[bool] | None:
         if self._key is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from headrace.server.openapi.details import DETAILS_PATHS
-from headrace.server.openapi.schemas import REGISTRY, SCHEMA_PATHS
+from headrace.server.openapi.schemas import REGISTRY, SCHEMA_PATHS, VERIFICATION
 from headrace.server.openapi.search import SEARCH_PATHS
 from headrace.server.openapi.service import SERVER_PATHS
 from headrace.server.openapi.streams import DESCRIPTOR, STREAM_PATHS
@@ -27,7 +27,13 @@ def document(*, subscriptions: bool = True) -> Node:
         },
         "paths": {**paths, **(SUBSCRIPTION_PATHS if subscriptions else {})},
         "components": {
-            "schemas": {"Error": error, "Stream": DESCRIPTOR, "Registry": REGISTRY, "Subscription": SUBSCRIPTION},
+            "schemas": {
+                "Error": error,
+                "Stream": DESCRIPTOR,
+                "Registry": REGISTRY,
+                "Verification": VERIFICATION,
+                "Subscription": SUBSCRIPTION,
+            },
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer"},
                 "token": {"type": "http", "scheme": "bearer", "description": "the token of a wake"},

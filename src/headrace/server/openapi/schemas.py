@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from headrace.schema.findings import MOST_NAMED
 from headrace.server.openapi.streams import NAME
 from headrace.server.openapi.words import (
+    MINTED,
     TEXT,
     WHOLE,
     Node,
@@ -13,10 +15,14 @@ from headrace.server.openapi.words import (
     content,
     either,
     operation,
+    path,
     query,
     record,
 )
 
+_FLAG: Node = {"type": "string", "enum": ["true", "false", "1", "0"]}
+_ID = path("id", {"type": "string", "minLength": 1}, "the verification")
+_MOMENT: Node = {"type": "string", "format": "date-time"}
 _SCHEMA: Node = {"type": ["object", "boolean"]}
 _VERSIONED: Node = {"type": "object", "propertyNames": {"pattern": "^[1-9][0-9]*$"}}
 _POINTER: Node = {"type": "string", "pattern": "^(/([^~/]|~[01])*)*$"}
@@ -44,6 +50,24 @@ REGISTRY = record(
 REGISTRY["properties"] |= {"routingKey": _ROUTING_KEY, "search": {"type": "object"}, "diff": _PLAN}
 _FOUND: Node = {"$ref": "#/components/schemas/Registry"}
 _OUTCOME: Node = {"anyOf": [_FOUND, _PLAN]}
+_MISFIT = record(offset=MINTED, seq=WHOLE, cause={"enum": ["lens", "schema"]}, pointer=TEXT, reason=TEXT)
+VERIFICATION = record(
+    id=TEXT,
+    stream=TEXT,
+    state={"enum": ["running", "done", "failed"]},
+    from_version=WHOLE,
+    to_version=WHOLE,
+    begun_at=_MOMENT,
+    ended_at=either(_MOMENT),
+    reason=either(TEXT),
+    events=WHOLE,
+    total=WHOLE,
+    through_offset=MINTED,
+    failing=record(lens=WHOLE, schema=WHOLE),
+    failures={"type": "array", "items": _MISFIT, "maxItems": MOST_NAMED},
+)
+_VERIFICATION: Node = {"$ref": "#/components/schemas/Verification"}
+_BEGUN: Node = {"allOf": [_PLAN, record(verification=_VERIFICATION)]}
 _UPDATE: Node = closed_record(
     apiVersion={"const": "durable.streams/schema-registry/v1"},
     schema=_SCHEMA,
@@ -57,8 +81,13 @@ _GET = operation(
 _POST = operation(
     "change_schema",
     "Change the schema, the routing key or the search fields",
-    answers("404 409 410 413 415 429", s200=answer("the registry and its diff; of a dry run the plan", _OUTCOME)),
-    query("dry_run", {"type": "string", "enum": ["true", "false", "1", "0"]}, "only say what would change"),
+    answers(
+        "404 409 410 413 415 429",
+        s200=answer("the registry and its diff; of a dry run the plan", _OUTCOME),
+        s202=answer("the plan, which is held against stored events from now on", _BEGUN),
+    ),
+    query("dry_run", _FLAG, "only say what would change"),
+    query("on_data", _FLAG, "hold the change against stored events; only with dry_run"),
     body=content(_UPDATE),
 )
 _HISTORY = operation(
@@ -75,8 +104,14 @@ _HISTORY = operation(
         ),
     ),
 )
+_VERIFY = operation(
+    "get_verification",
+    "How far a change is held against stored events, and what was found",
+    answers("404 410", s200=answer("as it is now", _VERIFICATION)),
+)
 
 SCHEMA_PATHS: Node = {
     "/v1/stream/{name}/_schema": {"parameters": [NAME], "get": _GET, "post": _POST},
     "/v1/stream/{name}/_schema/history": {"parameters": [NAME], "get": _HISTORY},
+    "/v1/stream/{name}/_schema/verifications/{id}": {"parameters": [NAME, _ID], "get": _VERIFY},
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.engine.work.foreman import MOST_UNITS
 from headrace.engine.work.units import JOBS
+from headrace.schema.findings import MOST_NAMED, MOST_TEXT
 from headrace.server.openapi.words import (
     COUNTER,
     TEXT,
@@ -26,6 +27,8 @@ NAME: Node = {"type": "string", "minLength": 1, "maxLength": 1024}
 FLAG: Node = {"type": "boolean"}
 MOMENT: Node = {"type": "string", "format": "date-time"}
 JOB: Node = {"enum": list(JOBS)}
+SHORT: Node = {"type": "string", "maxLength": MOST_TEXT}
+COUNTED: Node = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
 RANGE = {"first_seq": WHOLE, "count": WHOLE}
 
 HASHES: Node = {"type": "object", "additionalProperties": TEXT}
@@ -52,10 +55,24 @@ LASTS = {"id": TEXT, "expires_at": MOMENT, "ttl_ms": WHOLE}
 LEASED = record(
     lease=either(record(token=WHOLE, **LASTS)), store=TEXT, paused=FLAG, units={"type": "array", "items": UNIT}
 )
+MISFIT = closed_record(
+    "seq cause pointer reason",
+    seq=COUNTED,
+    cause={"enum": ["lens", "schema"]},
+    pointer=SHORT,
+    reason=SHORT,
+)
+FINDINGS = closed_record(
+    events=COUNTED,
+    lens=COUNTED,
+    schema=COUNTED,
+    misfits={"type": "array", "items": MISFIT, "maxItems": MOST_NAMED},
+)
 RESULT = closed_record(
     "unit",
     unit=NAME,
     companion=either(COMPANION),
+    findings=either(FINDINGS),
     gone=FLAG | {"default": False},
     error=either({"type": "string", "maxLength": 4096}),
 )

@@ -1,0 +1,117 @@
+"""SIGKILL of the Spark driver, its JVM and its executors at random moments: work is redone, nothing is doubled."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.format.companion.names import companion_key
+from headrace.pipeline.work import Work
+from stories import SETTINGS, Story, companions, pipeline
+
+if TYPE_CHECKING:
+    from tests.conftest import ServerProcess, StartServer
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(400)]
+
+#: Who is killed, by a part of its command line, and how long after the pipeline has leased work, at most.
+ROUNDS = [("headrace.pipeline.driver", 3.0), ("org.apache.spark", 8.0), ("pyspark.daemon", 3.0)]
+ENVIRON = {**os.environ, "HEADRACE_PIPELINE__LEASE_UNITS": "6", "HEADRACE_PIPELINE__TASKS": "2"}
+
+
+def family(root: int) -> Iterator[tuple[int, str]]:
+    """A process and all that came of it, with their command lines."""
+    pending = [root]
+    while pending:
+        process = pending.pop()
+        place = Path(f"/proc/{process}")
+        try:
+            command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            children = [(thread / "children").read_text().split() for thread in (place / "task").iterdir()]
+        except OSError:
+            continue  # it has just ended
+        yield process, command
+        pending += [int(child) for found in children for child in found]
+
+
+def killed(run: subprocess.Popen[str], part: str) -> bool:
+    """Kill the first process of a run whose command line holds a text; whether there was one."""
+    for process, command in family(run.pid):
+        if part in command and process != run.pid:
+            os.kill(process, signal.SIGKILL)
+            return True
+    return False
+
+
+def ended(run: subprocess.Popen[str]) -> int:
+    """The exit code of a run, which leaves nobody behind."""
+    everyone = [process for process, _ in family(run.pid)]
+    _, said = run.communicate(timeout=120)
+    until = time.monotonic() + 30
+    while left := [process for process in everyone if _lives(process)]:
+        assert time.monotonic() < until, (left, said)
+        time.sleep(0.05)
+    return run.returncode
+
+
+def _lives(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def check_listed(server: ServerProcess, story: Story) -> None:
+    """What is listed lies in the store as it was written, and describes every event at most once."""
+    found = companions(server.data_dir)
+    for stream, listed in found.items():
+        for one in listed:
+            for name, part in one.parts.items():
+                [path] = (server.data_dir / "objects").glob(f"companions/*/*/{one.name}.{name}.parquet")
+                assert path.as_posix().endswith(companion_key(stream, path.parent.name, one.name, name))
+                content = path.read_bytes()
+                assert (len(content), hashlib.sha256(content).hexdigest()) == (part.bytes, part.sha256)
+        for one, following in pairwise(listed):
+            assert one.end_seq <= following.first_seq, f"{stream}: {one.name} and {following.name} overlap"
+    story.check()
+
+
+def test_a_killed_pipeline_leaves_everything_as_it_was_or_as_it_shall_be(start_server: StartServer) -> None:
+    # Whoever is silent for two seconds is dead.
+    server = start_server(**SETTINGS, pipeline__lease_s="2")
+    story, work, chance = Story(server.url), Work(server.url), random.Random(5)
+    for part, longest in ROUNDS:
+        story.append("first", 400)
+        story.append("second", 150)
+        story.published()
+        run = pipeline(server.url, "--master", "local[2]", environ=ENVIRON)
+        try:
+            while not work.status()["leases"]:
+                assert run.poll() is None
+                time.sleep(0.02)
+            time.sleep(chance.uniform(0, longest))
+            while not killed(run, part) and run.poll() is None:
+                time.sleep(0.02)
+            ended(run)
+        finally:
+            run.kill()
+        check_listed(server, story)
+    run = pipeline(server.url, "--master", "local[2]", environ=ENVIRON)
+    try:
+        assert ended(run) == 0
+    finally:
+        run.kill()
+    check_listed(server, story)
+    story.check_covered()
+    told = work.status()
+    assert not told["due"] and not told["parked"], told
