@@ -75,6 +75,15 @@ class Story:
             assert time.monotonic() < until, "nothing is sealed"
             time.sleep(0.05)
 
+    def check_counts(self) -> None:
+        """Every event is found once, and counted once."""
+        for stream, length in self.lengths.items():
+            found = self._ask(stream, "_search", {"q": "has:request", "size": 0, "track_total_hits": True})
+            assert found["total"] == {"value": length, "relation": "eq"}, stream
+            asked = {"rollup": "requests", "interval": "1h", "measures": ["requests"]}
+            buckets = self._ask(stream, "_aggregate", {**asked, "from": 0, "to": 10**15})["buckets"]
+            assert sum(bucket["groups"][0]["measures"]["requests"]["count"] for bucket in buckets) == length, stream
+
     def check(self) -> None:
         """Every answer is that of a brute force over the events."""
         for stream, length in self.lengths.items():

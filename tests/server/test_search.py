@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -432,27 +431,6 @@ def test_a_key_must_be_allowed_to_read(start_server: StartServer, api_of: Any, c
 
 
 # -- fresh and bounded
-
-
-def test_what_was_acknowledged_is_found_by_the_very_next_search(api: Api) -> None:
-    path = stream(api)
-    stop = threading.Event()
-
-    def ingest() -> None:
-        while not stop.is_set():
-            append(api, path, *({"service": "noise"} for _ in range(20)))
-
-    with ThreadPoolExecutor(2) as threads:
-        running = [threads.submit(ingest) for _ in range(2)]
-        try:
-            for number in range(40):
-                append(api, path, {"n": number, "service": f"mine-{number}", "message": f"word{number}"})
-                assert numbers(search(api, path, f"service:mine-{number}")) == [number]
-                assert numbers(search(api, path, f"word{number}")) == [number]
-        finally:
-            stop.set()
-        for work in running:
-            work.result()
 
 
 def test_time_that_is_over_gives_408_and_a_valid_body(api: Api) -> None:

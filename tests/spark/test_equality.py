@@ -54,9 +54,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 class Progress:
     """Does what is due, but for some streams only a part of it."""
 
-    def __init__(self, spark: SparkSession, url: str) -> None:
+    def __init__(self, spark: SparkSession, work: Work) -> None:
         self._spark = spark
-        self._work = Work(url)
+        self._work = work
 
     def run(self, phase: int) -> dict[str, int]:
         """Lease until nothing is left that is wanted in this phase; answers how many units of each job were done."""
@@ -116,7 +116,6 @@ def caller(server: ServerProcess) -> Iterator[Caller]:
 def test_every_answer_is_what_the_oracle_says_at_any_progress(
     spark: SparkSession, server: ServerProcess, caller: Caller
 ) -> None:
-    progress = Progress(spark, server.url)
     lives = [Life(caller, seed) for seed in range(STREAMS)]
     for number, life in enumerate(lives):
         life.begin(loose=number % 9 == 8)
@@ -130,7 +129,8 @@ def test_every_answer_is_what_the_oracle_says_at_any_progress(
         for life in lives:
             life.go_on(phase)
         settle(lives)
-        done = {job: done[job] + number for job, number in progress.run(phase).items()}
+        with closing(Work(server.url)) as work:
+            done = {job: done[job] + number for job, number in Progress(spark, work).run(phase).items()}
         if phase == PHASES - 1:
             for life in lives[::6]:
                 life.forget(4_000)

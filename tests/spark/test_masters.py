@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -41,7 +42,12 @@ def check_done(story: Story, server: ServerProcess) -> None:
         assert [one.first_seq for one in listed] == [0, *(one.end_seq for one in listed[:-1])], stream
         assert max(one.level for one in listed) > 0, stream
     assert len(found) == 2
-    assert not Work(server.url).status()["due"]
+    assert not status(server)["due"]
+
+
+def status(server: ServerProcess) -> dict[str, Any]:
+    with closing(Work(server.url)) as work:
+        return work.status()
 
 
 def run(server: ServerProcess, *flags: str, environ: Mapping[str, str] | None = None) -> None:
@@ -123,4 +129,4 @@ def test_a_store_that_executors_cannot_see_is_refused(start_server: StartServer,
     with pytest.raises(Unavailable) as refusal:
         Driver(Orders(server.url, None, None, config, once=True), tmp_path).run()
     assert refusal.value.facts["reason"] == "hidden_store"
-    assert not Work(server.url).status()["leases"], "what was leased was given back"
+    assert not status(server)["leases"], "what was leased was given back"

@@ -7,6 +7,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _LITTLE_SPACE = 1024**3
 _SLOW_SYNC_MS = 10.0
 _SYNCS = 20
+_ASK_S = 2.0
 
 
 class Finding(NamedTuple):
@@ -46,19 +48,12 @@ def doctor(*, data_dir: DataDir = None, config: ConfigFile = None, json: AsJson 
 
 def examine(config: Config) -> Iterator[Finding]:
     """Every finding; a check that itself fails is a finding too."""
-    checks: dict[str, Callable[[Config], Finding]] = {
-        "java": _java,
-        "spark": _spark,
-        "disk": _disk,
-        "fsync": _fsync,
-        "port": _port,
-        "store": _store,
-    }
-    for name, check in checks.items():
+    for name, check in _CHECKS.items():
         try:
             yield check(config)
         except (HeadraceError, OSError, ImportError) as reason:
-            yield Finding(name, "bad", str(reason))
+            status, advice = _FAILED.get(name, ("bad", ""))
+            yield Finding(name, status, str(reason), advice)
 
 
 def _java(config: Config) -> Finding:
@@ -92,7 +87,7 @@ def _fsync(config: Config) -> Finding:
         begun = perf_counter()
         for _ in range(_SYNCS):
             os.write(file.fileno(), b"x" * 4096)
-            os.fdatasync(file.fileno())
+            os.fsync(file.fileno())
         each = (perf_counter() - begun) * 1000 / _SYNCS
     slow = each > _SLOW_SYNC_MS
     advice = "appends wait for this; a local SSD takes less than a millisecond" if slow else ""
@@ -106,9 +101,22 @@ def _port(config: Config) -> Finding:
         try:
             probe.bind((host, port))
         except OSError as reason:
-            advice = "a Headrace may be running there; else choose another with --port"
-            return Finding("port", "warn", f"{host}:{port}: {reason.strerror}", advice)
+            if _is_ours(host, port):
+                return Finding("port", "ok", f"a Headrace runs at {host}:{port}")
+            return Finding("port", "warn", f"{host}:{port}: {reason.strerror}", "choose another with --port")
     return Finding("port", "ok", f"{host}:{port} is free")
+
+
+def _is_ours(host: str, port: int) -> bool:
+    """Whether what listens there answers as a Headrace does."""
+    asked = HTTPConnection(host, port, timeout=_ASK_S)
+    try:
+        asked.request("GET", "/health")
+        return asked.getresponse().read(64) == b'{"ok":true}'
+    except (OSError, HTTPException):
+        return False
+    finally:
+        asked.close()
 
 
 def _store(config: Config) -> Finding:
@@ -127,3 +135,20 @@ def _existing(config: Config) -> Path:
     """The data directory, or the nearest directory above it that exists."""
     place = Path(config.storage.data_dir).resolve()
     return next(path for path in (place, *place.parents) if path.is_dir())
+
+
+_CHECKS: dict[str, Callable[[Config], Finding]] = {
+    "java": _java,
+    "spark": _spark,
+    "disk": _disk,
+    "fsync": _fsync,
+    "port": _port,
+    "store": _store,
+}
+#: What it means that a check fails, and what to do then; a server needs no Java.
+_FAILED = {
+    "java": ("warn", "only the pipeline needs Java; without it answers are computed on the fly, only slower"),
+    "disk": ("bad", "choose another place with --data-dir"),
+    "fsync": ("bad", "choose a place that can be written to with --data-dir"),
+    "store": ("bad", "look at storage.object_store, and at the credentials in the environment"),
+}

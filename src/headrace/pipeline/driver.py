@@ -60,15 +60,16 @@ class Driver:
     def run(self) -> None:
         """Lease, compute and commit, again and again."""
         idle_since = monotonic()
-        while not self._stopping.is_set():
-            lease = self._work.lease(self._worker, self._config.lease_units)
-            if lease is not None:
-                self._serve(lease)
-                idle_since = monotonic()
-            elif self._once or monotonic() - idle_since > self._config.idle_s:
-                return
-            else:
-                self._stopping.wait(self._config.poll_s)
+        with contextlib.closing(self._work):
+            while not self._stopping.is_set():
+                lease = self._work.lease(self._worker, self._config.lease_units)
+                if lease is not None:
+                    self._serve(lease)
+                    idle_since = monotonic()
+                elif self._once or monotonic() - idle_since > self._config.idle_s:
+                    return
+                else:
+                    self._stopping.wait(self._config.poll_s)
 
     def stop(self) -> None:
         """Give up the running job; what it leased goes back."""

@@ -107,9 +107,10 @@ class Work:
 
 
 def _told(answer: httpx2.Response) -> dict[str, Any]:
-    """The document of an answer; there is none where something else than our server answers, or it fails."""
+    """The document of an answer; a failure may come without one, and from somebody else."""
     try:
-        told = msgspec.json.decode(answer.content)
-    except msgspec.DecodeError:
-        return {}
-    return told if isinstance(told, dict) else {}
+        return msgspec.json.decode(answer.content, type=dict[str, Any]) if answer.content else {}
+    except msgspec.DecodeError as reason:
+        if answer.status_code >= 400:
+            return {}
+        raise Unreachable(f"what answers on {answer.url} is no server of ours: {reason}") from reason
