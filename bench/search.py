@@ -16,7 +16,18 @@ from bench.searching.asking import Caller, Series, series
 from bench.searching.covering import LONGEST_WAIT, Covered, await_covered, await_rest
 from bench.searching.filling import Load, fill
 from bench.searching.questions import AGGREGATES, SEARCHES, some
-from bench.searching.rows import AGGREGATE, COVERED, DUCKDB, GROWN, INGEST, MERGED, SEARCH, SELECTIVE, STARTED
+from bench.searching.rows import (
+    APPENDED,
+    COVERED,
+    DUCKDB,
+    GROWING,
+    GROWN,
+    INGEST,
+    MERGED,
+    SELECTIVE,
+    STARTED,
+    row_of,
+)
 from bench.searching.shape import STREAM, UPDATE
 from bench.serving import Running, running
 from bench.targets import Target
@@ -30,6 +41,8 @@ LEFT_OUT = {
 
 #: A small stream is indexed first, so that what starts with the first work has started.
 _FIRST, _FIRST_EVENTS = "first", 2_000
+#: Between the last of indexing and the first question.
+_REST = 3.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +97,7 @@ def _create(server: Running, stream: str) -> None:
 
 def _pace(events: int, began: float, ended: float, covered: Covered) -> Iterator[Sample]:
     late = f"after {LONGEST_WAIT:g} s {covered.missing}" if covered.missing else ""
-    yield Sample("events appended while they are indexed", events / (ended - began), "/s")
+    yield Sample(APPENDED, events / (ended - began), "/s")
     yield Marked(COVERED, covered.at - ended, "s", mark=late)
     yield Marked(INGEST, events / (covered.at - began), "/s", mark=late)
 
@@ -96,13 +109,14 @@ def _rest(caller: Caller, ended: float) -> Sample:
 
 def _answers(caller: Caller, events: int, covered: Covered) -> Iterator[Sample]:
     """Every kind of question, timed; then the answers are checked, where a server has seen everything."""
+    time.sleep(_REST)
     found: dict[str, Series] = {}
     for verb, kinds in (("_search", SEARCHES), ("_aggregate", AGGREGATES)):
         found |= {name: series(caller, verb, some(ask, events)) for name, ask in kinds.items()}
     wrong = {} if covered.missing else truth.troubles(caller, data.whole(events))
     for name, times in found.items():
-        row = (SEARCH if name in SEARCHES else AGGREGATE).format(name)
-        yield Marked(row, times.milliseconds, "ms", note=wrong.get(name, ""), mark=times.mark)
+        note = f"{times.error} {wrong.get(name, '')}".strip()
+        yield Marked(row_of(name), times.milliseconds, "ms", note=note, mark=times.mark)
 
 
 def _duckdb(events: int, space: Path) -> Iterator[Sample]:
@@ -113,11 +127,12 @@ def _duckdb(events: int, space: Path) -> Iterator[Sample]:
 def _growth(server: Running, caller: Caller, scale: Scale) -> Iterator[Sample]:
     """The same stream grows, and selective searches are asked again."""
     before, after = scale.searched_events, scale.grown_events
-    began = time.monotonic()
-    fill(Load(server.port, STREAM, before, after - before, ready=False))
+    if after <= before:
+        return
+    filled = fill(Load(server.port, STREAM, before, after - before, ready=False))
     covered, rested = await_covered(caller, STREAM, after), await_rest(caller)
-    mark = f"{after:,} events; {after - before:,} more were indexed and merged in {rested.at - began:,.0f} s"
     missing = covered.missing or rested.missing
+    yield Sample(GROWING, (after - before) / (rested.at - filled.began), "/s", note=missing)
     for name in SELECTIVE:
         times = series(caller, "_search", some(SEARCHES[name], after))
-        yield Marked(GROWN.format(name), times.milliseconds, "ms", note=missing, mark=mark)
+        yield Marked(GROWN.format(name), times.milliseconds, "ms", note=times.error, mark=times.mark)

@@ -33,17 +33,21 @@ class Answer(NamedTuple):
 
 
 class Series(NamedTuple):
-    """The answers to questions of one kind: the median time, how many there were, and how many came too late (408)."""
+    """The answers to questions of one kind: the median time, how many there were, and how many came too late (408).
+
+    A question that got no answer at all ends a series; it is the error.
+    """
 
     milliseconds: float
     asked: int
     timed_out: int
+    error: str = ""
 
     @property
     def mark(self) -> str:
         """What must be said beside the number."""
         late = f"{self.timed_out} of {self.asked} timed out (408)" if self.timed_out else ""
-        few = f"asked only {self.asked} times in {LONGEST_SERIES:g} s" if self.asked < REPETITIONS else ""
+        few = f"only {self.asked} repetitions in {LONGEST_SERIES:g} s" if 0 < self.asked < REPETITIONS else ""
         return ", ".join(filter(None, (late, few)))
 
 
@@ -74,7 +78,10 @@ def series(caller: Caller, verb: str, questions: Iterable[Any]) -> Series:
     """The time that questions of one kind take; the first is not counted."""
     counted: list[Answer] = []
     for number, question in enumerate(questions):
-        answer = caller.on_stream(verb, question)
+        try:
+            answer = caller.on_stream(verb, question)
+        except DriverFailed as error:
+            return Series(0.0, 0, 0, str(error))
         if number:
             counted.append(answer)
         if len(counted) >= LEAST_REPETITIONS and sum(one.seconds for one in counted) > LONGEST_SERIES:

@@ -45,15 +45,15 @@ class Block(NamedTuple):
     message: Column
 
 
-def block(number: int, size: int = BLOCK) -> Block:
-    """The events of one block, or the first of them."""
+def block(number: int) -> Block:
+    """The events of one block."""
     chance = np.random.default_rng([20, number])
     numbers = np.arange(number * BLOCK, (number + 1) * BLOCK)
     texts = [
         np.searchsorted(_odds(), chance.random((BLOCK, words))).astype(np.int16)
         for words in (TITLE_WORDS, MESSAGE_WORDS)
     ]
-    made = Block(
+    return Block(
         at=START_MS + numbers * STEP_MS,
         service=chance.integers(0, len(SERVICES), BLOCK),
         level=chance.choice(len(LEVELS), BLOCK, p=_LEVEL_SHARES),
@@ -63,13 +63,14 @@ def block(number: int, size: int = BLOCK) -> Block:
         title=texts[0],
         message=texts[1],
     )
-    return Block(*(column[:size] for column in made))
 
 
 def blocks(first: int, count: int) -> Iterator[Block]:
-    """Events numbered from `first`, which begins a block."""
-    for start in range(first, first + count, BLOCK):
-        yield block(start // BLOCK, min(BLOCK, first + count - start))
+    """Events numbered from `first`."""
+    for number in range(first // BLOCK, -(-(first + count) // BLOCK)):
+        start = number * BLOCK
+        wanted = slice(max(0, first - start), first + count - start)
+        yield Block(*(column[wanted] for column in block(number)))
 
 
 def encoded(events: Block) -> list[bytes]:

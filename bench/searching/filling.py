@@ -20,7 +20,7 @@ from bench.searching import data
 from bench.wire import HttpConnection, Tally, connect, http_request
 
 CONNECTIONS = 16
-LONGEST_FILL = 3000.0
+LONGEST_FILL = 1800.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Filled(NamedTuple):
 def fill(load: Load) -> Filled:
     """Append all events of a load, or say what went wrong."""
     command, told = [sys.executable, "-m", __name__], json.dumps(asdict(load))
-    done = subprocess.run(command, input=told, capture_output=True, text=True, timeout=LONGEST_FILL, check=False)
+    done = subprocess.run(command, input=told, capture_output=True, text=True, timeout=2 * LONGEST_FILL, check=False)
     if done.returncode:
         raise DriverFailed(f"filling failed: {done.stderr[-2000:]}")
     result: dict[str, Any] = json.loads(done.stdout)

@@ -9,10 +9,12 @@ from bench.searching.questions import AGGREGATES, SEARCHES
 
 SEARCH, AGGREGATE = "search: {}", "aggregate {}"
 STARTED = "first events indexed, after the start"
+APPENDED = "events appended while they are indexed"
 COVERED = "from the last append to full coverage"
 MERGED = "from the last append to all merged"
 INGEST = "events appended and indexed"
 DUCKDB = "aggregate {}, DuckDB on Parquet"
+GROWING = "events appended, indexed and merged in growing"
 GROWN = "search: {}, in ten times the events"
 OURS, SPARKS, WHOLE = "columns extracted by our kernel", "columns extracted by from_json", "events indexed by the job"
 
@@ -45,13 +47,13 @@ def promises(value: Value) -> Iterator[Promise]:
     for name in (*SEARCHES, *AGGREGATES):
         yield from _quicker(value, name)
     for name in AGGREGATES:
-        row = AGGREGATE.format(name)
+        row = row_of(name)
         yield from _at_most(value, row, DUCKDB.format(name), MOST_OF_DUCKDB, f"{row}, against DuckDB on Parquet")
     ours, theirs = value(INGEST, "headrace"), value(INGEST, PEER)
     if ours and theirs:
         text = f"{INGEST}, against Prisma tuned (at least {LEAST_INGEST:g} times as many)"
         yield Promise(text, ours / theirs, ours >= LEAST_INGEST * theirs)
-    row = SEARCH.format(SELECTIVE[0])
+    row = row_of(SELECTIVE[0])
     yield from _at_most(value, GROWN.format(SELECTIVE[0]), row, MOST_GROWTH, f"{row}, in ten times the events")
     ours, theirs = value(OURS, "headrace"), value(SPARKS, "headrace")
     if ours and theirs:
@@ -59,8 +61,13 @@ def promises(value: Value) -> Iterator[Promise]:
         yield Promise(text, ours / theirs, ours >= LEAST_EXTRACTED * theirs)
 
 
+def row_of(name: str) -> str:
+    """The row of a kind of question."""
+    return (SEARCH if name in SEARCHES else AGGREGATE).format(name)
+
+
 def _quicker(value: Value, name: str) -> Iterator[Promise]:
-    row, parts = (SEARCH if name in SEARCHES else AGGREGATE).format(name), 3 if name in _PLAIN else 10
+    row, parts = row_of(name), 3 if name in _PLAIN else 10
     ours, theirs = value(row, "headrace"), value(row, PEER)
     if ours and theirs:
         most = max(QUICK_MS, theirs / parts)

@@ -94,7 +94,7 @@ def wait_for_leases(work: Work, run: subprocess.Popen[str], count: int) -> None:
     while len(seen) < count:
         assert run.poll() is None, "there is too little work"
         seen |= {lease["id"] for lease in work.status()["leases"]}
-        time.sleep(0.01)
+        time.sleep(0.05)
 
 
 def test_a_killed_pipeline_leaves_everything_as_it_was_or_as_it_shall_be(start_server: StartServer) -> None:
@@ -112,7 +112,7 @@ def test_a_killed_pipeline_leaves_everything_as_it_was_or_as_it_shall_be(start_s
                 time.sleep(chance.uniform(0, LONGEST_S))
                 while not killed(run, part):
                     assert run.poll() is None, "it ended before it was killed"
-                    time.sleep(0.01)
+                    time.sleep(0.05)
                 ended(run)
             finally:
                 run.kill()

@@ -29,6 +29,9 @@ Connect = Callable[..., "Wire"]
         ("a/_schema/_search", "a/_schema", "_search", None),
         ("a%2F_schema", "a/_schema", "", None),
         ("a/touch/wait", "a", "touch/wait", None),
+        ("a/_schema/verifications", "a", "_schema/verifications", None),
+        ("a/b/_schema/verifications/x%2Fy", "a/b", "_schema/verifications", "x/y"),
+        ("a/_schema/verifications/x/_search", "a/_schema/verifications/x", "_search", None),
         ("a/pk/k", "a", "", "k"),
         ("a/pk/k%2Fl", "a", "", "k/l"),
         ("a/b/pk/_schema", "a/b", "", "_schema"),
@@ -68,7 +71,7 @@ def test_any_bytes_are_read_or_refused(rest: bytes) -> None:
     "name",
     ["", "/", "a//b", "/a", "a/", ".", "..", "a/../b", "a/.", "a\x00b", "a\nb", "\x7f", "a/_schema", "_retention",
      "a/pk", "pk", "a/pk/b", "__ds", "__ds/x", "__x", "x" * 513, "é" * 257, "a/touch/wait", "a/touch/meta",
-     "a/touch/templates/activate", "a/_otlp/v1/traces"],
+     "a/touch/templates/activate", "a/_otlp/v1/traces", "a/_schema/verifications", "a/_schema/verifications/x"],
 )  # fmt: skip
 def test_a_name_that_could_not_be_reached_is_refused(name: str) -> None:
     with pytest.raises(BadRequest):
@@ -78,7 +81,7 @@ def test_a_name_that_could_not_be_reached_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     ["a", "A", "0", "-", "a.b", "...", "a/b/c", "événement", "a b", "~user", "a:b@c", "_x", "a/_x", "x__", "pkg/a",
-     "meta", "wait", "traces", "touch", "schema", "x" * 512, "é" * 256, "%", "a?b#c", "a\\b", "日本"],
+     "meta", "wait", "traces", "touch", "schema", "verifications", "x" * 512, "é" * 256, "%", "a?b#c", "a\\b", "日本"],
 )  # fmt: skip
 def test_any_other_text_is_a_name(server: ServerProcess, api: Api, connect: Connect, name: str) -> None:
     check_name(name, 512)

@@ -250,3 +250,19 @@ def test_who_may_write_may_begin_and_who_may_read_may_look(
     assert told.status_code == 202
     one = f"{path}/_schema/verifications/{told.json()['verification']['id']}"
     assert call("read", "GET", one).status_code == 200
+
+
+def test_a_killed_server_goes_on_with_what_it_was_asked_for(
+    start_server: StartServer, api_of: Callable[..., Api], eventually: Callable[..., None], ended: Callable[..., Any]
+) -> None:
+    server = start_server(**SOON)
+    api = api_of(server)
+    path = installed(api, shape(n=WHOLE))
+    append(api, path, *numbers(*range(20)))
+    eventually(lambda: api.get(f"{path}/_details").json()["stream"]["uploaded_through"] == "19")
+    told = begun(api, path)
+    server.kill()
+    again = api_of(server.start())
+    append(again, path, *numbers(-1))
+    found = ended(again, path, told)
+    assert (found["state"], found["events"], found["failing"]["schema"]) == ("done", 21, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from random import Random
 from time import monotonic, sleep
 from typing import Any
@@ -79,19 +80,20 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def test_a_verdict_equals_a_look_at_every_event(spark: SparkSession, server: ServerProcess) -> None:
-    logs, work = Logs(server.url), Work(server.url)
+    logs = Logs(server.url)
     cases = [Case(number) for number in range(STREAMS)]
     for case in cases:
         case.create(logs)
     until(lambda: all(logs.published(case.name) == len(case.events) for case in cases))
     begun = [case.begin(logs) for case in cases]
-    done = Counter[str]()
-    while (lease := work.lease("test", 256)) is not None:
-        results = jobs.run(spark, lease, PipelineConfig(tasks=4))
-        for case in cases:
-            case.append(logs, case.events[:2])
-        done.update(one["outcome"] for one in work.commit(lease, results)["results"])
-    assert set(done) == {"committed"} and done["committed"] >= STREAMS
+    outcomes = Counter[str]()
+    with closing(Work(server.url)) as work:
+        while (lease := work.lease("test", 256)) is not None:
+            results = jobs.run(spark, lease, PipelineConfig(tasks=4))
+            for case in cases:
+                case.append(logs, case.events[:2])
+            outcomes.update(one["outcome"] for one in work.commit(lease, results)["results"])
+    assert set(outcomes) == {"committed"} and outcomes["committed"] >= STREAMS
     seen = Counter[str]()
     for case, id in zip(cases, begun, strict=True):
         address = f"/v1/stream/{case.name}/_schema/verifications/{id}"

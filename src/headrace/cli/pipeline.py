@@ -45,7 +45,8 @@ def pipeline(
 @app.command
 def status(*, server: Remote = LOCAL, json: AsJson = False) -> None:
     """Show what is due, what is being done, and what was parked and why."""
-    told = _work(server).status()
+    with _work(server) as work:
+        told = work.status()
     if not output.wants_table(json):
         print(output.encode(told))
         return
@@ -63,28 +64,30 @@ def run(
     json: AsJson = False,
 ) -> None:
     """Index a stream now, however little is new in it; what was parked is tried again."""
-    work = _work(server)
-    told = work.run(stream)
-    if not told["due"]:
-        print(f"headrace: {stream} has no search configuration, so nothing is derived from it.", file=sys.stderr)
-    elif wait:
-        from headrace.cli import working
+    with _work(server) as work:
+        told = work.run(stream)
+        if not told["due"]:
+            print(f"headrace: {stream} has no search configuration, so nothing is derived from it.", file=sys.stderr)
+        elif wait:
+            from headrace.cli import working
 
-        with server.connect() as client:
-            told = working.follow(work, client.stream(stream))
+            with server.connect() as client:
+                told = working.follow(work, client.stream(stream))
     output.show(told, as_json=json)
 
 
 @app.command
 def pause(*, server: Remote = LOCAL, json: AsJson = False) -> None:
     """Hand out no more work; what is being done is finished."""
-    output.show(_work(server).pause(), as_json=json)
+    with _work(server) as work:
+        output.show(work.pause(), as_json=json)
 
 
 @app.command
 def resume(*, server: Remote = LOCAL, json: AsJson = False) -> None:
     """Hand out work again."""
-    output.show(_work(server).resume(), as_json=json)
+    with _work(server) as work:
+        output.show(work.resume(), as_json=json)
 
 
 class Changes(logging.Filter):

@@ -46,6 +46,7 @@ def search(
     all_hits: Annotated[bool, Parameter(name="--all", negative=(), help="Every hit, page after page.")] = False,
     snippets: Annotated[bool, Parameter(negative=(), help="Show where the texts of a hit match.")] = False,
     total: Annotated[bool, Parameter(negative=(), help="Count all hits.")] = False,
+    timeout_ms: Annotated[int | None, Parameter(help="Answer by then, with what was found so far.")] = None,
     field: Annotated[list[str] | None, Parameter(negative=(), help="A field to show; may be repeated.")] = None,
     remote: Remote = LOCAL,
     json: AsJson = False,
@@ -57,6 +58,8 @@ def search(
         "snippets": snippets,
         "track_total_hits": total,
     }
+    if timeout_ms is not None:
+        options["timeout_ms"] = timeout_ms
     with remote.connect() as client, pointing(query, as_json=json):
         found = client.stream(stream)
         pages = _pages(found, query, options, None if all_hits else size)

@@ -132,22 +132,31 @@ class Verifier:
     async def _run(self) -> None:
         while not self._eyes.closing.is_set():
             self._awake.clear()
-            rows = self._rows.running()
-            self._forget_all_but({row.id for row in rows})
-            pause = _PAUSE_S if rows else None
-            for row in rows:
-                try:
-                    if await self._step(row):
-                        pause = 0.0
-                except HeadraceError as reason:
-                    log.warning("a verification waits: %s", reason.message)
-                    pause = _LONG_PAUSE_S
-                except Exception:
-                    log.exception("a verification failed")
-                    await self._give_up(row, "the server failed; the log has the details")
+            try:
+                pause = await self._go_round()
+            except Exception:
+                log.exception("verifications were not looked for; the next round tries again")
+                pause = _LONG_PAUSE_S
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._awake.wait()
+
+    async def _go_round(self) -> float | None:
+        """One step of each; answers after how long to go round again, None where nothing is running."""
+        rows = self._rows.running()
+        self._forget_all_but({row.id for row in rows})
+        pause = _PAUSE_S if rows else None
+        for row in rows:
+            try:
+                if await self._step(row):
+                    pause = 0.0
+            except HeadraceError as reason:
+                log.warning("a verification waits: %s", reason.message)
+                pause = _LONG_PAUSE_S
+            except Exception:
+                log.exception("a verification failed")
+                await self._give_up(row, "the server failed; the log has the details")
+        return pause
 
     async def _step(self, row: VerificationRow) -> bool:
         """Look at the next range, if that is for us to do; whether anything has moved."""
@@ -158,7 +167,10 @@ class Verifier:
         async with self._work.still():
             # In this order: what a worker commits meanwhile is seen as being looked at, or as looked at.
             working = self._checks.working_on(row)
-            progress = Progress(self.find(stream, row.id))
+            newest = self._rows.get(row.id)
+            if newest is None or newest.state != RUNNING:
+                return False
+            progress = Progress(newest)
             if not progress.left(stored):
                 await self._apply(lambda batch: verifying.advance(batch, row.id))
                 return True

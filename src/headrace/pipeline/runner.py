@@ -41,6 +41,10 @@ class Runner:
 
     def run(self) -> int:
         """Until stopped, or until nothing is due where that was asked for; the exit code."""
+        with self._work:
+            return self._run()
+
+    def _run(self) -> int:
         failures = 0
         while not self._stopping.is_set():
             if self._is_due():

