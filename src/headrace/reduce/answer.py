@@ -49,6 +49,15 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
             return [(self.start, self.end)]
         return [span for span in ((self.start, first), (last, self.end)) if span[0] < span[1]]
 
+    def narrowed(self) -> Aggregate:
+        """The same with a rollup that has nothing else than what is asked for."""
+        rollup = self.rollup
+        dimensions = tuple(name for name in rollup.dimensions if name in self.group_by)
+        measures = {name: rollup.measures[name] for name in self.measures or rollup.measures}
+        return msgspec.structs.replace(
+            self, rollup=msgspec.structs.replace(rollup, dimensions=dimensions, measures=measures)
+        )
+
 
 def buckets(
     asked: Aggregate,

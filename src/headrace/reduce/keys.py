@@ -32,6 +32,18 @@ def projected(found: pa.ChunkedArray, rollup: Rollup, group_by: Sequence[str]) -
     return pa.chunked_array([pa.array(texts, pa.string()).take(indexed.indices)])
 
 
+def narrowed(panes: pa.Table, rollup: Rollup, kept: Sequence[str]) -> pa.Table:
+    """Panes whose keys have only some dimensions left, in the order of the rollup; several may be of one group."""
+    places = [at for at, name in enumerate(rollup.dimensions) if name in kept]
+    if len(places) == len(rollup.dimensions):
+        return panes
+    indexed = panes.column("key").combine_chunks().dictionary_encode()
+    decoded = map(msgspec.json.decode, indexed.dictionary.to_pylist())
+    texts = [msgspec.json.encode([values[at] for at in places]).decode() for values in decoded]
+    at = panes.schema.get_field_index("key")
+    return panes.set_column(at, panes.schema.field(at), pa.array(texts, pa.string()).take(indexed.indices))
+
+
 def project(text: str, rollup: Rollup, group_by: Sequence[str]) -> str:
     """One key with only some dimensions left."""
     values = dict(zip(rollup.dimensions, msgspec.json.decode(text), strict=True))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.engine.search.archive import Archive, Described, Look, Stretch
 from headrace.engine.search.columns import Window
@@ -23,12 +24,14 @@ from headrace.engine.search.trying import tried, trusting
 from headrace.engine.stream import Head, Stream
 from headrace.engine.work.definitions import Defined
 from headrace.format.companion.layout import PartName
-from headrace.format.companion.rows import Group
+from headrace.format.companion.rows import Group, Rows
 from headrace.query import predicate
 from headrace.query.search import SummaryParts
+from headrace.query.values import values
 from headrace.reduce import parts
 from headrace.reduce.answer import buckets
 from headrace.reduce.chosen import chosen, wanted
+from headrace.reduce.keys import narrowed
 from headrace.reduce.request import AggregateRequest
 from headrace.reduce.rollup import Span, panes, trees
 
@@ -60,11 +63,12 @@ class _Aggregate:
 
     def __init__(self, archive: Archive, look: Look, request: AggregateRequest, deadline: Deadline) -> None:
         self._archive, self._look, self._deadline = archive, look, deadline
-        self._asked, self._where = request.asked, request.where
+        # Of the rollup only what is asked for is computed; which events count in it, all of its dimensions say.
+        self._asked, self._where = request.asked.narrowed(), request.where
         self._search = look.defined.definition.search
-        self._rollup = request.asked.rollup
+        self._whole, self._rollup = request.asked.rollup, self._asked.rollup
         self._trees = trees(self._rollup)
-        self._wanted = None if self._where is None else wanted(self._where, self._rollup, self._search)
+        self._wanted = None if self._where is None else wanted(self._where, self._whole, self._search)
         self._matches = predicate.compile(self._where, self._search) if self._where is not None else lambda _: True
         self._tally = Tally()
         self._documents = Documents(look, self._tally)
@@ -84,7 +88,8 @@ class _Aggregate:
     def _fields(self) -> set[str]:
         """Every field that is asked, by a query or to be measured."""
         asked = [*self._trees, *([] if self._where is None else [self._where])]
-        return set(self._columns()) | {name for tree in asked for name in asked_fields(tree, self._search)}
+        trees_ask = {name for tree in asked for name in asked_fields(tree, self._search)}
+        return self._columns() | set(self._whole.dimensions) | trees_ask
 
     def _columns(self) -> set[str]:
         """The fields whose columns are reduced."""
@@ -108,9 +113,10 @@ class _Aggregate:
         companion, spans = piece.companion, [(self._asked.start, self._asked.end)]
         is_whole = (piece.start, piece.stop) == (companion.first_seq, companion.end_seq)
         if is_whole and (self._where is None or self._wanted is not None):
-            ahead = companion.panes(self._rollup.name, self._asked.interval)
+            ahead = companion.panes(self._whole.name, self._asked.interval)
             if ahead is not None:
-                self._history.append(ahead if self._wanted is None else chosen(ahead, self._wanted))
+                ahead = ahead if self._wanted is None else chosen(ahead, self._wanted)
+                self._history.append(narrowed(ahead, self._whole, self._rollup.dimensions))
                 self._used_rollups |= stretch.companion is not None
                 spans = self._asked.edges
         self._more += self._reduced(piece, spans)
@@ -118,8 +124,13 @@ class _Aggregate:
         first = companion.first_seq
         for row in within(companion.odd_rows(), piece.start - first, piece.stop - first).tolist():
             event = self._documents.promoted(piece.start + row)
-            if event is not None and self._matches(document := event.document()):
+            if event is not None and self._counts(document := event.document()):
                 self._odd.append(document)
+
+    def _counts(self, document: Any) -> bool:
+        """Whether an event matches, and has no two values of a dimension."""
+        dimensions = (self._search[name] for name in self._whole.dimensions)
+        return self._matches(document) and all(len(values(field, document)) <= 1 for field in dimensions)
 
     def _reduced(self, piece: Described, spans: list[Span]) -> Iterator[pa.Table]:
         """The panes of events whose time is in the spans, from their columns."""
@@ -151,14 +162,25 @@ class _Aggregate:
     def _table(self, evaluator: Evaluator, number: int, group: Group, window: Window) -> pa.Table:
         """The columns that are reduced, of the rows that a query chooses in one row group."""
         names = ["odd", *(f"f.{name}" for name in sorted(self._columns())), *self._parts()]
+        others = self._many(evaluator.companion)
         start = window.start - group.start
-        made = {name: evaluator.companion.column(name, number).slice(start, window.count) for name in names}
+        made = {
+            name: evaluator.companion.column(name, number).slice(start, window.count)
+            for name in dict.fromkeys([*names, *others])
+        }
         for at, tree in enumerate(self._trees):
             made[f"t.{at}"] = pa.array(evaluator.select(tree, window).mask())
         table = pa.table(made)
-        if self._where is None:
-            return table
-        return table.take(pa.array(evaluator.select(self._where, window).rows()))
+        if self._where is not None:
+            table = table.take(pa.array(evaluator.select(self._where, window).rows()))
+        for name in others:
+            table = table.filter(pc.fill_null(pc.less_equal(pc.list_value_length(table[name]), 1), True))
+        return table
+
+    def _many(self, companion: Rows) -> list[str]:
+        """The columns of dimensions that are not asked for, and may have several values."""
+        left = [name for name in self._whole.dimensions if name not in self._rollup.dimensions]
+        return [f"f.{name}" for name in left if companion.fields[name].many]
 
     def _parts(self) -> list[str]:
         """The columns of what measures read that is no field."""

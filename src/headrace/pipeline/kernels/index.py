@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -18,17 +19,32 @@ from headrace.pipeline.kernels.units import Place, attempt
 from headrace.query.definition import Definition
 from headrace.reduce import rollup as rollups
 
+#: So many entries, or so much of them, are extracted together.
+_ROWS, _BYTES = 65_536, 32 * 1024 * 1024
+
 
 def perform(unit: Unit, here: Place) -> dict[str, Any]:
     """Write the companion of a unit; the objects are durable when this returns."""
     extracts, found, through = extractor(unit), [], 0
-    for batch in batches(unit, here):
-        found.append(extracts.columns(batch))
-        through = max(through, *batch.column("version").unique().to_pylist())
+    for entries in _together(batches(unit, here)):
+        found.append(extracts.columns(entries))
+        through = max(through, *entries.column("version").unique().to_pylist())
     columns = tables.concat(found)
     if columns.num_rows != unit.count:
         raise CorruptData(f"the segments of {unit.unit} hold {columns.num_rows} entries, not {unit.count}")
     return {"companion": _written(unit, here, columns, defined(unit), through)}
+
+
+def _together(given: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Row groups of segments as tables of many rows: each extraction has a cost of its own."""
+    pending: list[pa.RecordBatch] = []
+    for batch in given:
+        pending.append(batch)
+        if sum(one.num_rows for one in pending) >= _ROWS or sum(one.nbytes for one in pending) >= _BYTES:
+            yield pa.Table.from_batches(pending)
+            pending = []
+    if pending:
+        yield pa.Table.from_batches(pending)
 
 
 def _written(unit: Unit, here: Place, columns: pa.Table, definition: Definition, through: int) -> Companion:
