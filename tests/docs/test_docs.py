@@ -270,7 +270,7 @@ def every_error() -> list[type[errors.HeadraceError]]:
 
 
 def _status(kind: type[errors.HeadraceError]) -> str:
-    elsewhere = ("headrace.client", "headrace.cli", "headrace.config", "headrace.storage.database")
+    elsewhere = ("headrace.client", "headrace.cli", "headrace.config", "headrace.pipeline", "headrace.storage.database")
     return "none" if kind.__module__.startswith(elsewhere) else str(kind.status)
 
 

@@ -81,8 +81,8 @@ class Life:
         self._change(schema=made.schema, lens=lens, **follows)
         self._shapes[version + 1] = made
 
-    def forget(self, size: int) -> None:
-        """Keep so many bytes."""
+    def forget(self, size: int | None) -> None:
+        """Keep so many bytes, or from now on everything."""
         self.caller.done("POST", f"{self.name}/_retention", {"bytes": size})
 
     # -- what is there
@@ -110,7 +110,18 @@ class Life:
 
     def pending(self) -> int:
         """How many events are in no segment yet."""
-        return int(self.caller.done("GET", f"{self.name}/_details").json()["stream"]["pending_rows"])
+        return int(self._details()["pending_rows"])
+
+    def segments(self) -> int:
+        return int(self._details()["segment_count"])
+
+    def bytes(self) -> int:
+        """How much is kept."""
+        return int(self._details()["total_size_bytes"])
+
+    def _details(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.caller.done("GET", f"{self.name}/_details").json()["stream"]
+        return found
 
     def _change(self, **body: Any) -> None:
         self.caller.done("POST", f"{self.name}/_schema", body)

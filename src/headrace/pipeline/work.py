@@ -22,7 +22,9 @@ class Unreachable(HeadraceError):
 
 
 class Refused(HeadraceError):
-    """The server answered, and said no."""
+    """The server answered, and said no; ``code`` and ``status`` are those of its answer."""
+
+    code = "refused"
 
     def __init__(self, status: int, code: str, message: str, facts: dict[str, Any]) -> None:
         super().__init__(message, **facts)
