@@ -100,7 +100,8 @@ class Story:
             coverage = self._ask(stream, "_search", {"q": "has:ts", "sort": ["status"]})["coverage"]
             details = self.logs.ask("GET", f"/v1/stream/{stream}/_details")["stream"]
             assert coverage["scanned_segments"] == 0, stream
-            assert coverage["indexed_segments"] == details["segment_count"] > 2, stream
+            # A small segment may have become part of the next since it was described.
+            assert coverage["indexed_segments"] >= details["segment_count"] > 2, stream
 
     def _check_search(self, stream: str, oracle: Oracle, body: dict[str, Any]) -> None:
         wanted = oracle.expected(requests.read(body, DECLARED))

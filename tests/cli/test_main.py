@@ -43,7 +43,7 @@ def test_exit_code_tells_how_it_went(headrace: Headrace, words: list[str], code:
 
 def test_help_names_every_command(headrace: Headrace) -> None:
     shown = headrace("--help").out.decode()
-    for command in ("config", "key", "serve", "stream", "up", "version"):
+    for command in ("aggregate", "config", "doctor", "key", "pipeline", "search", "serve", "stream", "up", "version"):
         assert f" {command} " in shown
 
 

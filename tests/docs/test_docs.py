@@ -47,7 +47,8 @@ KINDS = {"sh", "sh fails", "sh background", "python", "output", "output backgrou
 _FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SERVER = re.compile(r"^<!-- server: (.*) -->$", re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_DOTTED = re.compile(r"`((?:cli|client|server|engine|storage|format|config|types|errors)\.(?!py`)[A-Za-z_.]+)`")
+_PACKAGES = "cli|client|server|pipeline|engine|storage|extract|reduce|query|format|config|types|errors"
+_DOTTED = re.compile(rf"`((?:{_PACKAGES})\.(?!py`)[A-Za-z_.]+)`")
 
 
 class Block(NamedTuple):
@@ -231,7 +232,7 @@ def _resolve(name: str) -> Any:
     return found
 
 
-@pytest.mark.parametrize("noun", ["stream", "schema", "key", "config"])
+@pytest.mark.parametrize("noun", ["stream", "schema", "pipeline", "key", "config"])
 def test_every_command_is_in_its_page(noun: str) -> None:
     page = (DOCS / "cli.md").read_text()
     verbs = [verb for verb in importlib.import_module(f"headrace.cli.{noun}").app if not verb.startswith("-")]

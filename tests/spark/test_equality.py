@@ -27,7 +27,7 @@ from spark.lives import Life
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 STREAMS, FORKS, PHASES = 36, 8, 4
-SOME, MANY = 4, 20
+SOME, MANY = 4, 24
 SEAL_ROWS = 20
 #: How much of what is due is done in a phase, and whether it is also compacted.
 PROGRESS = [(0.0, False), (0.5, False), (0.5, True), (1.0, False), (1.0, True), (1.0, True)]
@@ -42,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         "limits__filter_scan_bytes": "30000",
         "pipeline__min_rows": "0",
         "pipeline__unit_bytes": "12000",
-        "pipeline__fan_out": "3",
+        "pipeline__fan_out": "2",
         "server__resolver_timeout_s": "60",
         "server__idle_timeout_s": "600",
     }

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 def told(server: ServerProcess) -> Story:
     """Two streams whose segments are published."""
     story = Story(server.url)
-    story.append("first", 620)
+    story.append("first", 330)
     story.append("second", 170)
     story.published()
     return story
@@ -80,7 +80,7 @@ def test_executors_in_this_process(spark: SparkSession, start_server: StartServe
     Driver(Orders(server.url, None, None, config, once=True), tmp_path).run()
     check_done(story, server)
     # What comes later is work again, and merged with what was there.
-    story.append("second", 330)
+    story.append("second", 160)
     story.published()
     Driver(Orders(server.url, None, None, config, once=True), tmp_path).run()
     story.check()
