@@ -8,6 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.format.packing import unpack
+
 if TYPE_CHECKING:
     import httpx2
     from tests.server.conftest import Api
@@ -93,11 +95,12 @@ def stored(data_dir: Path, name: str) -> list[tuple[int, int, int, list[Any]]]:
     """The appends to a stream on disk: where each begins, how many events it has, their version, and the events."""
     with closing(sqlite3.connect(f"file:{data_dir}/headrace.db?mode=ro", uri=True)) as database:
         found = database.execute(
-            "SELECT wal.seq, count, version, body FROM wal JOIN streams ON streams.id = wal.stream"
+            "SELECT wal.seq, count, version, packed, body FROM wal JOIN streams ON streams.id = wal.stream"
             " WHERE name = ? ORDER BY wal.seq",
             (name,),
         ).fetchall()
-    return [(seq, size, version, json.loads(b"[" + bytes(body) + b"]")) for seq, size, version, body in found]
+    bodies = [bytes(body) if size is None else unpack(bytes(body), size) for *_, size, body in found]
+    return [(*row[:3], json.loads(b"[" + body + b"]")) for row, body in zip(found, bodies, strict=True)]
 
 
 def version_at(document: dict[str, Any], seq: int) -> int:
