@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -111,7 +112,9 @@ def test_a_store_behind_an_s3_api_and_a_machine_without_java(
                 monkeypatch.setenv(name, value)
             server = start_server(**SETTINGS, storage__object_store=bucket.url)
             story = told(server)
-            run(server, "--master", "local[2]", environ=without_java(tmp_path / "bin"))
+            environ = without_java(tmp_path / "bin")
+            assert shutil.which("java", path=environ["PATH"]) is None
+            run(server, "--master", "local[2]", environ=environ)
             check_done(story, server)
             assert any(method == "PUT" and "/companions/" in path for method, path in bucket.seen)
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -26,12 +25,12 @@ CASES = 60
 EVER = 2**60
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    yield session
-    session.stop()
+@pytest.fixture
+def session(request: pytest.FixtureRequest) -> SparkSession:
+    """The session of all tests; its name is that of what is tested here."""
+    found = request.getfixturevalue("spark")
+    assert isinstance(found, SparkSession)
+    return found
 
 
 def cases() -> list[list[list[Any]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
+from headrace.server.openapi.aggregate import AGGREGATE_PATHS
 from headrace.server.openapi.details import DETAILS_PATHS
 from headrace.server.openapi.schemas import REGISTRY, SCHEMA_PATHS, VERIFICATION
 from headrace.server.openapi.search import SEARCH_PATHS
@@ -17,7 +18,8 @@ from headrace.server.openapi.work import WORK_PATHS
 def document(*, subscriptions: bool = True) -> Node:
     """The whole document, with subscriptions where they are served."""
     error = record(error=record(code=TEXT, message=TEXT))
-    paths = {**SERVER_PATHS, **STREAM_PATHS, **SCHEMA_PATHS, **DETAILS_PATHS, **SEARCH_PATHS, **WORK_PATHS}
+    derived = {**SEARCH_PATHS, **AGGREGATE_PATHS, **WORK_PATHS}
+    paths = {**SERVER_PATHS, **STREAM_PATHS, **SCHEMA_PATHS, **DETAILS_PATHS, **derived}
     return {
         "openapi": "3.1.0",
         "info": {

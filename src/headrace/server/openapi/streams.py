@@ -113,14 +113,23 @@ READING = (
     ),
     query("timeout", WAIT, "longest wait of a long-poll"),
     query("schema_version", {"type": "string", "pattern": "^[1-9][0-9]{0,8}$"}, "the shape of events; the newest"),
+    query("filter", TEXT, "only events that match; for streams with search fields, and not with live=sse"),
     query("cursor", TEXT, "Stream-Cursor of the last live answer"),
     header("If-None-Match", TEXT, "ETag of a slice the caller has"),
 )
+SCANNED: Node = {
+    f"Stream-Filter-{name}": {"description": text, "schema": TEXT}
+    for name, text in {
+        "Scan-Limit-Reached": "true: a filtered read ended since it had looked at enough",
+        "Scan-Limit-Bytes": "how much that is",
+        "Scanned-Bytes": "what was looked at",
+    }.items()
+}
 READ_ANSWERS = answers(
     "404 409 410 429",
     s200={
         "description": "entries as the stream's own type, or events with live=sse",
-        "headers": {**SLICE, **CURSOR, **ETAG},
+        "headers": {**SLICE, **CURSOR, **ETAG, **SCANNED},
         "content": {"*/*": {"schema": {}}},
     },
     s204=plain("no entries came in time, or the stream is closed", {**SLICE, **CURSOR}),
