@@ -61,7 +61,7 @@ def _count(server: Any, name: str, entry: bytes = ENTRY) -> int:
 @pytest.fixture
 def small(start_server: Callable[..., Any]) -> Any:
     """A server whose log may have half a megabyte, with two streams in it; the second takes what is left."""
-    server = start_server(storage__max_database_bytes=str(512 * 1024))
+    server = start_server(storage__max_database_bytes=str(640 * 1024))
     for name in ("old", "new"):
         assert httpx2.put(_url(server, name)).status_code == 201
     for _ in range(10):
@@ -155,8 +155,8 @@ def test_a_real_full_disk_refuses_appends_and_takes_them_again_when_space_return
 LARGE = random.Random(4).randbytes(100_000)
 
 
-def _takes_again(server: Any, name: str, within_s: float = 40) -> None:
-    """Wait until appends are taken."""
+def _takes_again(server: Any, name: str, within_s: float = 95) -> None:
+    """Wait until appends are taken; a store that took nothing is asked again within a minute."""
     until = time.monotonic() + within_s
     while (answer := _append(server, name, LARGE)).status_code != 204:
         _is_disk_full(answer)

@@ -7,8 +7,9 @@ import pytest
 from headrace.errors import HeadraceError, every_error
 from headrace.server.exchange import Reply
 
-# The client's own errors are never sent.
-SENT = [kind for kind in every_error() if not kind.__module__.startswith("headrace.client")]
+# Errors of those who ask are never sent.
+ASKING = ("headrace.client", "headrace.cli", "headrace.pipeline")
+SENT = [kind for kind in every_error() if not kind.__module__.startswith(ASKING)]
 
 
 @pytest.mark.parametrize("kind", sorted(SENT, key=lambda kind: kind.__name__))

@@ -283,22 +283,22 @@ def test_details_show_the_settings_that_are_in_force(tmp_path: Path) -> None:
             data_dir=str(tmp_path), cache_bytes=8 * MiB, seal_bytes=MiB, seal_rows=77, segment_cache_bytes=5 * MiB
         ),
         limits=LimitsConfig(concurrent_searches=6, queue_bytes=123_456),
-        memory=MemoryConfig(auto_tune=True, limit_mb=700),
+        memory=MemoryConfig(auto_tune=True, limit_mb=3000),
     )
 
     async def scenario(node: _Node) -> None:
         details = await node.json("/v1/server/_details")
         assert details["auto_tune"] == {
             "enabled": True,
-            "requested_memory_mb": 700,
-            "preset_mb": 512,
-            "effective_memory_limit_mb": 700,
+            "requested_memory_mb": 3000,
+            "preset_mb": 2048,
+            "effective_memory_limit_mb": 3000,
         }
         limits = details["configured_limits"]
         assert limits["caches"]["sqlite_cache_bytes"] == 8 * MiB
         assert limits["ingest"]["max_queue_bytes"] == 123_456
         assert limits["timeouts"]["append_request_timeout_ms"] == 1500
-        assert limits["memory"]["pressure_limit_bytes"] == int(700 * MiB * 0.85)
+        assert limits["memory"]["pressure_limit_bytes"] == int(3000 * MiB * 0.85)
         assert limits["segmenting"] == {"segment_max_bytes": MiB, "segment_target_rows": 77, "segmenter_workers": 1}
         assert limits["caches"]["segment_cache_bytes"] == 5 * MiB
         assert details["runtime"]["concurrency"]["search"] == {
@@ -308,7 +308,7 @@ def test_details_show_the_settings_that_are_in_force(tmp_path: Path) -> None:
             "queued": 0,
         }
 
-    _run(config, scenario, limit=700 * MiB)
+    _run(config, scenario, limit=3000 * MiB)
 
 
 def test_without_auto_tune_its_numbers_are_null(config: Config) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,27 +11,6 @@ from published import COLUMNS, ORDERS, ORDERS_BY_USER, RAW, orders, raw
 from rig import Rig
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def spark(tmp_path: Path) -> Iterator[SparkSession]:
-    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
-        pytest.skip("Spark needs a Java")
-    builder = SparkSession.builder.master("local[1]").appName("headrace-tests")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "1",
-        "spark.sql.session.timeZone": "America/New_York",
-        "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
-        "spark.local.dir": str(tmp_path / "scratch"),
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
 
 
 def _rows(frame: DataFrame) -> list[tuple[object, ...]]:
