@@ -1,11 +1,10 @@
-"""Streams that change: shapes of events that turn into each other, events of every shape, search that follows them.
+"""Streams that change: shapes of events that turn into each other by lenses, and events of every shape.
 
 Everything comes from the random source that is handed in, so that a seed is a stream.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
@@ -92,10 +91,17 @@ def parts(random: Random) -> Any:
     return made
 
 
+#: What is legal, and hardly ever seen: numbers that no double holds, a great many values, a very deep one.
+_STRANGE = (Raw(b"1e400"), Raw(b"1e-400"), Raw(b"123456789012345678901234567890.5"), "\0", ["ab"] * 4_100)
+_DEEP = Raw(b"[" * 600 + b'"ab"' + b"]" * 600)
+
+
 def several(one: Make) -> Make:
     """One value, or several, or none."""
 
     def make(random: Random) -> Any:
+        if random.random() < 0.002:
+            return random.choice([*_STRANGE, _DEEP])
         chance = random.random()
         if chance < 0.75:
             return one(random)
@@ -223,14 +229,14 @@ def _rename(random: Random, shape: Shape) -> Ops:
     target = (f"{path[-1][:8]}_{random.randrange(1000)}",)
     optional = not shape.members[path].required
     _move(shape, path, target)
-    return [{"op": "rename", "from": _text(path), "to": _text(target), "optional": optional}]
+    return [{"op": "rename", "from": pointer(path), "to": pointer(target), "optional": optional}]
 
 
 def _plunge(random: Random, shape: Shape) -> Ops:
     path = random.choice([path for path, member in shape.members.items() if len(path) == 1 and _is_free(member)])
     name = f"{path[0][:8]}_{random.randrange(1000)}"
     _move(shape, path, (HOST, name))
-    return [{"op": "plunge", "from": _text(path), "host": f"/{HOST}", "name": name, "optional": True}]
+    return [{"op": "plunge", "from": pointer(path), "host": f"/{HOST}", "name": name, "optional": True}]
 
 
 def _hoist(random: Random, shape: Shape) -> Ops:
@@ -240,7 +246,7 @@ def _hoist(random: Random, shape: Shape) -> Ops:
     path = random.choice(inside)
     target = (f"out_{random.randrange(1000)}",)
     _move(shape, path, target)
-    return [{"op": "hoist", "host": f"/{HOST}", "name": path[1], "to": _text(target), "optional": True}]
+    return [{"op": "hoist", "host": f"/{HOST}", "name": path[1], "to": pointer(target), "optional": True}]
 
 
 def _copy(random: Random, shape: Shape) -> Ops:
@@ -250,7 +256,7 @@ def _copy(random: Random, shape: Shape) -> Ops:
     member = shape.members[path]
     shape.members[target] = member
     shape.places[name] = target
-    return [{"op": "copy", "from": _text(path), "to": _text(target), "optional": not member.required}]
+    return [{"op": "copy", "from": pointer(path), "to": pointer(target), "optional": not member.required}]
 
 
 def _add(random: Random, shape: Shape) -> Ops:
@@ -259,14 +265,14 @@ def _add(random: Random, shape: Shape) -> Ops:
     path = (f"new_{random.randrange(1000)}",)
     shape.members[path] = Member(True, several(make), True)
     shape.places[name] = path
-    return [{"op": "add", "path": _text(path), "schema": True, "default": value}]
+    return [{"op": "add", "path": pointer(path), "schema": True, "default": value}]
 
 
 def _remove(random: Random, shape: Shape) -> Ops:
     free = [path for path, member in shape.members.items() if _is_free(member) and not member.required]
     path = random.choice([path for path in free if path != ("time",)])
     del shape.members[path]
-    return [{"op": "remove", "path": _text(path), "schema": True, "optional": True}]
+    return [{"op": "remove", "path": pointer(path), "schema": True, "optional": True}]
 
 
 def _wrap(random: Random, shape: Shape) -> Ops:
@@ -275,7 +281,7 @@ def _wrap(random: Random, shape: Shape) -> Ops:
     make = member.make
     several_of_it = lambda random: [make(random) for _ in range(random.randint(0, 2))]  # noqa: E731
     shape.members[path] = Member({"type": "array"}, several_of_it, member.required)
-    return [{"op": "wrap", "path": _text(path), "mode": "singleton", "optional": not member.required}]
+    return [{"op": "wrap", "path": pointer(path), "mode": "singleton", "optional": not member.required}]
 
 
 def _head(random: Random, shape: Shape) -> Ops:
@@ -284,7 +290,7 @@ def _head(random: Random, shape: Shape) -> Ops:
     if path is None:
         return []
     shape.members[path] = Member(_LABEL, _TYPED["label"].make, True)
-    return [{"op": "head", "path": _text(path)}]
+    return [{"op": "head", "path": pointer(path)}]
 
 
 def _shout(random: Random, shape: Shape) -> Ops:
@@ -294,10 +300,10 @@ def _shout(random: Random, shape: Shape) -> Ops:
     upper = {"fromType": "string", "toType": "string", "forward": {"builtin": "uppercase"}}
     op = {"op": "convert", "path": "", **upper, "backward": {"builtin": "lowercase"}}
     if path is not None:
-        return [{"op": "map", "path": _text(path), "ops": [op]}]
+        return [{"op": "map", "path": pointer(path), "ops": [op]}]
     if inner is None:
         return []
-    return [{**op, "path": _text(inner), "optional": not shape.members[inner].required}]
+    return [{**op, "path": pointer(inner), "optional": not shape.members[inner].required}]
 
 
 def _level(random: Random, shape: Shape) -> Ops:
@@ -341,7 +347,7 @@ _CHANGES = (_rename, _plunge, _hoist, _copy, _add, _remove, _wrap, _head, _shout
 
 def _convert(path: Path, old: str, new: str, forward: Any, backward: Any, *, optional: bool = False) -> dict[str, Any]:
     turns = {"fromType": old, "toType": new, "forward": forward, "backward": backward}
-    return {"op": "convert", "path": _text(path), **turns, "optional": optional}
+    return {"op": "convert", "path": pointer(path), **turns, "optional": optional}
 
 
 def _typed(shape: Shape, schema: Any) -> Path | None:
@@ -356,139 +362,6 @@ def _move(shape: Shape, source: Path, target: Path) -> None:
             shape.places[name] = target
 
 
-def _text(path: Path) -> str:
+def pointer(path: Path) -> str:
+    """A path as a JSON Pointer."""
     return "".join(f"/{name}" for name in path)
-
-
-# -- search
-
-
-def _number(random: Random) -> dict[str, bool]:
-    return {"exact": random.random() < 0.7, "column": True, "sortable": True, "aggregatable": True}
-
-
-def _words(random: Random) -> dict[str, Any]:
-    return {"analyzer": "unicode_word_v1", "positions": random.random() < 0.8, "contains": random.random() < 0.7}
-
-
-def _keyword(random: Random) -> dict[str, Any]:
-    flags = {name: random.random() < 0.6 for name in ("prefix", "column", "sortable", "contains", "exists")}
-    return flags | ({"normalizer": "lowercase_v1"} if random.random() < 0.5 else {})
-
-
-_FIELDS: dict[str, tuple[str, str, Callable[[Random], dict[str, Any]]]] = {
-    "time": ("date", "time", lambda random: {"column": True, "sortable": True, "exact": random.random() < 0.5}),
-    "seen": ("date", "seen", lambda _: {"column": True, "sortable": True, "exact": True, "aggregatable": True}),
-    "service": ("keyword", "service", lambda random: {**_keyword(random), "exact": True, "aggregatable": True}),
-    "tags": ("keyword", "tags", lambda random: {**_keyword(random), "exact": True, "aggregatable": True}),
-    "path": ("keyword", "path", _keyword),
-    "request": ("keyword", "request", _keyword),
-    "label": ("keyword", "label", lambda random: {**_keyword(random), "exact": True}),
-    "labels": ("keyword", "labels", lambda random: {**_keyword(random), "exact": True}),
-    "code": ("keyword", "code", lambda random: {**_keyword(random), "exact": True}),
-    "number": ("integer", "code", _number),
-    "level": ("integer", "level", lambda random: {**_number(random), "exact": True}),
-    "status": ("integer", "status", lambda random: {**_number(random), "exact": True}),
-    "size": ("integer", "size", _number),
-    "duration": ("float", "duration", _number),
-    "error": ("bool", "error", lambda _: {"exact": True, "column": True, "sortable": True}),
-    "message": ("text", "message", _words),
-    "why": ("text", "why", _words),
-}
-
-
-class Searching:
-    """A search document that follows a shape from version to version, and changes now and then."""
-
-    def __init__(self, random: Random, places: dict[str, Path]) -> None:
-        self.document: dict[str, Any] = {
-            "primaryTimestampField": "time",
-            "aliases": {"ts": "time", "msg": "message"} if random.random() < 0.5 else {},
-            "fields": {
-                name: {"kind": kind, "bindings": [_binding(1, places.get(meaning, (meaning,)))], **flags(random)}
-                for name, (kind, meaning, flags) in _FIELDS.items()
-            },
-            "rollups": _rollups(random, places),
-        }
-        if random.random() < 0.7:
-            self.document["defaultFields"] = [{"field": "message", "boost": 2}, {"field": "why"}, {"field": "request"}]
-
-    def follow(self, version: int, places: dict[str, Path]) -> dict[str, Any]:
-        """The document of the next version: what has moved is bound to its new place."""
-        self.document = copy.deepcopy(self.document)
-        for name, (_, meaning, _) in _FIELDS.items():
-            bindings = self.document["fields"][name]["bindings"]
-            binding = _binding(version, places.get(meaning, (meaning,)))
-            if bindings[-1]["jsonPointer"] != binding["jsonPointer"]:
-                bindings.append(binding)
-        given = self.document["rollups"]["requests"]["measures"]["given"]
-        given.update(_pointers(places))
-        return self.document
-
-    def change(self, random: Random) -> dict[str, Any]:
-        """Another document of the same version: a field that can do more or less, or a rollup that counts others."""
-        self.document = copy.deepcopy(self.document)
-        name = random.choice(["service", "path", "message", "duration", "status", "tags"])
-        kind, _, flags = _FIELDS[name]
-        field = self.document["fields"][name]
-        self.document["fields"][name] = {"kind": kind, "bindings": field["bindings"], **flags(random)}
-        rollups = self.document["rollups"]
-        if random.random() < 0.5:
-            rollups["seen"]["include"] = _include(random)
-        elif "plain" in rollups:
-            del rollups["plain"]
-        else:
-            rollups["plain"] = _PLAIN
-        return self.document
-
-
-_PLAIN = {
-    "intervals": ["1h"],
-    "measures": {"events": {"kind": "count"}, "size": {"kind": "quantiles", "field": "size"}},
-}
-
-
-def _binding(version: int, path: Path) -> dict[str, Any]:
-    return {"version": version, "jsonPointer": _text(path)}
-
-
-def _pointers(places: dict[str, Path]) -> dict[str, str]:
-    given = _text(places.get("given", ("given",)))
-    return {f"{part}JsonPointer": f"{given}/{part}" for part in ("count", "sum", "min", "max", "histogram")}
-
-
-def _include(random: Random) -> str:
-    return random.choice(
-        ["has:status", "-status:>=3", "message:ab OR error:true", "service:ab OR has:labels", "time:>0"]
-    )
-
-
-def _rollups(random: Random, places: dict[str, Path]) -> dict[str, Any]:
-    return {
-        "requests": {
-            "dimensions": ["service", "status"],
-            "intervals": ["1m", "1h"],
-            "measures": {
-                "all": {"kind": "count"},
-                "failed": {"kind": "count", "include": "status:>=3 OR message:zz"},
-                "duration": {"kind": "summary", "field": "duration", "histogram": "log2_v1"},
-                "size": {"kind": "summary", "field": "size"},
-                "spread": {"kind": "quantiles", "field": "duration"},
-                "services": {"kind": "distinct", "field": "service"},
-                "given": {"kind": "summary_parts", **_pointers(places)},
-            },
-        },
-        "seen": {
-            "timestampField": "seen",
-            "include": _include(random),
-            "dimensions": ["error", "level"],
-            "intervals": ["90s", "1h"],
-            "measures": {
-                "events": {"kind": "count"},
-                "tags": {"kind": "distinct", "field": "tags"},
-                "size": {"kind": "quantiles", "field": "size"},
-                "status": {"kind": "summary", "field": "status", "histogram": "log2_v1"},
-            },
-        },
-        **({"plain": _PLAIN} if random.random() < 0.5 else {}),
-    }

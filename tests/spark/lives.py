@@ -6,7 +6,8 @@ from random import Random
 from typing import Any
 
 from caller import Caller
-from changing import KEYS, Loose, Searching, Shape, evolved
+from changing import KEYS, Loose, Shape, evolved
+from following import Searching
 from headrace.format import offset as offsets
 from headrace.query.definition import Definition
 from headrace.query.search import Search
@@ -22,14 +23,19 @@ class Life:
         self.name = f"life-{seed}"
         self.random = Random(self.name)
         self.caller = caller
+        self._is_loose = seed % 9 == 8
+        self._forget_all()
+
+    def _forget_all(self) -> None:
         self._shapes: dict[int, Shape] = {}
         self.keys: list[str | None] = []
         self.tails = {0: offsets.START}
 
     # -- what happens
 
-    def begin(self, *, loose: bool) -> None:
+    def begin(self) -> None:
         """The stream is created; it has a schema, a search configuration, and often a routing key."""
+        loose = self._is_loose
         shape = (Loose if loose else Shape).first(self.random)
         self._searching = Searching(self.random, shape.places)
         self._shapes[1] = shape
@@ -52,6 +58,12 @@ class Life:
         self.keys = source.keys[:place]
         self.tails = {seq: text for seq, text in source.tails.items() if seq <= place}
 
+    def begin_again(self) -> None:
+        """The stream is deleted, and another one has its name."""
+        self.caller.done("DELETE", self.name)
+        self._forget_all()
+        self.begin()
+
     def go_on(self, phase: int) -> None:
         """Appends, and before some of them changes of its schema or its search."""
         for _ in range(self.random.randint(1, 3)):
@@ -72,7 +84,7 @@ class Life:
 
     def evolve(self) -> None:
         """The next version, with a lens; search follows at once, or is left behind for a while."""
-        shape, version = self.shape, max(self._shapes)
+        shape, version = self.shape, self.version
         if isinstance(shape, Loose):
             return
         ops, made = evolved(self.random, shape)
@@ -88,9 +100,13 @@ class Life:
     # -- what is there
 
     @property
+    def version(self) -> int:
+        return max(self._shapes)
+
+    @property
     def shape(self) -> Shape:
         """What is appended now."""
-        return self._shapes[max(self._shapes)]
+        return self._shapes[self.version]
 
     def registry(self) -> Registry:
         return Registry.load(self.caller.done("GET", f"{self.name}/_schema").json())
@@ -100,10 +116,14 @@ class Life:
         assert definition is not None
         return definition.search
 
-    def documents(self, **query: str) -> dict[int, Any]:
+    def documents(self) -> dict[int, Any]:
         """The retained events as a plain read gives them."""
-        found = self.caller.entries(self.name, **query)
+        found = self.caller.entries(self.name)
         return dict(enumerate(found, len(self.keys) - len(found)))
+
+    def documents_of(self, version: int) -> dict[int, Any]:
+        """The same in the shape of a version, up to the first that has no such form."""
+        return dict(enumerate(self.caller.entries(self.name, schema_version=str(version)), self.first_seq()))
 
     def first_seq(self) -> int:
         return len(self.keys) - len(self.documents())
