@@ -6,21 +6,17 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gate
 from headrace.engine.stream import Head, Stream
-from headrace.errors import BadRequest
+from headrace.server import asking
 from headrace.server.aside import Aside
 from headrace.server.exchange import Reply, Request
-from headrace.types import rfc3339
 
 if TYPE_CHECKING:
     from headrace.engine.search.aggregating import Aggregated
     from headrace.reduce.request import AggregateRequest
 
-_MAX_BODY = 1024 * 1024
 #: What is left of the working time of a request when the answer is written.
 _SHARE = 0.9
 
@@ -36,18 +32,8 @@ class Aggregates:
 
     def post(self, request: Request) -> None:
         """The request is the body."""
-        for name in request.query:
-            raise BadRequest(f"there is no parameter {name} here", field=name)
-        if len(request.body) > _MAX_BODY:
-            raise BadRequest("an aggregate has at most 1 MiB", field="body")
-        try:
-            given = msgspec.json.decode(request.body)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
-            raise BadRequest(f"the body is not JSON: {reason}", field="body") from reason
-        stream = self._engine.log.find(request.target.name)
-        request.principal.require("read", stream.name)
-        if stream.ttl_s is not None:
-            self._engine.log.catalog.touch(stream)
+        given = asking.document(request, "an aggregate")
+        stream = asking.asked(self._engine, request)
         self._aside.begin(request.exchange, self._answer(request, stream, given))
 
     async def _answer(self, request: Request, stream: Stream, given: Any) -> None:
@@ -83,20 +69,9 @@ def _rendered(stream: Stream, request: AggregateRequest, found: Aggregated) -> d
 
 
 def _coverage(stream: Stream, found: Aggregated) -> dict[str, Any]:
-    missing, tally = found.missing, found.tally
-    complete = not missing.events
+    tally = found.tally
     return {
-        "mode": "complete" if complete else "partial",
-        "complete": complete,
-        "stream_head_offset": stream.offset_at(found.stop),
-        "visible_from_offset": stream.offset_at(found.start),
-        "visible_through_offset": stream.offset_at(found.stop),
-        "visible_through_primary_timestamp_max": None if tally.latest_ms is None else rfc3339(tally.latest_ms * 1000),
-        "oldest_omitted_append_at": None if missing.since_us is None else rfc3339(missing.since_us),
-        "possible_missing_events_upper_bound": missing.events,
-        "possible_missing_uploaded_segments": missing.segments,
-        "possible_missing_sealed_rows": missing.events - missing.log_rows,
-        "possible_missing_wal_rows": missing.log_rows,
+        **asking.coverage(stream, found, visible=found.stop, complete=not found.missing.events),
         "used_rollups": found.used_rollups,
         "indexed_segments": tally.indexed_segments,
         "scanned_segments": tally.scanned_segments,

@@ -12,21 +12,20 @@ import msgspec
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gate
 from headrace.engine.stream import Head, Stream
-from headrace.errors import BadRequest, TimedOut
+from headrace.errors import TimedOut
 from headrace.query import request as requests
 from headrace.query.request import MAX_TIMEOUT_MS, SearchRequest
 from headrace.query.search import Search
 from headrace.query.snippet import snippets
+from headrace.server import asking
 from headrace.server.aside import Aside
 from headrace.server.exchange import Headers, Reply, Request
-from headrace.types import rfc3339
 
 if TYPE_CHECKING:
     from headrace.engine.search.found import Found, Hit
 
 Reading = Callable[[Search], SearchRequest]
 
-_MAX_BODY = 1024 * 1024
 _TIMES = (
     "indexed_segment_time_ms", "fts_section_get_ms", "fts_decode_ms", "scanned_segment_time_ms",
     "scanned_tail_time_ms", "exact_candidate_time_ms", "json_parse_time_ms", "sort_time_ms",
@@ -55,21 +54,11 @@ class Searches:
 
     def post(self, request: Request) -> None:
         """POST ``_search``: the request is the body."""
-        for name in request.query:
-            raise BadRequest(f"there is no parameter {name} here", field=name)
-        if len(request.body) > _MAX_BODY:
-            raise BadRequest("a search has at most 1 MiB", field="body")
-        try:
-            given = msgspec.json.decode(request.body)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
-            raise BadRequest(f"the body is not JSON: {reason}", field="body") from reason
+        given = asking.document(request, "a search")
         self._begin(request, lambda search: requests.read(given, search))
 
     def _begin(self, request: Request, reading: Reading) -> None:
-        stream = self._engine.log.find(request.target.name)
-        request.principal.require("read", stream.name)
-        if stream.ttl_s is not None:
-            self._engine.log.catalog.touch(stream)
+        stream = asking.asked(self._engine, request)
         self._aside.begin(request.exchange, self._answer(request, stream, reading))
 
     async def _answer(self, request: Request, stream: Stream, reading: Reading) -> None:
@@ -152,20 +141,10 @@ def _hit(stream: Stream, search: Search, asked: SearchRequest, hit: Hit) -> dict
 
 
 def _coverage(stream: Stream, found: Found) -> dict[str, Any]:
-    missing, tally = found.missing, found.tally
-    complete = not missing.events and not found.timed_out
+    tally = found.tally
+    complete = not found.missing.events and not found.timed_out
     return {
-        "mode": "complete" if complete else "partial",
-        "complete": complete,
-        "stream_head_offset": stream.offset_at(found.stop),
-        "visible_from_offset": stream.offset_at(found.start),
-        "visible_through_offset": stream.offset_at(found.visible),
-        "visible_through_primary_timestamp_max": None if tally.latest_ms is None else rfc3339(tally.latest_ms * 1000),
-        "oldest_omitted_append_at": None if missing.since_us is None else rfc3339(missing.since_us),
-        "possible_missing_events_upper_bound": missing.events,
-        "possible_missing_uploaded_segments": missing.segments,
-        "possible_missing_sealed_rows": missing.events - missing.log_rows,
-        "possible_missing_wal_rows": missing.log_rows,
+        **asking.coverage(stream, found, visible=found.visible, complete=complete),
         "indexed_segments": tally.indexed_segments,
         **{name: round(getattr(tally, name)) for name in _TIMES},
         # Nothing is estimated here: postings are simply looked up.

@@ -7,7 +7,6 @@ what is being asked right now. Companions used last stay open, and so do decoded
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import threading
 from collections import OrderedDict
@@ -17,11 +16,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.errors import CorruptData, Unavailable
+from headrace.errors import CorruptData
 from headrace.format.companion.layout import Companion, Part, PartName
 from headrace.format.companion.names import companion_key
 from headrace.format.companion.reader import FileCompanion
 from headrace.format.segment.decoded import Decoded
+from headrace.storage.fetching import download
 from headrace.storage.objects import ObjectMissing, Objects
 
 #: Memory that open footers may take.
@@ -123,7 +123,7 @@ class FileCache:
         path = self._path(part.sha256)
         partial = path.with_suffix(_PARTIAL)
         try:
-            self._download(key, part, partial)
+            download(self._objects, key, part.bytes, partial, self._make_room)
             with partial.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != part.sha256:
                     raise CorruptData(
@@ -134,22 +134,9 @@ class FileCache:
             partial.unlink(missing_ok=True)
             raise
 
-    def _download(self, key: str, part: Part, path: Path) -> None:
-        try:
-            self._write(key, part, path)
-        except OSError as reason:
-            if reason.errno != errno.ENOSPC:
-                raise Unavailable(f"{key} could not be kept: {reason.strerror}", reason="storage") from reason
-            with self._lock:
-                self._shrink(0)
-            try:
-                self._write(key, part, path)
-            except OSError as again:
-                raise Unavailable(f"the disk is full; {key} could not be fetched", reason="disk_full") from again
-
-    def _write(self, key: str, part: Part, path: Path) -> None:
-        with path.open("wb") as file:
-            self._objects.download(key, part.bytes, file)
+    def _make_room(self) -> None:
+        with self._lock:
+            self._shrink(0)
 
     def _path(self, sha256: str) -> Path:
         return self._directory / (sha256 + _SUFFIX)

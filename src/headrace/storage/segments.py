@@ -7,7 +7,6 @@ what is being read right now. Footers of the segments used last stay open, and s
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -16,10 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.errors import CorruptData, Unavailable
+from headrace.errors import CorruptData
 from headrace.format.manifest import Segment
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.reader import Reader
+from headrace.storage.fetching import download
 from headrace.storage.objects import ObjectMissing, Objects
 
 #: Memory that open footers may take.
@@ -197,7 +197,7 @@ class Segments:
             self._shrink(self._limit_bytes)
         partial = path.with_suffix(_PARTIAL)
         try:
-            self._download(key, segment, partial)
+            download(self._objects, key, segment.bytes, partial, self._make_room)
             partial.replace(path)
         except BaseException:
             partial.unlink(missing_ok=True)
@@ -205,22 +205,9 @@ class Segments:
                 self._resize(file, 0)
             raise
 
-    def _download(self, key: str, segment: Segment, path: Path) -> None:
-        try:
-            self._write(key, segment, path)
-        except OSError as reason:
-            if reason.errno != errno.ENOSPC:
-                raise Unavailable(f"{key} could not be kept: {reason.strerror}", reason="storage") from reason
-            with self._lock:
-                self._shrink(0)
-            try:
-                self._write(key, segment, path)
-            except OSError as again:
-                raise Unavailable(f"the disk is full; {key} could not be fetched", reason="disk_full") from again
-
-    def _write(self, key: str, segment: Segment, path: Path) -> None:
-        with path.open("wb") as file:
-            self._objects.download(key, segment.bytes, file)
+    def _make_room(self) -> None:
+        with self._lock:
+            self._shrink(0)
 
     def _path(self, sha256: str) -> Path:
         return self._directory / (sha256 + _SUFFIX)

@@ -1,0 +1,29 @@
+"""Fetching objects to the local disk, which may be full of what can be fetched again."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.errors import Unavailable
+from headrace.storage.objects import Objects
+
+
+def download(objects: Objects, key: str, size: int, path: Path, make_room: Callable[[], None]) -> None:
+    """Write an object of this size to a file; where the disk is full, room is made once."""
+    try:
+        _write(objects, key, size, path)
+    except OSError as reason:
+        if reason.errno != errno.ENOSPC:
+            raise Unavailable(f"{key} could not be kept: {reason.strerror}", reason="storage") from reason
+        make_room()
+        try:
+            _write(objects, key, size, path)
+        except OSError as again:
+            raise Unavailable(f"the disk is full; {key} could not be fetched", reason="disk_full") from again
+
+
+def _write(objects: Objects, key: str, size: int, path: Path) -> None:
+    with path.open("wb") as file:
+        objects.download(key, size, file)
