@@ -13,17 +13,19 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.engine.search.archive import Archive, Described, Look, Stretch
+from headrace.engine.search.archive import Archive, Described, Look
 from headrace.engine.search.columns import Window
 from headrace.engine.search.documents import Documents
 from headrace.engine.search.evaluate import Evaluator, asked_fields
 from headrace.engine.search.found import Missing
 from headrace.engine.search.selection import within
 from headrace.engine.search.tally import Deadline, Tally
-from headrace.engine.search.trying import tried, trusting
+from headrace.engine.search.trying import tried
+from headrace.engine.search.walking import Walk
 from headrace.engine.stream import Head, Stream
 from headrace.engine.work.definitions import Defined
 from headrace.format.companion.layout import PartName
+from headrace.format.companion.memory import MemoryCompanion
 from headrace.format.companion.rows import Group, Rows
 from headrace.query import predicate
 from headrace.query.search import SummaryParts
@@ -62,7 +64,7 @@ class _Aggregate:
     """One aggregate on one look."""
 
     def __init__(self, archive: Archive, look: Look, request: AggregateRequest, deadline: Deadline) -> None:
-        self._archive, self._look, self._deadline = archive, look, deadline
+        self._look, self._deadline = look, deadline
         # Of the rollup only what is asked for is computed; which events count in it, all of its dimensions say.
         self._asked, self._where = request.asked.narrowed(), request.where
         self._search = look.defined.definition.search
@@ -72,18 +74,19 @@ class _Aggregate:
         self._matches = predicate.compile(self._where, self._search) if self._where is not None else lambda _: True
         self._tally = Tally()
         self._documents = Documents(look, self._tally)
+        self._walk = Walk(archive, look, self._tally, backward=True, is_needed=lambda *_: True, parts=_PARTS)
         self._history: list[pa.Table] = []
         self._more: list[pa.Table] = []
         self._odd: list[Any] = []
-        self._unseen: list[Stretch] = []
         self._used_rollups = False
 
     def run(self) -> Aggregated:
         """Look at everything, as far as the time goes, the newest first."""
-        self._walk(self._look.stretches(self._fields(), [self._rollup.name])[::-1])
+        stretches = self._look.stretches(self._fields(), [self._rollup.name])
+        self._walk.note(self._walk.visit(stretches[::-1], self._deadline, self._visit))
         found = buckets(self._asked, self._search, history=self._history, more=self._more, documents=self._odd)
-        look = self._look
-        return Aggregated(look.start, look.stop, found, self._missing(), self._tally, self._used_rollups)
+        look, missing = self._look, self._walk.missing(len(self._documents.unreadable))
+        return Aggregated(look.start, look.stop, found, missing, self._tally, self._used_rollups)
 
     def _fields(self) -> set[str]:
         """Every field that is asked, by a query or to be measured."""
@@ -96,20 +99,7 @@ class _Aggregate:
         measured = (getattr(measure, "field", None) for measure in self._rollup.measures.values())
         return {self._rollup.timestamp, *self._rollup.dimensions, *(name for name in measured if name is not None)}
 
-    def _walk(self, stretches: list[Stretch]) -> None:
-        for at, stretch in enumerate(stretches):
-            left = stretch.stop
-            with trusting(self._archive, stretch), self._look.described(stretch, _PARTS) as pieces:
-                while left > stretch.start and not self._deadline.passed:
-                    piece = next(pieces)
-                    self._visit(piece, stretch)
-                    left = piece.start
-            self._note(left, stretch)
-            if left > stretch.start:
-                self._unseen = [Stretch(stretch.start, left, stretch.companion), *stretches[at + 1 :]]
-                return
-
-    def _visit(self, piece: Described, stretch: Stretch) -> None:
+    def _visit(self, piece: Described, _: Deadline) -> None:
         companion, spans = piece.companion, [(self._asked.start, self._asked.end)]
         is_whole = (piece.start, piece.stop) == (companion.first_seq, companion.end_seq)
         if is_whole and (self._where is None or self._wanted is not None):
@@ -117,10 +107,9 @@ class _Aggregate:
             if ahead is not None:
                 ahead = ahead if self._wanted is None else chosen(ahead, self._wanted)
                 self._history.append(narrowed(ahead, self._whole, self._rollup.dimensions))
-                self._used_rollups |= stretch.companion is not None
+                self._used_rollups |= not isinstance(companion, MemoryCompanion)
                 spans = self._asked.edges
         self._more += self._reduced(piece, spans)
-        self._tally.seen_until(piece.times)
         first = companion.first_seq
         for row in within(companion.odd_rows(), piece.start - first, piece.stop - first).tolist():
             event = self._documents.promoted(piece.start + row)
@@ -190,27 +179,6 @@ class _Aggregate:
             if isinstance(measure, SummaryParts)
             for part in parts.TYPES
         ]
-
-    def _note(self, left: int, stretch: Stretch) -> None:
-        published = self._look.events.published_until()
-        if left == stretch.stop:
-            return
-        if stretch.companion is not None:
-            self._tally.indexed_segments += stretch.companion.segments
-        else:
-            self._tally.scanned_segments += self._look.events.segments_in(left, min(stretch.stop, published))
-            self._tally.scanned_tail_docs += max(0, stretch.stop - max(left, published))
-
-    def _missing(self) -> Missing:
-        unreadable = len(self._documents.unreadable)
-        if not self._unseen:
-            return Missing(unreadable)
-        events, stop = self._look.events, self._unseen[0].stop
-        start, published = self._look.start, events.published_until()
-        segments = events.segments_in(start, min(stop, published))
-        return Missing(
-            unreadable + stop - start, max(0, stop - max(start, published)), segments, events.appended_us(start)
-        )
 
 
 def _may_hold(group: Group, spans: list[Span]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from time import perf_counter
 
 from headrace.engine.search.archive import Archive, Described, Look, Stretch
@@ -34,10 +34,17 @@ class Walk:
     """
 
     def __init__(
-        self, archive: Archive, look: Look, tally: Tally, *, backward: bool, is_needed: Callable[[int, int], bool]
+        self,
+        archive: Archive,
+        look: Look,
+        tally: Tally,
+        *,
+        backward: bool,
+        is_needed: Callable[[int, int], bool],
+        parts: Collection[PartName] = PARTS,
     ) -> None:
         self._archive, self._look, self._tally = archive, look, tally
-        self._backward, self._is_needed = backward, is_needed
+        self._backward, self._is_needed, self._parts = backward, is_needed, parts
         self._published = look.events.published_until()
         self._unseen: list[Stretch] = []
 
@@ -96,7 +103,7 @@ class Walk:
             return
         check(deadline)
         began = perf_counter()
-        with self._look.described(stretch, PARTS, newest_first=self._backward) as pieces:
+        with self._look.described(stretch, self._parts, newest_first=self._backward) as pieces:
             if stretch.companion is not None:
                 self._tally.add("fts_section_get_ms", began)
             left = stretch
