@@ -8,9 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from s3 import S3
 
 settings.register_profile(
     "default",
@@ -102,3 +106,24 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     running = ServerProcess(tmp_path_factory.mktemp("server") / "data", {}).start()
     yield running
     running.kill()
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[tuple[str, int]]:
+    """The address of an S3 API for all tests of a module."""
+    import s3
+
+    with s3.service() as address:
+        yield address
+
+
+@pytest.fixture
+def bucket(service: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """A bucket of its own there, to which the environment leads."""
+    import s3
+
+    made = s3.bucket(service)
+    for name, value in made.environ.items():
+        monkeypatch.setenv(name, value)
+    yield made
+    made.close()

@@ -6,14 +6,13 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-import s3
 from headrace.engine.sealing.verify import verify
 from headrace.storage.objects import Objects
 from s3 import S3
@@ -34,21 +33,6 @@ SMALL = {
     "storage__segment_cache_bytes": str(4 * MiB),
     "limits__queue_bytes": str(8 * MiB),
 }
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[tuple[str, int]]:
-    with s3.service() as address:
-        yield address
-
-
-@pytest.fixture
-def bucket(service: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    made = s3.bucket(service)
-    for name, value in made.environ.items():
-        monkeypatch.setenv(name, value)
-    yield made
-    made.close()
 
 
 class Writing(threading.Thread):

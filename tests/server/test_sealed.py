@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import s3
 from headrace.format.manifest import name_hash
 from s3 import S3
 from server.registries import WHOLE, append, evolve, installed, name_of, post, rename, shape
@@ -402,21 +401,6 @@ def test_a_second_server_on_the_same_store_fences_the_first(
 
 
 # -- a store that does not answer
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[tuple[str, int]]:
-    with s3.service() as address:
-        yield address
-
-
-@pytest.fixture
-def bucket(service: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    made = s3.bucket(service)
-    for name, value in made.environ.items():
-        monkeypatch.setenv(name, value)
-    yield made
-    made.close()
 
 
 def test_a_full_backlog_is_429_until_the_store_is_back(

@@ -4,13 +4,11 @@ import io
 import os
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-import s3
 from headrace.config import ConfigError
 from headrace.format.manifest import manifest_key, name_hash, segment_key, segment_name
 from headrace.storage.objects import ObjectMissing, Objects, StoreUnavailable
@@ -21,21 +19,6 @@ from s3 import S3
 
 KEY = manifest_key("orders", "1", 1)
 MiB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[tuple[str, int]]:
-    with s3.service() as address:
-        yield address
-
-
-@pytest.fixture
-def bucket(service: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    made = s3.bucket(service)
-    for name, value in made.environ.items():
-        monkeypatch.setenv(name, value)
-    yield made
-    made.close()
 
 
 @pytest.fixture(params=["path", "file", "memory", "s3"])
