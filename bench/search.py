@@ -58,6 +58,7 @@ def searches(target: Target, space: Path, scale: Scale) -> list[Sample]:
         caller, is_headrace = Caller(server.port), target.name == "headrace"
         samples = [_started(server, caller)]
         _create(server, STREAM)
+        caller.hang_up()
         filled = fill(Load(server.port, STREAM, 0, scale.searched_events))
         covered = await_covered(caller, STREAM, scale.searched_events)
         samples += _pace(scale.searched_events, filled.began, filled.ended, covered)
@@ -129,6 +130,7 @@ def _growth(server: Running, caller: Caller, scale: Scale) -> Iterator[Sample]:
     before, after = scale.searched_events, scale.grown_events
     if after <= before:
         return
+    caller.hang_up()
     filled = fill(Load(server.port, STREAM, before, after - before, ready=False))
     covered, rested = await_covered(caller, STREAM, after), await_rest(caller)
     missing = covered.missing or rested.missing

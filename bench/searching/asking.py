@@ -52,7 +52,7 @@ class Series(NamedTuple):
 
 
 class Caller:
-    """One connection that stays open."""
+    """One connection that stays open until it is hung up; the next question opens it again."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SLOWEST_ANSWER)
@@ -65,6 +65,10 @@ class Caller:
         response = self._connection.getresponse()
         found = response.read()
         return Answer(response.status, found, time.perf_counter() - began)
+
+    def hang_up(self) -> None:
+        """Let go of the connection, before a pause in which the server would."""
+        self._connection.close()
 
     def on_stream(self, verb: str, body: Any = None, stream: str = STREAM) -> Answer:
         """The answer of one of a stream's own resources, which must be success or the end of the time."""
