@@ -15,7 +15,7 @@ from typing import Any
 from bench import report
 from bench.driver import DriverFailed, Times
 from bench.ingest import ingest
-from bench.measures import LEFT_OUT, MEASURES, ONCE
+from bench.measures import LEFT_OUT, MEASURES, ONCE, SIZED
 from bench.peers import Missing
 from bench.report import Results
 from bench.scale import FEW_SEARCHED_EVENTS, SEARCHED_EVENTS, Scale, scale_of
@@ -84,7 +84,7 @@ def _measure(options: argparse.Namespace, chosen: list[Target], space: Path, sca
     for name in (name for name in MEASURES if name in options.only):
         rounds = 1 if name in ONCE else options.rounds
         for number in range(1, rounds + 1):
-            for target in (target for target in chosen if target.name not in results.skipped):
+            for target in (target for target in chosen if target.name not in results.skipped and target.joins(name)):
                 if target.name in LEFT_OUT.get(name, ()):
                     results.leave_out(name, target, LEFT_OUT[name][target.name])
                     continue
@@ -92,7 +92,7 @@ def _measure(options: argparse.Namespace, chosen: list[Target], space: Path, sca
                 _measure_one(results, name, target, space, scale)
     if "headrace" in options.targets:
         _measure_alone(results, options, space, scale)
-    results.remarks += scale.remarks if {"keyed", "search", INGEST} & set(options.only) else ()
+    results.remarks += scale.remarks if {*SIZED, INGEST} & set(options.only) else ()
     return results
 
 
@@ -145,7 +145,7 @@ def _print_opening(facts: dict[str, Any], chosen: list[Target]) -> None:
     print(f"{facts['cores']} cores, Python {facts['python']}, fsync of 4 KiB takes {facts['fsync_ms']:.2f} ms.")
     if facts["load_average"] > QUIET:
         print(f"This machine is busy (load average {facts['load_average']:.1f}): expect noise.")
-    print("Every server acknowledges an append only after it is on disk:")
+    print("Every server but beava acknowledges an append only after it is on disk:")
     for target in chosen:
         print(f"  {target.title:<18}{target.durability}")
     print(
@@ -157,7 +157,7 @@ def _print_opening(facts: dict[str, Any], chosen: list[Target]) -> None:
 
 
 def _print_report(results: Results, chosen: list[Target], facts: dict[str, Any]) -> int:
-    names = [target.name for target in chosen if target.name not in results.skipped]
+    names = [target.name for target in chosen if results.has(target)]
     for name, reason in results.skipped.items():
         print(f"skipped {report.TITLES[name]}: {reason}")
     for (name, reason), titles in results.left_out.items():

@@ -20,3 +20,6 @@ class Job:
     count: int = 0
     event: str = "small"
     keys: int = 0
+    #: Of features: the pipeline, and what stands before its paths.
+    pipeline: str = ""
+    prefix: str = ""

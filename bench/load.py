@@ -16,6 +16,7 @@ from typing import Any
 
 import uvloop
 
+from bench.features.timing import measure_times
 from bench.job import Job
 from bench.live import measure_live
 from bench.reading import read_keys, read_whole_streams
@@ -25,6 +26,8 @@ from bench.wire import Connection, HttpConnection, RedisConnection, Tally, conne
 
 DRAIN_SECONDS = 60.0
 LONGEST_JOB = 1200.0
+#: Jobs of these names are asked one by one, and each answer is timed.
+TIMED = "timed-"
 
 
 async def closed_loop(job: Job) -> dict[str, Any]:
@@ -81,6 +84,8 @@ async def run_job(job: Job) -> dict[str, Any]:
         return await read_keys(port=job.port, stream=job.stream, keys=job.keys, probes=job.count)
     if job.kind == "write-streams":
         return await write_streams(job.port, job.stream, job.connections, job.count)
+    if job.kind.startswith(TIMED):
+        return await measure_times(job, SOURCES[job.kind.removeprefix(TIMED)](job))
     if job.kind == "read-back":
         return await read_back(job.port, job.stream, job.connections)
     return await closed_loop(job)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bench import extract, keyed, published, schemas, sealed, sealing, search
 from bench.driver import Sample, Times, append, difference, drive, job
+from bench.features import backfilling, costs, entities
 from bench.scale import Scale
 from bench.serving import Running, running
 from bench.targets import Target
@@ -81,10 +82,16 @@ MEASURES: dict[str, Measure] = {
     "keyed": keyed.keyed_reads,
     "search": search.searches,
     "extract": extract.extraction,
+    "features": costs.feature_costs,
+    "entities": entities.entity_costs,
+    "backfill": backfilling.backfills,
 }
 
 #: Measures that take so long that one round has to do.
-ONCE = ("keyed", "search", "extract")
+ONCE = ("keyed", "search", "extract", "entities", "backfill")
+
+#: Measures that do less where they have to be quick or the disk is small, which is said then.
+SIZED = ("keyed", "search", "entities", "backfill")
 
 #: Servers that a measure leaves out, and why.
 LEFT_OUT: dict[str, dict[str, str]] = {
@@ -94,6 +101,9 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "keyed": published.LEFT_OUT,
     "search": search.LEFT_OUT,
     "extract": extract.LEFT_OUT,
+    "features": costs.LEFT_OUT,
+    "entities": costs.LEFT_OUT,
+    "backfill": costs.LEFT_OUT,
 }
 
 

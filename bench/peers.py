@@ -1,4 +1,4 @@
-"""Getting the peers: npm packages by name into bench/peers, Redis from the distribution."""
+"""Getting the peers: npm packages and a wheel by name into bench/peers, Redis from the distribution."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 PEERS = Path(__file__).parent / "peers"
@@ -17,6 +18,7 @@ PACKAGES = {
     "@prisma/streams-server": "0.1.11",
     "@durable-streams/server": "0.3.7",
 }
+BEAVA = "0.0.6"
 OLDEST_NODE = 20
 
 
@@ -69,6 +71,19 @@ def redis_server() -> str:
             raise Missing("redis-server is not installed and there is no apt-get")
         _run(["apt-get", "install", "-y", "--no-install-recommends", "redis-server"], "apt-get install")
     return shutil.which("redis-server") or "redis-server"
+
+
+def beava() -> str:
+    """The server that the wheel of beava holds, and nothing else of it."""
+    program = PEERS / f"beava-{BEAVA}"
+    if not program.exists():
+        PEERS.mkdir(exist_ok=True)
+        options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
+        with tempfile.TemporaryDirectory(dir=PEERS) as wheel:
+            command = [sys.executable, "-m", "pip", "install", *options, "--target", wheel, f"beava=={BEAVA}"]
+            _run(command, "pip install beava")
+            (Path(wheel) / "bin" / "beava").rename(program)
+    return str(program)
 
 
 def _installed_version(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from bench import keyed, schemas, sealed, sealing
 from bench.driver import Sample
+from bench.features import rows as features
 from bench.ingest import Ingest
 from bench.search import Marked
 from bench.searching.rows import promises
@@ -20,7 +21,7 @@ from bench.targets import TARGETS, Target
 
 TITLES = {target.name: target.title for target in TARGETS}
 #: Units of which less is better.
-TIMES = ("ms", "s")
+TIMES = ("ms", "s", "KB")
 MOST_MEMORY = 500.0
 MOST_SLOWER = 1.5
 LEAST_PROMOTED = 150_000.0
@@ -61,6 +62,10 @@ class Results:
         titles = self.left_out.setdefault((name, reason), [])
         if target.title not in titles:
             titles.append(target.title)
+
+    def has(self, target: Target) -> bool:
+        """Whether anything was measured of a server."""
+        return any(target.name in by_name for by_name in self.samples.values())
 
     def value(self, row: str, name: str) -> float | None:
         """The median over the rounds."""
@@ -112,7 +117,7 @@ def bars(results: Results) -> list[Bar]:
         ("append to 1,000 subscribers, p99", prisma, 1.0, "p99 to 1,000 subscribers, against Prisma at its best"),
     ]
     judged = [*(_bar(results, *promise) for promise in wanted), *_schema_bars(results), *_segment_bars(results)]
-    judged += [Bar(*promise) for promise in promises(results.value)]
+    judged += [Bar(*promise) for promise in (*promises(results.value), *features.promises(results.value))]
     alone = _stream_bars(results.streams) if results.streams else []
     return [bar for bar in judged if bar] + alone + (_ingest_bars(results.ingest) if results.ingest else [])
 

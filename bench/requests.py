@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 
 from bench.events import EVENTS, array, event, keyed_event
+from bench.features.loads import LOADS
 from bench.job import Job
 from bench.keys import assigned
 from bench.wire import http_request, redis_command
@@ -72,10 +73,11 @@ SOURCES: dict[str, Callable[[Job], Iterator[bytes]]] = {
     "create": create_requests,
     "random-append": random_append_requests,
     "list": list_requests,
+    **LOADS,
 }
 
 #: Jobs that end with the last of their requests; the others go on for a while.
-COUNTED = ("append", "fill", "keyed-fill", "create")
+COUNTED = ("append", "fill", "keyed-fill", "create", "push")
 
 
 def _append(job: Job, stream: str, first: int) -> bytes:

@@ -20,6 +20,8 @@ KEYED_EVENTS, FEW_KEYED_EVENTS = 5_000_000, 250_000
 INGEST_BYTES, FEW_INGEST_BYTES = 3_000_000_000, 200_000_000
 SEARCHED_EVENTS, FEW_SEARCHED_EVENTS = 1_000_000, 50_000
 EXTRACTED_EVENTS, FEW_EXTRACTED_EVENTS = 1_000_000, 200_000
+ENTITIES, FEW_ENTITIES = 100_000, 20_000
+BACKFILLED_EVENTS, FEW_BACKFILLED_EVENTS = 1_000_000, 100_000
 #: So many times the events that are searched are searched again.
 GROWTH = 10
 EVENTS_PER_KEY = 50
@@ -38,6 +40,8 @@ class Scale:
     searched_events: int
     grown_events: int
     extracted_events: int
+    entities: int
+    backfilled_events: int
     #: Where a size is not the one that was meant, and why.
     remarks: tuple[str, ...]
 
@@ -56,11 +60,14 @@ def scale_of(times: Times, quick: bool, directory: Path, searched: int) -> Scale
     grown = min(GROWTH * searched, room // SEARCHED_BYTES // ARRAY * ARRAY)
     small = "the disk is small"
     reason, chosen = ("quick", "quick") if quick else (small, "as told")
+    entities, backfilled = (FEW_ENTITIES, FEW_BACKFILLED_EVENTS) if quick else (ENTITIES, BACKFILLED_EVENTS)
     sizes = (
         (reason, keyed, KEYED_EVENTS, "keyed events"),
         (reason, size, INGEST_BYTES, "bytes of ingest"),
         (chosen, searched, SEARCHED_EVENTS, "searched events"),
         (small, grown, GROWTH * searched, "searched events in the end"),
+        (reason, entities, ENTITIES, "entities"),
+        (reason, backfilled, BACKFILLED_EVENTS, "backfilled events"),
     )
     remarks = [f"{why}: {less:,} {unit} instead of {whole:,}" for why, less, whole, unit in sizes if less < whole]
     return Scale(
@@ -71,5 +78,7 @@ def scale_of(times: Times, quick: bool, directory: Path, searched: int) -> Scale
         searched_events=searched,
         grown_events=grown,
         extracted_events=FEW_EXTRACTED_EVENTS if quick else EXTRACTED_EVENTS,
+        entities=entities,
+        backfilled_events=backfilled,
         remarks=tuple(remarks),
     )

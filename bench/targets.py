@@ -21,6 +21,14 @@ class Target:
     environment: Mapping[str, str] = field(default_factory=dict)
     health: str = "/health"
     redis: bool = False
+    #: The measures that it takes part in, if not in all.
+    only: tuple[str, ...] = ()
+    #: Before the paths of features.
+    features: str = "/v1"
+
+    def joins(self, measure: str) -> bool:
+        """Whether it takes part in a measure."""
+        return not self.only or measure in self.only
 
     def with_settings(self, **environment: str) -> Target:
         """The same server with more in its environment."""
@@ -53,6 +61,11 @@ def _redis(port: int, directory: Path) -> list[str]:
         "auto-aof-rewrite-percentage": "0",
     }
     return [peers.redis_server(), *(part for name, value in settings.items() for part in (f"--{name}", value))]
+
+
+def _beava(port: int, directory: Path) -> list[str]:
+    addresses = ["--http-addr", f"127.0.0.1:{port}", "--tcp-addr", "127.0.0.1:0"]
+    return [peers.beava(), *addresses, "--data-dir", str(directory)]
 
 
 _PRISMA_DURABILITY = "SQLite WAL, synchronous=FULL: fsync before the answer"
@@ -91,5 +104,15 @@ TARGETS = (
         durability="append-only file, appendfsync always: fsync before the answer, one per loop turn",
         command=_redis,
         redis=True,
+    ),
+    Target(
+        name="beava",
+        title="beava",
+        durability="answers BEFORE fsync: a log in memory that is written and synced every 20 ms",
+        command=_beava,
+        environment={"BEAVA_ADMIN_ADDR": "127.0.0.1:0"},
+        health="/v1/stream/none",
+        only=("features", "entities"),
+        features="",
     ),
 )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.config import Config, LimitsConfig, PipelineConfig, StorageConfig
+from headrace.config import Config, FeaturesConfig, LimitsConfig, PipelineConfig, StorageConfig
 from headrace.engine.append import Append, Terms
 from headrace.engine.engine import Engine
 from headrace.engine.forks import Fork
@@ -48,10 +48,14 @@ class Rig:
         storage: dict[str, Any] | None = None,
         limits: dict[str, int] | None = None,
         pipeline: dict[str, Any] | None = None,
+        features: dict[str, Any] | None = None,
     ) -> None:
         place = StorageConfig(data_dir=str(data_dir), cache_bytes=1 << 20, **(storage or {}))
         self.config = Config(
-            storage=place, limits=LimitsConfig(**(limits or {})), pipeline=PipelineConfig(**(pipeline or {}))
+            storage=place,
+            limits=LimitsConfig(**(limits or {})),
+            pipeline=PipelineConfig(**(pipeline or {})),
+            features=FeaturesConfig(**(features or {})),
         )
         self.clock = ManualClock()
         self._vfs = vfs

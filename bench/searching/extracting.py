@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.driver import DriverFailed
@@ -26,12 +25,10 @@ from bench.searching import data
 from bench.searching.shape import STREAM, UPDATE
 from headrace.config import PipelineConfig
 from headrace.engine.work.units import Source, Unit
-from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.gathering import Run
-from headrace.format.segment.reader import Reader
 from headrace.format.segment.writer import Writer
 from headrace.pipeline import jobs, session
-from headrace.pipeline.kernels.definitions import extractor
+from headrace.pipeline.kernels import index
 from headrace.pipeline.kernels.units import Place, over
 from headrace.pipeline.work import Lease
 from headrace.schema.registry import Registry
@@ -40,11 +37,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MASTER = "local[2]"
+#: Two for each core; Spark makes as few of the files that it reads itself.
+_TASKS = 4
 ROUNDS = 3
 LONGEST = 1200.0
 #: As many as a segment has by default: 16 MiB.
 _SEGMENT_EVENTS = 50_000
 _ZSTD_LEVEL = 1
+#: Written as companions write them.
+_ASCENDING = ("seq", "f.at")
 _INCARNATION = "0"
 _FIELDS = (
     "at timestamp, service string, level string, request string, status bigint, ms double, title string, message string"
@@ -71,7 +72,7 @@ class Extraction:
 
     def by_kernel(self) -> None:
         """Columns by our extractor, each unit into a file."""
-        packs = jobs.packed([msgspec.to_builtins(unit) for unit in self._units], self._config.tasks)
+        packs = jobs.packed([msgspec.to_builtins(unit) for unit in self._units], _TASKS)
         kernel = over(_columns, packs, self._store.as_uri())
         frame = self._spark.range(0, len(packs), 1, len(packs)).mapInArrow(kernel, "result string")
         self._check(json.loads(row["result"]).get("rows", 0) for row in frame.collect())
@@ -158,13 +159,17 @@ def _never_asked(_body: bytes) -> list[bytes]:
 
 
 def _columns(unit: Unit, here: Place) -> dict[str, Any]:
-    """The columns of a unit as a Parquet file, and nothing else."""
-    [source] = unit.segments
-    with here.borrowed(source.key, source.bytes, "segment.parquet") as path:
-        reader = Reader(path, name=source.key, decoded=Decoded(0), sha256=source.sha256)
-        columns = extractor(unit).columns(pa.Table.from_batches(reader.batches(unit.first_seq, unit.end_seq)))
+    """The columns of a unit as the index job extracts them, in a Parquet file, and nothing else."""
+    columns, _ = index.extracted(unit, here)
     path = here.directory / "columns.parquet"
-    pq.write_table(columns, path, compression="zstd", compression_level=_ZSTD_LEVEL)
+    pq.write_table(
+        columns,
+        path,
+        compression="zstd",
+        compression_level=_ZSTD_LEVEL,
+        use_dictionary=[name for name in columns.column_names if name not in _ASCENDING and not name.startswith("w.")],
+        column_encoding=dict.fromkeys(_ASCENDING, "DELTA_BINARY_PACKED"),
+    )
     here.objects.upload(f"columns/{unit.unit}.parquet", path)
     return {"rows": columns.num_rows}
 

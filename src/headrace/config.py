@@ -115,6 +115,16 @@ class PipelineConfig(msgspec.Struct, frozen=True):
     shuffle_partitions: Annotated[int, Doc(description="partitions of what Spark groups")] = 4
 
 
+class FeaturesConfig(msgspec.Struct, frozen=True):
+    """Feature tables: what the server holds and folds itself."""
+
+    fold_rows: Annotated[int, Doc(description="published events that the server folds itself, without Spark")] = 100_000
+    tail_bytes: Annotated[int, Doc(description="memory for the folded tails of tables")] = 256 * MiB
+    row_bytes: Annotated[int, Doc(description="memory for rows that were looked up")] = 64 * MiB
+    state_cache_bytes: Annotated[int, Doc(description="disk for states fetched from the store")] = 2 * GiB
+    dedupe_keys: Annotated[int, Doc(description="keys that one event source remembers; then the oldest go")] = 1_000_000
+
+
 class Config(msgspec.Struct, frozen=True):
     """The whole configuration, in sections."""
 
@@ -124,6 +134,7 @@ class Config(msgspec.Struct, frozen=True):
     memory: MemoryConfig = MemoryConfig()
     subscriptions: SubscriptionsConfig = SubscriptionsConfig()
     pipeline: PipelineConfig = PipelineConfig()
+    features: FeaturesConfig = FeaturesConfig()
 
 
 class ConfigError(BadRequest):

@@ -5,17 +5,26 @@
     HeadraceError
      ├─ RequestError              the caller can fix it                          4xx
      │   ├─ BadRequest            a value is wrong; names the field              400
-     │   │   └─ LensUnsound       the lens would break events that exist         400
+     │   │   ├─ LensUnsound       the lens would break events that exist         400
+     │   │   ├─ MissingField      an event lacks a field that is required        400
+     │   │   ├─ UnknownField      an event has a field that its source has not   400
+     │   │   ├─ SchemaMismatch    a value is not of the type of its field        400
+     │   │   ├─ FeatureNotInTable the table has no such feature                  400
+     │   │   ├─ BatchTooLarge     more questions at once than are answered       400
+     │   │   └─ KeyShapeMismatch  the key is not one of the table's keys         400
      │   ├─ Unauthorized          no key, or a wrong one                         401
      │   ├─ Forbidden             the key may not do this                        403
      │   │   └─ ProducerFenced    a newer producer epoch has taken over          403
      │   ├─ NotFound              no such stream, key or route                   404
+     │   │   ├─ UnknownEvent      no such event source                           404
+     │   │   └─ UnknownTable      no such table                                  404
      │   ├─ MethodNotAllowed      the route exists, the verb does not            405
      │   ├─ Conflict              the state of the stream forbids it             409
      │   │   ├─ StreamClosed      nothing can be appended any more               409
      │   │   ├─ ProducerGap       a producer sequence number is missing          409
      │   │   ├─ SequenceConflict  Stream-Seq does not increase                   409
      │   │   ├─ ManagedStream     changes only through its registry              409
+     │   │   ├─ RegistrationConflict  it lacks force, or others forbid it     409
      │   │   ├─ RegistryFull      its history takes no further change            409
      │   │   └─ NotRepresentable  an event has no form in the version asked for  409
      │   ├─ Gone                  it was there once                              410
@@ -94,6 +103,42 @@ class LensUnsound(BadRequest):
     code = "lens_unsound"
 
 
+class MissingField(BadRequest):
+    """An event lacks a field that is required and has no default."""
+
+    code = "missing_field"
+
+
+class UnknownField(BadRequest):
+    """An event has a field that its source does not declare."""
+
+    code = "unknown_field"
+
+
+class SchemaMismatch(BadRequest):
+    """A value is not of the type that its field is declared with."""
+
+    code = "schema_mismatch"
+
+
+class FeatureNotInTable(BadRequest):
+    """The table has no such feature."""
+
+    code = "feature_not_in_table"
+
+
+class BatchTooLarge(BadRequest):
+    """More is asked at once than is answered at once."""
+
+    code = "batch_too_large"
+
+
+class KeyShapeMismatch(BadRequest):
+    """The key has other parts, or of other types, than the table's key."""
+
+    code = "key_shape_mismatch"
+
+
 class Unauthorized(RequestError):
     """No key was given, or it is not one of ours."""
 
@@ -121,6 +166,18 @@ class NotFound(RequestError):
 
     code = "not_found"
     status = 404
+
+
+class UnknownEvent(NotFound):
+    """There is no event source of this name."""
+
+    code = "unknown_event"
+
+
+class UnknownTable(NotFound):
+    """There is no table of this name."""
+
+    code = "unknown_table"
 
 
 class MethodNotAllowed(RequestError):
@@ -163,6 +220,12 @@ class ManagedStream(Conflict):
     """The stream changes only through its registry."""
 
     code = "managed_stream"
+
+
+class RegistrationConflict(Conflict):
+    """A registration would take something away and lacks force, or the registry forbids it."""
+
+    code = "registration_conflict"
 
 
 class RegistryFull(Conflict):

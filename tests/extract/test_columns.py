@@ -225,6 +225,12 @@ def test_lists_in_one_part_of_many_events_make_lists_of_all() -> None:
     assert column[69_999].as_py() == [1, 2]
 
 
+def test_large_events_are_read_in_parts() -> None:
+    payloads = [f'{{"x":{number},"y":"{"z" * 1_000_000}"}}' for number in range(70)]
+    column = extracted(definition({"x": field("integer", ["x"])}), payloads).column("f.x")
+    assert column.to_pylist() == [*range(70)]
+
+
 def test_an_extractor_may_be_used_from_several_threads() -> None:
     made = Extractor(definition({"x": field("integer", ["x"]), "t": field("text", ["t"])}), few=0)
     batches = [
@@ -273,5 +279,13 @@ def test_every_spelling_of_a_moment_is_read_as_the_reference_reads_it() -> None:
     fractions = ["", ".", ".1", ".12", ".123", ".1239999", ".123456789", ".1234567890", ".12x", ",123"]
     zones = ["", "Z", "z", "+02:00", "-05:30", "+23:59", "+24:00", "+23:60", "+0200", "+2:00", "-00:00", "+aa:00", "ZZ"]
     payloads = [f'{{"x":"{"".join(parts)}"}}' for parts in product(dates, times, fractions, zones)]
+    made = definition({"x": field("date", ["x"])})
+    assert_equal(extracted(made, payloads), made, documents_of(payloads))
+
+
+@pytest.mark.parametrize("fraction", ["", ".", ".1", ".123", ".123456789", ".1234567890", ".12x", "x123"])
+@pytest.mark.parametrize("zone", ["", "Z", "-05:30", "+24:00"])
+def test_moments_of_one_spelling_are_read_as_the_reference_reads_them(fraction: str, zone: str) -> None:
+    payloads = [f'{{"x":"2026-{month:02}-29T10:11:12{fraction}{zone}"}}' for month in range(14)]
     made = definition({"x": field("date", ["x"])})
     assert_equal(extracted(made, payloads), made, documents_of(payloads))

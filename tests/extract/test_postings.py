@@ -102,6 +102,14 @@ def test_words_are_found_in_slices_and_chunks_of_a_table() -> None:
     assert stored(chunked).equals(stored(columns_of(events[1:5], 1_001)))
 
 
+def test_more_terms_than_sixteen_bits_can_count_are_in_order() -> None:
+    words = [f"w{number}" for number in range(70_000)]
+    table = of_field(columns_of([Event({"message": [" ".join(words)]})]), "message", DEFINITION)
+    assert table.column("term").to_pylist() == sorted(words)
+    positions = table.column("positions").combine_chunks().flatten().to_pylist()
+    assert [words[position] for position in positions] == sorted(words)
+
+
 def test_stored_columns_count_words_and_drop_keys() -> None:
     events = [Event({"message": ["a b", "c"], "why": ["-"], "status": [1]}, key="k"), Event({})]
     table = stored(columns_of(events))

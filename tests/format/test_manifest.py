@@ -12,6 +12,7 @@ from headrace.format import manifest as manifests
 from headrace.format.companion.layout import Companion, Part
 from headrace.format.companion.names import companion_name
 from headrace.format.manifest import Manifest, Revision, Segment, decode, encode, generations, manifest_key, segment_key
+from headrace.format.state.layout import State
 from headrace.types import JSON
 from sealing import Cell, seal
 
@@ -49,7 +50,7 @@ def companions(*bounds: tuple[int, int]) -> tuple[Companion, ...]:
 
 def envelope(content: bytes, **facts: Any) -> bytes:
     """A manifest around any content, with a checksum that fits."""
-    document = {"headrace": "manifest", "version": 2, "sha256": hashlib.sha256(content).hexdigest()}
+    document = {"headrace": "manifest", "version": 4, "sha256": hashlib.sha256(content).hexdigest()}
     return msgspec.json.encode({**document, "content": msgspec.Raw(content), **facts})
 
 
@@ -61,7 +62,7 @@ def test_a_manifest_is_read_back_as_it_was(manifest: Manifest) -> None:
 
 def test_a_manifest_is_plain_json_that_tells_its_version() -> None:
     document = msgspec.json.decode(encode(example()))
-    assert (document["headrace"], document["version"]) == ("manifest", 2)
+    assert (document["headrace"], document["version"]) == ("manifest", 4)
     assert document["content"]["registry"][0]["document"] == {"schemas": {"1": {"type": "object"}}}
     assert document["content"]["segments"][0]["name"] == "0000000000001000-500-a1.parquet"
 
@@ -86,7 +87,8 @@ def test_every_changed_bit_and_every_missing_end_is_noticed() -> None:
         (b"\xff", "document"),
         (b"[]", "document"),
         (envelope(b"{}", headrace="lease"), "identity"),
-        (envelope(b"{}", version=3, colour="blue"), "version"),
+        (envelope(b"{}", version=5, colour="blue"), "version"),
+        (envelope(b"{}", version=3), "version"),
         (envelope(b"{}", sha256="0" * 64), "checksum"),
         (envelope(b"{}"), "document"),
         (envelope(msgspec.json.encode(small(generation=2))), "identity"),
@@ -130,10 +132,24 @@ def test_a_manifest_that_contradicts_itself_is_neither_written_nor_read(facts: d
         decode(envelope(msgspec.json.encode(manifest)), KEY)
 
 
-def test_a_manifest_of_the_first_version_has_no_companions() -> None:
+@pytest.mark.parametrize(("version", "lacks"), [(1, ["companions", "states", "managed"]), (2, ["states", "managed"])])
+def test_a_manifest_of_an_older_version_lacks_what_came_later(version: int, lacks: list[str]) -> None:
     content = msgspec.json.decode(msgspec.json.encode(small()))
-    del content["companions"]
-    assert decode(envelope(msgspec.json.encode(content), version=1), KEY) == small()
+    for name in lacks:
+        del content[name]
+    assert decode(envelope(msgspec.json.encode(content), version=version), KEY) == small()
+
+
+@pytest.mark.parametrize(("first_seq", "count"), [(0, 0), (-1, 3), (0, 6)])
+def test_a_state_of_events_that_are_not_published_is_neither_written_nor_read(first_seq: int, count: int) -> None:
+    state = State(
+        table="T", name="x", first_seq=first_seq, count=count, level=0, lives={}, rows=0, bytes=1, sha256="0" * 64
+    )
+    manifest = small(segments=segments((0, 5)), published_seq=5, states=(state,))
+    with pytest.raises(ValueError, match="a state holds entries"):
+        encode(manifest)
+    with pytest.raises(CorruptData, match="a state holds entries"):
+        decode(envelope(msgspec.json.encode(manifest)), KEY)
 
 
 @pytest.mark.parametrize(

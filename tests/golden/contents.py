@@ -14,6 +14,10 @@ from headrace.format.companion.names import companion_name
 from headrace.format.manifest import Manifest, Revision, Segment
 from headrace.format.segment.gathering import Run
 from headrace.format.segment.writer import Writer
+from headrace.format.state.layout import Info, State
+from headrace.format.state.names import state_name
+from headrace.format.state.writer import Packed
+from headrace.format.state.writer import write as write_state
 from headrace.schema.entries import entries_of
 
 START_US = 1_763_200_000_000_000
@@ -131,6 +135,32 @@ def manifest_v2() -> Manifest:
     return msgspec.structs.replace(manifest(), companions=(merged, plain))
 
 
+def manifest_v4() -> Manifest:
+    """The same with states, of an event source."""
+    state = State(
+        table="Users",
+        name=state_name(0, 1500, "57a7e"),
+        first_seq=0,
+        count=1500,
+        level=1,
+        lives={"größe": "größe@7", "n": "n@3"},
+        rows=17,
+        bytes=2_000,
+        sha256="9" * 64,
+    )
+    return msgspec.structs.replace(manifest_v2(), states=(state,), managed='{"kind":"event"}')
+
+
+STATE = Info(
+    stream="golden", incarnation="0000000001", table="Users", first_seq=4000, count=10, level=2,
+    lives={"größe": "größe@7", "n": "n@3"},
+)  # fmt: skip
+STATE_ROWS: list[Packed] = [
+    (b"\x90", {"": b"\x95\x00\x01\x02\x03\xc2", "n@3": b"\x05"}),
+    (b"\x91\xa1a", {"": b"\x95\x04\x05\x06\x07\xc3", "n@3": b"", "größe@7": bytes(range(256))}),
+]
+
+
 def main() -> None:
     """Write the files that are missing."""
     from pathlib import Path
@@ -144,8 +174,10 @@ def main() -> None:
                 for run in runs:
                     writer.add(run)
                 print(name, writer.finish().sha256)
-    if not (here / "manifest-v2.json").exists():
-        (here / "manifest-v2.json").write_bytes(manifests.encode(manifest_v2()))
+    if not (here / "manifest-v4.json").exists():
+        (here / "manifest-v4.json").write_bytes(manifests.encode(manifest_v4()))
+    if not (here / "state-v1.parquet").exists():
+        write_state(here / "state-v1.parquet", STATE, "golden", STATE_ROWS)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,12 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from golden.contents import ROWS_A_GROUP, byte_runs, json_runs, manifest, manifest_v2
+from golden.contents import ROWS_A_GROUP, STATE, STATE_ROWS, byte_runs, json_runs, manifest, manifest_v2, manifest_v4
 from headrace.format.manifest import Manifest, decode, manifest_key
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.gathering import Run
 from headrace.format.segment.reader import Reader
+from headrace.format.state.reader import Reader as StateReader
 
 HERE = Path(__file__).parent
 JSON, BYTES = HERE / "segment-v1-json.parquet", HERE / "segment-v1-bytes.parquet"
@@ -23,6 +24,8 @@ DIGESTS = {
     BYTES: "205a387a7e686604fddb9b26c932d1705f2c2b4a7ef6bc5aced22f6f6342f09f",
     HERE / "manifest-v1.json": "4acdbc3487114f2acac567de8e1255101542eb0db8c97b3a6d3591c2cef609c0",
     HERE / "manifest-v2.json": "a237717490e10f3de7e3c9157a29eafbd9901f6ba6f1a1d4ab586deec8504e76",
+    HERE / "manifest-v4.json": "4d6537f8a600165dd6bfbadb6d17cf55aae69019745e779dbbcbc804952f50e4",
+    HERE / "state-v1.parquet": "5af1813f663a13e70559244ac34cedfc3f95beecb928b8de6c0dafe4a789bd32",
 }
 SEGMENTS = [(JSON, json_runs()), (BYTES, byte_runs())]
 
@@ -85,7 +88,14 @@ def test_pandas_reads_a_segment() -> None:
     assert frame["seq"].tolist() == [row[0] for row in rows(json_runs())]
 
 
-@pytest.mark.parametrize(("version", "contents"), [(1, manifest()), (2, manifest_v2())], ids=["v1", "v2"])
+def test_a_state_is_read_back_whole() -> None:
+    reader = StateReader(HERE / "state-v1.parquet", "golden")
+    assert (reader.info, list(reader.rows())) == (STATE, STATE_ROWS)
+
+
+@pytest.mark.parametrize(
+    ("version", "contents"), [(1, manifest()), (2, manifest_v2()), (4, manifest_v4())], ids=["v1", "v2", "v4"]
+)
 def test_a_manifest_is_read_back_whole(version: int, contents: Manifest) -> None:
     key = manifest_key("orders/größe", "0000000007", 42)
     assert decode((HERE / f"manifest-v{version}.json").read_bytes(), key) == contents

@@ -17,7 +17,7 @@ from headrace.query.tree import And, Compare, Contains, Has, Node, Not, Or, Phra
 from headrace.query.words import words
 from rig import Rig
 
-SMALL = Limits(rows=3, postings=4, terms=3)
+SMALL = Limits(rows=3, postings=4, terms=3, filtered=2)
 
 letters = st.text("aAbBσΣİ 1", max_size=4)
 phrases = st.lists(st.sampled_from(["ab", "Abc", "b", "σ", "a1", "zz"]), min_size=1, max_size=4).map(" ".join)

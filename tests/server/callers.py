@@ -35,6 +35,9 @@ class Caller:
     def appended(self, offset: str) -> None:
         raise NotImplementedError
 
+    def told(self, body: bytes, lines: str = "") -> None:
+        raise NotImplementedError
+
     def open(self, headers: Headers) -> None:
         raise NotImplementedError
 

@@ -16,11 +16,13 @@ from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor
 from headrace.errors import BadRequest, every_error
 from headrace.format import offset as offsets
-from headrace.server import listing, openapi, ops, work
+from headrace.server import listing, openapi, ops, register, tables, work
 from headrace.server.report import Report
 from headrace.server.streams import read_retention
 
 DOCUMENT = openapi.document()
+#: Answered without Starlette.
+HOT = ("/v1/stream/", "/v1/push/", "/v1/get", "/v1/batch_get")
 VERBS = {"get", "put", "post", "delete", "head"}
 
 
@@ -89,8 +91,9 @@ def test_the_server_answers_as_described(tmp_path: Path) -> None:
         jsonschema_rs.validate(_schema("/v1/server/_mem"), report.memory())
         jsonschema_rs.validate(_schema("/health/ready"), await readiness.check())
         ours = [*ops.routes(engine, gates, monitor, readiness), *listing.routes(engine), *work.routes(engine)]
+        ours += [*register.routes(engine), *tables.routes(engine)]
         served = {route.path for route in ours}
-        assert served == {path for path in DOCUMENT["paths"] if not path.startswith("/v1/stream/")}
+        assert served == {path for path in DOCUMENT["paths"] if not path.startswith(HOT)}
         await engine.close()
 
     asyncio.run(scenario())

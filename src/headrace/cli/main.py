@@ -24,6 +24,8 @@ app.command("headrace.cli.stream:app", name="stream", help="Create, append to, r
 app.command("headrace.cli.schema:app", name="schema", help="Show, plan and apply changes of a stream's schema.")
 app.command("headrace.cli.search:search", name="search", help="Find events of a stream by a query.")
 app.command("headrace.cli.aggregate:aggregate", name="aggregate", help="Measure events of a stream over time.")
+app.command("headrace.cli.register:register", name="register", help="Say which features are computed from events.")
+app.command("headrace.cli.table:app", name="table", help="Get features by key, and list tables.")
 app.command("headrace.cli.pipeline:app", name="pipeline", help="Compute derived data on Spark.")
 app.command("headrace.cli.doctor:doctor", name="doctor", help="Check what this machine has for Headrace.")
 app.command("headrace.cli.key:app", name="key", help="Make, list and revoke API keys.")

@@ -25,6 +25,7 @@ _NEXT_STEPS = {
     "unauthorized": "Pass a key with --key or HEADRACE_KEY; `headrace key create` makes one.",
     "forbidden": "Use a key whose scopes and prefix allow this; `headrace key list` shows them.",
     "not_found": "`headrace stream ls` lists what there is; `headrace stream create NAME` makes a stream.",
+    "unknown_table": "`headrace table ls` lists what there is; `headrace register FILE` makes tables.",
     "stream_closed": "A closed stream stays closed; `headrace stream fork OLD NEW` makes an open copy.",
     "offset_gone": "Read from the earliest offset that is left: --offset -1.",
     "offset_fenced": "The stream was made anew; start over with --offset -1.",

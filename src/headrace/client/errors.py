@@ -6,6 +6,11 @@
      ├─ …                  every class of headrace.errors, rebuilt from its wire code
      └─ ClientError
          ├─ ApiError       the server answered with a code this version does not know
+         │   └─ RegistrationRefused      the registry of features stays as it is
+         │       ├─ RegistrationInvalid  the descriptors are wrong; ``errors`` has every reason
+         │       └─ RegistrationConflict the registry does not allow it; ``diff`` shows what would change
+         ├─ HistoryFailed  rows of the past were asked for, and not found
+         ├─ PushRefused    some events of many were refused, the others are stored
          ├─ Unreachable    no whole answer came: refused, cut or timed out
          ├─ BadAnswer      an answer came that the protocol does not allow
          ├─ OutcomeUnknown a producer cannot know whether its batch was appended
@@ -21,19 +26,29 @@ from typing import Any
 import msgspec
 
 from headrace import errors
+from headrace.client.diffs import Diff, Problem
 from headrace.errors import HeadraceError
 
 _KNOWN: tuple[type[HeadraceError], ...] = (
     errors.BadRequest,
+    errors.MissingField,
+    errors.UnknownField,
+    errors.SchemaMismatch,
+    errors.FeatureNotInTable,
+    errors.KeyShapeMismatch,
+    errors.BatchTooLarge,
     errors.Unauthorized,
     errors.Forbidden,
     errors.ProducerFenced,
     errors.NotFound,
+    errors.UnknownEvent,
+    errors.UnknownTable,
     errors.MethodNotAllowed,
     errors.Conflict,
     errors.StreamClosed,
     errors.ProducerGap,
     errors.ManagedStream,
+    errors.RegistrationConflict,
     errors.RegistryFull,
     errors.NotRepresentable,
     errors.LensUnsound,
@@ -75,7 +90,53 @@ class ApiError(ClientError):
         self.__dict__.update(status=status, code=code)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ApiError, (self.status, self.code, self.message, self.facts)
+        return type(self), (self.status, self.code, self.message, self.facts)
+
+
+class RegistrationRefused(ApiError):
+    """The registry of features stays as it is; ``diff`` is what would have changed."""
+
+    @property
+    def diff(self) -> Diff:
+        """What the registration would change."""
+        return msgspec.convert(self.facts["envelope"], Diff)
+
+    @property
+    def errors(self) -> list[Problem]:
+        """Every reason, with the path of what is wrong."""
+        return msgspec.convert(self.facts.get("errors", []), list[Problem])
+
+    def __str__(self) -> str:
+        return "\n".join([self.message, *(f"  {problem}" for problem in self.errors)])
+
+
+class RegistrationInvalid(RegistrationRefused):
+    """The descriptors are wrong, whatever the registry holds."""
+
+
+class RegistrationConflict(RegistrationRefused, errors.RegistrationConflict):
+    """The registry does not allow it: state would be lost, or names and versions are another's."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n{self.diff}"
+
+
+class HistoryFailed(ClientError):
+    """Rows of the past were asked for, and the server could not find them."""
+
+    code = "history_failed"
+
+
+class PushRefused(ClientError):
+    """Some events of many were refused, and the others are stored; ``refusals`` says which."""
+
+    code = "push_refused"
+
+    @property
+    def refusals(self) -> dict[int, HeadraceError]:
+        """Why, by the number of the event, counted from 0."""
+        results: list[dict[str, Any]] = self.facts["results"]
+        return {at: _from_error(400, {}, one["error"]) for at, one in enumerate(results) if "error" in one}
 
 
 class Unreachable(ClientError):
@@ -115,7 +176,28 @@ class ProducerClosed(ClientError):
 
 def from_answer(status: int, headers: Mapping[str, str], body: bytes) -> HeadraceError:
     """The error that an answer stands for, with the facts of its body and headers."""
-    code, message, facts = _read_body(body)
+    document = _document(body)
+    if "registry_version" in document and "added" in document:
+        return _from_envelope(status, document)
+    if "results" in document:
+        return PushRefused("no event was taken", results=document["results"])
+    if "error" in document:
+        return _from_error(status, headers, document["error"])
+    # Other servers of the protocol answer in plain text.
+    return _from_error(status, headers, {"message": body[:200].decode("utf-8", "replace").strip()})
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    try:
+        document = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return document if isinstance(document.get("error", {}), dict) else {}
+
+
+def _from_error(status: int, headers: Mapping[str, str], error: Mapping[str, Any]) -> HeadraceError:
+    facts = dict(error)
+    code, message = str(facts.pop("code", "")), str(facts.pop("message", ""))
     kind = BY_CODE.get(code) or (_from_headers(status, headers) if not code else None)
     if kind is None:
         return ApiError(status, code or "unknown", message or f"the server answered {status}", facts)
@@ -125,14 +207,13 @@ def from_answer(status: int, headers: Mapping[str, str], body: bytes) -> Headrac
     return kind(message or f"the server answered {status}", **facts)
 
 
-def _read_body(body: bytes) -> tuple[str, str, dict[str, Any]]:
-    try:
-        document = msgspec.json.decode(body)
-        facts = dict(document["error"])
-        return str(facts.pop("code", "")), str(facts.pop("message", "")), facts
-    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, KeyError, ValueError):
-        # Other servers of the protocol answer in plain text.
-        return "", body[:200].decode("utf-8", "replace").strip(), {}
+def _from_envelope(status: int, document: Mapping[str, Any]) -> RegistrationRefused:
+    """A registration that was refused: the error stands beside what would have changed."""
+    envelope = dict(document)
+    facts = dict(envelope.pop("error", {}))
+    code, message = str(facts.pop("code", "unknown")), str(facts.pop("message", ""))
+    kind = RegistrationConflict if status == 409 else RegistrationInvalid
+    return kind(status, code, message or f"the server answered {status}", {**facts, "envelope": envelope})
 
 
 def _from_headers(status: int, headers: Mapping[str, str]) -> type[HeadraceError] | None:

@@ -74,7 +74,7 @@ def create(name: str, **options: Unpack[CreateOptions]) -> Request:
             "stream-ttl": _seconds(options.get("ttl")),
             "stream-expires-at": moment(options.get("expires_at")),
             "stream-closed": _flag(options.get("closed", False)),
-            "stream-retention-age": _duration(options.get("retention_age")),
+            "stream-retention-age": duration(options.get("retention_age")),
             "stream-retention-bytes": _text(options.get("retention_bytes")),
             "stream-forked-from": stream_path(source) if source else "",
             "stream-fork-offset": options.get("fork_offset", ""),
@@ -219,7 +219,7 @@ def _seconds(value: Span | None) -> str:
     return _text(value) if isinstance(value, int | None) else value
 
 
-def _duration(value: Span | None) -> str:
-    """A span with its unit."""
+def duration(value: Span | None) -> str:
+    """A span with its unit; text goes as it is."""
     text = _seconds(value)
     return f"{text}s" if text.isdigit() else text

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace.engine.features.deduping import numbered
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Head, Producer, Stream
 from headrace.engine.writer import Batch, Operation
@@ -19,6 +20,7 @@ from headrace.errors import (
     SequenceConflict,
     StreamClosed,
 )
+from headrace.schema.entries import entries_of
 from headrace.storage.streams import LIVE
 
 MAX_AHEAD_US = 60_000_000
@@ -53,6 +55,10 @@ class Append(Operation):
     keys: str | None = None
     position = 0
     producer_last = 0
+    #: Keys of entries that are to be stored once; then the sequence number of each, and how many were there before.
+    unique: list[str | None] | None = None
+    seqs: list[int] | None = None
+    deduplicated = 0
 
     def __init__(
         self,
@@ -130,15 +136,38 @@ class Append(Operation):
                 f"Stream-Seq {given!r} does not come after {last!r}", expected_seq=last, received_seq=given
             )
 
+    @property
+    def acknowledged(self) -> int:
+        """The position after the last of the entries, which may have been there before."""
+        return self.position if self.count or not self.seqs else max(self.seqs) + 1
+
     def _write(self, batch: Batch, head: Head, at_us: int) -> None:
         """Put the entries after the last ones, at a time that never goes back."""
+        at_us = at_us if at_us > head.last_us else head.last_us
+        if self.unique is not None:
+            self._leave_out_repeated(batch, head, at_us, self.unique)
+            if not self.count:
+                return
         seq, count, body = head.next_seq, self.count, self.body
         head.next_seq = seq + count
-        head.last_us = at_us = at_us if at_us > head.last_us else head.last_us
+        head.last_us = at_us
         head.bytes = total = head.bytes + len(body)
         batch.rows.append(
             (self.stream.id, seq, count, at_us, self.version, self.key, self.keys, head.stream_seq, total, body)
         )
+
+    def _leave_out_repeated(self, batch: Batch, head: Head, at_us: int, keys: list[str | None]) -> None:
+        """Keep the entries whose keys are new; the others are the ones that had their keys first."""
+        self.seqs = numbered(batch, self.stream, head, keys, at_us)
+        due, kept = head.next_seq, []
+        if len(set(self.seqs)) == self.count and min(self.seqs) >= due:
+            return
+        for entry, seq in zip(entries_of(self.body), self.seqs, strict=True):
+            if seq == due:
+                kept.append(entry)
+                due += 1
+        self.deduplicated = self.count - len(kept)
+        self.body, self.count = b",".join(kept), len(kept)
 
     def _close(self, batch: Batch, head: Head, producer: Producer | None) -> None:
         head.closed, head.closed_by = True, producer

@@ -12,6 +12,7 @@ from itertools import islice
 
 import msgspec
 
+from headrace.engine.features.source import Rules, Source
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Stream
 from headrace.errors import CorruptData
@@ -28,11 +29,15 @@ _LEAST = 2 * _EVICT_STEP
 class Catalog:
     """The streams of this node, as the loop sees them."""
 
-    def __init__(self, streams: Streams, registries: Registries, clock: Clock, *, capacity: int) -> None:
+    def __init__(
+        self, streams: Streams, registries: Registries, clock: Clock, *, capacity: int, most_keys: int = 0
+    ) -> None:
+        """``most_keys`` is how many keys an event source remembers."""
         self._streams = streams
         self._registries = registries
         self._clock = clock
         self._capacity = max(capacity, _LEAST)
+        self._most_keys = most_keys
         self._cache: OrderedDict[str, Stream] = OrderedDict()
         self._started_us = clock.now_us()
         self.touched: dict[Stream, None] = {}
@@ -69,7 +74,8 @@ class Catalog:
         if not row.revision:
             return None
         document = msgspec.json.decode(self._registries.document(row.id, row.revision))
-        return StreamRegistry(Registry.load(document), row.revision)
+        source = Source(Rules.load(row.managed), self._most_keys) if row.managed else None
+        return StreamRegistry(Registry.load(document), row.revision, source)
 
     def recent(self) -> Iterator[Stream]:
         """The streams in memory, the newest first."""

@@ -10,6 +10,7 @@ class Counters:
         self.appends = 0
         self.appended_events = 0
         self.appended_bytes = 0
+        self.deduplicated_events = 0
         self.reads = 0
         self.read_bytes = 0
         self.created = 0

@@ -14,6 +14,10 @@ from headrace.config import Config, MiB
 from headrace.engine import sweep
 from headrace.engine.catalog import Catalog
 from headrace.engine.counters import Counters
+from headrace.engine.features.features import Features
+from headrace.engine.features.recovering import DEDUPE_DUE
+from headrace.engine.features.remembering import remember
+from headrace.engine.features.tables import Ground, Tables
 from headrace.engine.inspect.indexes import Indexes
 from headrace.engine.lifecycle import Change, carry_out
 from headrace.engine.log import Log
@@ -33,6 +37,7 @@ from headrace.engine.writer import Batch, Writer
 from headrace.errors import HeadraceError
 from headrace.storage import database
 from headrace.storage.companions import Companions
+from headrace.storage.feature_registry import FeatureRegistry
 from headrace.storage.lock import DirectoryLock
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects, StoreUnavailable
@@ -80,23 +85,32 @@ class Engine:
         self.tiers = Tiers(self.wal, self.published, self._open_segments, ahead)
         self.tail = Tail(config.limits.waiters)
         registries = Registries(self._reader)
-        catalog = Catalog(self.streams, registries, clock, capacity=config.limits.cached_streams)
+        most_keys = config.features.dedupe_keys
+        catalog = Catalog(self.streams, registries, clock, capacity=config.limits.cached_streams, most_keys=most_keys)
         self.schemas = Schemas(self.writer, registries, config.server.resolver_timeout_s)
         self.log = Log(self.writer, catalog, self.streams, self.tiers, self.tail, self.counters, clock)
+        feature_registry = FeatureRegistry(self._reader)
+        patience_s = config.server.resolver_timeout_s
+        self.features = Features(self.writer, self.log, feature_registry, patience_s=patience_s, most_keys=most_keys)
         workshop = Workshop(self.objects, self.node, self._open_segments, clock, config.storage, vfs)
-        self.sealer = Sealer(self.log, self.writer, self.streams, self.published, workshop, clock, config.storage)
+        self.sealer = Sealer(
+            self.log, self.writer, self.streams, self.published, feature_registry, workshop, clock, config.storage
+        )
         definitions = Definitions()
         self.coverage = Coverage(self._reader, definitions)
         self.indexes = Indexes(self._reader, self.streams, self.coverage)
         self.work = Foreman(
             self.apply,
             self._reader,
-            lambda: database.connect(path, cache_bytes=config.storage.cache_bytes // 8, readonly=True, vfs=vfs),
+            self.connect,
             self.objects,
             clock,
             config.pipeline,
             definitions,
+            lambda: self.features.current,
         )
+        self.tables = self._stand_tables()
+        self.serving, self.pasts, self.training = self.tables.serving, self.tables.pasts, self.tables.training
         self.verifier = Verifier(
             self.apply, self.writer, self.log, self.work, self._reader, self.connect, self._open_segments
         )
@@ -119,6 +133,7 @@ class Engine:
         engine.writer.start()
         engine.sealer.start()
         engine.verifier.start()
+        engine.tables.start()
         if Companions(engine._reader).are_there():
             threading.Thread(target=engine.warm_up, name="headrace-warm", daemon=True).start()
         engine._sweeper = asyncio.create_task(engine._sweep_forever())
@@ -131,6 +146,7 @@ class Engine:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
         try:
+            await self.tables.stop()
             await self.verifier.stop()
             await self.work.stop()
             await self.sealer.stop()
@@ -154,8 +170,21 @@ class Engine:
         if self.recovered is not None:
             log.info("what the object store knew better was taken over: %s", self.recovered)
         self.work.prepare(self.writer.before_start)
+        self.features.load()
+        if self.streams.meta(DEDUPE_DUE):
+            self._remember()
         if self.streams.has_published():
             self._open_segments()  # what reads them takes a while to load, and the first reader need not wait for it
+
+    def _remember(self) -> None:
+        """Read the keys of events again that a recovery has brought."""
+        connection = self.connect()
+        try:
+            self.writer.before_start(
+                lambda batch: remember(batch, self.log.catalog.find, connection, self._open_segments)
+            )
+        finally:
+            connection.close()
 
     def _let_go(self) -> None:
         """Close what was opened, where nothing has been started yet."""
@@ -180,6 +209,11 @@ class Engine:
                     decoded_bytes=storage.decoded_bytes,
                 )
             return self._segments
+
+    def _stand_tables(self) -> Tables:
+        connect, segments, objects, clock = self.connect, self._open_segments, self.objects, self.clock
+        work = self.features, self.log, self.sealer, self.work, self.apply
+        return Tables(Ground(*work, self._reader, connect, segments, objects, clock), self.config)
 
     def open_archive(self) -> Archive:
         """What answers are computed from; loads what computes them, which a server without questions never does."""
@@ -285,11 +319,16 @@ class Engine:
                     await self._retain_one(stream)
 
     async def _retain_one(self, stream: Stream) -> None:
+        held_from = self.features.holds(stream) if stream.managed else None
         first = sweep.first_retained(self.wal, self.published, stream, stream.head, self.clock.now_us())
-        if first.seq > stream.head.first_seq:
+        if first.seq > stream.head.first_seq and (held_from is None or first.seq <= held_from):
             await self._run(sweep.Retain, stream)
         if self.wal.starts_before(stream.id, stream.head.first_seq):
             while await self._run(sweep.Trim, stream) >= sweep.PURGE_ROWS:
+                await asyncio.sleep(0)
+        source = None if stream.head.registry is None else stream.head.registry.source
+        if source is not None and source.dedupes:
+            while await self._run(sweep.ForgetKeys, stream) >= sweep.PURGE_ROWS:
                 await asyncio.sleep(0)
 
     async def _run(self, kind: Callable[..., Change], *facts: Any) -> int:

@@ -17,6 +17,7 @@ from headrace.errors import Conflict, NotFound, OffsetGone
 from headrace.schema.registry import Registry
 from headrace.storage.companions import Companions
 from headrace.storage.registries import RegistryRow
+from headrace.storage.states import States
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow
 from headrace.storage.verifications import Verifications
 from headrace.storage.work import Work
@@ -66,6 +67,7 @@ class Create(Change):
     seen_by: StreamRegistry | None = None
     version = 0
     keys: str | None = None
+    unique: list[str | None] | None = None
 
     def __init__(
         self,
@@ -169,13 +171,18 @@ def inherited(batch: Batch, source: Stream, registry: Registry, name: str, posit
 
 def save_registry(batch: Batch, stream: int, compiled: StreamRegistry) -> None:
     """Store a registry as part of a commit."""
-    document = msgspec.json.encode(compiled.registry.dump()).decode()
-    batch.registries.save(stream, RegistryRow(compiled.revision, batch.now_us, document))
+    store_registry(batch, stream, compiled.registry, compiled.revision)
+
+
+def store_registry(batch: Batch, stream: int, registry: Registry, revision: int) -> None:
+    """The same for one that nobody uses yet."""
+    document = msgspec.json.encode(registry.dump()).decode()
+    batch.registries.save(stream, RegistryRow(revision, batch.now_us, document))
     batch.published.mark(stream, batch.now_us)
     work = Work(batch.connection)
     work.forgive(stream)
     work.mark(stream, batch.now_us)
-    Verifications(batch.connection).outdate(stream, compiled.version, batch.now_us)
+    Verifications(batch.connection).outdate(stream, registry.current_version, batch.now_us)
 
 
 class Delete(Change):
@@ -206,6 +213,7 @@ def delete(batch: Batch, stream: Stream) -> list[tuple[str, int]]:
         batch.published.mark(stream.id, batch.now_us)
         Work(batch.connection).drop(stream.id)
         Companions(batch.connection).retire_all(stream.id)
+        States(batch.connection).retire_all(stream.id)
         return []
     batch.draft(stream).state = DELETED
     dropped = [(stream.name, stream.id)]
@@ -229,6 +237,7 @@ def _bury(batch: Batch, stream: int) -> None:
     batch.published.bury(stream)
     Work(batch.connection).drop(stream)
     Companions(batch.connection).drop(stream)
+    States(batch.connection).drop(stream)
 
 
 class SetRetention(Change):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from headrace.engine import read as reading
 from headrace.engine.append import PLAIN, Append, Terms
@@ -97,8 +97,10 @@ class Log:
         stream = append.stream
         if append.error is not None:
             return
+        counters = self.counters
+        if append.deduplicated:
+            counters.deduplicated_events += append.deduplicated
         if append.count and not append.duplicate:
-            counters = self.counters
             counters.appends += 1
             counters.appended_events += append.count
             counters.appended_bytes += len(append.body)
@@ -170,6 +172,12 @@ class Log:
             if len(rows) < want:
                 break
         return found
+
+    def buried(self, dropped: list[tuple[str, int]], streams: Iterable[Stream]) -> None:
+        """Take note of streams that were deleted together with what they belonged to."""
+        self._drop(dropped)
+        for stream in streams:
+            self._bury(stream)
 
     def _drop(self, dropped: list[tuple[str, int]]) -> None:
         for name, stream_id in dropped:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -122,10 +124,24 @@ def _turned(parts: list[Part], view: View) -> tuple[list[Piece], int, NotReprese
 def _read_rows(
     wal: Wal, stream: Stream, part: Owned, budget: int, key: str | None, view: View | None, goes_on: bool
 ) -> Slice:
+    scan = wal.scan if key is None else partial(wal.scan_key, key=key)
+    # A scan that a refusal leaves open would hold its snapshot until the traceback is collected.
+    with closing(scan(stream=part.owner, position=part.start, end=part.end)) as rows:
+        return _gathered(rows, stream, part, budget, key, view, goes_on)
+
+
+def _gathered(
+    rows: Iterable[Entries],
+    stream: Stream,
+    part: Owned,
+    budget: int,
+    key: str | None,
+    view: View | None,
+    goes_on: bool,
+) -> Slice:
     parts: list[Piece] = []
-    owner, position, until, _ = part
+    _, position, until, _ = part
     room = budget
-    rows = wal.scan(owner, position, until) if key is None else wal.scan_key(owner, key, position, until)
     for row in rows:
         if row.seq + row.count <= position:
             continue

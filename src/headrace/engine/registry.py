@@ -20,6 +20,7 @@ from headrace.schema.routing import RoutingKey
 
 if TYPE_CHECKING:
     from headrace.engine.append import Terms
+    from headrace.engine.features.source import Source
 
 _COMPILED = 1024
 
@@ -39,6 +40,8 @@ class Newcomers(Protocol):
     registry: StreamRegistry | None
     #: The registry that saw them to fit as they came in.
     seen_by: StreamRegistry | None
+    #: The keys of those that are to be stored once, where their source has any.
+    unique: list[str | None] | None
 
 
 class View:
@@ -73,12 +76,16 @@ class View:
 class StreamRegistry:
     """One revision of a registry. It is never changed: a new revision is a new object."""
 
-    __slots__ = ("_chain", "_routing", "_validator", "registry", "revision", "version")
+    __slots__ = ("_chain", "_routing", "_validator", "readable_from", "registry", "revision", "source", "version")
 
-    def __init__(self, registry: Registry, revision: int) -> None:
+    def __init__(self, registry: Registry, revision: int, source: Source | None = None) -> None:
+        """``source`` is the event source that the stream is, if it is one."""
         self.registry = registry
         self.revision = revision
+        self.source = source
         self.version = registry.current_version
+        #: The first event that the lenses carry to the current version.
+        self.readable_from = registry.readable_from
         self._validator = validator(msgspec.json.encode(registry.current_schema)) if self.version else None
         self._chain = Chain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
         key = registry.routing_key
@@ -93,17 +100,34 @@ class StreamRegistry:
         """How many entries a body holds, where it is seen at a glance that it is an array of what fits."""
         if self._validator is None or body[:1] != b"[" or body[-1:] != b"]":
             return None
+        if self.source is not None and self.source.fills:
+            return None
         return self._validator.count(body)
+
+    def fitting(self, joined: bytes) -> int | None:
+        """How many entries are joined by commas, where it is seen at a glance that they fit as they are."""
+        return None if self._validator is None else self._validator.count(b"[" + joined + b"]")
+
+    def failures(self, joined: bytes) -> list[Failure]:
+        """What is wrong with entries joined by commas, as they would be stored."""
+        return [] if self._validator is None else self._validator.failures(joined)
 
     def admit(self, entries: Newcomers) -> None:
         """Check entries, and give them their keys and their version."""
-        if self._validator is not None and entries.seen_by is not self:
-            _refuse(self._validator.failures(entries.body))
+        source = self.source
+        if entries.seen_by is not self:
+            if source is not None and source.fills:
+                entries.body = source.filled(entries.body)
+            if self._validator is not None and (failures := self._validator.failures(entries.body)):
+                raise _refusal(failures) if source is None else source.refusal(entries.body, failures)
+        if source is not None:
+            entries.unique = source.keys(entries.body)
         if self._routing is not None:
             if entries.terms.key is not None:
                 raise BadRequest("events of this stream carry their own keys: leave Stream-Key out", field="Stream-Key")
             keys, failures = self._routing.keys(entries.body)
-            _refuse(failures)
+            if failures:
+                raise _refusal(failures)
             entries.key, entries.keys = _stored(keys)
         else:
             entries.key, entries.keys = entries.terms.key, None
@@ -135,11 +159,10 @@ def _stored(keys: list[str | None]) -> tuple[str | None, str | None]:
     return None, msgspec.json.encode(keys).decode()
 
 
-def _refuse(failures: list[Failure]) -> None:
-    if failures:
-        first = failures[0]
-        raise BadRequest(
-            f"event {first.index} does not fit: {first.reason} (at {first.pointer or 'its root'})",
-            field="body",
-            failures=[msgspec.structs.asdict(failure) for failure in failures],
-        )
+def _refusal(failures: list[Failure]) -> BadRequest:
+    first = failures[0]
+    return BadRequest(
+        f"event {first.index} does not fit: {first.reason} (at {first.pointer or 'its root'})",
+        field="body",
+        failures=[msgspec.structs.asdict(failure) for failure in failures],
+    )

@@ -64,8 +64,8 @@ class Stream:
     __slots__ = (
         "content_type", "created_us", "deadline_us", "epochs", "expires_us", "fork_origin", "head", "id",
         "incarnation", "is_json",
-        "is_text", "lineage", "media_type", "name", "parent", "pins", "producers", "profile", "retention_age_us",
-        "retention_bytes", "ttl_s", "watchers",
+        "is_text", "lineage", "managed", "media_type", "name", "parent", "pins", "producers", "profile",
+        "retention_age_us", "retention_bytes", "ttl_s", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +88,8 @@ class Stream:
         self.parent = row.parent
         self.fork_origin = row.fork_origin
         self.profile = row.profile
+        #: Whether it changes only through a registry that it belongs to.
+        self.managed = bool(row.managed)
         self.lineage = lineage
         self.head = _head(row)
         self.head.registry = registry

@@ -10,15 +10,19 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.engine import read as reading
+from headrace.engine.features.deduping import horizon
+from headrace.engine.features.source import Steps
 from headrace.engine.forks import read_by_forks
 from headrace.engine.lifecycle import Change
 from headrace.engine.stream import Head, Stream
 from headrace.engine.work.verifying import KEPT, KEPT_US
 from headrace.engine.writer import Batch
+from headrace.storage.dedupe import Dedupe
 from headrace.storage.published import Placed, Published
 from headrace.storage.streams import DELETED
 from headrace.storage.verifications import Verifications
 from headrace.storage.wal import Entries, Wal
+from headrace.types import NEVER_US
 
 PURGE_ROWS = 2_000
 REMEMBER_DELETED_US = 86_400_000_000
@@ -100,6 +104,25 @@ class Trim(Change):
             self.removed += batch.wal.trim(self.stream.id, start, end, PURGE_ROWS - self.removed)
 
 
+class ForgetKeys(Change):
+    """Forgets keys of events that are no longer remembered."""
+
+    frees = True
+
+    def __init__(self, stream: Stream, done: Callable[[Any], None]) -> None:
+        super().__init__(done, pinned=(stream,), size=100)
+        self.stream = stream
+        self.removed = 0
+
+    def perform(self, batch: Batch) -> None:
+        """Forget one slice."""
+        head = batch.draft(self.stream)
+        if head.registry is None or head.registry.source is None or head.state == DELETED:
+            return
+        since, since_us = horizon(head.registry.source, head.next_seq, batch.now_us)
+        self.removed = Dedupe(batch.connection).forget(self.stream.id, since, since_us, PURGE_ROWS)
+
+
 class Start(NamedTuple):
     """Where a stream begins, and the payload bytes before that."""
 
@@ -110,10 +133,11 @@ class Start(NamedTuple):
 def first_retained(wal: Wal, published: Published, stream: Stream, head: Head, now_us: int) -> Start:
     """Where the retention rule lets a stream begin: whole append requests go, of published ones whole segments."""
     start = Start(head.first_seq, head.first_bytes)
-    if stream.retention_age_us is not None:
-        since_us = now_us - stream.retention_age_us
-        kept, reached = partial(published.first_from, us=since_us), lambda row: row.append_us >= since_us
-        start = max(start, _first(wal, published, stream, head, kept, reached))
+    source = None if head.registry is None else head.registry.source
+    if source is not None:
+        start = max(start, _first_kept(wal, published, stream, head, source.rules.kept, now_us))
+    elif stream.retention_age_us is not None:
+        start = max(start, _first_since(wal, published, stream, head, now_us - stream.retention_age_us))
     if stream.retention_bytes is not None and head.bytes - head.first_bytes > stream.retention_bytes:
         least = head.bytes - stream.retention_bytes
         kept, reached = (
@@ -122,6 +146,31 @@ def first_retained(wal: Wal, published: Published, stream: Stream, head: Head, n
         )
         start = max(start, _first(wal, published, stream, head, kept, reached))
     return start
+
+
+def _first_since(wal: Wal, published: Published, stream: Stream, head: Head, since_us: int) -> Start:
+    """Where a stream begins if it keeps what was appended since a moment."""
+    kept, reached = partial(published.first_from, us=since_us), lambda row: row.append_us >= since_us
+    return _first(wal, published, stream, head, kept, reached)
+
+
+def _first_kept(wal: Wal, published: Published, stream: Stream, head: Head, steps: Steps, now_us: int) -> Start:
+    """Where a stream begins whose events are kept for as long as was said when they came; later ones never shorter."""
+
+    def since_us(seq: int) -> int:
+        kept_ms = next(kept for since, kept in reversed(steps) if since <= seq)
+        return NEVER_US if kept_ms is None else now_us - kept_ms * 1000
+
+    def kept(owner: int) -> Placed | None:
+        first = published.first_from(owner, us=since_us(head.next_seq))
+        start = head.next_seq if first is None else first.segment.first_seq
+        segments = published.following(owner, start, head.next_seq)
+        return next((one for one in segments if one.segment.max_us >= since_us(one.segment.end_seq - 1)), None)
+
+    def reached(row: Entries) -> bool:
+        return row.append_us >= since_us(row.seq + row.count - 1)
+
+    return _first(wal, published, stream, head, kept, reached)
 
 
 def _first(

@@ -21,6 +21,7 @@ from headrace.config import Config
 from headrace.errors import Fenced, HeadraceError, Overloaded, Unavailable
 from headrace.storage import database
 from headrace.storage.database import Connection, DiskFull, SQLiteError
+from headrace.storage.dedupe import Dedupe, First
 from headrace.storage.node import EPOCH_BLOCK
 from headrace.storage.published import Published
 from headrace.storage.registries import Registries
@@ -77,6 +78,10 @@ class Batch:
         self.rows: list[Row] = []
         self.heads: dict[Stream, Head] = {}
         self.producers: dict[tuple[Stream, str], tuple[int, int]] = {}
+        #: Keys of events that are stored once, by stream and key.
+        self.firsts: dict[tuple[int, str], First] = {}
+        #: What else becomes visible once it is on disk.
+        self.afterwards: list[Callable[[], None]] = []
         self._next_epoch: int | None = None
 
     def draft(self, stream: Stream) -> Head:
@@ -134,6 +139,9 @@ class Batch:
             self.rows = []
         if self.producers:
             self.streams.save_producers((s.id, p, epoch, seq) for (s, p), (epoch, seq) in self.producers.items())
+        if self.firsts:
+            Dedupe(self.connection).save((s, key, first.seq, first.at_us) for (s, key), first in self.firsts.items())
+            self.firsts = {}
         if self._next_epoch is not None:
             self.streams.set_meta("next_epoch", self._next_epoch)
 
@@ -145,6 +153,8 @@ class Batch:
             if len(stream.producers) >= _CACHED_PRODUCERS:
                 stream.producers.clear()
             stream.producers[producer] = state
+        for announce in self.afterwards:
+            announce()
 
 
 def commit_alone(connection: Connection, clock: Clock, perform: Callable[[Batch], None]) -> None:

@@ -22,8 +22,8 @@ from headrace.extract.texts import Column, Flags, valid
 from headrace.query.definition import Definition, Sources
 from headrace.reduce import parts
 
-#: So many events are worked on at once, that what is made of them on the way stays small.
-_SLICE = 32_768
+#: So many events, or so much of them, are worked on at once, that what is made of them on the way stays small.
+_ROWS, _BYTES = 65_536, 32 * 1024 * 1024
 
 
 class _Slice(NamedTuple):
@@ -50,8 +50,8 @@ class Extractor:
     def columns(self, batch: pa.RecordBatch | pa.Table) -> pa.Table:
         """The columns table of segment rows, whatever their versions."""
         table = pa.table(batch)
-        starts = range(0, max(table.num_rows, 1), _SLICE)
-        slices = [self._read(table.slice(start, _SLICE)) for start in starts]
+        starts = _starts(table)
+        slices = [self._read(table.slice(start, starts.step)) for start in starts]
         odd = np.concatenate([part.odd for part in slices])
         made = {"seq": table.column("seq"), "odd": pa.array(odd), "key": table.column("key")}
         for number, want in enumerate(want for group in self._wanted for want in group):
@@ -83,7 +83,7 @@ class Extractor:
 
     def _taken(self, events: pa.Table) -> Taken:
         """The JSON texts at every source."""
-        payloads, versions = events.column("payload").combine_chunks(), events.column("version").to_numpy()
+        payloads, versions = events.column("payload"), events.column("version").to_numpy()
         if not len(versions):
             return self._of_version(payloads, self._definition.current_version)
         edges = [0, *(np.flatnonzero(np.diff(versions)) + 1), len(versions)]
@@ -99,6 +99,12 @@ class Extractor:
             return Taken([nothing] * len(self._sources), np.ones(len(payloads), np.bool_))
         sources = [known[version] for known in self._sources]
         return at_sources(payloads, sources, partial(self._definition.promote, version=version), self._few)
+
+
+def _starts(events: pa.Table) -> range:
+    """Where slices begin, all of one length: each has a cost of its own."""
+    slices = max(1, -(-events.num_rows // _ROWS), -(-events.nbytes // _BYTES))
+    return range(0, max(1, events.num_rows), max(1, -(-events.num_rows // slices)))
 
 
 def _unwrapped(sources: Sources) -> Sources:

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from headrace.extract.texts import Counts, Texts
 from headrace.format.companion.layout import KEYS, FieldShape, Info
-from headrace.format.companion.postings import LIST, SCHEMA, offsets, one_array
+from headrace.format.companion.postings import LIST, SCHEMA, one_array
 from headrace.format.companion.rows import Int32s
 from headrace.query.definition import Definition
 from headrace.query.search import Kind
@@ -24,6 +25,7 @@ VALUE_BITS = 20
 _BLANK = 0x20
 
 Ints = NDArray[np.int64]
+Ranks = NDArray[np.uint16 | np.uint32]
 
 
 def term(value: Canonical) -> str:
@@ -97,7 +99,7 @@ class _Postings(NamedTuple):
 
     terms: Any
     ends: Ints
-    rows: Ints
+    rows: Ints | Int32s
     positions: Int32s | None
 
 
@@ -123,41 +125,37 @@ def _of_values(column: Any) -> _Postings:
 
 
 def _of_words(column: Any) -> _Postings:
-    """Words are cut out of the bytes of all texts at once: every text begins and ends with a blank."""
+    """Every text begins and ends with a blank: cut behind blanks, it is a blank and its words with a blank each."""
     values, rows, ordinals = _flat(column)
-    words, counts = _cut(values), _word_counts(values)
-    owners = np.repeat(np.arange(len(values), dtype=np.int32), counts)
-    positions = np.arange(len(words)) - np.repeat(np.cumsum(counts) - counts, counts)
-    if pa.types.is_list(column.type):
-        positions |= ordinals[owners] << VALUE_BITS
-    coded = words.dictionary_encode()
-    terms, ranks = _ranked(coded.dictionary, coded.indices.to_numpy())
-    order = _order(ranks)
-    return _Postings(terms, _ends(ranks, len(terms)), rows[owners[order]], positions.astype(np.int32)[order])
+    pieces, counts = _cut(Texts(values))
+    shifts = (ordinals << VALUE_BITS) - (np.cumsum(counts) - counts) - 1
+    positions = np.arange(len(pieces), dtype=np.int32) + np.repeat(shifts.astype(np.int32), counts)
+    coded = pieces.dictionary_encode()
+    terms, ranks = _ranked(_bare(coded.dictionary), coded.indices.to_numpy())
+    # The first term is that of the lone blanks, one for each text.
+    order, ends = _order(ranks)[len(values) :], _ends(ranks, max(1, len(terms)))[1:] - len(values)
+    return _Postings(terms[1:], ends, np.repeat(rows.astype(np.int32), counts)[order], positions[order])
 
 
-def _cut(values: Any) -> Any:
-    """The words of all texts, one after another."""
-    data, _ = _letters(values)
-    blank = data == _BLANK
-    sizes = np.diff(np.flatnonzero(blank)) - 1
-    # Between two blanks there is a word, or the border of two texts; words are never empty.
-    sizes = sizes[sizes > 0]
-    ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    return pa.StringArray.from_buffers(len(sizes), pa.py_buffer(ends), pa.py_buffer(data[~blank]))
+def _cut(texts: Texts) -> tuple[Any, Counts]:
+    """All texts cut behind blanks, and how many pieces each has."""
+    blank = texts.data == _BLANK
+    cuts = np.flatnonzero(blank)
+    bounds = np.zeros(len(cuts) + 1, np.int32)
+    np.add(cuts, 1, out=bounds[1:], casting="unsafe")
+    pieces = pa.StringArray.from_buffers(len(bounds) - 1, pa.py_buffer(bounds), pa.py_buffer(texts.data))
+    return pieces, texts.count(blank)
 
 
-def _word_counts(values: Any) -> Ints:
+def _bare(pieces: Any) -> Any:
+    """Pieces without the blank behind them."""
+    return pc.binary_slice(pieces.cast(pa.binary()), 0, -1).view(pa.string())
+
+
+def _word_counts(values: Any) -> Counts:
     """How many words each text has."""
-    data, ends = _letters(values)
-    return np.diff(np.searchsorted(np.flatnonzero(data == _BLANK), ends)) - 1
-
-
-def _letters(values: Any) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """The bytes of all texts, and where each ends after the first begins."""
-    ends = offsets(values)
-    data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
-    return data[ends[0] : ends[-1]], ends - ends[0]
+    texts = Texts(values)
+    return texts.count(texts.data == _BLANK) - 1
 
 
 def _flat(column: Any) -> _Flat:
@@ -179,7 +177,8 @@ def _counts(column: Any) -> Any:
 
 def _words(column: Any) -> tuple[int, int]:
     """How many rows have a value, and how many words all have."""
-    return len(column) - column.null_count, int(_word_counts(_flat(column).values).sum())
+    texts = Texts(_flat(column).values)
+    return len(column) - column.null_count, int(np.count_nonzero(texts.data == _BLANK)) - len(texts)
 
 
 def _shape(columns: pa.Table, definition: Definition, name: str, through_version: int) -> FieldShape:
@@ -196,30 +195,32 @@ def _spelled(values: Any) -> Any:
     return values.cast(pa.string())
 
 
-def _ranked(terms: Any, codes: NDArray[np.int32]) -> tuple[Any, Ints]:
+def _ranked(terms: Any, codes: NDArray[np.int32]) -> tuple[Any, Ranks]:
     """The terms in order, and for each code the place of its term there."""
     order = pc.array_sort_indices(terms).to_numpy()
-    ranks = np.empty(len(order), np.int64)
+    ranks: Ranks = np.empty(len(order), np.uint16 if len(order) <= 1 << 16 else np.uint32)
     ranks[order] = np.arange(len(order))
     return terms.take(pa.array(order)), ranks[codes]
 
 
-def _order(ranks: Ints) -> Ints:
+def _order(ranks: Ranks) -> Ints:
     """Where the elements stand that come first, second, …: by rank, elements of one rank as they came.
 
     Sixteen bits at a time, lowest first: numpy sorts so few in one pass over the elements.
     """
-    order = np.argsort(ranks.astype(np.uint16), kind="stable")
-    if len(ranks) and ranks.max() >> 16:
+    order = np.argsort(ranks.astype(np.uint16, copy=False), kind="stable")
+    if ranks.dtype != np.uint16:
         order = order[np.argsort((ranks >> 16).astype(np.uint16)[order], kind="stable")]
     return order
 
 
-def _ends(ranks: Ints, terms: int) -> Ints:
+def _ends(ranks: Ranks, terms: int) -> Ints:
     return np.concatenate([[0], np.cumsum(np.bincount(ranks, minlength=terms))])
 
 
 def _lists(ends: Ints, values: Ints | Int32s | None) -> Any:
     if values is None:
         return pa.nulls(len(ends) - 1, LIST)
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values.astype(np.int32)), type=LIST)
+    return pa.ListArray.from_arrays(
+        pa.array(ends, pa.int32()), pa.array(values.astype(np.int32, copy=False)), type=LIST
+    )

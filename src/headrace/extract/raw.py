@@ -6,15 +6,14 @@ they were, other numbers stay the same double. It needs a millisecond to begin; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import duckdb
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.extract.texts import Column, Counts, Flags, valid
+from headrace.extract.texts import Column, Counts, Flags
 from headrace.reduce import duck
 from headrace.schema import pointer as pointers
 from headrace.schema.lens.values import LensFailure, encoded, entries, found
@@ -39,7 +38,7 @@ def at_pointers(payloads: Column, wanted: Collection[Pointer], odd: Flags, few: 
 def elements(arrays: Column, few: int = FEW) -> tuple[Column, Counts]:
     """The elements of JSON arrays, end to end, and how many each array has; an element may be null."""
     if len(arrays) > few:
-        lists = _selected(arrays, "from_json(payload, '[\"JSON\"]')")
+        [lists] = _selected(arrays, "from_json(payload, '[\"JSON\"]')")
         return lists.flatten(), lists.value_lengths().to_numpy()
     opened = [entries(array.strip()[1:-1].encode()) for array in arrays.to_pylist()]
     texts = [bytes(encoded(value)).decode() for array in opened for value in array]
@@ -61,20 +60,22 @@ def each(function: Callable[[bytes], bytes | None], documents: Column) -> Column
 
 def _at_once(payloads: Column, places: list[Pointer], odd: Flags) -> Mapping[Pointer, Column]:
     paths = ", ".join("'" + pointers.text(place).replace("'", "''") + "'" for place in places)
+    columns = ["found IS NULL", *(f"found[{number}]" for number in range(1, 1 + len(places)))]
     try:
-        lists = _selected(payloads, f"json_extract(payload, [{paths}])")
+        unreadable, *texts = _selected(payloads, f"json_extract(payload, [{paths}])", columns)
     except duckdb.InvalidInputException:
-        lists = _selected(payloads, f"CASE WHEN json_valid(payload) THEN json_extract(payload, [{paths}]) END")
-    readable, texts = valid(lists), lists.flatten()
-    odd |= ~readable
-    rows = np.zeros(len(payloads), np.int64)
-    rows[readable] = np.arange(0, len(texts), len(places))
-    return {place: texts.take(pa.array(rows + at, mask=~readable)) for at, place in enumerate(places)}
+        readable = f"CASE WHEN json_valid(payload) THEN json_extract(payload, [{paths}]) END"
+        unreadable, *texts = _selected(payloads, readable, columns)
+    odd |= unreadable.to_numpy(zero_copy_only=False)
+    return dict(zip(places, texts, strict=True))
 
 
-def _selected(payloads: Column, expression: str) -> Any:
+def _selected(payloads: Column, expression: str, columns: Sequence[str] = ("found",)) -> list[Column]:
+    """Columns made of what an expression finds in events."""
     events = pa.table({"payload": payloads})
-    return duck.query(f"SELECT {expression} FROM events", {"events": events}).column(0).combine_chunks()
+    named = ", ".join(f"{column} AS c{number}" for number, column in enumerate(columns))
+    made = duck.query(f"SELECT {named} FROM (SELECT {expression} AS found FROM events)", {"events": events})
+    return [column.combine_chunks() for column in made.columns]
 
 
 def _opened(payload: str, places: list[Pointer]) -> list[str | None] | None:

@@ -78,7 +78,7 @@ def _buffers(column: Column) -> tuple[Numbers, Bytes]:
     return bounds - bounds[0], np.frombuffer(known, np.uint8)[bounds[0] : bounds[-1]]
 
 
-def column_of(data: Bytes, lengths: Counts) -> Column:
+def column_of(data: Bytes, lengths: Counts | Numbers) -> Column:
     """The string column with these bytes, cut into texts of these lengths."""
     bounds = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=bounds[1:])

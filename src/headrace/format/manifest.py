@@ -1,9 +1,9 @@
 """Manifests: what of a stream is published in the object store, one numbered object per generation.
 
-Format version 2. A manifest is a JSON document, ``{"headrace": "manifest", "version": 2, "sha256": …, "content": …}``,
+Format version 4. A manifest is a JSON document, ``{"headrace": "manifest", "version": 4, "sha256": …, "content": …}``,
 where the checksum is that of the content's bytes as they stand. Everything in it is as of ``published_seq`` and never
 newer. A field that is added later has a default, and raises the version where older servers must not overlook it.
-Version 1 had no companions.
+Version 1 had no companions, version 2 no states and no managed streams. There is no version 3: one bit makes 2 of it.
 
 Objects are named so that one listing finds all streams, and never walks through their segments::
 
@@ -27,12 +27,14 @@ import msgspec
 
 from headrace.errors import CorruptData
 from headrace.format.companion.layout import Companion
+from headrace.format.state.layout import State
 from headrace.types import NEVER_US
 
 if TYPE_CHECKING:
     from headrace.format.segment.layout import Sealed
 
-VERSION = 2
+VERSION = 4
+_VERSIONS = (1, 2, VERSION)
 MANIFESTS, SEGMENTS = "manifests", "segments"
 
 _MANIFEST_KEY = re.compile(rf"{MANIFESTS}/([0-9a-f]{{32}})/([0-9a-z]{{1,64}})/(\d{{16}})\.json")
@@ -94,6 +96,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     closed: bool = False
     closed_by: tuple[str, int, int] | None = None
     profile: str = "generic"
+    #: What manages the stream, as it is stored; empty where nothing does.
+    managed: str = ""
     #: The schema registry after each of its changes, oldest first.
     registry: tuple[Revision, ...] = ()
     #: The first retained entry, and the payload bytes before it.
@@ -112,6 +116,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     kept: tuple[Segment, ...] = ()
     #: What was derived from published entries, its ancestors' included; ranges may overlap.
     companions: tuple[Companion, ...] = ()
+    #: What features have folded of published entries, those that are not retained any more included.
+    states: tuple[State, ...] = ()
 
 
 class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
@@ -145,7 +151,7 @@ def decode(data: bytes, key: str) -> Manifest:
             known = f"it has manifest format {marked.version}, this Headrace knows {VERSION}: install a newer one"
             raise _corrupt(key, "version", known)
         envelope = msgspec.json.decode(data, type=_Envelope)
-        if envelope.version < 1:
+        if envelope.version not in _VERSIONS:
             raise _corrupt(key, "version", f"there never was a manifest format {envelope.version}")
         if hashlib.sha256(envelope.content).hexdigest() != envelope.sha256:
             raise _corrupt(key, "checksum", "its checksum differs")
@@ -267,6 +273,8 @@ def _disorder(manifest: Manifest) -> str:
         one.count <= 0 or not 0 <= one.first_seq < one.end_seq <= manifest.published_seq for one in manifest.companions
     ):
         return "a companion describes entries that are not published"
+    if any(one.count <= 0 or not 0 <= one.first_seq < one.end_seq <= manifest.published_seq for one in manifest.states):
+        return "a state holds entries that are not published"
     revisions = [one.revision for one in manifest.registry]
     if revisions != sorted(set(revisions)):
         return "its registry is out of order"

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.config import PipelineConfig
+from headrace.engine.work.units import JOBS
 from headrace.pipeline.compaction import with_panes
-from headrace.pipeline.kernels import compact, index, verify
+from headrace.pipeline.features import merged
+from headrace.pipeline.histories import answered
+from headrace.pipeline.kernels import compact, features, index, verify
 from headrace.pipeline.kernels.units import Perform, over
 from headrace.pipeline.work import Lease
 
@@ -27,13 +30,26 @@ Packs = list[list[bytes]]
 
 def run(spark: SparkSession, lease: Lease, config: PipelineConfig) -> list[Result]:
     """One result for every unit of a lease."""
-    units = {job: [unit for unit in lease.units if unit["job"] == job] for job in ("verify", "index", "compact")}
+    units = {job: [unit for unit in lease.units if unit["job"] == job] for job in JOBS}
     results = _mapped(spark, verify.perform, packed(units["verify"], config.tasks), lease.store)
+    results += answered(spark, units["history"], lease.store, config.tasks, config.shuffle_partitions)
+    results += _features(spark, units["features"], lease.store, config)
     results += _mapped(spark, index.perform, packed(units["index"], config.tasks), lease.store)
     packs = packed(units["compact"], config.tasks)
     merged = _mapped(spark, compact.perform, packs, lease.store)
     known = {unit["unit"]: msgspec.json.encode(unit) for unit in units["compact"]}
     return results + with_panes(spark, merged, known, packs, lease.store, config.shuffle_partitions)
+
+
+def _features(spark: SparkSession, units: Sequence[Unit], store: str, config: PipelineConfig) -> list[Result]:
+    """Units that fold events, and units that merge states."""
+    merging = [unit for unit in units if unit.get("states")]
+    folding = packed([unit for unit in units if not unit.get("states")], config.tasks)
+    known = {unit["unit"]: msgspec.json.encode(unit) for unit in merging}
+    packs = packed(merging, config.tasks)
+    return _mapped(spark, features.perform, folding, store) + merged(
+        spark, known, packs, store, config.shuffle_partitions
+    )
 
 
 def _mapped(spark: SparkSession, perform: Perform, packs: Packs, store: str) -> list[Result]:
@@ -57,10 +73,9 @@ def packed(units: Sequence[Unit], tasks: int) -> Packs:
 
 def weight(unit: Unit) -> int:
     """The bytes that a unit reads."""
-    segments: list[Unit] = list(unit.get("segments", ()))
-    return sum(
-        int(read["bytes"]) for read in segments + [part for one in unit.get("inputs", ()) for part in _parts(one)]
-    )
+    read: list[Unit] = [*unit.get("segments", ()), *unit.get("states", ())]
+    read += [part for one in unit.get("inputs", ()) for part in _parts(one)]
+    return sum(int(one["bytes"]) for one in read)
 
 
 def _parts(companion: Unit) -> list[Unit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from itertools import groupby, repeat
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -14,11 +14,15 @@ import pyarrow.compute as pc
 
 from headrace.query.search import Rollup, Search
 from headrace.reduce import reference
+from headrace.reduce.finishing import Answer, finished, states
 from headrace.reduce.keys import project, projected
 from headrace.reduce.measures import reducers
 from headrace.reduce.reference import Groups, merge_into
 from headrace.reduce.rollup import Span, merge
-from headrace.reduce.state import STATE, State
+from headrace.reduce.state import PANES
+
+#: What is answered of every measure, by the start of a pane and the key of a group.
+Answers = dict[tuple[int, str], dict[str, Answer]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Beyond any pane, and within 64 bits.
@@ -72,13 +76,9 @@ def buckets(
     ``history`` are panes of all events: those that lie wholly inside are used. ``more`` are panes of events that lie
     inside: of the edges, or of whatever was asked for. ``documents`` are events that are in no pane.
     """
-    groups = _groups(asked, _selected(asked, history, more))
-    for (pane, key), states in reference.lift(
-        documents, asked.rollup, search, asked.interval, spans=[(asked.start, asked.end)]
-    ).items():
-        place = pane, project(key, asked.rollup, asked.group_by)
-        merge_into(groups, place, {name: states[name] for name in _measures(asked)})
-    return list(_finished(asked, search, groups))
+    merged = _merged(asked, _selected(asked, history, more))
+    groups = _answers(asked, search, merged, _odd(asked, search, documents))
+    return list(_spelled(asked, groups))
 
 
 def iso(millis: int) -> str:
@@ -102,41 +102,45 @@ def _selected(asked: Aggregate, history: Sequence[pa.Table], more: Sequence[pa.T
     return [*(table.filter(inside) for table in history), *(table.filter(rows) for table in more)]
 
 
-def _groups(asked: Aggregate, tables: list[pa.Table]) -> Groups:
-    """The merged states by pane and projected key."""
-    if not sum(table.num_rows for table in tables):
-        return {}
-    together = pa.concat_tables(tables)
-    at = together.schema.get_field_index("key")
-    key = projected(together.column("key"), asked.rollup, asked.group_by)
-    merged = merge([together.set_column(at, together.schema.field(at), key)])
+def _odd(asked: Aggregate, search: Search, documents: Iterable[Any]) -> Groups:
+    """The states of events that are in no pane, by pane and projected key."""
     groups: Groups = {}
-    places = zip(*(merged.column(name).to_pylist() for name in ("pane", "key", "measure")), strict=True)
-    for (pane, key_, measure), state in zip(places, _states(merged), strict=True):
-        groups.setdefault((pane, key_), {})[measure] = state
+    lifted = reference.lift(documents, asked.rollup, search, asked.interval, spans=[(asked.start, asked.end)])
+    for (pane, key), given in lifted.items():
+        place = pane, project(key, asked.rollup, asked.group_by)
+        merge_into(groups, place, {name: given[name] for name in _measures(asked)})
     return groups
 
 
-def _states(panes: pa.Table) -> Iterator[State]:
-    columns = {name: _listed(panes.column(name)) for name in STATE.names}
-    columns["sum_int"] = (None if value is None else int(value) for value in columns["sum_int"])
-    columns["histogram"] = (None if value is None else dict(value) for value in columns["histogram"])
-    return (State(*components) for components in zip(*columns.values(), strict=True))
+def _merged(asked: Aggregate, tables: list[pa.Table]) -> pa.Table:
+    """One row for every pane, projected key and measure, in order."""
+    together = pa.concat_tables([PANES.empty_table(), *tables])
+    at = together.schema.get_field_index("key")
+    key = projected(together.column("key"), asked.rollup, asked.group_by)
+    return merge([together.set_column(at, together.schema.field(at), key)])
 
 
-def _listed(column: pa.ChunkedArray) -> Iterable[Any]:
-    return repeat(None, len(column)) if column.null_count == len(column) else column.to_pylist()
+def _answers(asked: Aggregate, search: Search, merged: pa.Table, odd: Groups) -> Answers:
+    """The finished measures by pane and projected key."""
+    groups: Answers = {}
+    columns = [merged.column(name).to_pylist() for name in ("pane", "key", "measure")]
+    for pane, key, measure, answer in zip(*columns, finished(merged, asked.rollup, search), strict=True):
+        groups.setdefault((pane, key), {})[measure] = answer
+    return {**groups, **_finished_together(asked, search, merged, odd)} if odd else groups
 
 
-def _finished(asked: Aggregate, search: Search, groups: Groups) -> Iterator[dict[str, Any]]:
+def _finished_together(asked: Aggregate, search: Search, merged: pa.Table, odd: Groups) -> Answers:
+    """The answers of groups that have events in no pane."""
     finish = {name: reducer.finish for name, reducer in reducers(asked.rollup, search).items()}
-    decoded = cache(msgspec.json.decode)
+    columns = [merged.column(name).to_pylist() for name in ("pane", "key", "measure")]
+    for row, (pane, key, measure) in enumerate(zip(*columns, strict=True)):
+        if (pane, key) in odd:
+            merge_into(odd, (pane, key), {measure: next(states(merged.slice(row, 1)))})
+    return {place: {name: finish[name](state) for name, state in sorted(given.items())} for place, given in odd.items()}
+
+
+def _spelled(asked: Aggregate, groups: Answers) -> Iterator[dict[str, Any]]:
+    decoded, moment = cache(msgspec.json.decode), cache(iso)
     for pane, places in groupby(sorted(groups), key=lambda place: place[0]):
-        found = [
-            {
-                "key": decoded(place[1]),
-                "measures": {name: finish[name](state) for name, state in sorted(groups[place].items())},
-            }
-            for place in places
-        ]
-        yield {"start": iso(pane), "end": iso(pane + asked.interval), "groups": found}
+        found = [{"key": decoded(place[1]), "measures": groups[place]} for place in places]
+        yield {"start": moment(pane), "end": moment(pane + asked.interval), "groups": found}

@@ -17,7 +17,7 @@ def key(values: Sequence[Canonical | None]) -> str:
     return msgspec.json.encode([sound(value) for value in values]).decode()
 
 
-def keys(dimensions: Sequence[pa.ChunkedArray], count: int) -> pa.Array | pa.ChunkedArray:
+def keys(dimensions: Sequence[pa.Array | pa.ChunkedArray], count: int) -> pa.Array | pa.ChunkedArray:
     """The keys of many groups, each value encoded once."""
     if not dimensions:
         return pa.repeat(pa.scalar("[]"), count)
@@ -55,7 +55,8 @@ def sound(value: Canonical | None) -> Canonical | None:
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value
 
 
-def _encoded(column: pa.ChunkedArray) -> pa.Array:
-    indexed = column.combine_chunks().dictionary_encode()
+def _encoded(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    indexed = whole.dictionary_encode()
     texts = [msgspec.json.encode(value).decode() for value in indexed.dictionary.to_pylist()]
     return pa.array(texts, pa.string()).take(indexed.indices)

@@ -7,6 +7,7 @@ time beyond what ISO 8601 dates can say (8.64e15 ms from 1970) is in no pane; an
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -15,9 +16,10 @@ import pyarrow as pa
 from headrace.query.rollups import LONGEST_MS
 from headrace.query.search import Count, Rollup, Search
 from headrace.query.tree import Node
-from headrace.reduce import duck, histogram, sketches
+from headrace.reduce import duck, histogram, plain, sketches
 from headrace.reduce.keys import keys
 from headrace.reduce.measures import reducers
+from headrace.reduce.plain import Groups
 from headrace.reduce.reducer import Expression
 from headrace.reduce.source import Source
 from headrace.reduce.state import KEYS, PANES, STATE
@@ -25,7 +27,7 @@ from headrace.reduce.state import KEYS, PANES, STATE
 #: The first and the last millisecond that panes hold.
 FARTHEST = LONGEST_MS
 
-Span = tuple[int, int]
+Span = plain.Span
 
 _SORTED = [(name, "ascending") for name in KEYS.names]
 _FOLDED = {
@@ -59,10 +61,16 @@ def panes(
     Only events that match ``where`` and whose time is in one of the half-open ``spans`` count. ``known`` names boolean
     columns of the table that say where a query is true, for columns that the query itself would need and are missing.
     """
-    source = Source(columns.schema, search, known)
-    condition = _condition(source, rollup, where, spans)
+    chosen = [tree for tree in (rollup.include, where) if tree is not None]
+    ever = [(-FARTHEST, FARTHEST + 1)]
+    inside = ever if spans is None else [(_in_range(start), _in_range(end)) for start, end in spans]
     wanted = {interval.millis for interval in rollup.intervals} if intervals is None else set(intervals)
-    found = [_panes(columns, rollup, search, source, condition, interval) for interval in sorted(wanted)]
+    if plain.is_plain(columns.schema, rollup, chosen, known):
+        groups = partial(plain.groups, columns, rollup, spans=inside, chosen=chosen, known=known)
+    else:
+        source = Source(columns.schema, search, known)
+        groups = partial(_groups, columns, rollup, search, source, _condition(source, rollup, chosen, inside))
+    found = [_panes(rollup, interval, groups(interval)) for interval in sorted(wanted)]
     return pa.concat_tables([PANES.empty_table(), *found]).sort_by(_SORTED)
 
 
@@ -81,21 +89,17 @@ def merge(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.table(columns, schema=PANES).sort_by(_SORTED)
 
 
-def _condition(source: Source, rollup: Rollup, where: Node | None, spans: Sequence[Span] | None) -> str:
+def _condition(source: Source, rollup: Rollup, chosen: Sequence[Node], spans: Sequence[Span]) -> str:
     time = source.one(rollup.timestamp)
-    holds = [f"{time} BETWEEN {-FARTHEST} AND {FARTHEST}"]
+    inside = [f"({time} >= {start} AND {time} < {end})" for start, end in spans]
+    holds = [f"({' OR '.join(inside or ['false'])})"]
     holds += [source.at_most_one(name) for name in rollup.dimensions]
-    holds += [source.holds(tree) for tree in (rollup.include, where) if tree is not None]
-    if spans is not None:
-        inside = [f"({time} >= {_in_range(start)} AND {time} < {_in_range(end)})" for start, end in spans]
-        holds.append(f"({' OR '.join(inside or ['false'])})")
+    holds += [source.holds(tree) for tree in chosen]
     return " AND ".join(holds)
 
 
-def _panes(
-    columns: pa.Table, rollup: Rollup, search: Search, source: Source, condition: str, interval: int
-) -> pa.Table:
-    """The panes of one length: groups side by side from DuckDB, then one row per measure."""
+def _groups(columns: pa.Table, rollup: Rollup, search: Search, source: Source, condition: str, interval: int) -> Groups:
+    """The groups of any columns, from DuckDB."""
     time = source.one(rollup.timestamp)
     selected = [f"{time} - (({time} % {interval}) + {interval}) % {interval} AS pane"]
     selected += [f"{source.one(name)} AS d{at}" for at, name in enumerate(rollup.dimensions)]
@@ -103,14 +107,22 @@ def _panes(
     for at, made in enumerate(expressions.values()):
         selected += [f"{expression.sql} AS m{at}_{name}" for name, expression in made.items()]
     groups = duck.query(f"SELECT {', '.join(selected)} FROM events WHERE {condition} GROUP BY ALL", {"events": columns})
-    count = groups.num_rows
-    key = keys([groups.column(f"d{at}") for at in range(len(rollup.dimensions))], count)
-    head = [pa.repeat(rollup.name, count), pa.repeat(interval, count), groups.column("pane"), key]
+    measures = {
+        measure: {name: _states(groups.column(f"m{at}_{name}"), expression) for name, expression in made.items()}
+        for at, (measure, made) in enumerate(expressions.items())
+    }
+    return Groups(groups.column("pane"), [groups.column(f"d{at}") for at in range(len(rollup.dimensions))], measures)
+
+
+def _panes(rollup: Rollup, interval: int, groups: Groups) -> pa.Table:
+    """One row for every group and measure."""
+    count = len(groups.pane)
+    head = [pa.repeat(rollup.name, count), pa.repeat(interval, count), groups.pane, keys(groups.dimensions, count)]
     absent = {field.name: pa.nulls(count, field.type) for field in STATE}
-    tables = []
-    for at, (measure, made) in enumerate(expressions.items()):
-        states = {name: _states(groups.column(f"m{at}_{name}"), expression) for name, expression in made.items()}
-        tables.append(pa.table([*head, pa.repeat(measure, count), *(absent | states).values()], schema=PANES))
+    tables = [
+        pa.table([*head, pa.repeat(measure, count), *(absent | states).values()], schema=PANES)
+        for measure, states in groups.measures.items()
+    ]
     return pa.concat_tables(tables)
 
 

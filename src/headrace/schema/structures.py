@@ -22,6 +22,9 @@ MAX_PARTS = 300
 MAX_CHOICES = 1_000
 #: Larger numbers in a schema are left to those who compare all digits.
 MAX_NUMBER = 2**53
+#: What a 64-bit integer and a double can hold.
+WIDEST = 2**63
+MAX_DOUBLE = 1.7976931348623157e308
 
 #: Keywords that ask nothing of a value; ``date-time`` is asked for by a pattern.
 _SILENT = frozenset(
@@ -203,6 +206,12 @@ def _is_small(value: Any) -> bool:
 
 def _limited(plain: Any, limits: dict[str, Any]) -> Any:
     """A type with limits."""
+    if limits.keys() == {"ge", "le"} and limits["ge"] <= -WIDEST and limits["le"] >= WIDEST - 1:
+        # Limits that say no more than that a number is a 64-bit integer, or a double, which msgspec sees to itself.
+        if plain is int:
+            return Annotated[int, Meta(ge=-WIDEST, le=WIDEST - 1)]
+        if plain is float and limits["ge"] <= -MAX_DOUBLE and limits["le"] >= MAX_DOUBLE:
+            return float
     if not all(map(_is_small, limits.values())):
         raise Unsayable
     try:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from time import monotonic
 
 from headrace.server.dispatch import Dispatcher
-from headrace.server.exchange import Headers, Reply
+from headrace.server.exchange import JSON_TYPE, Headers, Reply
 from headrace.server.heads import RequestHead
 from headrace.server.requestlog import RequestLog
 from headrace.server.wire import STATUS_LINES, common_lines, render_head
 
 _BODILESS = (204, 304)
 _NO_CONTENT = STATUS_LINES[204]
+_JSON = f"{STATUS_LINES[200]}content-type: {JSON_TYPE}\r\ncache-control: no-store\r\n"
 _NO_HEAD = RequestHead("GET", b"", [], {})
 
 
@@ -65,6 +66,16 @@ class Answering:
             lines = self._head.lines or self._common()
             transport.write(f"{_NO_CONTENT}stream-next-offset: {offset}\r\n{lines}\r\n".encode())
             self._answered(204)
+
+    def told(self, body: bytes, lines: str = "") -> None:
+        """Answer with a short JSON document."""
+        transport = self.transport
+        if not transport.is_closing():
+            common = self._head.lines or self._common()
+            ends = "" if self._cycle.keep_alive else "connection: close\r\n"
+            head = f"{_JSON}{lines}{common}{ends}content-length: {len(body)}\r\n\r\n"
+            transport.write(head.encode() + body)
+            self._answered(200)
 
     def open(self, headers: Headers) -> None:
         """Begin a chunked 200."""

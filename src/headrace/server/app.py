@@ -20,13 +20,13 @@ from headrace.server.answer import failure_response
 from headrace.server.auth import Door, is_open
 from headrace.server.bridge import Bridge
 from headrace.server.requestlog import RequestLog
-from headrace.server.target import PREFIX
+from headrace.server.target import HOT, PREFIX
 from headrace.server.wire import common_headers
 
 log = logging.getLogger("headrace.server")
 
-_STREAMS = PREFIX.decode()
-_RESERVED = _STREAMS + "__ds/"
+_HOT = tuple(prefix.decode() for prefix in HOT)
+_RESERVED = PREFIX.decode() + "__ds/"
 
 
 class Front:
@@ -50,7 +50,7 @@ class Front:
         path = scope["path"]
         if scope["method"] == "OPTIONS":
             await self._preflight(scope, receive, send)
-        elif path.startswith(_STREAMS) and not path.startswith(_RESERVED):
+        elif path.startswith(_HOT) and not path.startswith(_RESERVED):
             await self._bridge(scope, receive, send)
         else:
             await self._serve(scope, receive, send)

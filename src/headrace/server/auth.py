@@ -38,7 +38,8 @@ _RESPONSE_HEADERS = (
     "stream-next-offset, stream-end-offset, stream-earliest-offset, stream-up-to-date, stream-cursor, stream-closed, "
     "stream-ttl, stream-expires-at, stream-retention-age, stream-retention-bytes, stream-sse-data-encoding, "
     "stream-expected-seq, stream-received-seq, producer-epoch, producer-seq, producer-expected-seq, "
-    "producer-received-seq, etag, link, location, retry-after, x-request-id"
+    "producer-received-seq, stream-deduplicated, headrace-coverage, headrace-events-from, "
+    "etag, link, location, retry-after, x-request-id"
 )
 
 
@@ -55,6 +56,10 @@ class Principal(msgspec.Struct, frozen=True):
             raise Forbidden(f"this key lacks the scope {scope}", scope=scope)
         if self.prefix and not self._covers(scope, stream):
             raise Forbidden("this key opens only some streams", prefix=self.prefix)
+
+    def covers(self, stream: str) -> bool:
+        """Whether the key opens a stream at all."""
+        return stream.startswith(self.prefix)
 
     def narrow(self, prefix: str) -> str:
         """The prefix to list by, so that a limited key sees its own streams only."""

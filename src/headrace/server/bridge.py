@@ -14,7 +14,7 @@ from headrace.engine.gates import Gate
 from headrace.errors import BadRequest, HeadraceError, TooLarge
 from headrace.server import encoding
 from headrace.server.dispatch import Dispatcher
-from headrace.server.exchange import Headers, Reply
+from headrace.server.exchange import JSON_TYPE, Headers, Reply
 from headrace.server.heads import RequestHead
 from headrace.server.requestlog import RequestLog
 from headrace.server.wire import common_headers
@@ -123,6 +123,11 @@ class BridgedExchange:
     def appended(self, offset: str) -> None:
         """Answer a plain append."""
         self.reply(Reply(204, {"stream-next-offset": offset}))
+
+    def told(self, body: bytes, lines: str = "") -> None:
+        """Answer with a short JSON document."""
+        own = dict(line.split(": ", 1) for line in lines.splitlines())
+        self.reply(Reply(200, {"content-type": JSON_TYPE, "cache-control": "no-store", **own}, body))
 
     def open(self, headers: Headers) -> None:
         """Begin a 200 in chunks."""

@@ -65,6 +65,9 @@ class Exchange(Protocol):
     def appended(self, offset: str) -> None:
         """Answer a plain append, the most frequent reply of all: 204 and the new tail."""
 
+    def told(self, body: bytes, lines: str = "") -> None:
+        """Answer 200 with a short JSON document; ``lines`` are further header lines."""
+
     def open(self, headers: Headers) -> None:
         """Begin a 200 whose body is written in chunks."""
 

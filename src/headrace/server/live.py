@@ -250,7 +250,7 @@ class Events:
     def chunk(self, question: Question, position: int, head: Head, request: Request) -> tuple[bytes, int]:
         """The data and control events from a position on, and where they end."""
         given, now_s = request.query.get("cursor"), time.time()
-        shape = question.version, None if head.registry is None else head.registry.revision
+        shape = question.version, question.derived, None if head.registry is None else head.registry.revision
         mark = (question.stream.id, position, question.key, question.format, head.next_seq, head.closed, given, shape)
         if (known := self._memo.get(mark)) is not None:
             return known

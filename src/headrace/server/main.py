@@ -25,7 +25,7 @@ from headrace.engine.tail import Tail
 from headrace.engine.tuning import tune
 from headrace.engine.wakeups.subscriptions import Subscriptions
 from headrace.errors import Unavailable
-from headrace.server import listing, logging, ops, verbs, work
+from headrace.server import listing, logging, ops, register, tables, verbs, work
 from headrace.server.app import Front
 from headrace.server.auth import Door, refuse_open_bind
 from headrace.server.bridge import Bridge
@@ -96,6 +96,7 @@ class Server:
         monitor = MemoryMonitor(gates, limit_bytes=memory.limit_bytes(self._config.memory.limit_mb))
         readiness = Readiness(engine)
         routes = [*listing.routes(engine), *ops.routes(engine, gates, monitor, readiness), *work.routes(engine)]
+        routes += [*register.routes(engine), *tables.routes(engine)]
         if subscriptions is not None:
             routes += subscription_routes(subscriptions)
         front, protocol = self.build(engine, gates, routes)

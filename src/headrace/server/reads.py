@@ -8,6 +8,8 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from headrace.engine.engine import Engine
+from headrace.engine.features.registry import EVENTS
+from headrace.engine.features.viewing import Derived
 from headrace.engine.gates import Gate
 from headrace.engine.read import Slice
 from headrace.engine.search.filter import Filter, Filtered
@@ -28,6 +30,8 @@ from headrace.types import OCTETS, Piece, parse_timestamp_us, rfc3339
 CATCH_UP, LONG_POLL, SSE = "", "long-poll", "sse"
 _LIVE = {"": CATCH_UP, "false": CATCH_UP, "0": CATCH_UP, "true": LONG_POLL, "1": LONG_POLL, "long-poll": LONG_POLL}
 _LIVE["sse"] = SSE
+#: Payload of a source that one answer is derived from.
+_DERIVED_BYTES = 256 * 1024
 _FOREVER = "immutable, max-age=31536000"
 
 
@@ -42,6 +46,7 @@ class Question(NamedTuple):
     is_real: bool  # a minted offset was given, so that the start of the slice can never mean anything else
     version: int | None = None  # the schema version asked for; None is the current one
     filter: Filter | None = None
+    derived: Derived | None = None
 
 
 class Reads:
@@ -60,13 +65,17 @@ class Reads:
 
     def get(self, request: Request) -> None:
         """Read once, or stay at the tail."""
-        stream = self._log.find(request.target.name)
-        request.principal.require("read", stream.name)
+        name = request.target.name
+        derived = self.engine.features.current.derived(name)
+        stream = self._log.find(name if derived is None else EVENTS + derived.root)
+        request.principal.require("read", name)
         if stream.ttl_s is not None:
             self._log.catalog.touch(stream)
         live = _mode(request.query)
         wait_s = values.wait_s(request.query, self._config.long_poll_s, self._config.max_long_poll_s)
         question = self._question(stream, request, live)
+        if derived is not None:
+            question = _derived(question, derived)
         if live == SSE:
             Subscriber(self, question, request, self._config.sse_lifetime_s).start()
         elif live == LONG_POLL:
@@ -95,12 +104,17 @@ class Reads:
         if position < head.first_seq:
             earliest = question.stream.offset_at(head.first_seq)
             raise OffsetGone("the entries here are no longer retained", earliest_offset=earliest)
+        if question.version is None and head.registry is not None:
+            position = max(position, head.registry.readable_from)
         if question.filter is not None:
             asked = question.filter
             return self._filters.find(question.stream, head, position, asked, question.key, question.version)
-        return self._log.read(
-            question.stream, head, position, budget=self._budget, key=question.key, version=question.version
+        derived = question.derived
+        budget = self._budget if derived is None else min(self._budget, _DERIVED_BYTES)
+        found = self._log.read(
+            question.stream, head, position, budget=budget, key=question.key, version=question.version
         )
+        return found if derived is None else Slice(derived.turned(found.parts), found.position)
 
     @staticmethod
     def render(question: Question, parts: list[Piece]) -> bytes:
@@ -121,6 +135,8 @@ class Reads:
         if not question.is_now:
             found = self.find(question, question.position, head)
         headers = self.headers(question, head, found.position)
+        if question.version is None and head.registry is not None and question.position < head.registry.readable_from:
+            headers["stream-earliest-offset"] = question.stream.offset_at(head.registry.readable_from)
         if isinstance(found, Filtered):
             headers |= self._filters.headers(found)
         if question.is_now:
@@ -178,6 +194,14 @@ class Reads:
         return Question(stream, position, key or None, wanted, is_now, is_real, version, asked)
 
 
+def _derived(question: Question, derived: Derived) -> Question:
+    """A question to the source of a derived event; what speaks of its own schema cannot be asked of a view."""
+    for field, given in (("filter", question.filter), ("schema_version", question.version)):
+        if given is not None:
+            raise BadRequest(f"{field} cannot be asked of a derived event; ask its source", field=field)
+    return question._replace(derived=derived)
+
+
 def _mode(query: dict[str, str]) -> str:
     mode = _LIVE.get(query.get("live", ""))
     if mode is None:
@@ -224,7 +248,8 @@ def etag(question: Question, position: int, head: Head) -> str:
     asked = quote(question.filter.text if question.filter else "", safe="")
     at = f"{start}:{stream.offset_at(position)}"
     version = question.version or (0 if head.registry is None else head.registry.version)
-    seen = f"life={stream.id}.{question.position}:v={version}{closed}"
+    view = "" if question.derived is None else f":of={question.derived.name}.{question.derived.version}"
+    seen = f"life={stream.id}.{question.position}:v={version}{view}{closed}"
     return f'W/"slice:{at}:key={key}:fmt={question.format}:filter={asked}:{seen}"'
 
 

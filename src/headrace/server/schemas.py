@@ -16,6 +16,7 @@ from headrace.schema.plan import Refusal
 from headrace.schema.update import Update, parse_update
 from headrace.server.aside import Aside
 from headrace.server.exchange import Reply, Request
+from headrace.server.streams import managed
 from headrace.storage.verifications import VerificationRow
 from headrace.types import JSON, rfc3339
 
@@ -55,6 +56,8 @@ class Schemas:
     def post(self, request: Request) -> None:
         """POST ``_schema``: change the registry, or with ``dry_run=true`` say what would change."""
         stream = self._find(request, "write")
+        if stream.managed:
+            raise managed(stream.name)
         query = _parameters(request, "dry_run", "on_data")
         dry_run, on_data = _flag(query, "dry_run"), _flag(query, "on_data")
         if on_data and not dry_run:

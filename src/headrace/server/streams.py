@@ -9,11 +9,20 @@ import msgspec
 
 from headrace.engine.append import PLAIN, Append, Terms
 from headrace.engine.engine import Engine
+from headrace.engine.features.registry import EVENTS
 from headrace.engine.lifecycle import Create, Delete, SetRetention
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.split import check_text, split_json
 from headrace.engine.stream import Stream
-from headrace.errors import AppendTimedOut, BadRequest, Conflict, HeadraceError, StreamClosed, TimedOut
+from headrace.errors import (
+    AppendTimedOut,
+    BadRequest,
+    Conflict,
+    HeadraceError,
+    ManagedStream,
+    StreamClosed,
+    TimedOut,
+)
 from headrace.server import creation, target, values
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL
@@ -48,6 +57,8 @@ class Streams:
         if terms is None:
             terms = head.terms = _terms(head.fields)
         body, count, seen_by = self._entries(stream, head, request.body, terms.close)
+        if terms.close and stream.managed:
+            raise managed(stream.name)
         if terms is not PLAIN and b"if-match" in head.fields:
             terms = terms._replace(if_match=self._if_match(stream, head.fields))
         if stream.ttl_s is not None:
@@ -123,11 +134,14 @@ class Streams:
         if append.error is not None:
             exchange.reply(Reply.failure(append.error))
             return
-        offset, terms = append.stream.offset_at(append.position), append.terms
-        if terms is PLAIN or (not terms.close and terms.producer is None):
+        position, terms = append.position if append.seqs is None else append.acknowledged, append.terms
+        offset = append.stream.offset_at(position)
+        if not append.deduplicated and (terms is PLAIN or (not terms.close and terms.producer is None)):
             exchange.appended(offset)
             return
         headers = {"stream-next-offset": offset}
+        if append.deduplicated:
+            headers["stream-deduplicated"] = str(append.deduplicated)
         status = 204
         if terms.close:
             headers["stream-closed"] = "true"
@@ -143,6 +157,7 @@ class Streams:
         name = request.target.name
         request.principal.require("write", name)
         target.check_name(name, self._limits.name_bytes)
+        self._refuse_managed(name)
         wish = creation.read(self._log, request)
         existing = self._log.catalog.find(name)
         if existing is not None and not self._log.catalog.expired(existing):
@@ -181,8 +196,10 @@ class Streams:
 
     def head(self, request: Request) -> None:
         """HEAD: where the stream stands; not an access."""
-        stream = self._log.find(request.target.name)
-        request.principal.require("read", stream.name)
+        name = request.target.name
+        derived = self._engine.features.current.derived(name)
+        stream = self._log.find(name if derived is None else EVENTS + derived.root)
+        request.principal.require("read", name)
         headers = describe(stream)
         headers["cache-control"] = "no-store"
         request.exchange.reply(Reply(200, headers))
@@ -191,10 +208,17 @@ class Streams:
         """DELETE: the end of a stream; once more on a deleted one is fine."""
         name = request.target.name
         request.principal.require("write", name)
+        self._refuse_managed(name)
         if self._log.catalog.find(name) is None and self._log.catalog.is_tombstone(name):
             request.exchange.reply(Reply(204))
             return
         self._log.delete(self._log.find(name), partial(self._deleted, request))
+
+    def _refuse_managed(self, name: str) -> None:
+        """Refuse to change by itself what belongs to a registry."""
+        stream = self._log.catalog.find(name)
+        if (stream is not None and stream.managed) or self._engine.features.current.derived(name) is not None:
+            raise managed(name)
 
     def _deleted(self, request: Request, delete: Delete | SetRetention) -> None:
         if delete.settled and delete.expired:
@@ -210,8 +234,14 @@ class Streams:
         """POST ``_retention``: how long and how much the stream keeps."""
         stream = self._log.find(request.target.name)
         request.principal.require("write", stream.name)
+        self._refuse_managed(stream.name)
         age_us, size = read_retention(request.body)
         self._log.set_retention(stream, partial(self._deleted, request), age_us=age_us, size=size)
+
+
+def managed(name: str) -> ManagedStream:
+    """What is answered where a stream changes only through its registry."""
+    return ManagedStream("this stream belongs to the feature registry: change it with /v1/register", stream=name)
 
 
 def _seen(registry: StreamRegistry, body: bytes) -> int | None:

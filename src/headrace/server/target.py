@@ -6,9 +6,15 @@ import re
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
-from headrace.errors import BadRequest
+from headrace.errors import BadRequest, NotFound
 
 PREFIX = b"/v1/stream/"
+_PUSH = b"/v1/push/"
+#: Routes besides those of streams that are answered on the hot path, and the resources they stand for.
+_FEATURES = {b"/v1/get": "/get", b"/v1/batch_get": "/batch_get"}
+#: What the paths of hot requests begin with.
+HOT = (PREFIX, _PUSH, *_FEATURES)
+PUSH, GET, BATCH_GET = "/push", *_FEATURES.values()
 # Reserved last segments, the ones this version does not serve yet included, so that no stream takes their name.
 RESOURCES = (
     "_aggregate", "_details", "_index_status", "_otlp/v1/traces", "_profile", "_retention", "_routing_keys", "_schema",
@@ -36,7 +42,9 @@ class Target(NamedTuple):
 
 
 def parse(raw_path: bytes) -> Target:
-    """Read a raw path that starts with the prefix; the rightmost reserved suffix is the resource."""
+    """Read a raw path; of a stream's, the rightmost reserved suffix is the resource."""
+    if not raw_path.startswith(PREFIX):
+        return _of_features(raw_path)
     rest = raw_path[len(PREFIX) :].rstrip(b"/")
     keyed = _KEY.fullmatch(rest)
     if keyed is not None:
@@ -49,6 +57,15 @@ def parse(raw_path: bytes) -> Target:
         if rest.endswith(suffix):
             return Target(_text(rest[: -len(suffix)]), resource, None)
     return Target(_text(rest), "", None)
+
+
+def _of_features(raw_path: bytes) -> Target:
+    if raw_path.startswith(_PUSH):
+        return Target(_text(raw_path[len(_PUSH) :]), PUSH, None)
+    resource = _FEATURES.get(raw_path)
+    if resource is None:
+        raise NotFound("there is nothing at this address", path=raw_path.decode("latin-1"))
+    return Target(resource, resource, None)
 
 
 def address(name: str) -> str:

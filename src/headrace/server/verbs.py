@@ -1,4 +1,4 @@
-"""Everything that can be asked of a stream, in one table: method and resource, and who answers."""
+"""Everything that is asked on the hot path, in one table: method and resource, and who answers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from headrace.server.aggregate import Aggregates
 from headrace.server.details import Details
 from headrace.server.dispatch import Verb
 from headrace.server.encoding import Encoder
+from headrace.server.features import Gets
 from headrace.server.index_status import IndexStatus
+from headrace.server.push import Pushes
 from headrace.server.reads import Reads
 from headrace.server.routing_keys import RoutingKeys
 from headrace.server.schemas import Schemas
 from headrace.server.search import Searches
 from headrace.server.streams import Streams
+from headrace.server.target import BATCH_GET, GET, PUSH
 
 
 def table(engine: Engine, gates: Gates) -> dict[tuple[str, str], Verb]:
@@ -21,6 +24,7 @@ def table(engine: Engine, gates: Gates) -> dict[tuple[str, str], Verb]:
     streams, schemas = Streams(engine), Schemas(engine)
     reads = Reads(engine, Encoder(gates.read), gates.read)
     details, searches = Details(engine), Searches(engine, gates.search)
+    gets = Gets(engine)
     return {
         ("POST", ""): streams.append,
         ("GET", ""): reads.get,
@@ -38,4 +42,7 @@ def table(engine: Engine, gates: Gates) -> dict[tuple[str, str], Verb]:
         ("GET", "_details"): details.get,
         ("GET", "_index_status"): IndexStatus(engine).get,
         ("GET", "_routing_keys"): RoutingKeys(engine, gates.search).get,
+        ("POST", PUSH): Pushes(engine).post,
+        ("POST", GET): gets.get,
+        ("POST", BATCH_GET): gets.batch_get,
     }

@@ -18,6 +18,7 @@ import msgspec
 from headrace.errors import Conflict, CorruptData, NotFound
 from headrace.format import manifest as manifests
 from headrace.format.companion.names import companion_key
+from headrace.format.state.names import state_key
 from headrace.storage import database
 from headrace.storage.database import SQLiteError
 from headrace.storage.lock import DirectoryLock
@@ -203,6 +204,7 @@ class _ObjectsCopy:
         manifest = manifests.decode(data, key)
         segments = (*manifest.kept, *manifest.segments)
         parts = [part.bytes for companion in manifest.companions for part in companion.parts.values()]
+        parts += [state.bytes for state in manifest.states]
         self._progress.expect(sum(segment.bytes for segment in segments) + sum(parts))
         for segment in segments:
             segment_key = manifests.segment_key(manifest.stream, manifest.incarnation, segment.name)
@@ -213,6 +215,9 @@ class _ObjectsCopy:
                 key_of_part = companion_key(manifest.stream, manifest.incarnation, companion.name, name)
                 self._copy_one(key_of_part, part.bytes)
                 self._progress.advance(part.bytes)
+        for state in manifest.states:
+            self._copy_one(state_key(manifest.stream, manifest.incarnation, state.name), state.bytes)
+            self._progress.advance(state.bytes)
         self._copy_one(key, len(data))
 
     def _copy_one(self, key: str, size: int) -> None:

@@ -165,31 +165,38 @@ class CompanionFiles:
         self, stream: str, incarnation: str, companion: Companion, parts: Collection[PartName]
     ) -> Iterator[FileCompanion]:
         """A companion of a stream, of which only these parts will be asked; their files stay while the block runs."""
+        cache = self._cache
+        wanted: list[PartName] = [part for part in companion.parts if cache is None or part in parts]
+        mark = incarnation, companion.name, *wanted
+        known = self._known(mark) if cache is None else None
+        if known is not None:
+            yield known
+            return
         with ExitStack() as stack:
             paths: dict[PartName, Path] = {}
-            for part, facts in companion.parts.items():
+            for part in wanted:
                 key = companion_key(stream, incarnation, companion.name, part)
                 path = self._objects.local_path(key)
-                if path is not None:
-                    paths[part] = path
-                elif part in parts:
-                    assert self._cache is not None
-                    paths[part] = stack.enter_context(self._cache.holding(key, facts))
-            yield self._reader(incarnation, companion, paths)
+                if path is None:
+                    assert cache is not None
+                    path = stack.enter_context(cache.holding(key, companion.parts[part]))
+                paths[part] = path
+            yield self._known(mark) or self._opened_anew(mark, companion, paths)
 
     def usage(self) -> Usage:
         """What is held now."""
         files = (0, 0, 0) if self._cache is None else (self._cache.bytes, len(self._cache), self._cache.fetches)
         return Usage(files[0], files[1], len(self._opened), self._decoded.bytes, files[2])
 
-    def _reader(self, incarnation: str, companion: Companion, paths: dict[PartName, Path]) -> FileCompanion:
-        """The open companion; one of which other parts were at hand is opened anew."""
-        mark = incarnation, companion.name, *paths
+    def _known(self, mark: tuple[str, ...]) -> FileCompanion | None:
+        """The companion if it is open with these parts at hand."""
         with self._lock:
             known = self._opened.get(mark)
             if known is not None:
                 self._opened.move_to_end(mark)
-                return known
+            return known
+
+    def _opened_anew(self, mark: tuple[str, ...], companion: Companion, paths: dict[PartName, Path]) -> FileCompanion:
         try:
             made = FileCompanion(
                 paths["columns"],

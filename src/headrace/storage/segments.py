@@ -87,15 +87,16 @@ class Segments:
     def adopt(self, path: Path, segment: Segment) -> None:
         """Take over the file of a segment that was just uploaded, so that nobody has to fetch it.
 
-        It must lie on the same file system.
+        It must lie on the same file system. A local store was just given these very bytes: they need no second look.
         """
-        if self._objects.is_local:
-            path.unlink()
-            return
         with self._lock:
-            path.replace(self._path(segment.sha256))
             file = self._files.setdefault(segment.sha256, _File())
-            self._resize(file, segment.bytes)
+            if self._objects.is_local:
+                path.unlink()
+                file.checked = True
+            else:
+                path.replace(self._path(segment.sha256))
+                self._resize(file, segment.bytes)
             self._shrink(self._limit_bytes)
 
     def drop(self, segment: Segment) -> None:

@@ -45,6 +45,7 @@ class StreamRow(msgspec.Struct):
     generation: int = 0
     attempted: int = 0
     manifest_bytes: int = 0
+    managed: str = ""
     id: int = 0
 
 
@@ -55,7 +56,8 @@ _NEWEST = """SELECT json_array(seq + count, append_us, total_bytes, stream_seq)
 _SELECT = f"SELECT {', '.join(_COLUMNS)}, ({_NEWEST}) FROM streams"
 _HEAD = msgspec.json.Decoder(tuple[int, int, int, str | None])
 _DEPENDENT = (
-    "producers", "registries", "segments", "unpublished", "companions", "due", "failures", "verifications",
+    "producers", "registries", "segments", "unpublished", "companions", "due", "failures", "verifications", "dedupe",
+    "states",
 )  # fmt: skip
 _VALUES = ", ".join("?" * (len(_COLUMNS) - 1))
 _INSERT = f"INSERT INTO streams ({', '.join(_COLUMNS[:-1])}) VALUES ({_VALUES}) RETURNING id"
@@ -88,9 +90,9 @@ class Streams:
         return list(self._many(clause, now_us, limit))
 
     def retained(self, after_id: int, limit: int) -> list[StreamRow]:
-        """Live streams with a retention rule, in id order."""
-        clause = "WHERE (retention_age_us IS NOT NULL OR retention_bytes IS NOT NULL) AND id > ? AND state != 2"
-        return list(self._many(f"{clause} ORDER BY id LIMIT ?", after_id, limit))
+        """Streams with a retention rule, or whose registry may have one, in id order."""
+        clause = "WHERE (retention_age_us IS NOT NULL OR retention_bytes IS NOT NULL OR managed != '') AND id > ?"
+        return list(self._many(f"{clause} AND state != 2 ORDER BY id LIMIT ?", after_id, limit))
 
     def of(self, incarnation: str) -> StreamRow | None:
         """The stream that lives this life of its name, unless it is deleted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -69,12 +69,12 @@ class Wal:
                 self._connection.execute(sql, tuple(chain.from_iterable(rows[start : start + size])))
                 start += size
 
-    def scan(self, stream: int, position: int, end: int) -> Iterator[Entries]:
+    def scan(self, stream: int, position: int, end: int) -> Generator[Entries, None, None]:
         """Rows that hold entries in [position, end), in order; the first may begin earlier, the last end later."""
         sql = f"{_SELECT} WHERE stream = ?1 AND {_FROM} AND seq < ?3 ORDER BY seq"
         return self._rows(sql, (stream, position, end))
 
-    def scan_key(self, stream: int, key: str, position: int, end: int) -> Iterator[Entries]:
+    def scan_key(self, stream: int, key: str, position: int, end: int) -> Generator[Entries, None, None]:
         """The same for rows of one key, and rows of several keys that may have it among them."""
         sql = f"{_SELECT} WHERE stream = ?1 AND key = ?4 AND {_FROM} AND seq < ?3"
         sql += f" UNION ALL {_SELECT} WHERE stream = ?1 AND keys IS NOT NULL AND {_FROM} AND seq < ?3"
@@ -106,7 +106,7 @@ class Wal:
     def _one(self, sql: str, values: tuple[object, ...]) -> Entries | None:
         return next(self._rows(sql, values), None)
 
-    def _rows(self, sql: str, values: tuple[object, ...]) -> Iterator[Entries]:
+    def _rows(self, sql: str, values: tuple[object, ...]) -> Generator[Entries, None, None]:
         cursor = self._connection.cursor()
         try:
             for row in cursor.execute(sql, values):

@@ -103,9 +103,13 @@ class Work:
         sql += " ORDER BY since_us, stream LIMIT ?"
         return [DueRow(*row) for row in self._connection.execute(sql, (*after, limit))]
 
+    def is_due(self, stream: int) -> bool:
+        """Whether a stream is marked."""
+        return bool(self._connection.execute("SELECT EXISTS (SELECT 1 FROM due WHERE stream = ?)", (stream,)).get)
+
     def drop(self, stream: int) -> None:
         """Nothing is to be done for a stream any more, nor to be known of it; what is being done is in vain."""
-        for table in ("due", "failures", "verifications"):
+        for table in ("due", "failures", "verifications", "histories"):
             self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))
         sql = "UPDATE units SET outcome = 'dropped', reason = 'the stream was deleted'"
         self._connection.execute(f"{sql} WHERE stream = ? AND outcome IS NULL", (stream,))

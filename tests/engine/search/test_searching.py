@@ -21,7 +21,7 @@ from headrace.storage.companions import Companions
 from rig import Rig, array
 from server.registries import lens
 
-SMALL = Limits(rows=4, postings=8, terms=4)
+SMALL = Limits(rows=4, postings=8, terms=4, filtered=2)
 WORDS = ("red green", "green", "blue red red", "", "red")
 QUERIES = (
     "has:time", "service:a", "service:a*", "status:>=3", "status:4 OR duration:<1.5", "-has:tags", "red",

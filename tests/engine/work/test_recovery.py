@@ -206,9 +206,12 @@ def test_a_directory_from_before_companions_is_looked_at(tmp_path: Path) -> None
 
         rig.run(rig.engine.close())
         with closing(sqlite3.connect(tmp_path / "headrace.db")) as database:
-            for table in ("companions", "due", "leases", "units", "failures", "verifications"):
+            later = ("feature_registry", "dedupe", "states", "histories")
+            for table in ("companions", "due", "leases", "units", "failures", "verifications", *later):
                 database.execute(f"DROP TABLE {table}")
-            for table, column in (("wal", "packed"), ("streams", "manifest_bytes")):
+            database.execute("DROP INDEX streams_retention")
+            database.execute("CREATE INDEX streams_retention ON streams (id) WHERE retention_age_us IS NOT NULL")
+            for table, column in (("wal", "packed"), ("streams", "manifest_bytes"), ("streams", "managed")):
                 database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
             database.execute("DELETE FROM meta WHERE name LIKE 'work%'")
             database.execute("PRAGMA user_version = 4")

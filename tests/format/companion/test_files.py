@@ -29,7 +29,7 @@ EVENTS = [
     )
     for row in range(200)
 ]
-SMALL = Limits(rows=30, postings=64, terms=16)
+SMALL = Limits(rows=30, postings=64, terms=16, filtered=8)
 
 
 def path(directory: Path, listed: Companion, part: PartName) -> Path:
@@ -110,7 +110,7 @@ def test_a_question_reads_only_the_row_groups_it_touches(tmp_path: Path, monkeyp
     read.clear()
     assert companion.rows("request", "r0123").tolist() == [123]
     assert companion.rows("request", "zzz").tolist() == []
-    assert [columns for _, columns in read] == [["term"]]
+    assert read == []
 
 
 def test_what_was_decoded_is_kept_within_the_limit(tmp_path: Path) -> None:

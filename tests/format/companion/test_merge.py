@@ -107,7 +107,7 @@ def test_merging_holds_a_few_row_groups_however_many_there_are(tmp_path: Path, m
         Event({"request": [f"r{row:06}"], "message": ["common"], "service": [f"s{row % 7}"]}, key="k")
         for row in range(1_500)
     ]
-    limits = Limits(rows=100, postings=100, terms=50)
+    limits = Limits(rows=100, postings=100, terms=50, filtered=10)
     inputs = [made(events, tmp_path, limits, first_seq=1_500 * number) for number in range(4)]
     held = most = 0
     read, write = FileCompanion.block, Sink.write

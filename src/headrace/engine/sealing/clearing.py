@@ -10,6 +10,7 @@ from headrace.engine.writer import Batch
 from headrace.format import manifest as manifests
 from headrace.format.companion.names import COMPANIONS
 from headrace.format.manifest import Manifest
+from headrace.format.state.names import STATES
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.storage.published import Grave
@@ -33,7 +34,7 @@ class Cleaner:
         """Remove everything of a deleted stream; a last manifest says that it is deleted until all else is gone."""
         self._node.check()
         place = manifests.name_hash(grave.name), grave.incarnation
-        below = (f"{kind}/{'/'.join(place)}" for kind in (manifests.SEGMENTS, COMPANIONS))
+        below = (f"{kind}/{'/'.join(place)}" for kind in (manifests.SEGMENTS, COMPANIONS, STATES))
         data = [found.key for prefix in below for found in self._objects.list(prefix)]
         manifested = [found.key for found in self._objects.list(f"{manifests.MANIFESTS}/{'/'.join(place)}")]
         if manifested:

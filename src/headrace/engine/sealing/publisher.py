@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.config import StorageConfig
+from headrace.engine.features import publishing as features
 from headrace.engine.sealing.building import Builder
 from headrace.engine.sealing.publishing import Built, Publication
 from headrace.engine.sealing.snapshot import Snapshot, manifest, take
@@ -53,10 +54,17 @@ class Publisher:
             built, replaced = self._builder.build(snapshot)
             for one in built:
                 self._upload(snapshot, one)
+            if snapshot.row.managed:
+                self.publish_features()  # a stream in the store never knows more than its registry there
             return Publication(snapshot, *self._announce(snapshot, built, replaced), built, replaced)
         finally:
             for left in self._directory.iterdir():
                 left.unlink()
+
+    def publish_features(self) -> int:
+        """Put versions of the feature registry into the store that it lacks; answers the newest of them."""
+        self._node.check()
+        return features.publish(self._objects, self._connection)
 
     def _upload(self, snapshot: Snapshot, built: Built) -> None:
         key = manifests.segment_key(snapshot.row.name, snapshot.row.incarnation, built.segment.name)

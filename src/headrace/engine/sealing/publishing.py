@@ -15,6 +15,8 @@ from headrace.format import manifest as manifests
 from headrace.format.manifest import Segment
 from headrace.storage.companions import Companions, object_keys
 from headrace.storage.published import Grave, Placed
+from headrace.storage.states import States
+from headrace.storage.states import object_keys as state_keys
 from headrace.storage.streams import DELETED
 from headrace.storage.work import Work
 
@@ -68,7 +70,8 @@ class Publish(Change):
             return
         for built in publication.built:
             published.add(row.id, built.segment)
-        if publication.snapshot.is_true(batch.streams) and publication.snapshot.has_all(Companions(batch.connection)):
+        companions, states = Companions(batch.connection), States(batch.connection)
+        if publication.snapshot.is_true(batch.streams) and publication.snapshot.has_all(companions, states):
             published.unmark(row.id, batch.now_us)
         # Generations between the two were created, and their commit was cut off.
         replaced = range(max(1, row.generation), publication.generation)
@@ -76,7 +79,7 @@ class Publish(Change):
         gone = [*publication.snapshot.dropped, *([publication.replaced] if publication.replaced else [])]
         published.remove(row.id, (placed.segment for placed in publication.snapshot.dropped))
         published.discard([placed.key for placed in gone], batch.now_us)
-        self._let_companions_follow(batch, head.published_seq)
+        self._let_derived_follow(batch, head.published_seq)
         head.published_seq = max(head.published_seq, row.next_seq)
         batch.save_head(
             self.stream,
@@ -86,12 +89,14 @@ class Publish(Change):
             manifest_bytes=publication.manifest_bytes,
         )
 
-    def _let_companions_follow(self, batch: Batch, until: int) -> None:
-        """No manifest lists those that count no more; entries from ``until`` on can be derived from now."""
+    def _let_derived_follow(self, batch: Batch, until: int) -> None:
+        """No manifest lists what counts no more; entries from ``until`` on can be derived from now."""
         snapshot, work = self.publication.snapshot, Work(batch.connection)
         row = snapshot.row
         Companions(batch.connection).remove(row.id, (one.name for one in snapshot.retired))
-        keys = list(object_keys(row.name, row.incarnation, snapshot.retired))
+        States(batch.connection).remove(row.id, (one.name for one in snapshot.retired_states))
+        keys = [*object_keys(row.name, row.incarnation, snapshot.retired)]
+        keys += state_keys(row.name, row.incarnation, snapshot.retired_states)
         batch.published.discard(keys, batch.now_us)
         work.forgive(row.id, row.first_seq)
         if self.publication.built:

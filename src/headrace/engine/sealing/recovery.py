@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.engine.features import recovering as features
 from headrace.engine.writer import Batch
 from headrace.errors import CorruptData, Fenced, Unavailable
 from headrace.format import manifest as manifests
@@ -22,6 +23,7 @@ from headrace.storage.companions import Companions
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.published import Grave
 from headrace.storage.registries import RegistryRow
+from headrace.storage.states import States
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow, Streams
 from headrace.storage.work import Work
 
@@ -137,6 +139,7 @@ class _Recovery:
             self._complain(reason.message)
         for number, (_, key) in enumerate(sorted(forks), done + 1):
             self._tell(number, len(found), self._take_fork(key))
+        features.recover(self._objects, self._batch, self._new_epoch, self._complain)
         self._open_epochs()
         return self._recovered
 
@@ -245,7 +248,7 @@ class _Recovery:
             manifest_bytes=len(manifests.encode(manifest)),
             attempted=1,
         )
-        self._list_companions(row, manifest)
+        self._list_derived(row, manifest)
         return self._count(manifest)
 
     def _fill(self, row: StreamRow, manifest: Manifest) -> Brought:
@@ -259,14 +262,18 @@ class _Recovery:
         batch.streams.save_producers(
             (row.id, producer, epoch, seq) for producer, (epoch, seq) in manifest.producers.items()
         )
-        self._list_companions(row, manifest)
+        self._list_derived(row, manifest)
         return self._count(manifest)
 
-    def _list_companions(self, row: StreamRow, manifest: Manifest) -> None:
+    def _list_derived(self, row: StreamRow, manifest: Manifest) -> None:
         companions = Companions(self._batch.connection)
         companions.drop(row.id)
         for companion in manifest.companions:
             companions.add(row.id, companion)
+        states = States(self._batch.connection)
+        states.drop(row.id)
+        for state in manifest.states:
+            states.add(row.id, state)
         Work(self._batch.connection).mark(row.id, self._batch.now_us)
 
     def _count(self, manifest: Manifest) -> Brought:
@@ -338,6 +345,7 @@ def _row(manifest: Manifest) -> StreamRow:
         bytes=manifest.total_bytes,
         stream_seq=manifest.stream_seq,
         profile=manifest.profile,
+        managed=manifest.managed,
         incarnation=manifest.incarnation,
         published_seq=manifest.published_seq,
         published_us=manifest.written_us,

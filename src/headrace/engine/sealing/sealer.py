@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from headrace.config import StorageConfig
+from headrace.engine.features.publishing import Published
 from headrace.engine.lifecycle import carry_out
 from headrace.engine.log import Log
 from headrace.engine.sealing.clearing import Forget
@@ -28,7 +29,9 @@ from headrace.engine.sealing.workshop import Workshop
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Writer
 from headrace.errors import Fenced, Unavailable
-from headrace.storage.published import Backlog, Published
+from headrace.storage.feature_registry import FeatureRegistry
+from headrace.storage.published import Backlog
+from headrace.storage.published import Published as PublishedObjects
 from headrace.storage.reserve import is_disk_full
 from headrace.storage.streams import Streams
 from headrace.types import Clock
@@ -54,7 +57,8 @@ class Sealer:
         events: Log,
         writer: Writer,
         streams: Streams,
-        published: Published,
+        published: PublishedObjects,
+        features: FeatureRegistry,
         workshop: Workshop,
         clock: Clock,
         config: StorageConfig,
@@ -63,6 +67,7 @@ class Sealer:
         self._writer = writer
         self._streams = streams
         self._published = published
+        self._features = features
         self._workshop = workshop
         self._clock = clock
         self._config = config
@@ -112,6 +117,7 @@ class Sealer:
 
     async def work(self) -> None:
         """Publish every stream that is due, and clear away what nothing refers to."""
+        await self.publish_features()
         for stream in await self._due():
             began = asyncio.get_running_loop().time()
             try:
@@ -128,6 +134,15 @@ class Sealer:
             await asyncio.sleep(self._rest(asyncio.get_running_loop().time() - began))
         await self.clear()
         await self._reserve_epochs()
+
+    async def publish_features(self) -> None:
+        """Publish the feature registry where it has changed."""
+        if self._features.unpublished(1):
+            until = await self._aside(self._publish_features)
+            await carry_out(self._writer, Published, until)
+
+    def _publish_features(self) -> int:
+        return self._workshop.publisher.publish_features()
 
     def _rest(self, took_s: float) -> float:
         """How long appends have the machine to themselves after a seal; less and less while the backlog grows."""

@@ -7,15 +7,19 @@ import msgspec
 from headrace.engine.forks import read_by_forks
 from headrace.format.companion.layout import Companion
 from headrace.format.manifest import Manifest, Revision, Segment
+from headrace.format.state.layout import State
 from headrace.storage.companions import Companions, Stamp
 from headrace.storage.database import Connection
 from headrace.storage.published import Placed, Published
 from headrace.storage.registries import Registries, RegistryRow
+from headrace.storage.states import States
 from headrace.storage.streams import LIVE, SOFT_DELETED, StreamRow, Streams
 
 _STATES = {LIVE: "live", SOFT_DELETED: "soft_deleted"}
 #: What a manifest tells of a stream apart from its entries, and what changes later is marked as unpublished.
-_MARKED = ("state", "closed", "closed_by", "retention_age_us", "retention_bytes", "first_seq", "revision", "epochs")
+_MARKED = (
+    "state", "closed", "closed_by", "retention_age_us", "retention_bytes", "first_seq", "revision", "epochs", "managed",
+)  # fmt: skip
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -34,6 +38,10 @@ class Snapshot(msgspec.Struct, frozen=True):
     companions: list[Companion]
     retired: list[Companion]
     stamp: Stamp
+    #: The same of states.
+    states: list[State]
+    retired_states: list[State]
+    states_stamp: Stamp
 
     def is_true(self, streams: Streams) -> bool:
         """Whether nothing has changed since, apart from entries that came after it."""
@@ -41,14 +49,14 @@ class Snapshot(msgspec.Struct, frozen=True):
         same = row is not None and all(getattr(row, name) == getattr(self.row, name) for name in _MARKED)
         return same and streams.forks(self.row.id) == self.forks
 
-    def has_all(self, companions: Companions) -> bool:
-        """Whether it knows every companion."""
-        return companions.stamp(self.row.id) == self.stamp
+    def has_all(self, companions: Companions, states: States) -> bool:
+        """Whether it knows every companion and every state."""
+        return (companions.stamp(self.row.id), states.stamp(self.row.id)) == (self.stamp, self.states_stamp)
 
 
 def take(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
     """The stream as it is, or None where it is gone."""
-    streams, companions = Streams(connection), Companions(connection)
+    streams, companions, states = Streams(connection), Companions(connection), States(connection)
     connection.execute("BEGIN")
     try:
         row = streams.by_id(stream)
@@ -69,6 +77,9 @@ def take(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
             companions=useful,
             retired=[*companions.retired(stream), *(one for one in listed if one.end_seq <= row.first_seq)],
             stamp=companions.stamp(stream),
+            states=states.listed(stream),
+            retired_states=states.retired(stream),
+            states_stamp=states.stamp(stream),
         )
     finally:
         connection.execute("COMMIT")
@@ -121,6 +132,7 @@ def manifest(snapshot: Snapshot, segments: list[Segment], generation: int, write
         closed=bool(row.closed),
         closed_by=None if row.closed_by is None else msgspec.json.decode(row.closed_by, type=tuple[str, int, int]),
         profile=row.profile,
+        managed=row.managed,
         registry=tuple(Revision(r.revision, r.at_us, msgspec.Raw(r.document.encode())) for r in snapshot.revisions),
         first_seq=row.first_seq,
         first_bytes=row.first_bytes,
@@ -132,4 +144,5 @@ def manifest(snapshot: Snapshot, segments: list[Segment], generation: int, write
         segments=tuple(segment for segment in segments if segment.end_seq > row.first_seq),
         kept=tuple(segment for segment in segments if segment.end_seq <= row.first_seq),
         companions=tuple(snapshot.companions),
+        states=tuple(snapshot.states),
     )

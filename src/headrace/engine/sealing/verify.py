@@ -25,11 +25,12 @@ from headrace.format.companion.names import COMPANIONS, companion_key, companion
 from headrace.format.manifest import Manifest, Segment
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.reader import Reader
+from headrace.format.state.names import STATES, state_key, state_place
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.types import JSON, media_type
 
 _TRIES = 3
-_KINDS = (manifests.SEGMENTS, COMPANIONS)
+_KINDS = (manifests.SEGMENTS, COMPANIONS, STATES)
 
 #: Told how many bytes of segments are done, of how many that are known of.
 Tell = Callable[[int, int], None]
@@ -53,6 +54,7 @@ class Report(msgspec.Struct):
     entries: int = 0
     segments: int = 0
     companions: int = 0
+    states: int = 0
     bytes: int = 0
     damage: list[Damage] = []
     #: Objects that the newest manifest does not name: sooner or later a server sweeps them.
@@ -112,10 +114,11 @@ class _Verification:
         return report
 
     def _verify_objects(self, manifest: Manifest, sizes: dict[str, int], report: Report) -> None:
-        named: dict[str, Segment | Part] = {**_segments(manifest), **_parts(manifest)}
+        named: dict[str, Segment | Part] = {**_segments(manifest), **_parts(manifest), **_states(manifest)}
         report.orphans += sorted(sizes.keys() - named.keys())
         report.segments = len(manifest.kept) + len(manifest.segments)
         report.companions = len(manifest.companions)
+        report.states = len(manifest.states)
         report.bytes = sum(one.bytes for one in named.values())
         self._total += report.bytes
         for key, one in named.items():
@@ -188,10 +191,10 @@ class _Verification:
         return newest_valid(self._objects, place, generations, [])
 
     def _strays(self, places: dict[Place, list[int]]) -> Iterator[Report]:
-        """Segments and companions of streams that have no manifest."""
+        """Segments, companions and states of streams that have no manifest."""
         strays: dict[Place, list[str]] = {}
         for info in (info for kind in _KINDS for info in self._objects.list(kind + self._under)):
-            place = manifests.segment_place(info.key) or companion_place(info.key)
+            place = manifests.segment_place(info.key) or companion_place(info.key) or state_place(info.key)
             if place is not None and place[0] not in places:
                 strays.setdefault(place[0], []).append(info.key)
         for found, keys in sorted(strays.items()):
@@ -211,6 +214,13 @@ def _parts(manifest: Manifest) -> dict[str, Part]:
         companion_key(manifest.stream, manifest.incarnation, companion.name, name): part
         for companion in manifest.companions
         for name, part in companion.parts.items()
+    }
+
+
+def _states(manifest: Manifest) -> dict[str, Part]:
+    return {
+        state_key(manifest.stream, manifest.incarnation, state.name): Part(state.bytes, state.sha256)
+        for state in manifest.states
     }
 
 

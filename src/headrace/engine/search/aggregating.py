@@ -7,7 +7,6 @@ holds of events that are gone is reduced from columns; odd rows from their docum
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from headrace.engine.search.trying import tried
 from headrace.engine.search.walking import Walk
 from headrace.engine.stream import Head, Stream
 from headrace.engine.work.definitions import Defined
+from headrace.format.companion import tables
 from headrace.format.companion.layout import PartName
 from headrace.format.companion.memory import MemoryCompanion
 from headrace.format.companion.rows import Group, Rows
@@ -36,6 +36,8 @@ from headrace.reduce.chosen import chosen, wanted
 from headrace.reduce.keys import narrowed
 from headrace.reduce.request import AggregateRequest
 from headrace.reduce.rollup import Span, panes, trees
+
+Spans = tuple[Span, ...]
 
 _PARTS: tuple[PartName, ...] = ("columns", "postings", "panes")
 #: Rows whose columns are reduced together.
@@ -76,6 +78,7 @@ class _Aggregate:
         self._documents = Documents(look, self._tally)
         self._walk = Walk(archive, look, self._tally, backward=True, is_needed=lambda *_: True, parts=_PARTS)
         self._history: list[pa.Table] = []
+        self._pending: dict[Spans, list[pa.Table]] = {}
         self._more: list[pa.Table] = []
         self._odd: list[Any] = []
         self._used_rollups = False
@@ -84,6 +87,8 @@ class _Aggregate:
         """Look at everything, as far as the time goes, the newest first."""
         stretches = self._look.stretches(self._fields(), [self._rollup.name])
         self._walk.note(self._walk.visit(stretches[::-1], self._deadline, self._visit))
+        for spans in self._pending:
+            self._reduce(spans)
         found = buckets(self._asked, self._search, history=self._history, more=self._more, documents=self._odd)
         look, missing = self._look, self._walk.missing(len(self._documents.unreadable))
         return Aggregated(look.start, look.stop, found, missing, self._tally, self._used_rollups)
@@ -100,7 +105,8 @@ class _Aggregate:
         return {self._rollup.timestamp, *self._rollup.dimensions, *(name for name in measured if name is not None)}
 
     def _visit(self, piece: Described, _: Deadline) -> None:
-        companion, spans = piece.companion, [(self._asked.start, self._asked.end)]
+        companion = piece.companion
+        spans: Spans = ((self._asked.start, self._asked.end),)
         is_whole = (piece.start, piece.stop) == (companion.first_seq, companion.end_seq)
         if is_whole and (self._where is None or self._wanted is not None):
             ahead = companion.panes(self._whole.name, self._asked.interval)
@@ -108,8 +114,8 @@ class _Aggregate:
                 ahead = ahead if self._wanted is None else chosen(ahead, self._wanted)
                 self._history.append(narrowed(ahead, self._whole, self._rollup.dimensions))
                 self._used_rollups |= not isinstance(companion, MemoryCompanion)
-                spans = self._asked.edges
-        self._more += self._reduced(piece, spans)
+                spans = tuple(self._asked.edges)
+        self._gather(piece, spans)
         first = companion.first_seq
         for row in within(companion.odd_rows(), piece.start - first, piece.stop - first).tolist():
             event = self._documents.promoted(piece.start + row)
@@ -121,36 +127,31 @@ class _Aggregate:
         dimensions = (self._search[name] for name in self._whole.dimensions)
         return self._matches(document) and all(len(values(field, document)) <= 1 for field in dimensions)
 
-    def _reduced(self, piece: Described, spans: list[Span]) -> Iterator[pa.Table]:
-        """The panes of events whose time is in the spans, from their columns."""
+    def _gather(self, piece: Described, spans: Spans) -> None:
+        """Take the columns of events whose time may be in the spans; many companions are reduced together."""
         evaluator = Evaluator(piece.companion, self._search, self._tally)
-        first, pending, rows = piece.companion.first_seq, [], 0
+        first, pending = piece.companion.first_seq, self._pending.setdefault(spans, [])
         groups = evaluator.columns.touching(f"f.{self._rollup.timestamp}", piece.start - first, piece.stop - first)
         for number, group in groups if spans else ():
             if _may_hold(group, spans):
                 window = Window(max(group.start, piece.start - first), min(group.stop, piece.stop - first))
-                pending.append(self._table(evaluator, number, group, window))
-                rows += pending[-1].num_rows
-            if rows >= _TOGETHER:
-                yield self._panes(pending, spans)
-                pending, rows = [], 0
-        if rows:
-            yield self._panes(pending, spans)
+                table = self._table(evaluator, number, group, window)
+                pending += [table] if table.num_rows else []
+            if sum(table.num_rows for table in pending) >= _TOGETHER:
+                self._reduce(spans)
 
-    def _panes(self, tables: list[pa.Table], spans: list[Span]) -> pa.Table:
+    def _reduce(self, spans: Spans) -> None:
+        """Make panes of the columns that were taken."""
+        if not self._pending[spans]:
+            return
+        columns, intervals = tables.concat(self._pending[spans]), [self._asked.interval]
+        self._pending[spans].clear()
         known = {tree: f"t.{at}" for at, tree in enumerate(self._trees)}
-        return panes(
-            pa.concat_tables(tables),
-            self._rollup,
-            self._search,
-            intervals=[self._asked.interval],
-            spans=spans,
-            known=known,
-        )
+        self._more.append(panes(columns, self._rollup, self._search, intervals=intervals, spans=spans, known=known))
 
     def _table(self, evaluator: Evaluator, number: int, group: Group, window: Window) -> pa.Table:
         """The columns that are reduced, of the rows that a query chooses in one row group."""
-        names = ["odd", *(f"f.{name}" for name in sorted(self._columns())), *self._parts()]
+        names = [*(f"f.{name}" for name in sorted(self._columns())), *self._parts()]
         others = self._many(evaluator.companion)
         start = window.start - group.start
         made = {
@@ -161,10 +162,10 @@ class _Aggregate:
             made[f"t.{at}"] = pa.array(evaluator.select(tree, window).mask())
         table = pa.table(made)
         if self._where is not None:
-            table = table.take(pa.array(evaluator.select(self._where, window).rows()))
+            table = table.filter(pa.array(evaluator.select(self._where, window).mask()))
         for name in others:
             table = table.filter(pc.fill_null(pc.less_equal(pc.list_value_length(table[name]), 1), True))
-        return table
+        return table.select([*names, *(f"t.{at}" for at, _ in enumerate(self._trees))])
 
     def _many(self, companion: Rows) -> list[str]:
         """The columns of dimensions that are not asked for, and may have several values."""
@@ -181,7 +182,7 @@ class _Aggregate:
         ]
 
 
-def _may_hold(group: Group, spans: list[Span]) -> bool:
+def _may_hold(group: Group, spans: Spans) -> bool:
     """Whether events of a row group may have a time in the spans."""
     if group.least is None or group.greatest is None:
         return group.nulls < group.stop - group.start

@@ -61,17 +61,32 @@ class Evaluator:
                 return found if window.candidates is None else window.candidates & found
         raise TypeError(f"{tree!r} is no query")
 
+    def may_hold(self, tree: Node) -> bool:
+        """Whether a query can hold for any row, as far as the first postings tell that are asked for it."""
+        match tree:
+            case And(parts=parts):
+                return self.may_hold(min(parts, key=_cost))
+            case Or(parts=parts):
+                return any(map(self.may_hold, parts))
+            case Clause():
+                asked = self._search.asked(tree)
+                return any(not self._is_posted(tree, field) or len(self.rows(tree, field)) for field in asked)
+        return True
+
     def _clause(self, clause: Clause, field: Field, window: Window) -> Selection:
+        if self._is_posted(clause, field):
+            return Selection(window.count, rows=within(self.rows(clause, field), window.start, window.stop))
+        name = f"f.{field.name}"
         match clause:
             case Has():
                 return Selection(window.count, mask=self._has_value(field.name)[window.start : window.stop])
             case Compare(operator=sign, value=value):
-                return self.columns.comparing(f"f.{field.name}", sign, canonical(field, value), window)
-            case Contains(value=value) if field.kind is Kind.TEXT:
-                return self.columns.containing(f"f.{field.name}", lower(value), window)
-            case Term(value=value, prefix=False) | Phrase(value=value, prefix=False) if not self._is_indexed(field):
-                return self.columns.comparing(f"f.{field.name}", "=", canonical(field, value), window)
-        return Selection(window.count, rows=within(self.rows(clause, field), window.start, window.stop))
+                return self.columns.comparing(name, sign, canonical(field, value), window)
+            case Contains(value=value):
+                return self.columns.containing(name, lower(value), window)
+            case Term(value=value) | Phrase(value=value):
+                return self.columns.comparing(name, "=", canonical(field, value), window)
+        raise TypeError(f"{clause!r} is no clause")
 
     def rows(self, clause: Clause, field: Field) -> Int32s:
         """The rows of a clause that postings answer for one of the fields it asks."""
@@ -108,8 +123,14 @@ class Evaluator:
             known = self._present[field] = self.companion.present(field)
         return known
 
-    def _is_indexed(self, field: Field) -> bool:
-        return self.companion.fields[field.name].indexed
+    def _is_posted(self, clause: Clause, field: Field) -> bool:
+        """Whether postings answer a clause about a field, and not columns."""
+        match clause:
+            case Contains():
+                return field.kind is not Kind.TEXT
+            case Term(prefix=prefix) | Phrase(prefix=prefix):
+                return prefix or self.companion.fields[field.name].indexed
+        return False
 
 
 def asked_fields(tree: Node, search: Search) -> set[str]:

@@ -110,6 +110,8 @@ class _Search:
         for window in self._windows(evaluator, start, stop):
             if self._request.track_total_hits or self._best.may_take(self._bounds(evaluator, window)):
                 check(deadline)
+                if not evaluator.may_hold(self._request.tree):
+                    break
                 self._select(evaluator, window, within(odd, window.start, window.stop))
         if len(odd) and self._is_needed(piece.start, piece.stop):
             for seq, document in self._odd(piece, evaluator, deadline).items():

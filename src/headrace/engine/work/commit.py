@@ -1,11 +1,15 @@
-"""Results of work: companions whose objects are durable are listed, findings written down, in one commit of the log."""
+"""Results of work: what lies in the store is listed, findings are written down, in one commit of the log."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
+
+from headrace.engine.features import histories
+from headrace.engine.features.questions import Known
 from headrace.engine.work import failing, leases, verifying
 from headrace.engine.work.cover import is_current, replaced
 from headrace.engine.work.definitions import Defined, Definitions
@@ -16,8 +20,11 @@ from headrace.errors import BadRequest, CorruptData
 from headrace.format.companion.layout import Companion
 from headrace.format.companion.names import companion_key, companion_place
 from headrace.format.manifest import segment_place
+from headrace.format.state.layout import State
+from headrace.format.state.names import state_key, state_place
 from headrace.schema.findings import MOST_NAMED, Findings
 from headrace.storage.companions import Companions, object_keys
+from headrace.storage.states import States
 from headrace.storage.streams import LIVE, StreamRow
 from headrace.storage.work import UnitRow, Work
 
@@ -48,13 +55,21 @@ def check(results: Sequence[Result], units: dict[str, Unit]) -> None:
         unit = units.get(result.unit)
         if unit is None:
             raise BadRequest(f"{result.unit!r} is no unit of this lease", field=f"results[{number}].unit")
-        given = (result.companion is not None, result.findings is not None, result.gone, result.error is not None)
-        if sum(given) != 1:
-            raise BadRequest("a result is a companion, findings, gone, or an error", field=f"results[{number}]")
+        made = (result.companion, result.state, result.findings, result.rows, result.error)
+        if sum(one is not None for one in made) + result.gone != 1:
+            raise BadRequest(
+                "a result is a companion, a state, findings, rows, gone or an error", field=f"results[{number}]"
+            )
         if result.companion is not None and not _fits(unit, result.companion):
             raise BadRequest(
                 f"{result.companion.name!r} is not what {result.unit!r} asks for", field=f"results[{number}].companion"
             )
+        if result.state is not None and not _folds(unit, result.state):
+            raise BadRequest(
+                f"{result.state.name!r} is not what {result.unit!r} asks for", field=f"results[{number}].state"
+            )
+        if result.rows is not None and unit.history is None:
+            raise BadRequest(f"{result.unit!r} asks for no rows", field=f"results[{number}].rows")
         if result.findings is not None and not _is_about(unit, result.findings):
             raise BadRequest(f"these are no findings about {result.unit!r}", field=f"results[{number}].findings")
     if len({result.unit for result in results}) != len(results):
@@ -65,7 +80,15 @@ def _fits(unit: Unit, companion: Companion) -> bool:
     asked, made = (unit.first_seq, unit.count, unit.level), (companion.first_seq, companion.count, companion.level)
     key = companion_key(unit.stream, unit.incarnation, companion.name, "columns")
     is_named_so = companion.name.startswith(unit.name_begins) and companion_place(key) is not None
-    return unit.verification is None and asked == made and is_named_so
+    return unit.job in DERIVED and asked == made and is_named_so
+
+
+def _folds(unit: Unit, state: State) -> bool:
+    asked = (unit.table, unit.first_seq, unit.count, unit.level, unit.lives)
+    made = (state.table, state.first_seq, state.count, state.level, state.lives)
+    is_named_so = state.name.startswith(unit.name_begins)
+    key = state_key(unit.stream, unit.incarnation, state.name)
+    return unit.job == "features" and asked == made and is_named_so and state_place(key) is not None
 
 
 def _is_about(unit: Unit, findings: Findings) -> bool:
@@ -125,19 +148,19 @@ class _Settling:
         self._batch = batch
         self._work = work
         self._definitions = definitions
-        self._companions = Companions(batch.connection)
+        self._companions, self._states = Companions(batch.connection), States(batch.connection)
         self._targets: dict[int, _Target | str] = {}
 
     def settle(self, row: UnitRow, unit: Unit, result: Result) -> Settled:
         if row.outcome is not None:
-            if row.outcome == "dropped" and result.companion is not None:
-                self._discard(row, unit, result.companion)
+            if row.outcome == "dropped":
+                self._discard(row, unit, result)
             return Settled(row.id, row.outcome, row.reason)
         outcome, reason = self._judge(row, unit, result)
         if outcome in ("failed", "parked"):
             log.warning("%s of %r from entry %d on %s: %s", unit.job, unit.stream, unit.first_seq, outcome, reason)
         self._work.settle(row.id, outcome, reason)
-        if unit.job in DERIVED and self._batch.streams.of(unit.incarnation) is not None:
+        if unit.job not in ("verify", "history") and self._batch.streams.of(unit.incarnation) is not None:
             self._work.mark(row.stream, self._batch.now_us)
         return Settled(row.id, outcome, reason)
 
@@ -155,17 +178,48 @@ class _Settling:
                 return "gone", None
             error = "an object that it reads is listed, and not in the store"
         if error is not None:
-            return failing.fail(self._work, row.stream, unit, error, self._batch.now_us), error
+            outcome = failing.fail(self._work, row.stream, unit, error, self._batch.now_us)
+            if unit.history is not None and outcome == "parked":
+                histories.fail(self._batch, unit.history, error)
+            return outcome, error
         if result.findings is not None and unit.verification is not None:
             where = Range(unit.first_seq, unit.end_seq)
             reason = verifying.note(self._batch, unit.verification, where, result.findings)
             return ("committed", None) if reason is None else ("dropped", reason)
-        assert result.companion is not None
-        if (reason := self._list(row, unit, result.companion)) is None:
-            self._work.succeeded(row.stream, unit.job, unit.first_seq, unit.end_seq)
+        if result.rows is not None and unit.history is not None:
+            reason = self._note_rows(row, unit, unit.history, result.rows)
+            return ("committed", None) if reason is None else ("dropped", reason)
+        if result.state is not None:
+            reason = self._list_state(row, unit, result.state)
+        else:
+            assert result.companion is not None
+            reason = self._list(row, unit, result.companion)
+        if reason is None:
+            self._work.succeeded(row.stream, unit.concern, unit.first_seq, unit.end_seq)
             return "committed", None
-        self._discard(row, unit, result.companion)
+        self._discard(row, unit, result)
         return "dropped", reason
+
+    def _note_rows(self, row: UnitRow, unit: Unit, history: str, rows: list[dict[str, Any]]) -> str | None:
+        begun = msgspec.convert(unit.known, Known)
+        self._work.succeeded(row.stream, unit.concern, 0, unit.end_seq)
+        return histories.note(self._batch, history, histories.Answer(rows, begun.complete, begun.since))
+
+    def _list_state(self, row: UnitRow, unit: Unit, state: State) -> str | None:
+        """List a state in place of those it was made of, or say why it is of no use."""
+        stream = self._batch.streams.by_id(row.stream)
+        if stream is None or stream.state != LIVE:
+            return "the stream was deleted"
+        inputs = {one.name for one in unit.states}
+        listed = {one.name: one for one in self._states.listed(row.stream) if one.table == state.table}
+        if not inputs <= listed.keys():
+            return "its inputs were replaced"
+        if any(_holds_same(other, state) for name, other in listed.items() if name not in inputs):
+            return "its events were folded already"
+        self._states.retire(row.stream, inputs)
+        self._states.add(row.stream, state)
+        self._batch.published.mark(row.stream, self._batch.now_us)
+        return None
 
     def _list(self, row: UnitRow, unit: Unit, companion: Companion) -> str | None:
         """List a companion, or say why it is of no use."""
@@ -200,14 +254,29 @@ class _Settling:
         if unit.inputs:
             listed = {one.name for one in self._companions.listed(row.stream)}
             return not {one.name for one in unit.inputs} <= listed
+        known = {one.name for one in self._states.listed(row.stream)} if unit.states else set()
+        if not {one.name for one in unit.states} <= known:
+            return True
         places = [place for source in unit.segments if (place := segment_place(source.key)) is not None]
         return any(self._batch.published.is_orphan(place[1], name) for place, name in places)
 
-    def _discard(self, row: UnitRow, unit: Unit, companion: Companion) -> None:
-        if not leases.bury(self._batch, unit) and not self._companions.has(row.stream, companion.name):
-            keys = list(object_keys(unit.stream, unit.incarnation, [companion]))
-            self._batch.published.discard(keys, self._batch.now_us)
+    def _discard(self, row: UnitRow, unit: Unit, result: Result) -> None:
+        """Let the objects of a result go, unless it is listed or they go with their stream."""
+        if (result.companion is None and result.state is None) or leases.bury(self._batch, unit):
+            return
+        keys: list[str] = []
+        if result.companion is not None and not self._companions.has(row.stream, result.companion.name):
+            keys += object_keys(unit.stream, unit.incarnation, [result.companion])
+        if result.state is not None and not self._states.has(row.stream, result.state.name):
+            keys.append(state_key(unit.stream, unit.incarnation, result.state.name))
+        self._batch.published.discard(keys, self._batch.now_us)
 
 
 def _first_seq(companion: Companion) -> int:
     return companion.first_seq
+
+
+def _holds_same(one: State, other: State) -> bool:
+    """Whether two states of a table hold the same life of a feature over the same events."""
+    apart = one.end_seq <= other.first_seq or other.end_seq <= one.first_seq
+    return not apart and not set(one.lives.values()).isdisjoint(other.lives.values())

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from headrace.config import PipelineConfig
 from headrace.engine.work.ranges import Range
 from headrace.engine.work.readable import Part, Piece, pieces
-from headrace.engine.work.units import Job, Unit
+from headrace.engine.work.units import Job, Unit, concern
 from headrace.format.companion.names import COMPANIONS, companion_name
 from headrace.format.manifest import name_hash
+from headrace.format.state.names import STATES
 from headrace.storage.published import Published
 from headrace.storage.streams import StreamRow
 from headrace.storage.work import FailureRow
@@ -52,22 +53,24 @@ class Cutter:
         self._failures = failures
         self._now_us = now_us
 
-    def resting(self, job: Job) -> Iterator[Range]:
+    def resting(self, job: Job, table: str | None = None) -> Iterator[Range]:
         """Where a job is not tried now, or not any more."""
         for failure in self._failures:
-            if failure.job == job and (failure.parked or failure.retry_us > self._now_us):
+            if failure.job == concern(job, table) and (failure.parked or failure.retry_us > self._now_us):
                 yield Range(failure.first_seq, failure.end_seq)
 
     def units(self, job: Job, wanted: Iterable[Range], **facts: Any) -> Iterator[Planned]:
         """Units of adjacent segments; one on which work has failed is alone."""
         for one in wanted:
-            for together in self._grouped(job, pieces(self._published, self._owned, one)):
+            failed = concern(job, facts.get("table"))
+            for together in self._grouped(failed, pieces(self._published, self._owned, one)):
                 where = Range(together[0].range.first, together[-1].range.end)
                 yield self.planned(job, where, segments=tuple(piece.source for piece in together), **facts)
 
     def planned(self, job: Job, where: Range, **facts: Any) -> Planned:
         """A unit about a range."""
         row, unique = self._row, secrets.token_hex(6)
+        kind = STATES if job == "features" else COMPANIONS
         name = companion_name(where.first, where.end - where.first, unique)
         unit = Unit(
             unit=f"{job}-{row.incarnation}-{where.first}-{unique}",
@@ -76,16 +79,16 @@ class Cutter:
             incarnation=row.incarnation,
             first_seq=where.first,
             count=where.end - where.first,
-            out=f"{COMPANIONS}/{name_hash(row.name)}/{row.incarnation}/{name}",
+            out=f"{kind}/{name_hash(row.name)}/{row.incarnation}/{name}",
             **facts,
         )
-        return Planned(unit, row.id, any(one.lost > 1 for one in self._failed(job, where)))
+        return Planned(unit, row.id, any(one.lost > 1 for one in self._failed(unit.concern, where)))
 
-    def _grouped(self, job: Job, found: Iterator[Piece]) -> Iterator[list[Piece]]:
+    def _grouped(self, failed: str, found: Iterator[Piece]) -> Iterator[list[Piece]]:
         """Adjacent segments up to the size of a unit."""
         together: list[Piece] = []
         for piece in found:
-            is_alone = any(True for _ in self._failed(job, piece.range))
+            is_alone = any(True for _ in self._failed(failed, piece.range))
             if together and (is_alone or self._is_full(together, piece)):
                 yield together
                 together = []
@@ -100,7 +103,7 @@ class Cutter:
         payload = sum(one.payload_bytes for one in together) + piece.payload_bytes
         return payload > self._config.unit_bytes or len(together) >= MOST_SEGMENTS
 
-    def _failed(self, job: Job, where: Range) -> Iterator[FailureRow]:
+    def _failed(self, failed: str, where: Range) -> Iterator[FailureRow]:
         for failure in self._failures:
-            if failure.job == job and where.overlaps(Range(failure.first_seq, failure.end_seq)):
+            if failure.job == failed and where.overlaps(Range(failure.first_seq, failure.end_seq)):
                 yield failure

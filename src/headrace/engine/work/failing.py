@@ -32,13 +32,13 @@ def _note(work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, most
     known = {(one.job, one.first_seq, one.count): one for one in work.failures(stream)}
     outcome: Outcome = "failed"
     for first, end in _ranges(unit):
-        before = known.get((unit.job, first, end - first))
+        before = known.get((unit.concern, first, end - first))
         attempts = min(most, 1 + (before.attempts if before else 0))
         outcome = "parked" if attempts >= ATTEMPTS else "failed"
         work.failed(
             FailureRow(
                 stream=stream,
-                job=unit.job,
+                job=unit.concern,
                 first_seq=first,
                 count=end - first,
                 attempts=attempts,
@@ -54,7 +54,8 @@ def _note(work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, most
 
 def _ranges(unit: Unit) -> Iterator[Range]:
     """The parts of a unit that are tried by themselves next time: its segments, or else all of it."""
-    if not unit.segments:
+    if not unit.segments or unit.history is not None:
         yield Range(unit.first_seq, unit.end_seq)
+        return
     for source in unit.segments:
         yield Range(max(unit.first_seq, source.first_seq), min(unit.end_seq, source.first_seq + source.count))

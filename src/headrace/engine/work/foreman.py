@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from headrace.config import PipelineConfig
+from headrace.engine.features.registry import EVENTS, Current
 from headrace.engine.stream import Stream
 from headrace.engine.work import commit as committing
 from headrace.engine.work import leases
@@ -26,6 +27,7 @@ from headrace.engine.work.units import JOBS, Job, Result, Unit
 from headrace.engine.writer import Batch
 from headrace.errors import HeadraceError, NotFound
 from headrace.format.companion.names import companion_key
+from headrace.format.state.names import state_key
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.streams import LIVE, Streams
@@ -37,7 +39,7 @@ Apply = Callable[[Callable[[Batch], Any]], Coroutine[Any, Any, Any]]
 
 #: Units in one lease.
 MOST_UNITS = 256
-_PAUSED, _MIN_ROWS = "work_paused", "work_min_rows"
+_PAUSED, _MIN_ROWS, _FEATURES = "work_paused", "work_min_rows", "work_features"
 _THREADS = 4
 #: Looking for work ends after this; what was found out so far is kept.
 _LOOK_S = 1.0
@@ -62,6 +64,7 @@ class Foreman:
         clock: Clock,
         config: PipelineConfig,
         definitions: Definitions,
+        current: Callable[[], Current],
     ) -> None:
         self._apply = apply
         self._rows, self._streams = Work(reader), Streams(reader)
@@ -70,11 +73,16 @@ class Foreman:
         self._clock = clock
         self.config = config
         self._definitions = definitions
+        self._current = current
+        #: Told of streams that have new states.
+        self.on_states: list[Callable[[set[int]], None]] = []
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-work")
         self._connection: Connection | None = None
         self._planning = asyncio.Lock()
         #: By verification, the entries that the server looks at itself.
         self.claims: dict[str, Range] = {}
+        #: Questions about the past that the server answers itself.
+        self.answering: set[str] = set()
 
     def prepare(self, commit: Callable[[Callable[[Batch], None]], None]) -> None:
         """Let every stream be looked at again where another number of entries is worth the work now."""
@@ -117,16 +125,41 @@ class Foreman:
 
         await self._apply(perform)
 
+    async def notice(self, stream: Stream) -> None:
+        """Let a stream be looked at, if it is not going to be."""
+        if not self._rows.is_due(stream.id):
+            await self._apply(lambda batch: Work(batch.connection).mark(stream.id, batch.now_us))
+
+    def is_answering(self, stream: int, history: str) -> bool:
+        """Whether a worker has a question about the past."""
+        units = (unit for unit in self._rows.working_on(stream) if unit.job == "history")
+        return any(unit.id.startswith(f"history-{history}-") for unit in units)
+
     async def lease(self, worker: str, limit: int = MOST_UNITS, jobs: Collection[Job] = JOBS) -> Grant | None:
         """Work for a worker, or None where there is none."""
         ends = monotonic() + _LOOK_S
         async with self.still():
+            await self._follow_features()
             while not self.paused:
                 plan = await self._plan(limit, limit, jobs, lambda: monotonic() < ends)
                 granted = await self._grant(plan, worker)
                 if granted is not None or plan.is_complete or monotonic() >= ends:
                     return granted
         return None
+
+    async def _follow_features(self) -> None:
+        """Let the event sources be looked at again where tables have changed since the last time."""
+        current = self._current()
+
+        def perform(batch: Batch) -> None:
+            for event in current.tables:
+                row = batch.streams.by_name(EVENTS + event)
+                if row is not None and row.state == LIVE:
+                    Work(batch.connection).mark(row.id, batch.now_us)
+            batch.streams.set_meta(_FEATURES, current.version)
+
+        if self._streams.meta(_FEATURES, 0) != current.version:
+            await self._apply(perform)
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
@@ -141,7 +174,7 @@ class Foreman:
         return await self._aside(lambda: self._planner().plan(limit, each, jobs, now_us, goes_on))
 
     async def _grant(self, plan: Plan, worker: str) -> Grant | None:
-        if not (plan.units or plan.idle or plan.useless):
+        if not (plan.units or plan.idle or plan.useless or plan.lifeless):
             return None
         granted = await self._apply(partial(leases.grant, plan=plan, worker=worker, ttl_us=self.ttl_us))
         return None if granted is None else Grant(*granted)
@@ -159,6 +192,11 @@ class Foreman:
         found: Committed = await self._apply(
             lambda batch: committing.commit(batch, leased, checked, self._definitions, self.ttl_us)
         )
+        rows = {row.id: row.stream for row in self._rows.units(id)}
+        folded = {one.unit for one in checked if one.state is not None}
+        if changed := {rows[one.unit] for one in found.settled if one.unit in folded and one.outcome == "committed"}:
+            for tell in self.on_states:
+                tell(changed)
         return found
 
     async def release(self, id: str, token: int) -> None:
@@ -169,8 +207,10 @@ class Foreman:
         """How things stand."""
         ends = monotonic() + _LOOK_S
         async with self._planning:
+            with suppress(HeadraceError):
+                await self._follow_features()
             plan = await self._plan(NAMED, 1, JOBS, lambda: monotonic() < ends)
-            if plan.idle or plan.useless:
+            if plan.idle or plan.useless or plan.lifeless:
                 with suppress(HeadraceError):  # a log that takes nothing now can still be looked at
                     await self._apply(lambda batch: leases.tidy(batch, plan))
             now_us = self._clock.now_us()
@@ -195,22 +235,20 @@ class Foreman:
         committing.check(results, units)
 
         async def checked(result: Result) -> Result:
-            if result.companion is None or rows[result.unit].outcome is not None:
+            if (result.companion is None and result.state is None) or rows[result.unit].outcome is not None:
                 return result
             return await self._aside(lambda: self._looked_at(result, units[result.unit]))
 
         return Leased(id, token, units), await asyncio.gather(*map(checked, results))
 
     def _looked_at(self, result: Result, unit: Unit) -> Result:
-        assert result.companion is not None
-        for part, expected in result.companion.parts.items():
-            key = companion_key(unit.stream, unit.incarnation, result.companion.name, part)
+        for key, expected in _written(result, unit).items():
             try:
                 size = self._objects.head(key).bytes
             except ObjectMissing:
                 return _error(result, f"the object {key} is not in the store of the server")
-            if size != expected.bytes:
-                return _error(result, f"the object {key} has {size} bytes, not {expected.bytes}")
+            if size != expected:
+                return _error(result, f"the object {key} has {size} bytes, not {expected}")
         return result
 
     def _opened(self) -> Connection:
@@ -219,11 +257,20 @@ class Foreman:
         return self._connection
 
     def _planner(self) -> Planner:
-        return Planner(self._opened(), self.config, self._definitions, self.claims)
+        return Planner(self._opened(), self.config, self._definitions, self.claims, self._current, self.answering)
 
     async def _aside(self, work: Callable[[], Found]) -> Found:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
+def _written(result: Result, unit: Unit) -> dict[str, int]:
+    """The objects of a result, and how large they are."""
+    if result.state is not None:
+        return {state_key(unit.stream, unit.incarnation, result.state.name): result.state.bytes}
+    assert result.companion is not None
+    name, parts = result.companion.name, result.companion.parts
+    return {companion_key(unit.stream, unit.incarnation, name, part): facts.bytes for part, facts in parts.items()}
+
+
 def _error(result: Result, reason: str) -> Result:
-    return msgspec.structs.replace(result, companion=None, error=reason)
+    return msgspec.structs.replace(result, companion=None, state=None, error=reason)

@@ -14,6 +14,7 @@ from headrace.engine.writer import Batch
 from headrace.errors import Conflict
 from headrace.storage.companions import Companions
 from headrace.storage.published import Grave
+from headrace.storage.states import States
 from headrace.storage.streams import LIVE
 from headrace.storage.work import LeaseRow, UnitRow, Work
 
@@ -43,12 +44,15 @@ def grant(batch: Batch, plan: Plan, worker: str, ttl_us: int) -> tuple[LeaseRow,
 
 
 def tidy(batch: Batch, plan: Plan) -> None:
-    """Forget streams that have nothing to do, companions of no more use, and leases that ended long ago."""
+    """Forget streams that have nothing to do, companions and states of no more use, and leases that ended long ago."""
     work = Work(batch.connection)
     for due in plan.idle:
         work.unmark(due.stream, due.mark)
     for stream, names in plan.useless.items():
         Companions(batch.connection).retire(stream, names)
+        batch.published.mark(stream, batch.now_us)
+    for stream, names in plan.lifeless.items():
+        States(batch.connection).retire(stream, names)
         batch.published.mark(stream, batch.now_us)
     work.forget_ended(batch.now_us - _REMEMBERED_US)
 
@@ -63,7 +67,7 @@ def _chosen(batch: Batch, plan: Plan) -> list[Planned]:
 
 def _row(lease: str, planned: Planned) -> UnitRow:
     unit = planned.unit
-    document = msgspec.json.encode(msgspec.structs.replace(unit, registry=None)).decode()
+    document = msgspec.json.encode(msgspec.structs.replace(unit, registry=None, defined=None, question=None)).decode()
     return UnitRow(unit.unit, lease, planned.stream, unit.job, unit.first_seq, unit.count, document)
 
 

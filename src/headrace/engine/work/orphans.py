@@ -1,4 +1,4 @@
-"""Objects of companions that nobody lists: a worker wrote them, and was lost before it could say so."""
+"""Objects of companions and states that nobody lists: a worker wrote them, and was lost before it could say so."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from functools import cache
 
 from headrace.format.companion.names import COMPANIONS, companion_place
 from headrace.format.manifest import MANIFESTS
+from headrace.format.state.names import STATES, state_place
 from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
 from headrace.storage.objects import Objects
+from headrace.storage.states import States
 from headrace.storage.streams import Streams
 
 
@@ -18,16 +20,21 @@ def orphans(objects: Objects, connection: Connection, before_us: int) -> Iterato
 
     A stream that we do not know is gone where it has no manifest.
     """
-    companions, streams = Companions(connection), Streams(connection)
+    streams = Streams(connection)
 
     @cache
     def is_gone(place: tuple[str, str]) -> bool:
         return next(iter(objects.list(f"{MANIFESTS}/{'/'.join(place)}")), None) is None
 
-    for info in objects.list(COMPANIONS):
-        found = companion_place(info.key)
-        if found is None or info.modified_us >= before_us:
-            continue
-        place, name = found
-        if companions.is_orphan(place[1], name) if streams.of(place[1]) is not None else is_gone(place):
-            yield info.key
+    kinds = (
+        (COMPANIONS, companion_place, Companions(connection).is_orphan),
+        (STATES, state_place, States(connection).is_orphan),
+    )
+    for prefix, place_of, is_orphan in kinds:
+        for info in objects.list(prefix):
+            found = place_of(info.key)
+            if found is None or info.modified_us >= before_us:
+                continue
+            place, name = found
+            if is_orphan(place[1], name) if streams.of(place[1]) is not None else is_gone(place):
+                yield info.key

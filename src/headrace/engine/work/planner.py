@@ -1,4 +1,4 @@
-"""Finding work: entries to verify or to index, companions to merge, and what is of no more use."""
+"""Finding work: entries to verify, to fold or to index, states and companions to merge, what is of no more use."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from headrace.config import PipelineConfig
+from headrace.engine.features.histories import HistoryPlans
+from headrace.engine.features.planning import TablePlans
+from headrace.engine.features.registry import Current
 from headrace.engine.work.cover import replaced
 from headrace.engine.work.cutting import Cutter, Planned
 from headrace.engine.work.definitions import Definitions
@@ -28,24 +31,37 @@ _PAGE = 100
 
 
 class Plan(NamedTuple):
-    """Units to give away, streams that need none, companions of no more use, and whether all streams were looked at."""
+    """Units to give away, streams that need none, what is of no more use, and whether all streams were looked at."""
 
     units: list[Planned]
     idle: list[DueRow]
+    #: Companions and states that count no more, by stream.
     useless: dict[int, list[str]]
+    lifeless: dict[int, list[str]]
     is_complete: bool
 
 
 class Planner:
-    """Reads one database; for one thread at a time. ``claims`` are what the server verifies itself."""
+    """Reads one database; for one thread at a time.
+
+    ``claims`` are what the server verifies itself, ``answering`` the questions that it answers itself.
+    """
 
     def __init__(
-        self, connection: Connection, config: PipelineConfig, definitions: Definitions, claims: Mapping[str, Range]
+        self,
+        connection: Connection,
+        config: PipelineConfig,
+        definitions: Definitions,
+        claims: Mapping[str, Range],
+        current: Callable[[], Current],
+        answering: set[str],
     ) -> None:
         self._connection = connection
         self._config = config
         self._viewer = Viewer(connection, definitions)
         self._checks = Checks(connection, config, claims)
+        self._tables = TablePlans(connection, config, current)
+        self._histories = HistoryPlans(connection, answering)
         self._published, self._companions, self._work = (
             Published(connection),
             Companions(connection),
@@ -54,11 +70,13 @@ class Planner:
 
     def plan(self, limit: int, each: int, jobs: Collection[Job], now_us: int, goes_on: Callable[[], bool]) -> Plan:
         """Up to so many units of these jobs, in all and for each stream; looks for them for as long as it may go on."""
-        plan = Plan([], [], {}, True)
+        plan = Plan([], [], {}, {}, True)
         self._connection.execute("BEGIN")
         try:
             for row in self._checks.running() if "verify" in jobs else ():
                 plan.units.extend(islice(self._checks.units(row, now_us), min(each, limit - len(plan.units))))
+            for asked in self._histories.running() if "history" in jobs else ():
+                plan.units.extend(islice(self._histories.units(asked, now_us), limit - len(plan.units)))
             for due in self._due():
                 if len(plan.units) >= limit or not goes_on():
                     return plan._replace(is_complete=False)
@@ -91,16 +109,19 @@ class Planner:
             log.error("nothing can be derived from stream %d: %s", due.stream, reason.message)
             plan.idle.append(due)
             return
-        found: list[Planned] = []
-        waits, useless = False, list[str]()
+        tables = self._tables.find(due, room, now_us, wanted="features" in jobs)
+        found, waits, useless = tables.units, tables.waits, list[str]()
         if view is None:
             useless = [one.name for one in self._companions.listed(due.stream)]
         else:
-            found, waits = self._units(view, due, room, jobs, now_us)
+            derived, waiting = self._units(view, due, room - len(found), jobs, now_us)
+            found, waits = found + derived, waits or waiting
             useless = replaced(view.listed, view.defined, view.start)
         plan.units.extend(found)
         if useless:
             plan.useless[due.stream] = useless
+        if tables.lifeless:
+            plan.lifeless[due.stream] = tables.lifeless
         if not found and not waits:
             plan.idle.append(due)
 

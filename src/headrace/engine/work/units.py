@@ -7,13 +7,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from headrace.format.companion.layout import Companion
+from headrace.format.state.layout import State
 from headrace.schema.findings import Findings
 
-Job = Literal["verify", "compact", "index"]
+Job = Literal["verify", "history", "features", "compact", "index"]
 #: What makes companions, in the order in which it is given out: merged companions are few, and so quick to list.
 DERIVED: tuple[Job, ...] = ("compact", "index")
-#: Someone waits for what is verified.
-JOBS: tuple[Job, ...] = ("verify", *DERIVED)
+#: Someone waits for what is verified or asked of the past, and for features that are backfilled.
+JOBS: tuple[Job, ...] = ("verify", "history", "features", *DERIVED)
 
 #: How a unit ended. *Committed* is listed; *dropped* was in vain, since the stream or its definition has changed;
 #: *gone* had its segments replaced, and is planned anew; *failed* is tried again after a pause, *parked* is not;
@@ -40,7 +41,9 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``compact`` makes one of ``inputs``, which follow each other, and holds the fields and rollups that are given with
     their hashes. ``out`` is the key of the objects to write, up to a part of the worker's own choice (0-9, a-z) that
     tells attempts apart. Job ``verify`` writes nothing: it holds the entries in ``segments`` against the newest version
-    of the registry, which is proposed.
+    of the registry, which is proposed. Job ``features`` makes a state of some lives of a table's features: of the
+    entries in ``segments``, or of ``states``, which hold these lives over the whole range. Job ``history`` writes
+    nothing either: it tells the rows that ``question`` asks for, from ``states`` and then ``segments``.
     """
 
     unit: str
@@ -58,8 +61,17 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rollups: dict[str, str] | None = None
     #: Whose findings are asked for.
     verification: str | None = None
-    #: The registry document that says what is derived or tried; left out where a unit is stored.
+    #: The table, and the lives to fold by feature.
+    table: str | None = None
+    lives: dict[str, str] | None = None
+    states: tuple[State, ...] = ()
+    #: Whose rows are asked for, and where they begin.
+    history: str | None = None
+    known: Any = None
+    #: The documents that say what is derived, tried, folded or asked; left out where a unit is stored.
     registry: Any = None
+    defined: Any = None
+    question: Any = None
 
     @property
     def end_seq(self) -> int:
@@ -68,16 +80,31 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def name_begins(self) -> str:
-        """How the name of its companion begins."""
+        """How the name of its companion or state begins."""
         return self.out.rpartition("/")[2]
+
+    @property
+    def concern(self) -> str:
+        """What fails or succeeds by itself: the job, and the table or question where it has one."""
+        return concern(self.job, self.history or self.table)
+
+
+def concern(job: Job, subject: str | None = None) -> str:
+    """A job, of one table or question where it has one."""
+    return job if subject is None else f"{job} {subject}"
 
 
 class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What became of a unit: a companion whose objects are in the store, findings, a segment not there, or an error."""
+    """What became of a unit.
+
+    A companion or a state whose objects are in the store, findings, rows, that a segment is not there, or an error.
+    """
 
     unit: Text
     companion: Companion | None = None
+    state: State | None = None
     findings: Findings | None = None
+    rows: list[dict[str, Any]] | None = None
     gone: bool = False
     error: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
 

@@ -30,6 +30,7 @@ column         type                    holds
 ``panes``: the states of rollups, sorted by rollup, interval, pane, key and measure, with the columns of ``reduce``.
 
 Pages are zstd with checksums. A row group of postings holds whole terms of one field, or a part of one term; one of
-panes holds one interval of one rollup; sizes are in `layout.Limits`. The metadata of every file holds the same JSON
-document under ``headrace``, `layout.Info`, and under ``headrace.index`` where things lie, see `index`.
+panes holds one interval of one rollup; sizes are in `layout.Limits`. Between row groups of postings lie Bloom filters
+of their terms, see `filters`. The metadata of every file holds the same JSON document under ``headrace``,
+`layout.Info`, and under ``headrace.index`` where things lie, see `index`.
 """

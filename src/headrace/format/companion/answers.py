@@ -26,8 +26,11 @@ class Answers(ABC):
         self.fields: Mapping[str, FieldShape] = info.fields
 
     @abstractmethod
-    def _runs(self, field: str, low: str, beyond: Callable[[str], bool]) -> Iterator[Run]:
-        """The runs of a field in order that may hold terms from ``low`` on, up to one that begins beyond."""
+    def _runs(self, field: str, low: str, beyond: Callable[[str], bool], *, exact: bool = False) -> Iterator[Run]:
+        """The runs of a field in order that may hold terms from ``low`` on, up to one that begins beyond.
+
+        Where ``low`` exactly is wanted, those are left out that are known not to hold it.
+        """
 
     @abstractmethod
     def column(self, name: str, group: int) -> Any:
@@ -70,7 +73,8 @@ class Answers(ABC):
         if not self._is_text(field):
             raise KeyError(f"{field} is no text field: its values have no positions")
         beyond, span = (_beyond(word), postings.prefix_span) if prefix else (word.__lt__, postings.exact_span)
-        found = [run.occurrences(span(run.terms, word)) for run in self._runs(field, word, beyond)]
+        runs = self._runs(field, word, beyond, exact=not prefix)
+        found = [run.occurrences(span(run.terms, word)) for run in runs]
         rows, positions = (postings.joined(part) for part in zip((NO_ROWS, NO_ROWS), *found, strict=True))
         return postings.sorted_occurrences(rows, positions) if prefix else (rows, positions)
 
@@ -115,7 +119,7 @@ class Answers(ABC):
     def _found(self, field: str, term: str) -> Iterator[Int32s]:
         """The lists of a term; they follow each other."""
         self._must_be_indexed(field)
-        for run in self._runs(field, term, term.__lt__):
+        for run in self._runs(field, term, term.__lt__, exact=True):
             span = postings.exact_span(run.terms, term)
             if span[0] < span[1]:
                 yield run.rows(span)

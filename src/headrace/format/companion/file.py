@@ -7,6 +7,7 @@ pages would count as memory of the process. Every failure of its bytes is ``Corr
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 
 from headrace.errors import CorruptData
 from headrace.format.companion import index as indexes
-from headrace.format.companion.index import Index
+from headrace.format.companion.index import Index, Place
 from headrace.format.companion.layout import INDEX, METADATA, decode_info
 from headrace.format.companion.postings import one_array
 
@@ -32,7 +33,8 @@ class File(Generic[Index]):
         self.name = name
         self._lock = threading.Lock()
         with self.intact():
-            self._file = pq.ParquetFile(pa.OSFile(str(path)), pre_buffer=False, page_checksum_verification=True)
+            self._source = pa.OSFile(str(path))
+            self._file = pq.ParquetFile(self._source, pre_buffer=False, page_checksum_verification=True)
             footer = self._file.metadata
             metadata = footer.metadata or {}
             self.info = decode_info(metadata.get(METADATA), name)
@@ -53,6 +55,13 @@ class File(Generic[Index]):
             # Where one column's name goes on with that of another and a dot, Parquet means both.
             table = self._file.read_row_group(group, columns=names, use_threads=False)
             return table if names is None else table.select(names)
+
+    def bytes_at(self, place: Place) -> bytes:
+        """Bytes that belong to no row group."""
+        with self.intact():
+            found: bytes = self._source.read_at(place.size, place.offset)
+        self.must(zlib.crc32(found) == place.checksum, "bytes between its row groups are not what was written")
+        return found
 
     def must(self, holds: bool, what: str) -> None:
         """Raise CorruptData unless something holds."""

@@ -10,7 +10,7 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Callable
 from itertools import takewhile
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,6 +19,14 @@ from headrace.format.companion.tables import Zone
 FIRST_LETTERS = 64
 
 Index = TypeVar("Index", bound=msgspec.Struct)
+
+
+class Place(NamedTuple):
+    """Where bytes lie in a file, how many, and their CRC-32."""
+
+    offset: int
+    size: int
+    checksum: int
 
 
 class ColumnsIndex(msgspec.Struct):
@@ -31,10 +39,12 @@ class ColumnsIndex(msgspec.Struct):
 class PostingsIndex(msgspec.Struct):
     """For every field, in order, how each of its row groups begins: the first letters of its first term.
 
-    A row group holds whole terms of one field, or a part of one term.
+    A row group holds whole terms of one field, or a part of one term. For each, ``filters`` says where its Bloom filter
+    lies, None where it has none; there are no filters at all in files that were written before there were any.
     """
 
     fields: list[tuple[str, list[str]]]
+    filters: list[Place | None] = []
 
 
 class PanesIndex(msgspec.Struct):

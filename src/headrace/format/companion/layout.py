@@ -19,13 +19,17 @@ KEYS = ""
 
 
 class Limits(NamedTuple):
-    """What a row group holds at most: rows and about so many bytes of columns; postings, terms and their text."""
+    """What a row group holds at most: rows and about so many bytes of columns; postings, terms and their text.
+
+    With ``filtered`` terms or more it has a filter; fewer are as quickly decoded.
+    """
 
     rows: int = 65_536
     column_bytes: int = 32 * 1024 * 1024
     postings: int = 131_072
-    terms: int = 32_768
+    terms: int = 16_384
     term_bytes: int = 4 * 1024 * 1024
+    filtered: int = 512
 
 
 LIMITS = Limits()

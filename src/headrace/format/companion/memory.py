@@ -65,7 +65,7 @@ class MemoryCompanion(Answers):
             return None
         return self._once(("panes", rollup, interval), lambda: self._panes(rollup, interval))
 
-    def _runs(self, field: str, low: str, beyond: Callable[[str], bool]) -> Iterator[Run]:
+    def _runs(self, field: str, low: str, beyond: Callable[[str], bool], *, exact: bool = False) -> Iterator[Run]:
         yield self._once(("postings", field), lambda: TableRun(self._postings(field)))
 
     def _whole(self, name: str) -> Any:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from headrace.format.companion import filters
 from headrace.format.companion.index import PostingsIndex, first_letters
 from headrace.format.companion.layout import LIMITS, Info, Limits, Part
 from headrace.format.companion.postings import LIST, SCHEMA, flat, offsets, one_array
@@ -71,7 +72,7 @@ class PostingsWriter:
     def __init__(self, path: Path, info: Info, limits: Limits = LIMITS) -> None:
         self._sink = Sink(path, info, SCHEMA, encodings=_ENCODINGS, statistics=False)
         self._limits = limits
-        self._index = PostingsIndex([])
+        self._index = PostingsIndex([], [])
         self._pending: list[Block] = []
 
     def add(self, field: str, block: Block) -> None:
@@ -155,6 +156,8 @@ class PostingsWriter:
             places = pa.ListArray.from_arrays(ends, pa.array(positions), type=LIST)
         self._sink.write(pa.table([pa.repeat(field, len(terms)), terms, lists, places], schema=SCHEMA))
         firsts.append(first_letters(terms[0].as_py()))
+        has_filter = len(terms) >= self._limits.filtered
+        self._index.filters.append(self._sink.put(filters.made(terms)) if has_filter else None)
 
 
 def blocks(table: Any) -> Iterator[tuple[str, Block]]:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import CorruptData
+from headrace.format.companion import filters
 from headrace.format.companion.answers import Answers
 from headrace.format.companion.file import File
 from headrace.format.companion.index import ColumnsIndex, Index, PanesIndex, PostingsIndex, holding
@@ -89,10 +90,20 @@ class FileCompanion(Answers):
         """All of one row group of postings, kept nowhere."""
         return Block.of(self._postings.table(group))
 
-    def _runs(self, field: str, low: str, beyond: Callable[[str], bool]) -> Iterator[Run]:
+    def _runs(self, field: str, low: str, beyond: Callable[[str], bool], *, exact: bool = False) -> Iterator[Run]:
         first, firsts = self._posted.get(field, (0, []))
         for number in holding(firsts, low, beyond):
-            yield _GroupRun(self._postings, first + number, self._kept)
+            if not exact or self._may_hold(first + number, low):
+                yield _GroupRun(self._postings, first + number, self._kept)
+
+    def _may_hold(self, group: int, term: str) -> bool:
+        """Whether a row group of postings may have a term."""
+        places = self._postings.index.filters
+        place = places[group] if places else None
+        if place is None:
+            return True
+        with self._postings.intact():
+            return filters.may_hold(self._postings.bytes_at(place), term)
 
     @cached_property
     def _posted(self) -> dict[str, tuple[int, list[str]]]:
@@ -106,6 +117,7 @@ class FileCompanion(Answers):
         file = self._open("postings", PostingsIndex)
         listed = sum(len(firsts) for _, firsts in file.index.fields)
         file.must(listed == file.groups, "its index is of other row groups")
+        file.must(len(file.index.filters) in (0, file.groups), "its filters are of other row groups")
         return file
 
     @cached_property

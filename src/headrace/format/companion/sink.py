@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.format.companion import index as indexes
+from headrace.format.companion.index import Place
 from headrace.format.companion.layout import INDEX, METADATA, Info, Part
 
 _COMPRESSION_LEVEL = 1
@@ -23,8 +25,9 @@ class Sink:
 
     def __init__(self, path: Path, info: Info, schema: Any, *, encodings: dict[str, str], statistics: bool) -> None:
         self._path, self._info = path, info
+        self._out = pa.OSFile(str(path), "wb")
         self._file = pq.ParquetWriter(
-            str(path),
+            self._out,
             schema,
             compression="zstd",
             compression_level=_COMPRESSION_LEVEL,
@@ -40,10 +43,17 @@ class Sink:
         """Append a row group."""
         self._file.write_table(table, row_group_size=max(1, table.num_rows))
 
+    def put(self, content: bytes) -> Place:
+        """Append bytes that belong to no row group, and tell where; readers of Parquet pass over them."""
+        place = Place(self._out.tell(), len(content), zlib.crc32(content))
+        self._out.write(content)
+        return place
+
     def close(self, index: msgspec.Struct) -> Part:
         """Finish the file, and tell what was written; it is not synced."""
         self._file.add_key_value_metadata({METADATA: msgspec.json.encode(self._info), INDEX: indexes.encode(index)})
         self._file.close()
+        self._out.close()
         with self._path.open("rb") as file:
             return Part(self._path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 

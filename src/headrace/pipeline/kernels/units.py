@@ -81,10 +81,15 @@ def result(perform: Perform, encoded: bytes, store: str) -> dict[str, Any]:
     try:
         with place(store) as here:
             return {"unit": unit.unit, **perform(unit, here)}
-    except ObjectMissing:
-        return {"unit": unit.unit, "gone": True}
-    except Exception as failure:  # that of one unit must not be that of the others
-        return {"unit": unit.unit, "error": f"{type(failure).__name__}: {failure}"[:_REASON_LENGTH]}
+    except Exception as reason:  # that of one unit must not be that of the others
+        return {"unit": unit.unit, **failure(reason)}
+
+
+def failure(reason: Exception) -> dict[str, Any]:
+    """Why nothing came of a unit: its objects are gone, or something went wrong."""
+    if isinstance(reason, ObjectMissing):
+        return {"gone": True}
+    return {"error": f"{type(reason).__name__}: {reason}"[:_REASON_LENGTH]}
 
 
 @contextmanager

@@ -6,11 +6,13 @@ from importlib.metadata import version
 
 from headrace.server.openapi.aggregate import AGGREGATE_PATHS
 from headrace.server.openapi.details import DETAILS_PATHS
+from headrace.server.openapi.features import FEATURE_PATHS
 from headrace.server.openapi.schemas import REGISTRY, SCHEMA_PATHS, VERIFICATION
 from headrace.server.openapi.search import SEARCH_PATHS
 from headrace.server.openapi.service import SERVER_PATHS
 from headrace.server.openapi.streams import DESCRIPTOR, STREAM_PATHS
 from headrace.server.openapi.subscriptions import SUBSCRIPTION, SUBSCRIPTION_PATHS
+from headrace.server.openapi.tables import TABLE_PATHS
 from headrace.server.openapi.words import TEXT, Node, record
 from headrace.server.openapi.work import WORK_PATHS
 
@@ -18,7 +20,7 @@ from headrace.server.openapi.work import WORK_PATHS
 def document(*, subscriptions: bool = True) -> Node:
     """The whole document, with subscriptions where they are served."""
     error = record(error=record(code=TEXT, message=TEXT))
-    derived = {**SEARCH_PATHS, **AGGREGATE_PATHS, **WORK_PATHS}
+    derived = {**SEARCH_PATHS, **AGGREGATE_PATHS, **FEATURE_PATHS, **TABLE_PATHS, **WORK_PATHS}
     paths = {**SERVER_PATHS, **STREAM_PATHS, **SCHEMA_PATHS, **DETAILS_PATHS, **derived}
     return {
         "openapi": "3.1.0",

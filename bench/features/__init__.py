@@ -1,0 +1,1 @@
+"""Features: what pushes, gets and backfills cost, beside the beava server."""

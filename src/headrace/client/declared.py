@@ -1,0 +1,225 @@
+"""What a program declares: event sources, events derived from them, and tables of features."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Protocol, TypeVar, get_args, get_origin, overload
+
+from headrace.client.fields import fields
+from headrace.client.requests import Span, duration
+from headrace.client.rows import Aggregated, Rows
+
+Declared_co = TypeVar("Declared_co", covariant=True)
+
+
+class EventSource(Rows):
+    """Events by their name: rows that chains begin with."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(self)
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    @property
+    def sources(self) -> tuple[EventSource, ...]:
+        """What it is made of."""
+        return ()
+
+    def descriptor(self) -> dict[str, Any] | None:
+        """How it is written in a registration; None where somebody else registers it."""
+        return None
+
+
+def upstream(name: str) -> EventSource:
+    """Events that somebody else registers, such as another app."""
+    return EventSource(name)
+
+
+class Event(EventSource):
+    """Events that are pushed, and stored in the stream ``events/<name>``."""
+
+    def __init__(self, name: str, schema: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        super().__init__(name)
+        self._schema = schema
+        self._settings = settings
+
+    def descriptor(self) -> dict[str, Any]:
+        """How it is written in a registration."""
+        return {"kind": "event", "name": self.name, "schema": dict(self._schema), **self._settings}
+
+
+class DerivedEvent(EventSource):
+    """A view of other events, which is never stored."""
+
+    def __init__(self, name: str, rows: Rows) -> None:
+        super().__init__(name)
+        self._rows = rows
+
+    @property
+    def sources(self) -> tuple[EventSource, ...]:
+        """What it is made of."""
+        return (self._rows.upstream,)
+
+    def descriptor(self) -> dict[str, Any]:
+        """How it is written in a registration."""
+        steps = [dict(step) for step in self._rows.steps]
+        upstreams = [self._rows.upstream.name]
+        return {"kind": "derivation", "name": self.name, "upstreams": upstreams, "output_kind": "event", "ops": steps}
+
+
+class Table:
+    """Features by key, or of all rows where there is no key."""
+
+    def __init__(self, name: str, key: Sequence[str], aggregated: Aggregated) -> None:
+        self.name = name
+        self.key = tuple(key)
+        self._aggregated = aggregated
+
+    def __repr__(self) -> str:
+        return f"Table({self.name!r})"
+
+    @property
+    def sources(self) -> tuple[EventSource, ...]:
+        """What it is made of."""
+        return (self._aggregated.rows.upstream,)
+
+    def descriptor(self) -> dict[str, Any]:
+        """How it is written in a registration."""
+        rows = self._aggregated.rows
+        written = {
+            "kind": "table",
+            "name": self.name,
+            "key": list(self.key),
+            "upstreams": [rows.upstream.name],
+            "agg": {name: feature.descriptor() for name, feature in self._aggregated.features.items()},
+        }
+        return {**written, "ops": [dict(step) for step in rows.steps]} if rows.steps else written
+
+
+Descriptor = EventSource | Table
+
+
+class _Decorator(Protocol[Declared_co]):
+    def __call__(self, declared: Any, /) -> Declared_co: ...
+
+
+@overload
+def event(declared: type, /) -> Event: ...
+@overload
+def event(declared: Callable[..., Rows], /) -> DerivedEvent: ...
+@overload
+def event(
+    *,
+    keep_events_for: Span | None = None,
+    cold_after: Span | None = None,
+    dedupe_key: str | None = None,
+    dedupe_window: Span | None = None,
+) -> _Decorator[Event]: ...
+def event(
+    declared: Any = None,
+    /,
+    *,
+    keep_events_for: Span | None = None,
+    cold_after: Span | None = None,
+    dedupe_key: str | None = None,
+    dedupe_window: Span | None = None,
+) -> Any:
+    """Declare events: a class says which fields they have, a function how they are made of others."""
+    settings = {
+        "keep_events_for": duration(keep_events_for),
+        "cold_after": duration(cold_after),
+        "dedupe_key": dedupe_key,
+        "dedupe_window": duration(dedupe_window),
+    }
+    given = {name: value for name, value in settings.items() if value}
+
+    def decorate(declared: Any) -> Event | DerivedEvent:
+        names = _names_around()
+        if isinstance(declared, type):
+            return Event(declared.__name__, fields(declared, names), given)
+        if given:
+            raise TypeError(f"{declared.__name__} is derived: {', '.join(given)} belong to the event it is made of")
+        return DerivedEvent(declared.__name__, _rows(declared, names))
+
+    return decorate if declared is None else decorate(declared)
+
+
+@overload
+def table(declared: Callable[..., Aggregated], /) -> Table: ...
+@overload
+def table(*, key: str | Sequence[str] | None = None) -> _Decorator[Table]: ...
+def table(declared: Any = None, /, *, key: str | Sequence[str] | None = None) -> Any:
+    """Declare a table by a function that ends in ``agg``; without a key all rows make one."""
+    wanted = None if key is None else (key,) if isinstance(key, str) else tuple(key)
+
+    def decorate(declared: Callable[..., Aggregated]) -> Table:
+        made = _called(declared, _names_around())
+        name = declared.__name__
+        if not isinstance(made, Aggregated):
+            raise TypeError(f"{name} must end in .agg(...), and returns {made!r}")
+        if wanted is not None and made.key is not None and wanted != made.key:
+            raise TypeError(f"{name} has the key {wanted}, and groups by {made.key}")
+        return Table(name, (wanted if made.key is None else made.key) or (), made)
+
+    return decorate if declared is None else decorate(declared)
+
+
+def gathered(declared: Iterable[Any]) -> list[dict[str, Any]]:
+    """Descriptors with everything that they are made of, each once; those that are documents go as they are."""
+    written: list[dict[str, Any]] = []
+    for one in declared:
+        found = [dict(one)] if isinstance(one, Mapping) else [made.descriptor() for made in _with_sources(one)]
+        written += [descriptor for descriptor in found if descriptor is not None and descriptor not in written]
+    return written
+
+
+def _with_sources(declared: Any) -> Iterator[Descriptor]:
+    if not isinstance(declared, EventSource | Table):
+        raise TypeError(f"{declared!r} cannot be registered: declare it with @hr.event or @hr.table")
+    for source in declared.sources:
+        yield from _with_sources(source)
+    yield declared
+
+
+def _rows(function: Callable[..., Any], names: Mapping[str, Any]) -> Rows:
+    made = _called(function, names)
+    if not isinstance(made, Rows):
+        raise TypeError(f"{function.__name__} must return rows, such as txn.filter(...), and returns {made!r}")
+    return made
+
+
+def _called(function: Callable[..., Any], names: Mapping[str, Any]) -> Any:
+    """What a function makes of the events that its parameter is annotated with."""
+    name = function.__name__
+    try:
+        signature = inspect.signature(function, locals=names, eval_str=True)
+    except NameError as reason:
+        raise TypeError(f"{name}: {reason}") from reason
+    if len(signature.parameters) > 1:
+        raise TypeError(
+            f"{name} has {len(signature.parameters)} parameters: rows come from one event, joins do not exist"
+        )
+    return function(*(_source(name, parameter) for parameter in signature.parameters.values()))
+
+
+def _source(name: str, parameter: inspect.Parameter) -> EventSource:
+    annotation = parameter.annotation
+    candidates = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    found = [candidate for candidate in candidates if isinstance(candidate, EventSource)]
+    if not found:
+        raise TypeError(
+            f"{name}: annotate {parameter.name} with the event it stands for, such as {parameter.name}: Txn"
+        )
+    return found[0]
+
+
+def _names_around() -> Mapping[str, Any]:
+    """The names where a decorator stands, which annotations may use."""
+    here = frame = sys._getframe(1)
+    while frame.f_globals.get("__name__") == here.f_globals["__name__"] and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_locals

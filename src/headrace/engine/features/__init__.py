@@ -1,0 +1,1 @@
+"""Feature pipelines: event sources, derivations and tables, registered, pushed to and asked."""

@@ -1,0 +1,49 @@
+"""What is answered to a change of the feature registry: the diff, and beside it what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from headrace.schema.descriptor.problem import Problem
+
+Status = Literal["ok", "conflict", "invalid"]
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """The answer to a change, made or not."""
+
+    status: Status
+    registry_version: int
+    added: list[str] = []
+    removed: list[str] = []
+    changed: list[dict[str, Any]] = []
+    #: What becomes of features and streams: the rest of the diff.
+    features: list[dict[str, Any]] = []
+    streams: list[dict[str, Any]] = []
+    #: Why it is refused, or would be even with force; a dry run refuses nothing that could be registered otherwise.
+    errors: list[Problem] = []
+    refused: bool = False
+
+    @property
+    def http_status(self) -> int:
+        """200, or why not."""
+        return 200 if not self.refused else 409 if self.status == "conflict" else 400
+
+    def body(self) -> dict[str, Any]:
+        """The JSON answer."""
+        answer: dict[str, Any] = {
+            "status": self.status,
+            "registry_version": self.registry_version,
+            "added": self.added,
+            "removed": self.removed,
+            "changed": self.changed,
+            "plan": {"features": self.features, "streams": self.streams},
+        }
+        if self.errors:
+            first = self.errors[0]
+            more = f" (and {len(self.errors) - 1} more)" if len(self.errors) > 1 else ""
+            errors = [one._asdict() for one in self.errors]
+            answer["error"] = {"code": first.code, "message": first.message + more, "errors": errors}
+        return answer

@@ -1,0 +1,38 @@
+"""How an answer came about: from which event on each feature speaks, from which states, and how long the tail is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.engine.features.coverage import history
+from headrace.engine.features.defined import Defined
+from headrace.engine.features.generation import Generation
+from headrace.engine.stream import Stream
+from headrace.format.state.layout import State
+
+
+def explained(
+    defined: Defined, generation: Generation, stream: Stream, listed: Sequence[State], wanted: Sequence[str]
+) -> dict[str, Any]:
+    """What a generation answers from, feature by feature."""
+    tail, first_seq = generation.base.start, stream.head.first_seq
+    features = {}
+    for name in wanted:
+        life = defined.lives[name]
+        held, _ = history(life, listed, first_seq)
+        start = held[0].first_seq if held else min(first_seq, tail)
+        features[name] = {
+            "life": life.id,
+            "born": stream.offset_at(life.birth),
+            "since": stream.offset_at(max(life.birth, start)),
+            "states": [state.name for state in held],
+            "tail_events": max(0, generation.position - max(tail, life.birth)),
+            "complete": generation.is_folded(name, life.id),
+        }
+    return {
+        "table": defined.table,
+        "tail_from": stream.offset_at(tail),
+        "through": stream.offset_at(generation.position),
+        "features": features,
+    }

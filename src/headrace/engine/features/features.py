@@ -1,0 +1,159 @@
+"""The verbs of the feature registry: register, roll back, look up. All run on the event loop, except the thinking."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from headrace.engine.features.applying import Apply
+from headrace.engine.features.envelope import Envelope, Status
+from headrace.engine.features.previewing import preview
+from headrace.engine.features.proposing import Change, Proposal, propose
+from headrace.engine.features.registry import EVENTS, Current, load
+from headrace.engine.log import Log
+from headrace.engine.patience import within
+from headrace.engine.stream import Stream
+from headrace.engine.writer import Writer
+from headrace.errors import BadRequest, Conflict, HeadraceError
+from headrace.schema.descriptor.nodes import Event
+from headrace.schema.descriptor.problem import Problem
+from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
+from headrace.storage.streams import LIVE
+
+_TRIES = 20
+
+
+class Features:
+    """The feature registry of this node."""
+
+    def __init__(
+        self, writer: Writer, log: Log, registry: FeatureRegistry, *, patience_s: float, most_keys: int
+    ) -> None:
+        self._writer = writer
+        self._log = log
+        self._registry = registry
+        self._patience_s = patience_s
+        self._most_keys = most_keys
+        #: The version that holds: replaced by the writer's thread once the next one is on disk.
+        self.current = Current.of(None)
+        #: Whoever folds events says from which one on a stream must still keep them.
+        self.holds: Callable[[Stream], int | None] = lambda stream: None
+
+    def load(self) -> None:
+        """Begin with the newest version; called before anything is served."""
+        self.current = Current.of(self._registry.newest())
+
+    def history(self, after: int, limit: int) -> list[FeatureRegistryRow]:
+        """Versions after one, in order."""
+        return self._registry.page(after, limit)
+
+    async def register(self, change: Change, who: str) -> Envelope:
+        """Make a change, or say what it would do or why it is refused."""
+        for _ in range(_TRIES):
+            base = self.current
+            found = await within(self._patience_s, partial(propose, base, change))
+            if isinstance(found, list):
+                return Envelope("invalid", base.version, errors=found, refused=True)
+            answer = self._unless_applied(found)
+            if answer is not None:
+                return answer
+            applied = await self._apply(found, who)
+            if not applied.outdated:
+                return _done(applied)
+        raise Conflict("the registry keeps changing; read it and try again")
+
+    async def rollback(self, version: int, change: Change, who: str) -> Envelope:
+        """Change back to what an earlier version was: all of it, or one app's part."""
+        row = self._registry.version(version)
+        if row is None:
+            raise BadRequest(f"there is no version {version}; the newest is {self.current.version}", field="version")
+        document = load(row)
+        return await self.register(change.back_to(document), who)
+
+    def _unless_applied(self, proposal: Proposal) -> Envelope | None:
+        """The answer where nothing is to be changed; None where it is."""
+        base, change, diff = proposal.base, proposal.change, proposal.diff
+        errors = [*proposal.refusals, *self._taken(proposal)]
+        needs_force = diff.destructive and not change.force
+        status: Status = "conflict" if errors or needs_force else "ok"
+        if status == "ok" and not change.dry_run and not proposal.changes_nothing:
+            return None
+        features, streams = preview(proposal, self._streams(proposal))
+        if needs_force and not change.dry_run:
+            errors += proposal.losses()
+        return Envelope(
+            status,
+            base.version,
+            list(diff.added),
+            list(diff.removed),
+            list(diff.changed),
+            features,
+            streams,
+            errors,
+            status == "conflict" and not change.dry_run,
+        )
+
+    def _taken(self, proposal: Proposal) -> list[Problem]:
+        """Streams that have the names of nodes and are none of ours."""
+        found = []
+        for name in proposal.diff.added:
+            stream = self._log.catalog.find(EVENTS + name) if proposal.has_stream(name) else None
+            if stream is not None and not stream.managed:
+                message = f"the stream {EVENTS}{name} exists already and is no event source: delete or rename it"
+                found.append(Problem("name_taken", proposal.path_of(name), message))
+        return found
+
+    def _streams(self, proposal: Proposal) -> dict[str, Stream]:
+        """The streams of event sources that exist, by name of the source."""
+        nodes = proposal.base.nodes
+        events = [name for name, node in nodes.items() if isinstance(node, Event)]
+        found = {name: self._log.catalog.find(EVENTS + name) for name in events}
+        return {name: stream for name, stream in found.items() if stream is not None and stream.head.state == LIVE}
+
+    async def _apply(self, proposal: Proposal, who: str) -> Apply:
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(apply: Apply) -> None:
+            if apply.settled:
+                if apply.error is None and not apply.outdated:
+                    self._announce(apply)
+                if not settled.done():
+                    settled.set_result(None)
+
+        apply = Apply(proposal, self._streams(proposal), who, self._most_keys, self._publish, done)
+        apply.submit(self._writer)
+        await settled
+        if apply.error is not None:
+            raise apply.error
+        return apply
+
+    def _publish(self, current: Current) -> None:
+        self.current = current
+
+    def _announce(self, apply: Apply) -> None:
+        """Let everyone know, on the event loop."""
+        self._log.buried(apply.dropped, apply.deleted)
+        for name, stream in apply.streams.items():
+            node = apply.current.nodes.get(name)
+            if isinstance(node, Event):
+                age_ms = node.keep_events_for_ms
+                stream.retention_age_us = None if age_ms is None else age_ms * 1000
+
+
+def _done(apply: Apply) -> Envelope:
+    plan = apply.current.document.plan
+    return Envelope(
+        "ok",
+        apply.current.version,
+        list(plan.added),
+        list(plan.removed),
+        list(plan.changed),
+        list(plan.features),
+        list(plan.streams),
+    )
+
+
+def refusal(error: HeadraceError, version: int) -> Envelope:
+    """An error that came up in the commit, as an answer."""
+    return Envelope("conflict", version, errors=[Problem(error.code, "", error.message)], refused=True)

@@ -1,0 +1,137 @@
+"""Rows of the past as work: a question becomes a unit, whose result is the answer, in commits of the log."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from headrace.engine.features.questions import Known, Part, Question
+from headrace.engine.features.replaying import Beginning, beginning
+from headrace.engine.work.cutting import Planned
+from headrace.engine.work.ranges import Range
+from headrace.engine.work.readable import parts, pieces
+from headrace.engine.work.units import Source, Unit
+from headrace.engine.writer import Batch
+from headrace.storage.database import Connection
+from headrace.storage.histories import DONE, FAILED, RUNNING, Histories, HistoryRow
+from headrace.storage.published import Published
+from headrace.storage.registries import Registries
+from headrace.storage.states import States
+from headrace.storage.streams import LIVE, StreamRow, Streams
+from headrace.storage.work import Work
+
+#: How many are kept once they have ended, and for how long.
+KEPT = 100
+KEPT_US = 86_400_000_000
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Rows in the order of the question, and what they know."""
+
+    rows: list[dict[str, Any]]
+    complete: bool
+    since: int
+
+
+class HistoryPlans:
+    """Plans questions through one connection; ``claims`` are those that the server answers itself."""
+
+    def __init__(self, connection: Connection, claims: set[str]) -> None:
+        self._streams, self._published, self._work = Streams(connection), Published(connection), Work(connection)
+        self._states, self._registries = States(connection), Registries(connection)
+        self._rows = Histories(connection)
+        self._claims = claims
+
+    def running(self) -> list[HistoryRow]:
+        """Questions without an answer."""
+        return self._rows.running()
+
+    def units(self, row: HistoryRow, now_us: int) -> Iterator[Planned]:
+        """The unit of a question, unless someone works on it or it rests."""
+        stream = self._streams.by_id(row.stream)
+        if stream is None or stream.state != LIVE or row.id in self._claims or self._is_taken(row, now_us):
+            return
+        question = msgspec.json.decode(row.question, type=Question)
+        states = [state for state in self._states.listed(row.stream) if state.table == row.table]
+        moments = [at_us for _, at_us in question.asked]
+        until = self._known_until(stream, min(moments))
+        begun = beginning(question.defined, question.features, states, stream.first_seq, until)
+        where = Range(begun.start, max(begun.start + 1, row.target))
+        yield self._planned(row, stream, question, begun, where, max(moments))
+
+    def _planned(
+        self, row: HistoryRow, stream: StreamRow, question: Question, begun: Beginning, where: Range, last_us: int
+    ) -> Planned:
+        document = msgspec.json.decode(self._registries.document(stream.id, stream.revision))
+        unit = Unit(
+            unit=f"history-{row.id}-{secrets.token_hex(6)}",
+            job="history",
+            stream=stream.name,
+            incarnation=stream.incarnation,
+            first_seq=where.first,
+            count=where.end - where.first,
+            level=0,
+            out="",
+            segments=tuple(self._sources(stream, where, last_us)),
+            table=row.table,
+            states=tuple(begun.states),
+            history=row.id,
+            known=known(begun),
+            registry=document,
+            question=msgspec.json.decode(row.question),
+        )
+        return Planned(unit, stream.id, False)
+
+    def _sources(self, stream: StreamRow, where: Range, last_us: int) -> Iterator[Source]:
+        """The segments that hold events of a range up to a moment."""
+        owned = parts(self._streams, stream, stream.first_seq)
+        for piece in pieces(self._published, owned, where):
+            placed = self._published.holding(stream.id, piece.range.first)
+            if placed is not None and placed.segment.min_us > last_us:
+                return
+            yield piece.source
+
+    def _known_until(self, stream: StreamRow, at_us: int) -> int:
+        """An event before which all came up to a moment; 0 where that may be one that is not retained any more."""
+        if at_us >= stream.last_us:
+            return stream.next_seq
+        for placed in self._published.following(stream.id, stream.first_seq, stream.next_seq):
+            if placed.segment.max_us > at_us:
+                return placed.segment.first_seq if placed.segment.first_seq > stream.first_seq else 0
+        return stream.published_seq
+
+    def _is_taken(self, row: HistoryRow, now_us: int) -> bool:
+        if any(unit.id.startswith(f"history-{row.id}-") for unit in self._work.working_on(row.stream)):
+            return True
+        name = f"history {row.id}"
+        return any(one.job == name and one.retry_us > now_us for one in self._work.failures(row.stream))
+
+
+def known(begun: Beginning) -> Known:
+    """Where to begin, as a document."""
+    found = [
+        Part(tuple(part.chain.features), part.start, tuple(state.name for state in part.chain.states))
+        for part in begun.parts
+    ]
+    return Known(tuple(found), begun.complete, begun.since)
+
+
+def note(batch: Batch, id: str, answer: Answer) -> str | None:
+    """Write an answer down; or say why it does not count."""
+    text = msgspec.json.encode(answer).decode()
+    return None if Histories(batch.connection).end(id, DONE, batch.now_us, answer=text) else "the question is over"
+
+
+def fail(batch: Batch, id: str, reason: str) -> None:
+    """End a question that cannot be answered."""
+    Histories(batch.connection).end(id, FAILED, batch.now_us, reason=reason)
+
+
+def begin(batch: Batch, row: HistoryRow) -> None:
+    """Write a question down, and forget old ones."""
+    rows = Histories(batch.connection)
+    rows.forget(batch.now_us - KEPT_US, KEPT)
+    rows.add(msgspec.structs.replace(row, state=RUNNING, begun_us=batch.now_us))

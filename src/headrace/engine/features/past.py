@@ -1,0 +1,152 @@
+"""The past of tables: one row as of a moment, or many for training, within the time of a request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.engine.features.folding import Shapes, of_batch
+from headrace.engine.features.questions import Question
+from headrace.engine.features.replaying import Asked, Beginning, Replay, beginning
+from headrace.engine.features.serving import Serving
+from headrace.engine.gates import Gate
+from headrace.engine.log import Log
+from headrace.engine.stream import Head, Stream
+from headrace.engine.tiers import Cold
+from headrace.errors import TimedOut
+from headrace.storage.database import Connection
+from headrace.storage.objects import ObjectMissing
+
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
+
+#: Replays at once; the others wait for their turn.
+AT_ONCE = 2
+_SLICE_BYTES = 256 * 1024
+
+
+class Past(NamedTuple):
+    """Rows in the order in which they were asked for, and from which event on they know everything."""
+
+    rows: list[dict[str, Any]]
+    #: Whether nothing is missing since the births of the features.
+    complete: bool
+    #: The first event that is known of, its offset, and when the first one that is retained was appended.
+    since_seq: int
+    since: str
+    reaches_us: int | None
+
+
+class Pasts:
+    """Runs on the event loop; replays in threads."""
+
+    def __init__(
+        self,
+        log: Log,
+        serving: Serving,
+        connect: Callable[[], Connection],
+        segments: Callable[[], Segments],
+        patience_s: float,
+    ) -> None:
+        self._log, self.serving = log, serving
+        self.connect, self.segments = connect, segments
+        self._patience_s = patience_s
+        self._gate = Gate(AT_ONCE)
+
+    async def rows(self, table: str, asked: Sequence[tuple[Any, int]], features: Sequence[str] | None = None) -> Past:
+        """The rows of keys, each as of its moment in microseconds; raises TimedOut where there is too much to fold."""
+        question = self.question(table, asked, features)
+        async with self._gate:
+            return await self.answer(question, monotonic() + self._patience_s)
+
+    def question(self, table: str, asked: Sequence[tuple[Any, int]], features: Sequence[str] | None) -> Question:
+        """What is asked of a table as it is defined now."""
+        defined = self.serving.defined(table)
+        reducer, wanted = defined.reducer, self.serving.wanted(defined, features)
+        return Question(tuple(wanted), tuple((reducer.key(key), at_us) for key, at_us in asked), defined)
+
+    async def answer(self, question: Question, ends: float) -> Past:
+        """The rows, if they are found by then."""
+        while True:
+            stream = self._log.find(question.defined.stream)
+            work = _Work(self, stream, stream.head, await self.begun(question, stream), ends)
+            found = await asyncio.to_thread(work.run, [Asked(*one) for one in question.asked], question.features)
+            if found is not None:
+                return found
+
+    async def begun(self, question: Question, stream: Stream) -> Beginning:
+        """Where to begin."""
+        defined, head = question.defined, stream.head
+        until = await self._known_until(stream, head, min((at_us for _, at_us in question.asked), default=0))
+        return beginning(defined, question.features, self.serving.listed(defined, stream), head.first_seq, until)
+
+    async def _known_until(self, stream: Stream, head: Head, at_us: int) -> int:
+        """The first event after a moment; 0 where that may be one that is not retained any more."""
+        while True:
+            try:
+                found = self._log.seek(stream, at_us + 1)
+                return found if found > head.first_seq or at_us >= head.last_us else 0
+            except Cold as cold:
+                await asyncio.to_thread(cold.work)
+
+
+class _Work(NamedTuple):
+    """One replay, in a thread."""
+
+    pasts: Pasts
+    stream: Stream
+    head: Head
+    begun: Beginning
+    ends: float
+
+    def run(self, asked: Sequence[Asked], features: Sequence[str]) -> Past | None:
+        """The answer; None where something has moved meanwhile, and it is to be looked for again."""
+        from headrace.engine.search.events import Vanished
+
+        try:
+            return self._run(asked, features)
+        except (Vanished, ObjectMissing):
+            self._check_time()
+            return None
+
+    def _run(self, asked: Sequence[Asked], features: Sequence[str]) -> Past:
+        files = self.pasts.serving.bench.files
+        with ExitStack() as stack:
+            connection = self.pasts.connect()
+            stack.callback(connection.close)
+            held = {}
+            for state in self.begun.states:
+                held[state.name] = files.hold(self.stream.name, self.stream.incarnation, state)
+                stack.callback(files.release, held[state.name])
+            replay = Replay(self.begun, asked, features, lambda state, key: held[state.name].get(key))
+            reaches_us = self._replay(replay, connection)
+            since = self.begun.since
+            return Past(replay.finish(), self.begun.complete, since, self.stream.offset_at(since), reaches_us)
+
+    def _replay(self, replay: Replay, connection: Connection) -> int | None:
+        """Fold the events; answers when the first one that is retained was appended."""
+        from headrace.engine.search.events import Events
+        from headrace.format.segment.decoded import Decoded
+
+        head, registry = self.head, self.head.registry
+        assert registry is not None and registry.source is not None
+        shapes = Shapes(registry.registry, registry.source.rules.event)
+        events, at = Events(connection, self.pasts.segments, Decoded(0), self.stream, head), self.begun.start
+        reaches_us = events.appended_us(head.first_seq) if head.first_seq < head.next_seq else None
+        while at < head.next_seq:
+            chunk = events.first_chunk(at, head.next_seq)
+            for batch in events.batches(chunk):
+                for told in of_batch(batch, _SLICE_BYTES):
+                    if not replay.fold(shapes, told):
+                        return reaches_us
+                    self._check_time()
+            at = chunk.stop
+        return reaches_us
+
+    def _check_time(self) -> None:
+        if monotonic() > self.ends:
+            events = self.head.next_seq - self.begun.start
+            raise TimedOut(f"{events} events are too many to fold within the time of a request", events=events)

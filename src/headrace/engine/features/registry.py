@@ -1,0 +1,119 @@
+"""The registry of feature pipelines: event sources, derivations and tables, as of one version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.engine.features.source import Steps
+from headrace.errors import CorruptData, UnknownTable
+from headrace.schema.descriptor.nodes import Derivation, Event, Life, Node, Table
+from headrace.storage.feature_registry import FeatureRegistryRow
+
+if TYPE_CHECKING:
+    from headrace.engine.features.viewing import Derived
+
+#: What the streams of event sources are called.
+EVENTS = "events/"
+#: The app of a payload that names none.
+DEFAULT_APP = "default"
+
+
+class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a change did, as it was answered: kept for the history."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[dict[str, Any], ...] = ()
+    action: str = "register"
+    force: bool = False
+    #: What became of the features of tables, and of the streams of event sources.
+    features: tuple[dict[str, Any], ...] = ()
+    streams: tuple[dict[str, Any], ...] = ()
+
+
+class Document(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The whole registry as it is stored."""
+
+    nodes: dict[str, Node] = {}
+    apps: dict[str, str] = {}
+    lives: dict[str, dict[str, Life]] = {}
+    #: ``cold_after`` of each event source, by the event from which on it holds.
+    cold: dict[str, Steps] = {}
+    plan: Plan = Plan()
+
+    def root_of(self, name: str) -> str:
+        """The event source that a node leads back to."""
+        node = self.nodes[name]
+        while not isinstance(node, Event):
+            node = self.nodes[node.upstream]
+        return node.name
+
+
+def load(row: FeatureRegistryRow) -> Document:
+    """The document of a row."""
+    try:
+        return msgspec.json.decode(row.document, type=Document)
+    except msgspec.DecodeError as reason:
+        raise CorruptData(f"version {row.version} of the feature registry cannot be read: {reason}") from reason
+
+
+class Current:
+    """The registry that holds now. It is never changed: the next version is another object."""
+
+    def __init__(self, version: int, document: Document) -> None:
+        self.version = version
+        self.document = document
+        self.nodes: Mapping[str, Node] = MappingProxyType(document.nodes)
+        self.apps: Mapping[str, str] = MappingProxyType(document.apps)
+        self.lives: Mapping[str, Mapping[str, Life]] = MappingProxyType(document.lives)
+        self._derived: dict[str, Derived] = {}
+
+    @classmethod
+    def of(cls, row: FeatureRegistryRow | None) -> Current:
+        """The registry of the newest row; an empty one of version 0 where there is none."""
+        return cls(0, Document()) if row is None else cls(row.version, load(row))
+
+    @cached_property
+    def tables(self) -> Mapping[str, tuple[str, ...]]:
+        """The tables over each event source, by its name."""
+        found: dict[str, list[str]] = {}
+        for name, node in self.nodes.items():
+            if isinstance(node, Table):
+                found.setdefault(self.root_of(name), []).append(name)
+        return {event: tuple(sorted(names)) for event, names in found.items()}
+
+    def tables_of(self, event: str) -> tuple[str, ...]:
+        """The tables over an event source, through any number of derivations."""
+        return self.tables.get(event, ())
+
+    def root_of(self, name: str) -> str:
+        """The event source that a node leads back to."""
+        return self.document.root_of(name)
+
+    def table(self, name: str) -> Table:
+        """The table of this name."""
+        node = self.nodes.get(name)
+        if not isinstance(node, Table):
+            raise UnknownTable("there is no table of this name", table=name)
+        return node
+
+    def derived(self, stream: str) -> Derived | None:
+        """The derived event that a stream name stands for, if it does."""
+        name = stream.removeprefix(EVENTS)
+        if name == stream or not isinstance(self.nodes.get(name), Derivation):
+            return None
+        found = self._derived.get(name)
+        if found is None:
+            from headrace.engine.features.viewing import Derived
+
+            found = self._derived[name] = Derived(self.nodes, name, self.version)
+        return found
+
+    def cold(self, event: str) -> Steps:
+        """When entities of an event source are cold, by the event from which on that holds."""
+        return self.document.cold.get(event, ((0, None),))

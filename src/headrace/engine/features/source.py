@@ -1,0 +1,156 @@
+"""An event source at the gate of its stream: it fills in defaults, knows keys, and says why an event does not fit."""
+
+from __future__ import annotations
+
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from headrace.errors import BadRequest, MissingField, SchemaMismatch, UnknownField
+from headrace.schema.descriptor.nodes import Event
+from headrace.schema.entries import Failure, entries_of
+from headrace.schema.entries import read as read_entries
+
+#: Steps of a setting: it is this from an event on.
+Steps = tuple[tuple[int, int | None], ...]
+
+#: How long a key is remembered where the source does not say.
+DEDUPE_WINDOW_MS = 86_400_000
+_KINDS: dict[str, type[BadRequest]] = {kind.code: kind for kind in (MissingField, UnknownField, SchemaMismatch)}
+_ENCODE = msgspec.json.Encoder().encode
+
+
+class Rules(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_defaults=True):
+    """What a stream that is an event source is stored with."""
+
+    event: Event
+    #: How long events are kept, in milliseconds; None is for ever. An event keeps what held when it came.
+    kept: Steps = ((0, None),)
+    #: Keys of events before this one do not count: they were those of another field.
+    dedupe_since: int = 0
+
+    def dump(self) -> str:
+        """The rules as they are stored."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def load(cls, text: str) -> Rules:
+        """Read them back."""
+        return msgspec.json.decode(text, type=cls)
+
+
+class Source:
+    """The rules of one event source, ready for use; never changed, only replaced."""
+
+    __slots__ = ("_default_of", "_defaults", "_key_of", "_probe", "most_keys", "rules", "window_us")
+
+    def __init__(self, rules: Rules, most_keys: int) -> None:
+        event = rules.event
+        self.rules = rules
+        self.most_keys = most_keys
+        window_ms = event.dedupe_window_ms or DEDUPE_WINDOW_MS
+        self.window_us = window_ms * 1000 if event.dedupe_key is not None else 0
+        self._defaults = {name: field.default for name, field in event.schema.items() if field.default is not None}
+        self._probe = _decoder(list(self._defaults)) if self._defaults else None
+        self._default_of = attrgetter(*_names(len(self._defaults))) if self._defaults else None
+        self._key_of = None if event.dedupe_key is None else _decoder([event.dedupe_key])
+
+    @property
+    def fills(self) -> bool:
+        """Whether any field has a default."""
+        return self._probe is not None
+
+    @property
+    def dedupes(self) -> bool:
+        """Whether events have keys that are stored once."""
+        return self._key_of is not None
+
+    def filled(self, joined: bytes) -> bytes:
+        """Entries joined by commas, with the defaults of the fields that they leave out."""
+        if self._probe is None or self._default_of is None:
+            return joined
+        try:
+            found: list[Any] = [self._default_of(one) for one in self._probe.decode(b"[" + joined + b"]")]
+        except (msgspec.DecodeError, RecursionError):
+            return joined  # whoever judges it says what is wrong
+        many = len(self._defaults) > 1
+        left_out = [UNSET in values if many else values is UNSET for values in found]
+        if not any(left_out):
+            return joined
+        entries = [bytes(entry) for entry in entries_of(joined)]
+        for index, lacks in enumerate(left_out):
+            if lacks:
+                values = found[index] if many else (found[index],)
+                entries[index] = self._with_defaults(entries[index], values)
+        return b",".join(entries)
+
+    def _with_defaults(self, entry: bytes, values: tuple[Any, ...]) -> bytes:
+        given = zip(self._defaults.items(), values, strict=True)
+        added = _ENCODE({name: default for (name, default), value in given if value is UNSET})
+        inside = entry.strip()[1:-1]
+        return b"{" + inside + b"," + added[1:] if inside.strip() else added
+
+    def keys(self, joined: bytes) -> list[str | None] | None:
+        """The key of each entry, None for one that has none; None where events have no keys."""
+        if self._key_of is None:
+            return None
+        return [_canonical(one.f0) for one in self._key_of.decode(b"[" + joined + b"]")]
+
+    def refusal(self, joined: bytes, failures: list[Failure], number: int = 0) -> BadRequest:
+        """Why entries do not fit, given what the schema says against them; ``number`` is that of the first entry."""
+        values, _ = read_entries(joined)
+        told = [found for index in dict.fromkeys(one.index for one in failures) for found in self._odd(index, values)]
+        told += [_told(one) for one in failures if one.pointer.strip("/").split("/")[0] in self.rules.event.schema]
+        told += [] if told else [_told(one) for one in failures]
+        told = [{**one, "index": number + one["index"]} for one in sorted(told, key=itemgetter("index"))]
+        first = told[0]
+        field = str(first["path"]).removeprefix("/") or "body"
+        message = f"event {first['index']} does not fit: {first['message']}"
+        return _KINDS[first["code"]](message, field=field, path=first["path"], failures=told)
+
+    def _odd(self, index: int, values: list[Any]) -> list[dict[str, Any]]:
+        """Fields that an entry lacks or that its source does not have."""
+        value, schema = values[index] if index < len(values) else None, self.rules.event.schema
+        if not isinstance(value, dict):
+            return []
+        missing = [name for name, field in schema.items() if field.required and name not in value]
+        unknown = [name for name in value if name not in schema]
+        return [
+            *(_problem(index, "missing_field", name, f"{name!r} is required") for name in missing),
+            *(_problem(index, "unknown_field", name, f"there is no field {name!r}") for name in unknown),
+        ]
+
+
+def _problem(index: int, code: str, name: str, message: str) -> dict[str, Any]:
+    escaped = name.replace("~", "~0").replace("/", "~1")
+    return {"index": index, "code": code, "path": f"/{escaped}", "message": message}
+
+
+def _told(failure: Failure) -> dict[str, Any]:
+    where = failure.pointer or "the event"
+    message = f"{where} {failure.reason}" if failure.reason.startswith("is ") else f"{where}: {failure.reason}"
+    return {"index": failure.index, "code": "schema_mismatch", "path": failure.pointer, "message": message}
+
+
+def _names(count: int) -> list[str]:
+    return [f"f{number}" for number in range(count)]
+
+
+def _decoder(fields: list[str]) -> msgspec.json.Decoder[list[Any]]:
+    """Reads some members of objects, and nothing else of them."""
+    names = _names(len(fields))
+    probe = msgspec.defstruct(
+        "Probe", [(name, Any, UNSET) for name in names], rename=dict(zip(names, fields, strict=True)), gc=False
+    )
+    return msgspec.json.Decoder(list[probe])  # type: ignore[valid-type]
+
+
+def _canonical(value: Any) -> str | None:
+    """A key as text: equal values have equal texts, values of different types different ones."""
+    if value is UNSET or value is None:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return _ENCODE(value).decode()

@@ -1,0 +1,46 @@
+"""Derived events: the events of a source, filtered and mapped as they are read, and stored nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.reduce.features.steps import steps
+from headrace.schema.descriptor.nodes import Node
+from headrace.schema.descriptor.resolve import chain
+from headrace.types import Piece
+
+_EVENTS = msgspec.json.Decoder(list[dict[str, Any]])
+_ENCODE = msgspec.json.Encoder().encode
+
+
+class Derived:
+    """One derivation, ready for use; never changed, only replaced."""
+
+    def __init__(self, nodes: Mapping[str, Node], name: str, version: int) -> None:
+        self.name = name
+        #: The version of the registry that it is of.
+        self.version = version
+        found = chain(nodes, name)
+        self.root = found.root.name
+        self._blank = {field: given.default for field, given in found.root.schema.items()}
+        self._steps = steps(found.ops, {field: given.type for field, given in found.root.schema.items()})
+
+    def turned(self, parts: Iterable[Piece]) -> list[Piece]:
+        """Events joined by commas, in the newest version of their source, as events of this one."""
+        found = (self._turned(part) for part in parts)
+        return [part for part in found if part]
+
+    def _turned(self, joined: Piece) -> bytes:
+        rows: list[dict[str, Any]] = []
+        for event in _EVENTS.decode(b"[" + joined + b"]"):
+            row: dict[str, Any] | None = {**self._blank, **event}
+            for step in self._steps:
+                if row is None:
+                    break
+                row = step(row)
+            if row is not None:
+                rows.append(row)
+        return _ENCODE(rows)[1:-1]

@@ -1,0 +1,83 @@
+"""What a state says about itself, and how metadata lists it; knows nothing of Arrow, so that it loads at once."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.errors import CorruptData
+
+VERSION = 1
+METADATA = b"headrace"
+KEY, FRAME = "key", "frame"
+#: How the names of the columns of lives begin.
+LIFE = "s."
+
+
+class Info(msgspec.Struct, frozen=True, kw_only=True):
+    """What a state says about itself."""
+
+    version: int = VERSION
+    stream: str
+    incarnation: str
+    table: str
+    first_seq: int
+    count: int
+    level: int
+    #: Feature → life.
+    lives: dict[str, str]
+
+
+class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A state as metadata lists it; ``name`` is what its object is called up to the dot."""
+
+    table: str
+    name: str
+    first_seq: int
+    count: int
+    level: int
+    #: Feature → life.
+    lives: dict[str, str]
+    rows: int
+    bytes: int
+    sha256: str
+
+    @property
+    def end_seq(self) -> int:
+        """The sequence number after its last event."""
+        return self.first_seq + self.count
+
+
+def listed(info: Info, name: str, rows: int, size: int, sha256: str) -> State:
+    """A state that was written, as metadata lists it."""
+    return State(
+        table=info.table,
+        name=name,
+        first_seq=info.first_seq,
+        count=info.count,
+        level=info.level,
+        lives=info.lives,
+        rows=rows,
+        bytes=size,
+        sha256=sha256,
+    )
+
+
+class _Marked(msgspec.Struct):
+    version: int
+
+
+def decode_info(document: bytes | None, name: str) -> Info:
+    """Read what a state says about itself; refuses what is damaged and what a newer Headrace wrote."""
+    if document is None:
+        raise CorruptData(f"{name} is Parquet but no state", object=name, check="identity")
+    try:
+        found = msgspec.json.decode(document, type=_Marked).version
+        if found > VERSION:
+            raise CorruptData(
+                f"{name} has state format {found}, this Headrace knows {VERSION}: install a newer one",
+                object=name,
+                check="version",
+            )
+        return msgspec.json.decode(document, type=Info)
+    except msgspec.DecodeError as reason:
+        raise CorruptData(f"{name} has a damaged identity: {reason}", object=name, check="identity") from reason

@@ -1,0 +1,55 @@
+"""Reading a state from its beginning to its end, row group by row group.
+
+Every failure of its bytes is ``CorruptData`` and names the object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.errors import CorruptData
+from headrace.format.state.layout import FRAME, KEY, LIFE, METADATA, decode_info
+
+
+class Reader:
+    """One file; it stays open while rows are taken from it."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._name = name
+        with self._intact():
+            self._file = pq.ParquetFile(pa.OSFile(str(path)), pre_buffer=False, page_checksum_verification=True)
+            self.info = decode_info((self._file.metadata.metadata or {}).get(METADATA), name)
+
+    def rows(self, lives: Collection[str] | None = None) -> Iterator[tuple[bytes, dict[str, bytes]]]:
+        """Every key in order, with its frame under the empty name and the states of some lives, or of all."""
+        held = sorted(set(self.info.lives.values()))
+        chosen = [life for life in held if lives is None or life in lives]
+        for group in range(self._file.num_row_groups):
+            keys, frames, *states = self._columns(group, chosen)
+            for at, key in enumerate(keys):
+                packed = {"": frames[at]}
+                for life, column in zip(chosen, states, strict=True):
+                    if (state := column[at]) is not None:
+                        packed[life] = state
+                yield key, packed
+
+    def _columns(self, group: int, lives: list[str]) -> list[list[bytes]]:
+        with self._intact():
+            # Where one column's name goes on with that of another and a dot, Parquet means both.
+            names = [KEY, FRAME, *(LIFE + life for life in lives)]
+            table = self._file.read_row_group(group, columns=names, use_threads=False)
+            return [table.column(name).to_pylist() for name in names]
+
+    @contextmanager
+    def _intact(self) -> Iterator[None]:
+        """What goes wrong here is the fault of the bytes."""
+        try:
+            yield
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, ValueError, LookupError) as reason:
+            what = f"{self._name} is damaged: {reason}"
+            raise CorruptData(what, object=self._name, check="parquet") from reason

@@ -1,0 +1,140 @@
+"""History: states and events become pieces between the moments that are asked for; the pieces of a key its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
+
+import msgspec
+import pyarrow as pa
+
+from headrace.engine.features.folding import Shapes, of_batch
+from headrace.engine.features.questions import BEFORE, Known, Piece, Pieces, Question, answered
+from headrace.engine.work.units import Unit
+from headrace.format.state.names import state_key
+from headrace.format.state.reader import Reader
+from headrace.pipeline.kernels.reading import batches as events
+from headrace.pipeline.kernels.units import Kernel, failure, place
+from headrace.schema.registry import Registry
+
+#: A slice of a unit: one of its states, or one of its segments.
+Slice = tuple[str, str, int]
+
+PIECES = "unit string, key binary, part int, number bigint, moment int, packed binary, failure string"
+ROWS = "unit string, place int, row string, failure string"
+SORTED = ("unit", "key", "part", "number", "moment")
+_PIECES = pa.schema(
+    [
+        ("unit", pa.string()),
+        ("key", pa.binary()),
+        ("part", pa.int32()),
+        ("number", pa.int64()),
+        ("moment", pa.int32()),
+        ("packed", pa.binary()),
+        ("failure", pa.string()),
+    ]
+)
+_ROWS = pa.schema([("unit", pa.string()), ("place", pa.int32()), ("row", pa.string()), ("failure", pa.string())])
+_SLICE_BYTES = 1024 * 1024
+_PACK = msgspec.msgpack.Encoder().encode
+_PACKED = msgspec.msgpack.Decoder(dict[str, bytes])
+
+
+def slices(unit: Unit) -> list[Slice]:
+    """What can be read by itself."""
+    states = [(unit.unit, "state", number) for number in range(len(unit.states))]
+    return states + [(unit.unit, "segment", number) for number in range(len(unit.segments))]
+
+
+def pieces(packs: Sequence[Sequence[Slice]], units: Mapping[str, bytes], store: str) -> Kernel:
+    """A kernel whose rows are numbers of packs, and which yields the pieces of all their slices."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for one in packs[number]:
+                    yield _read(_unit(units[one[0]]), one, store)
+
+    return run
+
+
+def rows(units: Mapping[str, bytes]) -> Kernel:
+    """A kernel that takes sorted pieces, all of a key together, and yields the rows of keys."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches_of_rows(batches, units)
+
+    return run
+
+
+def batches_of_rows(batches: Iterator[pa.RecordBatch], units: Mapping[str, bytes]) -> Iterator[pa.RecordBatch]:
+    """The rows of the keys whose pieces are given; what could not be read comes without a key."""
+    flat = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    for (name, key), own in groupby(flat, key=itemgetter(0, 1)):
+        if key is None:
+            told = [{"unit": name, "failure": failed} for *_, failed in own]
+        else:
+            found = [Piece._make((key, *where, _PACKED.decode(packed))) for _, _, *where, packed, _ in own]
+            told = [
+                {"unit": name, "place": place, "row": msgspec.json.encode(row).decode()}
+                for place, row in answered(*_asked(_unit(units[name])), key, found)
+            ]
+        yield pa.RecordBatch.from_pylist(told, schema=_ROWS)
+
+
+def _read(unit: Unit, one: Slice, store: str) -> pa.RecordBatch:
+    try:
+        found = list(_of_state(unit, one[2], store) if one[1] == "state" else _of_segment(unit, one[2], store))
+    except Exception as reason:  # that of one unit must not be that of the others
+        told = msgspec.json.encode(failure(reason)).decode()
+        return pa.RecordBatch.from_pylist([{"unit": unit.unit, "failure": told}], schema=_PIECES)
+    packed = [{"unit": unit.unit, **piece._asdict(), "packed": _PACK(piece.packed)} for piece in found]
+    return pa.RecordBatch.from_pylist(packed, schema=_PIECES)
+
+
+def _of_state(unit: Unit, number: int, store: str) -> Iterator[Piece]:
+    question, known = _asked(unit)
+    state, keys = unit.states[number], question.moments()
+    object_key = state_key(unit.stream, unit.incarnation, state.name)
+    with place(store) as here, here.borrowed(object_key, state.bytes, "state.parquet") as path:
+        for key, packed in Reader(path, object_key).rows():
+            if key not in keys:
+                continue
+            for at, part in enumerate(known.parts):
+                if state.name in part.states:
+                    lives = {"", *(question.defined.lives[name].id for name in part.features)}
+                    own = {life: held for life, held in packed.items() if life in lives}
+                    yield Piece(key, at, BEFORE + part.states.index(state.name), 0, own)
+
+
+def _of_segment(unit: Unit, number: int, store: str) -> Iterator[Piece]:
+    question, known = _asked(unit)
+    source, following = unit.segments[number], unit.segments[number + 1 : number + 2]
+    first = max(unit.first_seq, source.first_seq)
+    end = min(unit.end_seq, source.first_seq + source.count, *(one.first_seq for one in following))
+    if end <= first:
+        return
+    slice_ = msgspec.structs.replace(unit, segments=(source,), first_seq=first, count=end - first)
+    made = Pieces(question, known)
+    shapes = Shapes(Registry.load(unit.registry), question.defined.event)
+    with place(store) as here:
+        for batch in events(slice_, here):
+            for told in of_batch(batch, _SLICE_BYTES):
+                made.fold(shapes, told)
+    yield from made.packed()
+
+
+def _asked(unit: Unit) -> tuple[Question, Known]:
+    return _question(msgspec.json.encode(unit.question)), msgspec.convert(unit.known, Known)
+
+
+@lru_cache(maxsize=8)
+def _question(encoded: bytes) -> Question:
+    return msgspec.json.decode(encoded, type=Question)
+
+
+@lru_cache(maxsize=8)
+def _unit(encoded: bytes) -> Unit:
+    return msgspec.json.decode(encoded, type=Unit)

@@ -1,0 +1,85 @@
+"""The key of a table's row: the values of its fields, typed, as msgpack of a list.
+
+An i64 is an integer however it was written (3.0 is 3), a datetime is its text in UTC; the other types are as
+they are. Nothing is parsed from strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from headrace.reduce.features.operator import canonical
+from headrace.schema.descriptor.nodes import Type
+
+_ENCODE = msgspec.msgpack.Encoder().encode
+
+
+class Keys:
+    """Makes keys of rows and of what callers give."""
+
+    def __init__(self, fields: Sequence[str], kinds: Sequence[Type]) -> None:
+        self.fields = tuple(fields)
+        self._kinds = tuple(kinds)
+        self._plain = fields[0] if len(fields) == 1 and kinds[0] in ("str", "bool", "bytes") else None
+
+    def of(self, row: Mapping[str, Any]) -> bytes | None:
+        """The key of a row, or None where a part of it is null."""
+        if self._plain is not None:
+            value = row.get(self._plain)
+            return None if value is None else _ENCODE([value])
+        values = [row.get(name) for name in self.fields]
+        if None in values:
+            return None
+        return _ENCODE([canonical(value, kind) for value, kind in zip(values, self._kinds, strict=True)])
+
+    def given(self, given: Any) -> bytes | None:
+        """The key that a caller gives, or None where it has another shape."""
+        if not self.fields:
+            return _ENCODE([]) if given in ("", [], None) else None
+        values = given if isinstance(given, list | tuple) else [given]
+        if len(values) != len(self.fields):
+            return None
+        if not all(_CHECKS[kind](value) for value, kind in zip(values, self._kinds, strict=True)):
+            return None
+        try:
+            return _ENCODE([canonical(value, kind) for value, kind in zip(values, self._kinds, strict=True)])
+        except UnicodeEncodeError:
+            return None
+
+    def shape(self) -> str:
+        """What a key must look like, in words."""
+        if not self.fields:
+            return 'empty: "" or []'
+        parts = ", ".join(f"{name} ({kind})" for name, kind in zip(self.fields, self._kinds, strict=True))
+        return f"an array of {parts}" + (" or the value itself" if len(self.fields) == 1 else "")
+
+
+def _integral(value: Any) -> bool:
+    if isinstance(value, float):
+        return value.is_integer() and -(2.0**63) <= value < 2.0**63
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _truth(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_CHECKS: dict[Type, Callable[[Any], bool]] = {
+    "str": _text,
+    "bytes": _text,
+    "datetime": _text,
+    "bool": _truth,
+    "i64": _integral,
+    "f64": _number,
+}

@@ -1,0 +1,34 @@
+"""States as bytes: msgpack of plain values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+_ENCODE = msgspec.msgpack.Encoder().encode
+_DECODE = msgspec.msgpack.Decoder(strict=True).decode
+
+
+def pack(state: Any) -> bytes:
+    """The bytes of a state; integers of more than 64 bits become doubles."""
+    try:
+        return _ENCODE(state)
+    except OverflowError:
+        return _ENCODE(_narrowed(state))
+
+
+def unpack(packed: bytes) -> Any:
+    """The state in these bytes."""
+    return _DECODE(packed)
+
+
+def _narrowed(state: Any) -> Any:
+    match state:
+        case dict():
+            return {key: _narrowed(value) for key, value in state.items()}
+        case list():
+            return [_narrowed(value) for value in state]
+        case int() if not -(2**63) <= state < 2**64:
+            return float(state)
+    return state

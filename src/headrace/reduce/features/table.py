@@ -1,0 +1,150 @@
+"""A table as a reducer: events become rows with a key, rows fold into one state per key, ranges merge, moments finish.
+
+An entity that is idle for longer than ``cold_after`` starts afresh with its next event; a global table has no
+entities and never does. Whether an event starts afresh depends on the event before it, which may lie in another part.
+So a state has a frame: the first and the last event of its range, and whether it started afresh within. Two parts
+merge to the right one alone where that one did, or does so at the seam.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.errors import KeyShapeMismatch
+from headrace.reduce.features.keys import Keys
+from headrace.reduce.features.operators import operator
+from headrace.reduce.features.packing import pack, unpack
+from headrace.reduce.features.rows import Rows
+from headrace.schema.descriptor.nodes import Life
+from headrace.schema.expression import compiled, parse
+
+if TYPE_CHECKING:
+    from headrace.schema.descriptor.resolve import Resolved
+
+NEVER = float("inf")
+
+
+class Row(msgspec.Struct, gc=False):
+    """The state of one key: the frame of its events, and a state per feature; an absent one is that of no events."""
+
+    first_seq: int
+    first_ms: int
+    last_seq: int
+    last_ms: int
+    restarted: bool
+    states: dict[str, Any]
+
+
+class TableReducer:
+    """The features of one table as a reducer over its root event stream."""
+
+    def __init__(
+        self, resolved: Resolved, lives: Mapping[str, Life], cold: Sequence[tuple[int, int | None]] = ()
+    ) -> None:
+        table = resolved.table
+        self.features = tuple(table.features)
+        self.rows = Rows(resolved)
+        self.keys = Keys(table.key, resolved.key_types)
+        self.operators = {name: operator(feature, resolved.types) for name, feature in table.features.items()}
+        self.lives = {name: lives[name] for name in table.features}
+        self.types = resolved.types
+        #: Whether a row counts for a feature; without an entry all do.
+        self.wheres = {
+            name: compiled(parse(text), resolved.types)
+            for name, feature in table.features.items()
+            if (text := feature.params.get("where")) is not None
+        }
+        self._folds = [
+            (name, lives[name].birth, self.wheres.get(name), found.fold) for name, found in self.operators.items()
+        ]
+        #: How long an entity may be idle, None for ever, from each sequence number on.
+        self.cold = sorted(cold, key=lambda step: step[0]) if table.key else []
+
+    def place(self, event: dict[str, Any]) -> tuple[bytes, dict[str, Any]] | None:
+        """The key and the row of an event; None where it is filtered out or a part of its key is null."""
+        row = self.rows.of(event)
+        if row is None or (key := self.keys.of(row)) is None:
+            return None
+        return key, row
+
+    def fold(self, state: Row | None, row: dict[str, Any], at_ms: int, seq: int) -> Row:
+        """The state with one more row, later than all others; the state given may be changed."""
+        if state is None:
+            state = Row(seq, at_ms, seq, at_ms, False, {})
+        else:
+            if self.cold and at_ms - state.last_ms > self._cold_after(seq):
+                state.states = {}
+                state.restarted = True
+            state.last_seq = seq
+            state.last_ms = at_ms
+        states = state.states
+        for name, birth, where, fold in self._folds:
+            if seq >= birth:
+                held = states.get(name)
+                folded = fold(held, at_ms, seq, row, where is None or where(row) is True)
+                if folded is not held:
+                    states[name] = folded
+        return state
+
+    def merge(self, left: Row, right: Row) -> Row:
+        """The state of two adjacent ranges, the earlier one first; neither is changed, parts of both may be shared."""
+        afresh = right.restarted or right.first_ms - left.last_ms > self._cold_after(right.first_seq)
+        if afresh:
+            states = dict(right.states)
+        else:
+            ours, theirs = left.states, right.states
+            states = {
+                name: reducer.merge(ours.get(name), theirs.get(name))
+                for name, reducer in self.operators.items()
+                if name in ours or name in theirs
+            }
+        restarted = left.restarted or afresh
+        return Row(left.first_seq, left.first_ms, right.last_seq, right.last_ms, restarted, states)
+
+    def finish(self, state: Row | None, now_ms: int, wanted: Sequence[str] | None = None) -> dict[str, Any]:
+        """The features of a key at a moment; none at all of a key that is unseen or has gone cold."""
+        if state is None or self._is_cold(state, now_ms):
+            return {}
+        states = state.states
+        names = self.features if wanted is None else wanted
+        return {name: self.operators[name].finish(states.get(name), now_ms) for name in names}
+
+    def pack(self, state: Row) -> dict[str, bytes]:
+        """The frame under the empty name, and the state of every life that has one."""
+        frame = [state.first_seq, state.first_ms, state.last_seq, state.last_ms, state.restarted]
+        packed = {"": pack(frame)}
+        for name, held in state.states.items():
+            if held is not None:
+                packed[self.lives[name].id] = pack(held)
+        return packed
+
+    def unpack(self, packed: Mapping[str, bytes]) -> Row:
+        """The state that was packed; a life that is absent is empty, one that is not of this table is passed over."""
+        states = {name: unpack(packed[life.id]) for name, life in self.lives.items() if life.id in packed}
+        first_seq, first_ms, last_seq, last_ms, restarted = unpack(packed[""])
+        return Row(first_seq, first_ms, last_seq, last_ms, restarted, states)
+
+    def key(self, given: Any) -> bytes:
+        """The key that a caller gives: an array, or a scalar where it has one part; "" is the key of a global table."""
+        found = self.keys.given(given)
+        if found is None:
+            raise KeyShapeMismatch(f"the key must be {self.keys.shape()}", key=given)
+        return found
+
+    def _cold_after(self, seq: int) -> float:
+        """How long an entity may be idle before the event with this number, ms."""
+        at = bisect_right(self.cold, seq, key=lambda step: step[0])
+        after = self.cold[at - 1][1] if at else None
+        return NEVER if after is None else after
+
+    def _is_cold(self, state: Row, now_ms: int) -> bool:
+        """Whether it has been idle for too long by the rule of its last event, and the newest one would restart it."""
+        if not self.cold:
+            return False
+        newest = self.cold[-1][1]
+        allowed = max(self._cold_after(state.last_seq), NEVER if newest is None else newest)
+        return now_ms - state.last_ms > allowed

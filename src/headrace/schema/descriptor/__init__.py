@@ -1,0 +1,1 @@
+"""Descriptors: event sources, derivations and tables, what they mean, and how they may change."""

@@ -1,0 +1,34 @@
+"""One form for all spellings of the same nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from headrace.schema.descriptor.nodes import Node
+
+
+def fingerprint(nodes: Mapping[str, Node]) -> str:
+    """A hash of nodes that neither their order, nor the order of keys, nor a way to spell anything changes."""
+    return sha256(canonical(dict(nodes))).hexdigest()
+
+
+def canonical(value: Any) -> bytes:
+    """The one spelling of a node or a part of one: keys in order, whole numbers without fraction."""
+    return msgspec.json.encode(_plain(msgspec.to_builtins(value)), order="sorted")
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two nodes, or parts, say the same; true is not 1."""
+    return canonical(one) == canonical(other)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_plain(member) for member in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

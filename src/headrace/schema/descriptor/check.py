@@ -1,0 +1,168 @@
+"""Descriptors of the right shape made into nodes: names, types, keys, settings, steps; each problem with its path."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args
+
+from headrace.schema.descriptor.durations import FOREVER, millis
+from headrace.schema.descriptor.features import built as built_feature
+from headrace.schema.descriptor.features import canonical_text
+from headrace.schema.descriptor.nodes import Derivation, Event, Field, Node, Op, Table, Type
+from headrace.schema.descriptor.problem import Place
+from headrace.schema.descriptor.structure import Shaped
+from headrace.schema.descriptor.values import UNFIT, fitting
+
+MOST_KEYS = 16
+#: Every field of type bytes needs a pattern, and a schema has a hundred.
+MOST_BYTES = 100
+COLD_AFTER_MS = (1_000, 31_536_000_000)
+DEDUPE_WINDOW_MS = 86_400_000
+
+TYPES: tuple[Type, ...] = get_args(Type)
+STEPS = ("filter", "select", "drop", "rename", "with_columns", "map", "cast", "fillna")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_RESERVED = ("_beava_", "_headrace_")
+_TIMES = ("event_time", "event_time_ms")
+_TARGETS = {"i64": "int", "f64": "float"}
+
+UNFIT_NODE = "validation_failed"
+
+
+def built(given: Shaped, place: Place) -> Node:
+    """The node of a descriptor; one with problems may be anything."""
+    check_name(given.name, place.at("name"))
+    if given.name.startswith(_RESERVED):
+        place.at("name").refuse(UNFIT_NODE, f"names that begin with {given.name.split('_')[1]!r} are reserved")
+    if given.kind == "event":
+        return _event(given, place)
+    upstream: str = given.members["upstream"]
+    ops = tuple(
+        _op(op, upstream, place.at("ops").at(number))
+        for number, op in enumerate(given.members["ops"])
+        if _is_step(op, place.at("ops").at(number))
+    )
+    if given.kind == "derivation":
+        return Derivation(given.name, upstream, ops)
+    return _table(given, upstream, ops, place)
+
+
+def check_name(name: str, place: Place) -> None:
+    """Note a name that is none."""
+    if _NAME.fullmatch(name) is None:
+        reason = f"{name[:140]!r} is no name: a letter or _, then letters, digits and _, at most 128 in all"
+        place.refuse(UNFIT_NODE, reason)
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of a field."""
+    return _NAME.fullmatch(text) is not None
+
+
+def _event(given: Shaped, place: Place) -> Event:
+    members = given.members
+    schema = {name: _field(name, field, place.at("schema").at(name)) for name, field in members["schema"].items()}
+    if not schema:
+        place.at("schema").refuse(UNFIT_NODE, "an event has at least one field")
+    if sum(field.type == "bytes" for field in schema.values()) > MOST_BYTES:
+        place.at("schema").refuse(UNFIT_NODE, f"an event has at most {MOST_BYTES} fields of type bytes")
+    window = _dedupe_window(members, schema, place)
+    return Event(
+        given.name,
+        schema,
+        keep_events_for_ms=_duration(members["keep_events_for"], place.at("keep_events_for"), may_last=True),
+        cold_after_ms=_cold_after(members["cold_after"], place.at("cold_after")),
+        dedupe_key=members["dedupe_key"],
+        dedupe_window_ms=window,
+    )
+
+
+def _field(name: str, given: dict[str, Any], place: Place) -> Field:
+    check_name(name, place)
+    if name in _TIMES:
+        place.refuse("unknown_field_event_time_v0", "time is the time of the append; there is no other")
+    kind = given["type"]
+    if kind not in TYPES:
+        place.refuse("unknown_field_type", f"there is no type {kind!r}, only {', '.join(TYPES)}")
+        return Field("str")
+    default = given.get("default")
+    if default is not None:
+        default = fitting(default, kind)
+        if default is UNFIT:
+            place.at("default").refuse("schema_mismatch", f"the default is no {kind}")
+    return Field(kind, given.get("required", True), default)
+
+
+def _duration(given: str | None, place: Place, *, may_last: bool = False) -> int | None:
+    if given is None or (may_last and given == FOREVER):
+        return None
+    found = millis(given)
+    if found is None:
+        also = f", or {FOREVER!r}" if may_last else ""
+        place.refuse(UNFIT_NODE, f"{given!r} is no duration such as 500ms, 15s, 30m, 24h or 7d{also}")
+    return found
+
+
+def _cold_after(given: str | None, place: Place) -> int | None:
+    found = _duration(given, place)
+    least, most = COLD_AFTER_MS
+    if found is not None and not least <= found <= most:
+        place.refuse(UNFIT_NODE, "cold_after lies between 1s and 365d")
+    return found
+
+
+def _dedupe_window(members: dict[str, Any], schema: dict[str, Field], place: Place) -> int | None:
+    key, window = members["dedupe_key"], members["dedupe_window"]
+    found = _duration(window, place.at("dedupe_window"))
+    if key is None:
+        if window is not None:
+            place.at("dedupe_window").refuse(UNFIT_NODE, "a dedupe_window needs a dedupe_key")
+        return None
+    if key not in schema:
+        place.at("dedupe_key").refuse("unknown_field_reference", f"{key!r} is no field of this event")
+    return DEDUPE_WINDOW_MS if window is None else found
+
+
+def _is_step(given: dict[str, Any], place: Place) -> bool:
+    if given["op"] in STEPS:
+        return True
+    place.at("op").refuse("unknown_op", f"there is no step {given['op']!r}, only {', '.join(STEPS)}")
+    return False
+
+
+def _op(given: dict[str, Any], upstream: str, place: Place) -> Op:
+    match given["op"]:
+        case "filter":
+            return Op("filter", expr=canonical_text(given["expr"], upstream))
+        case "select" | "drop" as name:
+            return Op(name, fields=tuple(sorted(set(given["fields"]))))
+        case "rename":
+            for old, new in given["mapping"].items():
+                check_name(new, place.at("mapping").at(old))
+            return Op("rename", mapping=dict(given["mapping"]))
+        case "with_columns" | "map":
+            for name in given["exprs"]:
+                check_name(name, place.at("exprs").at(name))
+            exprs = {name: canonical_text(text, upstream) for name, text in given["exprs"].items()}
+            return Op("with_columns", exprs=exprs)
+        case "cast":
+            return Op("cast", type_map={name: _TARGETS.get(to, to) for name, to in given["type_map"].items()})
+    return Op("fillna", defaults=dict(given["defaults"]))
+
+
+def _table(given: Shaped, upstream: str, ops: tuple[Op, ...], place: Place) -> Table:
+    key: list[str] = given.members["key"]
+    key_at, agg_at = place._replace(path=given.key), place._replace(path=given.agg)
+    if len(key) > MOST_KEYS:
+        key_at.refuse("table_key_invalid", f"a key has at most {MOST_KEYS} fields")
+    for number, name in enumerate(key):
+        if name in key[:number]:
+            key_at.at(number).refuse("table_key_invalid", f"{name!r} is in the key already")
+    features = {}
+    for name, feature in given.members["agg"].items():
+        check_name(name, agg_at.at(name))
+        if name in key:
+            agg_at.at(name).refuse("table_key_invalid", f"{name!r} is a field of the key and the name of a feature")
+        features[name] = built_feature(feature, upstream, agg_at.at(name))
+    return Table(given.name, upstream, tuple(key), features, ops)

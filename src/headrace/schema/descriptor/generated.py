@@ -1,0 +1,102 @@
+"""The JSON Schema of an event source, what may be searched in it, and the lens from one form of it to the next.
+
+Fields with a default are filled in before an event is stored, so a required one is there in every event. An optional
+field may be left out or null.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from headrace.schema.descriptor.nodes import Event, Field, Type
+from headrace.schema.descriptor.values import BASE64, GREATEST, LEAST
+from headrace.schema.lens import document
+from headrace.schema.lens.ops import Add, Lens
+
+_MOST = 1.7976931348623157e308
+
+_SCHEMAS: dict[Type, dict[str, Any]] = {
+    "str": {"type": "string"},
+    "f64": {"type": "number", "minimum": -_MOST, "maximum": _MOST},
+    "i64": {"type": "integer", "minimum": LEAST, "maximum": GREATEST},
+    "bool": {"type": "boolean"},
+    "bytes": {"type": "string", "contentEncoding": "base64", "pattern": BASE64},
+    "datetime": {"type": "string", "format": "date-time"},
+}
+
+_ASKED: dict[Type, dict[str, Any]] = {
+    "str": {"kind": "keyword", "exact": True, "prefix": True, "sortable": True},
+    "f64": {"kind": "float", "exact": True, "column": True, "sortable": True, "aggregatable": True},
+    "i64": {"kind": "integer", "exact": True, "column": True, "sortable": True, "aggregatable": True},
+    "bool": {"kind": "bool", "exact": True},
+    "datetime": {"kind": "date", "exact": True, "column": True, "sortable": True},
+}
+#: Names that a query can spell.
+_ASKABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,63}")
+#: No event has a field of this name, so a source without moments is searched in the order of its offsets.
+_NO_MOMENT = "event_time"
+
+
+def json_schema(event: Event) -> dict[str, Any]:
+    """What events of a source look like; nothing else is in them."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {name: _property(field) for name, field in event.schema.items()},
+        "required": [name for name, field in event.schema.items() if field.required],
+        "additionalProperties": False,
+    }
+
+
+def _property(field: Field) -> dict[str, Any]:
+    schema = _SCHEMAS[field.type]
+    found = schema if field.required else {**schema, "type": [schema["type"], "null"]}
+    return found if field.default is None else {**found, "default": field.default}
+
+
+def search(event: Event, version: int) -> dict[str, Any]:
+    """What may be asked of events as of a version of their schema: of every field whatever its type allows."""
+    types = {
+        name: field.type
+        for name, field in event.schema.items()
+        if field.type in _ASKED and _ASKABLE.fullmatch(name) is not None
+    }
+    moment = next((name for name, type in types.items() if type == "datetime"), _NO_MOMENT)
+    types.setdefault(moment, "datetime")
+    bound = {name: [{"version": version, "jsonPointer": f"/{name}"}] for name in types}
+    return {
+        "primaryTimestampField": moment,
+        "defaultFields": [{"field": name} for name, type in types.items() if type == "str"],
+        "fields": {name: {**_ASKED[type], "exists": True, "bindings": bound[name]} for name, type in types.items()},
+    }
+
+
+def lens(old: Event, new: Event) -> dict[str, Any] | None:
+    """The document of the lens from the first version of a source to the second; None where no lens is sound.
+
+    Whoever has a version of the schema already sets ``from`` and ``to``.
+    """
+    if not old.schema.keys() <= new.schema.keys():
+        return None
+    if not all(_holds(field, new.schema[name]) for name, field in old.schema.items()):
+        return None
+    added = {name: field for name, field in new.schema.items() if name not in old.schema}
+    if any(field.required and field.default is None for field in added.values()):
+        return None
+    ops = tuple(
+        Add(path=(name,), schema=_property(field), default=field.default)
+        for name, field in added.items()
+        if field.default is not None
+    )
+    return document.dump(Lens(schema=f"events/{new.name}", source=1, target=2, ops=ops))
+
+
+def widens(old: Type, new: Type) -> bool:
+    """Whether every value of one type is one of the other."""
+    return old == new or (old, new) == ("i64", "f64")
+
+
+def _holds(old: Field, new: Field) -> bool:
+    """Whether whatever a field could hold, or leave out, it still can."""
+    return widens(old.type, new.type) and (old.required or not new.required)

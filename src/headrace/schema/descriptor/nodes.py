@@ -1,0 +1,77 @@
+"""The nodes of a feature pipeline as frozen values, normalised: durations in milliseconds, defaults filled in."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+Type = Literal["str", "f64", "i64", "bool", "bytes", "datetime"]
+
+
+class Field(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A field of an event; one that is required may have a default, which is taken where it is left out."""
+
+    type: Type
+    required: bool = True
+    default: Any = None
+
+
+class Event(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_defaults=True):
+    """A source: its events are those of the stream ``events/<name>``."""
+
+    name: str
+    schema: dict[str, Field]
+    #: How long events are kept; None is for ever.
+    keep_events_for_ms: int | None = None
+    #: How long an entity may be idle before it starts afresh.
+    cold_after_ms: int | None = None
+    dedupe_key: str | None = None
+    dedupe_window_ms: int | None = None
+
+
+class Op(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A step on rows; which members it has depends on ``op``."""
+
+    op: Literal["filter", "select", "drop", "rename", "with_columns", "cast", "fillna"]
+    expr: str | None = None
+    fields: tuple[str, ...] = ()
+    mapping: dict[str, str] = {}
+    exprs: dict[str, str] = {}
+    type_map: dict[str, str] = {}
+    defaults: dict[str, Any] = {}
+
+
+class Derivation(msgspec.Struct, frozen=True, tag="derivation", tag_field="kind", omit_defaults=True):
+    """A view of one upstream: rows of it, filtered and mapped."""
+
+    name: str
+    upstream: str
+    ops: tuple[Op, ...] = ()
+
+
+class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An operator and its parameters; windows and half-lives in ms, ``where`` as canonical text."""
+
+    op: str
+    params: dict[str, Any] = {}
+
+
+class Table(msgspec.Struct, frozen=True, tag="table", tag_field="kind", omit_defaults=True):
+    """Features per key, over the rows of one upstream that its own steps leave."""
+
+    name: str
+    upstream: str
+    key: tuple[str, ...]
+    features: dict[str, Feature]
+    ops: tuple[Op, ...] = ()
+
+
+Node: TypeAlias = Event | Derivation | Table
+
+
+class Life(msgspec.Struct, frozen=True):
+    """One life of a feature: a name that no other life of it has, and the sequence number its state is folded from."""
+
+    id: str
+    birth: int

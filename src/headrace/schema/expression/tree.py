@@ -1,0 +1,126 @@
+"""The tree of an expression, and the one way through it, which needs no recursion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+#: How deep an expression may be nested.
+DEEPEST = 512
+
+Target: TypeAlias = Literal["str", "int", "float", "bool"]
+Scalar: TypeAlias = str | int | float | bool | None
+
+T = TypeVar("T")
+
+
+class Fault(NamedTuple):
+    """What is wrong with an expression: a stable code and a sentence."""
+
+    code: Literal["invalid_expression", "invalid_cast_target", "schema_mismatch", "unknown_field_reference"]
+    message: str
+
+
+class ExpressionError(Exception):
+    """An expression that cannot be used; ``position`` counts the characters before the place, -1 for the whole."""
+
+    def __init__(self, position: int, message: str, code: str = "invalid_expression") -> None:
+        super().__init__(message)
+        self.position = position
+        self.message = message
+        self.code = code
+
+
+class Field(msgspec.Struct, frozen=True):
+    """The value of a field."""
+
+    name: str
+
+
+class Constant(msgspec.Struct, frozen=True):
+    """A value that is written down."""
+
+    value: Scalar
+
+
+class Unary(msgspec.Struct, frozen=True):
+    """``not`` or a change of sign."""
+
+    sign: Literal["not", "-"]
+    part: Expr
+
+
+class Binary(msgspec.Struct, frozen=True):
+    """Two values and what is made of them."""
+
+    sign: str
+    left: Expr
+    right: Expr
+
+
+class Cast(msgspec.Struct, frozen=True):
+    """A value taken as another type; the target may be unknown until it is checked."""
+
+    part: Expr
+    target: str
+
+
+class IsNull(msgspec.Struct, frozen=True):
+    """Whether there is no value."""
+
+    part: Expr
+
+
+class Quadkey(msgspec.Struct, frozen=True):
+    """The map tile of a place, as text with one digit for every level of zoom."""
+
+    lat: Expr
+    lon: Expr
+    zoom: Expr
+
+
+Expr: TypeAlias = Field | Constant | Unary | Binary | Cast | IsNull | Quadkey
+
+
+def parts(expr: Expr) -> tuple[Expr, ...]:
+    """What an expression is made of, in order."""
+    match expr:
+        case Unary(part=part) | Cast(part=part) | IsNull(part=part):
+            return (part,)
+        case Binary(left=left, right=right):
+            return (left, right)
+        case Quadkey(lat=lat, lon=lon, zoom=zoom):
+            return (lat, lon, zoom)
+    return ()
+
+
+def fold(expr: Expr, combine: Callable[[Expr, tuple[T, ...]], T]) -> T:
+    """What ``combine`` makes of an expression and what it made of its parts."""
+    waiting: list[tuple[Expr, bool]] = [(expr, False)]
+    done: list[T] = []
+    while waiting:
+        here, ready = waiting.pop()
+        inner = parts(here)
+        if ready or not inner:
+            kept = len(done) - len(inner)
+            results = tuple(done[kept:])
+            del done[kept:]
+            done.append(combine(here, results))
+        else:
+            waiting.append((here, True))
+            waiting += [(part, False) for part in reversed(inner)]
+    return done[0]
+
+
+def depth(expr: Expr) -> int:
+    """How deep an expression is nested."""
+    return fold(expr, lambda _, inner: 1 + max(inner, default=0))
+
+
+def fields(expr: Expr) -> frozenset[str]:
+    """The fields an expression looks at."""
+    found: set[str] = set()
+    fold(expr, lambda here, _: found.add(here.name) if isinstance(here, Field) else None)
+    return frozenset(found)

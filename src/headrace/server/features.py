@@ -1,0 +1,172 @@
+"""``POST /v1/get`` and ``/v1/batch_get``: rows of feature tables, answered on the hot path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headrace.engine.engine import Engine
+from headrace.engine.features.registry import EVENTS
+from headrace.engine.features.serving import Answer, Behind
+from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, RequestError, UnsupportedMedia
+from headrace.server.aside import Aside
+from headrace.server.auth import LOCAL, Principal
+from headrace.server.exchange import Request
+from headrace.types import JSON, parse_timestamp_us, rfc3339
+
+MOST_REQUESTS = 10_000
+_COMPLETE = "headrace-coverage: complete\r\n"
+_BACKFILLING = "headrace-coverage: backfilling\r\n"
+_PARTIAL = "headrace-coverage: partial\r\n"
+_ENCODE = msgspec.json.Encoder().encode
+
+
+class GetBody(msgspec.Struct, forbid_unknown_fields=True):
+    """One row: of which table and key, which features, and whether to say how it came about."""
+
+    table: str
+    key: Any = ""
+    features: list[str] | None = None
+    #: As it was at this moment; only for one row.
+    as_of: str | None = None
+    explain: bool = False
+
+
+class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Many rows, of any tables, all at one moment."""
+
+    requests: list[GetBody]
+
+
+class _Rows(NamedTuple):
+    """What answers several requests, in their order."""
+
+    rows: list[dict[str, Any]]
+    complete: bool
+
+
+_GET = msgspec.json.Decoder(GetBody)
+_BATCH = msgspec.json.Decoder(BatchBody)
+
+
+class Gets:
+    """Answers requests for rows."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._features = engine.features
+        self._serving = engine.serving
+        self._pasts = engine.pasts
+        self._aside = Aside()
+
+    def get(self, request: Request) -> None:
+        """POST ``/v1/get``: the row of one key, ``{}`` for a key that no event has had."""
+        asked = _read(request, _GET)
+        self._admit(request.principal, asked.table)
+        if asked.as_of is not None:
+            at_us = parse_timestamp_us(asked.as_of, "as_of")
+            self._aside.begin(request.exchange, self._get_past(request, asked, at_us))
+            return
+        try:
+            _tell(request, asked, self._ask(asked))
+        except Behind:
+            self._aside.begin(request.exchange, self._get_later(request, asked))
+
+    async def _get_later(self, request: Request, asked: GetBody) -> None:
+        while True:
+            await self._serving.ready(asked.table)
+            try:
+                answer = self._ask(asked)
+            except Behind:
+                continue
+            _tell(request, asked, answer)
+            return
+
+    async def _get_past(self, request: Request, asked: GetBody, at_us: int) -> None:
+        past = await self._pasts.rows(asked.table, [(asked.key, at_us)], asked.features)
+        reaches = None if past.reaches_us is None else rfc3339(past.reaches_us)
+        told = {"as_of": rfc3339(at_us), "complete": past.complete, "since": past.since, "events_from": reaches}
+        lines = _COMPLETE if past.complete else _PARTIAL
+        lines += "" if reaches is None else f"headrace-events-from: {reaches}\r\n"
+        request.exchange.told(_ENCODE(_row(asked, Answer(past.rows[0], past.complete, told))), lines)
+
+    def _ask(self, asked: GetBody, now_ms: int | None = None) -> Answer:
+        return self._serving.get(asked.table, asked.key, asked.features, now_ms, explain=asked.explain)
+
+    def batch_get(self, request: Request) -> None:
+        """POST ``/v1/batch_get``: rows in the order of the requests, or what is wrong with the first bad one."""
+        asked = _read(request, _BATCH).requests
+        if len(asked) > MOST_REQUESTS:
+            raise BatchTooLarge(f"a batch has at most {MOST_REQUESTS} requests", limit=MOST_REQUESTS)
+        if any(one.as_of is not None for one in asked):
+            raise BadRequest("as_of is for one row; POST /v1/tables/{table}/history has many", field="as_of")
+        for number, one in enumerate(asked):
+            _placed(number, lambda one=one: self._admit(request.principal, one.table))  # type: ignore[misc]
+        try:
+            _tell_all(request, self._ask_all(asked))
+        except Behind:
+            self._aside.begin(request.exchange, self._batch_later(request, asked))
+
+    async def _batch_later(self, request: Request, asked: list[GetBody]) -> None:
+        while True:
+            for table in dict.fromkeys(one.table for one in asked):
+                await self._serving.ready(table)
+            try:
+                found = self._ask_all(asked)
+            except Behind:
+                continue
+            _tell_all(request, found)
+            return
+
+    def _ask_all(self, asked: list[GetBody]) -> _Rows:
+        now_ms = self._serving.now_ms(dict.fromkeys(one.table for one in asked)) if asked else 0
+        rows: list[dict[str, Any]] = []
+        complete = True
+        for number, one in enumerate(asked):
+            answer: Answer = _placed(number, lambda one=one: self._ask(one, now_ms))  # type: ignore[misc]
+            rows.append(_row(one, answer))
+            complete = complete and answer.complete
+        return _Rows(rows, complete)
+
+    def _admit(self, principal: Principal, table: str) -> None:
+        """Whoever reads a table may read the events that it is made from."""
+        current = self._features.current
+        current.table(table)
+        if principal is not LOCAL:
+            principal.require("read", EVENTS + current.root_of(table))
+
+
+def _read(request: Request, decoder: msgspec.json.Decoder[Any]) -> Any:
+    if request.head.media_type != JSON:
+        raise UnsupportedMedia("questions are asked as application/json", field="Content-Type")
+    for name in request.query:
+        raise BadRequest(f"there is no parameter {name} here", field=name)
+    try:
+        return decoder.decode(request.body)
+    except (ValueError, RecursionError) as reason:
+        raise BadRequest(f"the body cannot be read: {reason}", field="body") from reason
+
+
+def _row(asked: GetBody, answer: Answer) -> dict[str, Any]:
+    return {"row": answer.row, "explain": answer.explain} if asked.explain else answer.row
+
+
+def _tell(request: Request, asked: GetBody, answer: Answer) -> None:
+    request.exchange.told(_ENCODE(_row(asked, answer)), _COMPLETE if answer.complete else _BACKFILLING)
+
+
+def _tell_all(request: Request, found: _Rows) -> None:
+    request.exchange.told(_ENCODE({"results": found.rows}), _COMPLETE if found.complete else _BACKFILLING)
+
+
+def _placed(number: int, work: Callable[[], Any]) -> Any:
+    """What work finds for one of many requests; what it refuses is refused with its place."""
+    try:
+        return work()
+    except RequestError as refusal:
+        raise _at(refusal, f"requests[{number}]") from refusal
+
+
+def _at(refusal: HeadraceError, path: str) -> HeadraceError:
+    return type(refusal)(f"{path}: {refusal.message}", **{**refusal.facts, "path": path})

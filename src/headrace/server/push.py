@@ -1,0 +1,232 @@
+"""``POST /v1/push/{event}``: events for an event source, one or many, each with its own outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from headrace.engine.append import PLAIN, Append
+from headrace.engine.engine import Engine
+from headrace.engine.features.registry import EVENTS
+from headrace.engine.registry import StreamRegistry
+from headrace.engine.split import check_text, split_json
+from headrace.engine.stream import Stream
+from headrace.errors import AppendTimedOut, BadRequest, HeadraceError, NotFound, UnknownEvent, UnsupportedMedia
+from headrace.schema.entries import entries_of
+from headrace.server.aside import Aside
+from headrace.server.auth import LOCAL
+from headrace.server.exchange import Exchange, Reply, Request
+from headrace.server.streams import APPEND_TIMEOUT
+from headrace.types import JSON
+
+_ASIDE_BYTES = 64 * 1024
+#: How often a push is tried again whose source has changed between its check and its commit.
+_TRIES = 5
+_ONE_MEMBER = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class _Sorted(msgspec.Struct):
+    """Events of one push: those that fit, joined, and what is wrong with each of the others."""
+
+    registry: StreamRegistry
+    joined: bytes
+    count: int
+    outcomes: list[HeadraceError | None]
+    is_one: bool
+
+
+class _Pushed(msgspec.Struct):
+    """A push on its way, to be tried again if need be."""
+
+    request: Request
+    sorted: _Sorted
+    tries: int
+
+
+class Pushes:
+    """Answers requests on ``/v1/push``."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._features = engine.features
+        self._log = engine.log
+        self._aside = Aside()
+        self._when_pushed = self._pushed
+        self._when_settled = self._settled
+
+    def post(self, request: Request) -> None:
+        """POST: store events, and acknowledge each once it is on disk."""
+        head, route, body = request.head, request.route, request.body
+        stream = self._find(route.target.name)
+        if route.principal is not LOCAL:
+            route.principal.require("write", stream.name)
+        if head.media_type != JSON:
+            raise UnsupportedMedia("events are pushed as application/json", field="Content-Type")
+        for name in route.query:
+            raise BadRequest(f"there is no parameter {name} here", field=name)
+        registry = stream.head.registry
+        assert registry is not None
+        if body[:1] == b"{" and len(body) <= _ASIDE_BYTES:
+            check_text(body)
+            source = registry.source
+            if source is not None and source.fills:
+                body = source.filled(body)
+            if registry.fitting(body) == 1:
+                append = Append(stream, body, 1, self._when_pushed, PLAIN, request.exchange)
+                append.seen_by = registry
+                self._log.append(append)
+                return
+        self._sort(request, stream, 0)
+
+    def _find(self, event: str) -> Stream:
+        try:
+            stream = self._log.find(EVENTS + event)
+        except NotFound as reason:
+            raise UnknownEvent("there is no event source of this name", event=event) from reason
+        if not stream.managed:
+            raise UnknownEvent("there is no event source of this name", event=event)
+        return stream
+
+    # -- one event that is seen to fit
+
+    def _pushed(self, append: Append) -> None:
+        exchange: Exchange = append.caller
+        if append.settled:
+            self._log.settled(append)
+            if append.expired:
+                return
+        elif append.expired:
+            exchange.reply(Reply.failure(AppendTimedOut(APPEND_TIMEOUT)))
+            return
+        if append.error is not None:
+            exchange.reply(Reply.failure(append.error))
+            return
+        position = append.position if append.seqs is None else append.acknowledged
+        offset, version = append.stream.offset_at(position), self._features.current.version
+        replayed = "true" if append.deduplicated else "false"
+        exchange.told(
+            f'{{"ack":true,"offset":"{offset}","registry_version":{version},"idempotent_replay":{replayed}}}'.encode()
+        )
+
+    # -- anything else
+
+    def _sort(self, request: Request, stream: Stream, tries: int) -> None:
+        registry = stream.head.registry
+        assert registry is not None
+        if len(request.body) > _ASIDE_BYTES:
+            self._aside.begin(request.exchange, self._sort_aside(request, stream, registry, tries))
+        else:
+            self._append(request, stream, _sorted(registry, request.body), tries)
+
+    async def _sort_aside(self, request: Request, stream: Stream, registry: StreamRegistry, tries: int) -> None:
+        """Check a long body in a thread of its own, while others are served."""
+        stream.pins += 1
+        try:
+            found = await asyncio.to_thread(_sorted, registry, request.body)
+            self._append(request, stream, found, tries)
+        finally:
+            stream.pins -= 1
+
+    def _append(self, request: Request, stream: Stream, found: _Sorted, tries: int) -> None:
+        if not found.count:
+            request.exchange.reply(self._none_taken(found))
+            return
+        pushed = _Pushed(request, found, tries)
+        append = Append(stream, found.joined, found.count, self._when_settled, PLAIN, pushed)
+        append.seen_by = found.registry
+        self._log.append(append)
+
+    def _settled(self, append: Append) -> None:
+        pushed: _Pushed = append.caller
+        exchange = pushed.request.exchange
+        if append.settled:
+            self._log.settled(append)
+            if append.expired:
+                return
+        elif append.expired:
+            exchange.reply(Reply.failure(AppendTimedOut(APPEND_TIMEOUT)))
+            return
+        error = append.error
+        if isinstance(error, BadRequest) and pushed.tries < _TRIES:
+            self._again(pushed, append.stream)
+        elif error is not None:
+            exchange.reply(Reply.failure(error))
+        else:
+            exchange.told(msgspec.json.encode(self._taken(append, pushed.sorted)))
+
+    def _again(self, pushed: _Pushed, stream: Stream) -> None:
+        """Check once more: the source has changed since."""
+        try:
+            self._sort(pushed.request, stream, pushed.tries + 1)
+        except HeadraceError as refusal:
+            pushed.request.exchange.reply(Reply.failure(refusal))
+
+    def _none_taken(self, found: _Sorted) -> Reply:
+        first = next(outcome for outcome in found.outcomes if outcome is not None)
+        if found.is_one:
+            return Reply.failure(first)
+        results = [outcome.body() for outcome in found.outcomes if outcome is not None]
+        version = self._features.current.version
+        return Reply.json(first.status, {"results": results, "registry_version": version, **first.body()})
+
+    def _taken(self, append: Append, found: _Sorted) -> dict[str, Any]:
+        version, stream = self._features.current.version, append.stream
+        seqs = append.seqs or list(range(append.position - append.count, append.position))
+        new = {seq for seq in seqs if seq >= append.position - append.count}
+        results: list[dict[str, Any]] = []
+        waiting = iter(seqs)
+        for outcome in found.outcomes:
+            if outcome is not None:
+                results.append(outcome.body())
+                continue
+            seq = next(waiting)
+            replayed = seq not in new
+            new.discard(seq)
+            results.append({"ack": True, "offset": stream.offset_at(seq + 1), "idempotent_replay": replayed})
+        if found.is_one:
+            return {**results[0], "registry_version": version}
+        return {"results": results, "registry_version": version}
+
+
+def _sorted(registry: StreamRegistry, body: bytes) -> _Sorted:
+    """The events of a body, and which of them fit."""
+    if not body:
+        raise BadRequest("the body is empty", field="body")
+    check_text(body)
+    is_one = body.lstrip(b" \t\r\n")[:1] != b"["
+    count = None if is_one else registry.count(body)
+    if count:
+        return _Sorted(registry, body[1:-1], count, [None] * count, is_one)
+    joined, count = split_json(body)
+    if not count:
+        raise BadRequest("the array is empty: there is nothing to push", field="body")
+    kept: list[bytes] = []
+    outcomes: list[HeadraceError | None] = []
+    for number, entry in enumerate(entries_of(joined)):
+        event = _filled(registry, bytes(entry))
+        outcome = _refusal(registry, event, number)
+        outcomes.append(outcome)
+        if outcome is None:
+            kept.append(event)
+    return _Sorted(registry, b",".join(kept), len(kept), outcomes, is_one)
+
+
+def _filled(registry: StreamRegistry, entry: bytes) -> bytes:
+    """An event as it would be stored: out of its ``fields``, where it came in those, and with its defaults."""
+    assert registry.source is not None
+    source = registry.source
+    if b'"fields"' in entry and "fields" not in source.rules.event.schema:
+        try:
+            members = _ONE_MEMBER.decode(entry)
+        except (msgspec.DecodeError, RecursionError):
+            members = {}
+        if list(members) == ["fields"]:
+            entry = bytes(members["fields"])
+    return source.filled(entry)
+
+
+def _refusal(registry: StreamRegistry, event: bytes, number: int) -> HeadraceError | None:
+    assert registry.source is not None
+    failures = registry.failures(event)
+    return registry.source.refusal(event, failures, number) if failures else None

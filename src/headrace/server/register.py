@@ -1,0 +1,230 @@
+"""The feature registry over HTTP: register, look, history, roll back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headrace.engine.engine import Engine
+from headrace.engine.features.envelope import Envelope
+from headrace.engine.features.features import refusal
+from headrace.engine.features.proposing import Change
+from headrace.engine.features.registry import DEFAULT_APP, EVENTS, Current, load
+from headrace.errors import BadRequest, Conflict, TooLarge, UnsupportedMedia
+from headrace.schema.descriptor import wire
+from headrace.schema.descriptor.document import Registration
+from headrace.schema.descriptor.document import read as read_registration
+from headrace.schema.descriptor.nodes import Event, Node
+from headrace.schema.descriptor.problem import Problem
+from headrace.server import values
+from headrace.server.answer import json_response
+from headrace.server.auth import Principal
+from headrace.storage.feature_registry import FeatureRegistryRow
+from headrace.types import JSON, media_type, rfc3339
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+Body = TypeVar("Body")
+_Version = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
+
+#: What names of apps look like.
+APP = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$"
+_BODY_BYTES = 4 * 1024 * 1024
+_PAGE, MOST_VERSIONS = 100, 1000
+
+
+class RollbackBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Which version to go back to, of which app, and on which terms."""
+
+    version: _Version
+    app: Annotated[str, msgspec.Meta(pattern=APP)] | None = None
+    force: bool = False
+    dry_run: bool = False
+    backfill: bool | None = None
+    expected_version: _Version | None = None
+    cascade: bool = False
+
+
+def routes(engine: Engine) -> list[Route]:
+    """Every route of this file."""
+    api = Api(engine)
+    return [
+        Route("/v1/register", api.register, methods=["POST"]),
+        Route("/v1/registry", api.registry, methods=["GET"]),
+        Route("/v1/registry/history", api.history, methods=["GET"]),
+        Route("/v1/registry/rollback", api.rollback, methods=["POST"]),
+    ]
+
+
+class Api:
+    """One method per verb: reads the request, asks the features, writes the answer."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._features = engine.features
+
+    async def register(self, request: Request) -> Response:
+        """POST ``/v1/register``: make the nodes of an app what the payload says."""
+        _parameters(request)
+        _require_some(request.state.principal)
+        current = self._features.current
+        try:
+            given = read_registration(await _read(request, Any))
+        except BadRequest as reason:
+            return self._invalid(reason)
+        if not isinstance(given, Registration):
+            return _answer(Envelope("invalid", current.version, errors=given, refused=True))
+        change = Change.of(given)
+        _require(request.state.principal, current, change)
+        return await self._carry_out(request, lambda who: self._features.register(change, who))
+
+    async def rollback(self, request: Request) -> Response:
+        """POST ``/v1/registry/rollback``: what an earlier version was, as a change like any other."""
+        _parameters(request)
+        request.state.principal.require("admin")
+        try:
+            body = await _read(request, RollbackBody)
+        except BadRequest as reason:
+            return self._invalid(reason)
+        change = Change(
+            nodes={},
+            owners={},
+            apps=None if body.app is None else frozenset([body.app]),
+            app=body.app or DEFAULT_APP,
+            force=body.force,
+            dry_run=body.dry_run,
+            backfill=body.backfill,
+            expected_version=body.expected_version,
+            cascade=body.cascade,
+        )
+        return await self._carry_out(request, lambda who: self._features.rollback(body.version, change, who))
+
+    async def _carry_out(self, request: Request, make: Callable[[str], Awaitable[Envelope]]) -> Response:
+        try:
+            return _answer(await make(request.state.principal.user_id))
+        except Conflict as reason:
+            return _answer(refusal(reason, self._features.current.version))
+        except BadRequest as reason:
+            return self._invalid(reason)
+
+    def _invalid(self, reason: BadRequest) -> Response:
+        problem = Problem("schema_invalid", str(reason.facts.get("field", "")), reason.message)
+        return _answer(Envelope("invalid", self._features.current.version, errors=[problem], refused=True))
+
+    async def registry(self, request: Request) -> Response:
+        """GET ``/v1/registry``: every node, as it could be registered again."""
+        _parameters(request, "app")
+        principal: Principal = request.state.principal
+        principal.require("read")
+        current, app = self._features.current, request.query_params.get("app")
+        if app is not None and re.search(APP, app) is None:
+            raise BadRequest(f"{app!r} is no name of an app", field="app")
+        nodes = {
+            name: node
+            for name, node in current.nodes.items()
+            if app in (None, current.apps[name]) and principal.covers(EVENTS + current.root_of(name))
+        }
+        return json_response(
+            {
+                "registry_version": current.version,
+                "descriptors": [wire.write(node) for node in nodes.values()],
+                "apps": {name: current.apps[name] for name in nodes},
+                "features": {
+                    table: {name: {"life": life.id, "birth": life.birth} for name, life in lives.items()}
+                    for table, lives in current.lives.items()
+                    if table in nodes
+                },
+            }
+        )
+
+    async def history(self, request: Request) -> Response:
+        """GET ``/v1/registry/history``: who changed what, and when."""
+        _parameters(request, "after", "limit")
+        request.state.principal.require("read", EVENTS)
+        after = values.whole(request.query_params.get("after", "0"), "after")
+        limit = values.whole(request.query_params.get("limit", str(_PAGE)), "limit")
+        if after >= 2**53:
+            raise BadRequest("after is a version", field="after")
+        if not 1 <= limit <= MOST_VERSIONS:
+            raise BadRequest(f"limit lies between 1 and {MOST_VERSIONS}", field="limit")
+        rows = self._features.history(after, limit)
+        return json_response(
+            {"registry_version": self._features.current.version, "versions": [_version(row) for row in rows]}
+        )
+
+
+def _version(row: FeatureRegistryRow) -> dict[str, Any]:
+    plan = load(row).plan
+    return {
+        "registry_version": row.version,
+        "at": rfc3339(row.at_us),
+        "who": row.who,
+        "app": row.app,
+        "action": plan.action,
+        "force": plan.force,
+        "added": plan.added,
+        "removed": plan.removed,
+        "changed": plan.changed,
+        "plan": {"features": plan.features, "streams": plan.streams},
+    }
+
+
+def _answer(envelope: Envelope) -> Response:
+    return json_response(envelope.body(), status=envelope.http_status)
+
+
+def _require(principal: Principal, current: Current, change: Change) -> None:
+    """Who registers may write to every event source concerned; what needs force needs an operator."""
+    if change.force:
+        principal.require("admin")
+    for name in _sources(current, change):
+        principal.require("write", EVENTS + name)
+
+
+def _require_some(principal: Principal) -> None:
+    principal.require("write", principal.prefix or None)
+
+
+def _sources(current: Current, change: Change) -> set[str]:
+    """The event sources that a change makes, changes, removes or builds on."""
+    before = {name: node for name, node in current.nodes.items() if change.covers(current.apps[name])}
+    known: dict[str, Node] = {**current.nodes, **change.nodes}
+    found: set[str] = set()
+    for name in {*before, *change.nodes}:
+        seen: set[str] = set()
+        node = known.get(name)
+        while node is not None and not isinstance(node, Event) and node.name not in seen:
+            seen.add(node.name)
+            node = known.get(node.upstream)
+        if isinstance(node, Event):
+            found.add(node.name)
+    return found
+
+
+def _parameters(request: Request, *known: str) -> None:
+    for name in request.query_params:
+        if name not in known:
+            raise BadRequest(f"there is no parameter {name} here", field=name)
+
+
+async def _read(request: Request, kind: type[Body]) -> Body:
+    """The body as this kind of document; what it does not know is refused."""
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedMedia("registrations are not encoded", field="Content-Encoding")
+    if media_type(request.headers.get("content-type", "")) != JSON:
+        raise UnsupportedMedia("a registration is application/json", field="Content-Type")
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _BODY_BYTES:
+                raise TooLarge(f"the body exceeds {_BODY_BYTES} bytes", limit=_BODY_BYTES)
+        return msgspec.json.decode(bytes(body), type=kind)
+    except ClientDisconnect as reason:
+        raise BadRequest("the body was cut short", field="body") from reason
+    except (ValueError, RecursionError) as reason:
+        raise BadRequest(f"the body cannot be read: {reason}", field="body") from reason

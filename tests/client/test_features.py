@@ -1,0 +1,119 @@
+"""Pushes and gets on the wire, without a server."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+import headrace as hr
+from headrace import errors
+from headrace.client import features
+from headrace.client.answers import Answer
+from headrace.client.handle import worth_repeating
+
+MOMENT = datetime(2026, 11, 16, 2, tzinfo=UTC)
+
+
+def test_a_push_carries_bare_fields() -> None:
+    request = features.push("Txn", {"user": "u1", "at": MOMENT, "token": b"\x00\xff"})
+    assert (request.method, request.target, request.changes) == ("POST", "/v1/push/Txn", True)
+    assert request.body == b'{"user":"u1","at":"2026-11-16T02:00:00Z","token":"AP8="}'
+
+
+def test_an_event_name_cannot_leave_its_place() -> None:
+    assert features.push("a/b?c", {}).target == "/v1/push/a%2Fb%3Fc"
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        ({}, {}),
+        ({"features": ("n", "m")}, {"features": ["n", "m"]}),
+        ({"features": []}, {"features": []}),
+        ({"as_of": MOMENT}, {"as_of": "2026-11-16T02:00:00Z"}),
+        ({"explain": True}, {"explain": True}),
+        ({"explain": False, "features": None, "as_of": None}, {}),
+    ],
+)
+def test_a_get_says_what_it_is_told(options: Any, more: dict[str, Any]) -> None:
+    request = features.get("T", ("u1", 7), **options)
+    assert msgspec.json.decode(request.body) == {"table": "T", "key": ["u1", 7], **more}
+
+
+def test_questions_may_be_sent_again_and_pushes_may_not() -> None:
+    lost = hr.Unreachable("the line was cut")
+    for question in (features.get("T", 1), features.batch_get([("T", 1)])):
+        assert worth_repeating(question, lost) is lost
+    with pytest.raises(hr.Unreachable):
+        worth_repeating(features.push("Txn", {"user": "u1"}), lost)
+
+
+def test_a_batch_get_keeps_its_order() -> None:
+    request = features.batch_get([("T", "u1"), ("U", [1, True], ["n"])])
+    asked = [{"table": "T", "key": "u1"}, {"table": "U", "key": [1, True], "features": ["n"]}]
+    assert msgspec.json.decode(request.body) == {"requests": asked}
+
+
+def test_an_acknowledgement_says_where_the_event_is() -> None:
+    body = b'{"ack": true, "offset": "0004", "registry_version": 3, "idempotent_replay": true}'
+    assert features.pushed(Answer(200, {}, body)) == hr.Pushed("0004", 3, True)
+
+
+RESULTS: dict[str, Any] = {
+    "results": [
+        {"ack": True, "offset": "0004", "idempotent_replay": False},
+        {"error": {"code": "missing_field", "message": "user is missing", "path": "user"}},
+    ],
+    "registry_version": 3,
+}
+
+
+def test_refused_events_of_many_are_raised_by_number() -> None:
+    found = features.results(Answer(200, {}, msgspec.json.encode(RESULTS)))
+    with pytest.raises(hr.PushRefused, match="1 of 2 events were refused") as caught:
+        features.all_pushed(found)
+    (refusal,) = caught.value.refusals.values()
+    assert caught.value.refusals.keys() == {1}
+    assert isinstance(refusal, errors.MissingField)
+    assert refusal.facts == {"path": "user"}
+    assert caught.value.facts["results"][0]["offset"] == "0004"
+
+
+def test_every_event_of_many_has_its_acknowledgement() -> None:
+    whole = {**RESULTS, "results": RESULTS["results"][:1] * 2}
+    found = features.results(Answer(200, {}, msgspec.json.encode(whole)))
+    assert features.all_pushed(found) == [hr.Pushed("0004", 3)] * 2
+
+
+def test_many_events_of_which_none_was_taken_are_refused() -> None:
+    none = {**RESULTS, "results": RESULTS["results"][1:]}
+    with pytest.raises(hr.PushRefused) as caught:
+        features.results(Answer(400, {}, msgspec.json.encode(none)))
+    assert caught.value.refusals.keys() == {0}
+
+
+def test_a_row_is_a_dictionary_that_knows_whether_it_is_complete() -> None:
+    row = features.row(Answer(200, {"headrace-coverage": "complete"}, b'{"n": 25, "total": 625.0}'))
+    assert row == {"n": 25, "total": 625.0}
+    assert row.complete
+    assert not features.row(Answer(200, {"headrace-coverage": "backfilling"}, b'{"n": null}')).complete
+
+
+def test_a_row_of_the_past_says_how_far_events_reach() -> None:
+    headers = {"headrace-coverage": "partial", "headrace-events-from": "2026-11-16T02:00:00Z"}
+    row = features.row(Answer(200, headers, b'{"n": 3}'))
+    assert (row.complete, row.events_from) == (False, "2026-11-16T02:00:00Z")
+
+
+def test_a_row_may_be_explained() -> None:
+    body = b'{"row": {"n": 1}, "explain": {"table": "T"}}'
+    row = features.row(Answer(200, {}, body), explained=True)
+    assert (row, row.explain) == ({"n": 1}, {"table": "T"})
+
+
+def test_rows_come_in_the_order_in_which_they_were_asked_for() -> None:
+    body = b'{"results": [{"n": 1}, {}]}'
+    assert features.rows(Answer(200, {"headrace-coverage": "complete"}, body)) == [{"n": 1}, {}]

@@ -1,0 +1,38 @@
+"""The page about features has every operator with its parameters, and every setting of events."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import headrace as hr
+from headrace.schema.descriptor.operators import OPERATORS, REQUIRED, Operator
+
+PAGE = (Path(__file__).parents[2] / "docs" / "features.md").read_text()
+
+
+def parameters(operator: Operator) -> set[str]:
+    """As the page writes them: with ``=`` and the default where they may be left out."""
+    return {
+        name if found.default is REQUIRED else f"{name}={_default(found.default)}"
+        for name, found in operator.params.items()
+        if name != "where"
+    }
+
+
+def _default(value: object) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def test_every_operator_is_listed_once_with_its_parameters() -> None:
+    section = PAGE[PAGE.index("### Operators\n") : PAGE.index("**Memory.**")]
+    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|", section, re.MULTILINE)
+    assert sorted(name for name, _ in rows) == sorted(OPERATORS)
+    listed = {name: set(re.findall(r"`([a-z_]+(?:=[0-9.]*)?)`", said)) for name, said in rows}
+    assert listed == {name: parameters(operator) for name, operator in OPERATORS.items()}
+
+
+def test_every_setting_of_an_event_is_listed() -> None:
+    settings = set(inspect.signature(hr.event).parameters) - {"declared"}
+    assert {name for name in settings if f"| `{name}` |" not in PAGE} == set()

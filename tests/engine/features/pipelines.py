@@ -1,0 +1,43 @@
+"""Registering in an engine: descriptors as they are sent, and what the registry makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.engine.features.envelope import Envelope
+from headrace.engine.features.proposing import Change
+from headrace.schema.descriptor.document import Registration, read
+from rig import Rig
+
+Payload = dict[str, Any]
+
+
+def event(name: str = "Txn", schema: Payload | None = None, **settings: Any) -> Payload:
+    """An event source."""
+    fields = {"user": "str", "amount": "f64"} if schema is None else schema
+    return {"kind": "event", "name": name, "schema": fields, **settings}
+
+
+def table(name: str = "Users", upstream: str = "Txn", **features: Payload) -> Payload:
+    """A table by user."""
+    agg = features or {"count": {"op": "count", "params": {}}}
+    return {"kind": "table", "name": name, "key": ["user"], "upstreams": [upstream], "agg": agg}
+
+
+def asked(*descriptors: Payload, **terms: Any) -> Change:
+    """A change as a payload asks for it."""
+    given = read({"descriptors": list(descriptors), **terms})
+    assert isinstance(given, Registration), given
+    return Change.of(given)
+
+
+def register(rig: Rig, *descriptors: Payload, **terms: Any) -> Envelope:
+    """Register in an engine, as somebody."""
+    return rig.run(rig.engine.features.register(asked(*descriptors, **terms), "somebody"))
+
+
+def registered(rig: Rig, *descriptors: Payload, **terms: Any) -> Envelope:
+    """The same where it must succeed."""
+    envelope = register(rig, *descriptors, **terms)
+    assert (envelope.status, envelope.errors) == ("ok", []), envelope
+    return envelope

@@ -1,0 +1,105 @@
+"""Tails: rows that are at hand or packed are the same, and whoever lags catches up, on the loop or in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from headrace.engine.features.folding import Fold, Shapes, Told
+from headrace.engine.features.serving import INLINE_ROWS, Behind
+from headrace.schema.descriptor.nodes import Event, Field
+from headrace.schema.registry import Registry
+from tabling import ORDERS, SPENT, USERS, Pipelines, op, table
+
+
+@pytest.fixture
+def pipelines(tmp_path: Path) -> Iterator[Pipelines]:
+    with Pipelines(tmp_path / "data") as opened:
+        opened.register(ORDERS, USERS)
+        yield opened
+
+
+def order(user: str, amount: float = 1.0) -> dict[str, Any]:
+    return {"user": user, "amount": amount}
+
+
+def test_rows_that_are_packed_are_those_that_are_at_hand(pipelines: Pipelines) -> None:
+    wide = table("Wide", "Order", ["user"], {**SPENT, "last": op("last_n", field="amount", n=3)})
+    pipelines.register(ORDERS, USERS, wide)
+    defined, random = pipelines.engine.serving.defined("Wide"), Random(1)
+    small, large = Fold(defined, 2), Fold(defined, 1000)
+    for seq in range(500):
+        event = order(f"u{random.randrange(20)}", float(random.randrange(9)))
+        small.add(seq, seq, event)
+        large.add(seq, seq, event)
+    reducer = defined.reducer
+    for number in range(20):
+        key = reducer.key(f"u{number}")
+        assert reducer.finish(small.row(key), 500) == reducer.finish(large.row(key), 500) != {}
+    assert small.row(reducer.key("nobody")) is None
+    assert small.packed_bytes > 0 and large.packed_bytes == 0
+    heir = large.adopted(defined)
+    assert reducer.finish(heir.row(reducer.key("u3")), 500) == reducer.finish(small.row(reducer.key("u3")), 500)
+
+
+def test_a_tail_that_is_far_behind_is_folded_in_a_thread(pipelines: Pipelines) -> None:
+    assert pipelines.get("Users", "a") == {}
+    pipelines.append("events/Order", b"[" + b",".join([b'{"user":"a","amount":1}'] * (3 * INLINE_ROWS)) + b"]")
+    with pytest.raises(Behind):
+        pipelines.engine.serving.get("Users", "a")
+    assert pipelines.get("Users", "a") == {"n": 3 * INLINE_ROWS, "total": 3.0 * INLINE_ROWS}
+
+
+def test_a_table_that_was_asked_is_folded_on_without_being_asked(pipelines: Pipelines) -> None:
+    pipelines.get("Users", "a")
+    for _ in range(600):
+        pipelines.push("Order", order("a"))
+
+    async def settled() -> int:
+        async with asyncio.timeout(10):
+            while (tail := pipelines.engine.serving.tail_of("Users")) is None or tail.position < 600:
+                await asyncio.sleep(0.01)
+        return tail.position
+
+    assert pipelines.run(settled()) == 600
+
+
+def test_a_tail_goes_on_over_events_that_were_sealed_meanwhile(pipelines: Pipelines) -> None:
+    pipelines.push("Order", order("a"))
+    assert pipelines.get("Users", "a")["n"] == 1
+    for _ in range(5):
+        pipelines.push("Order", order("a"))
+    pipelines.seal("Order")
+    pipelines.push("Order", order("a"))
+    assert pipelines.get("Users", "a") == {"n": 7, "total": 7.0}
+
+
+def test_many_questions_at_once_are_answered_alike(pipelines: Pipelines) -> None:
+    pipelines.append("events/Order", b"[" + b",".join([b'{"user":"a","amount":1}'] * (3 * INLINE_ROWS)) + b"]")
+
+    async def ask() -> dict[str, Any]:
+        while True:
+            try:
+                return pipelines.engine.serving.get("Users", "a").row
+            except Behind:
+                await pipelines.engine.serving.ready("Users")
+
+    async def all_at_once() -> list[dict[str, Any]]:
+        return await asyncio.gather(*(ask() for _ in range(20)))
+
+    assert pipelines.run(all_at_once()) == [{"n": 3 * INLINE_ROWS, "total": 3.0 * INLINE_ROWS}] * 20
+
+
+def test_events_get_the_fields_that_they_leave_out() -> None:
+    fields = {"user": Field("str"), "note": Field("str", required=False), "grade": Field("i64", default=0)}
+    shapes = Shapes(Registry.empty("events/E"), Event("E", fields))
+    told = Told(7, 0, [1_500, 2_500], b'{"user":"a","note":"x","grade":3},{"user":"b"}')
+    assert list(shapes.folded(told)) == [
+        (7, 1, {"user": "a", "note": "x", "grade": 3}),
+        (8, 2, {"user": "b", "note": None, "grade": 0}),
+    ]

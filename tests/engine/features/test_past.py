@@ -1,0 +1,98 @@
+"""Rows as of a moment: what a table would have said then, from states and events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from headrace.engine.features import past
+from headrace.engine.features.past import Past
+from headrace.errors import FeatureNotInTable, TimedOut
+from tabling import ORDERS, SPENT, USERS, Pipelines, event, op, table
+
+WINDOWED = {**SPENT, "lately": op("count", window="10s"), "streak": op("streak", where="(amount > 3.0)")}
+
+
+def rows(pipelines: Pipelines, asked: list[tuple[Any, int]], features: list[str] | None = None) -> Past:
+    return pipelines.run(pipelines.engine.pasts.rows("Users", asked, features))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_row_is_what_was_answered_then(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    with Pipelines(tmp_path / "data", storage={"seal_rows": 5}, pipeline={"min_rows": 1, "fan_out": 3}) as pipelines:
+        pipelines.register(ORDERS, table("Users", "Order", ["user"], WINDOWED))
+        asked, wanted = list[tuple[Any, int]](), list[dict[str, Any]]()
+        for _ in range(60):
+            orders = [{"user": random.choice("abc"), "amount": float(random.randrange(9))} for _ in range(2)]
+            pipelines.push("Order", *orders, after_s=random.choice((0, 0.5, 3, 30)))
+            pipelines.clock.us += random.choice((0, 1, 999, 1_000_000))
+            if random.random() < 0.5:
+                user = random.choice("abcz")
+                asked.append((user, pipelines.clock.us))
+                wanted.append(pipelines.get("Users", user))
+                pipelines.clock.us += 1
+            if random.random() < 0.15:
+                pipelines.seal("Order")
+                pipelines.work_once()
+        order = random.sample(range(len(asked)), len(asked))
+        found = rows(pipelines, [asked[at] for at in order])
+        assert found.rows == [wanted[at] for at in order] and found.complete
+        assert [rows(pipelines, [one]).rows[0] for one in asked] == wanted
+        some = rows(pipelines, asked[-3:], ["streak", "n"])
+        assert some.rows == [{name: row[name] for name in ("streak", "n") if row} for row in wanted[-3:]]
+
+
+def test_a_moment_before_every_event_has_no_row_and_one_to_come_has_the_newest(tmp_path: Path) -> None:
+    with Pipelines(tmp_path / "data") as pipelines:
+        pipelines.register(ORDERS, USERS)
+        assert rows(pipelines, [("a", 5)]).rows == [{}]
+        pipelines.push("Order", {"user": "a", "amount": 1.0})
+        later = pipelines.clock.us + 10**12
+        assert rows(pipelines, [("a", 5), ("a", later)]).rows == [{}, {"n": 1, "total": 1.0}]
+
+
+def test_where_events_are_gone_it_says_from_where_it_knows(tmp_path: Path) -> None:
+    source = event("Order", {"user": "str", "amount": "f64"}, keep_events_for="1h")
+    with Pipelines(tmp_path / "data", storage={"seal_rows": 4}) as pipelines:
+        pipelines.register(source, USERS)
+        for _ in range(8):
+            pipelines.push("Order", {"user": "a", "amount": 1.0})
+        middle_us = pipelines.clock.us - 4_000_000
+        pipelines.seal("Order")
+        pipelines.work()
+        pipelines.clock.us += 2 * 3_600_000_000
+        pipelines.sweep()
+        pipelines.push("Order", {"user": "a", "amount": 1.0})
+        found = rows(pipelines, [("a", pipelines.clock.us)])
+        assert (found.rows, found.complete, found.reaches_us) == ([{"n": 9, "total": 9.0}], True, pipelines.clock.us)
+        assert not rows(pipelines, [("a", middle_us)]).complete
+
+
+def test_features_are_folded_from_where_each_has_states(tmp_path: Path) -> None:
+    with Pipelines(tmp_path / "data", storage={"seal_rows": 4}) as pipelines:
+        pipelines.register(ORDERS, USERS)
+        for _ in range(6):
+            pipelines.push("Order", {"user": "a", "amount": 2.0})
+        pipelines.seal("Order")
+        pipelines.work()
+        more = {**SPENT, "again": op("count")}
+        pipelines.register(ORDERS, table("Users", "Order", ["user"], more))
+        found = rows(pipelines, [("a", pipelines.clock.us)])
+        assert (found.rows, found.complete) == ([{"n": 6, "total": 12.0, "again": 6}], True)
+
+
+def test_too_many_events_for_the_time_of_a_request_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Pipelines(tmp_path / "data") as pipelines:
+        pipelines.register(ORDERS, USERS)
+        for _ in range(3):
+            pipelines.push("Order", *[{"user": "a", "amount": 1.0}] * 20)
+        monkeypatch.setattr(past, "monotonic", iter(range(0, 10**6, 10)).__next__)
+        with pytest.raises(TimedOut, match="too many to fold"):
+            rows(pipelines, [("a", pipelines.clock.us)])
+        monkeypatch.undo()
+        with pytest.raises(FeatureNotInTable):
+            rows(pipelines, [("a", 5)], ["other"])

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from headrace.engine.features.source import Rules, Source
+from headrace.schema.descriptor.nodes import Event, Field
+
+
+def source(*, dedupe_key: str | None = None, **fields: Field) -> Source:
+    return Source(Rules(Event("Txn", fields, dedupe_key=dedupe_key)), 100)
+
+
+DEFAULTS = source(a=Field("str"), b=Field("i64", default=7), c=Field("str", required=False, default='x"}'))
+
+
+@pytest.mark.parametrize(
+    ("given", "filled"),
+    [
+        ([{"a": "1", "b": 1, "c": "y"}], None),
+        ([{"a": "1"}], [{"a": "1", "b": 7, "c": 'x"}'}]),
+        ([{}], [{"b": 7, "c": 'x"}'}]),
+        ([{"a": "1", "b": 0, "c": None}], None),
+        ([{"b": 1, "c": "y"}, {"b": 2}, {"c": "z"}], [{"b": 1, "c": "y"}, {"b": 2, "c": 'x"}'}, {"b": 7, "c": "z"}]),
+    ],
+)
+def test_defaults_stand_where_fields_are_left_out(given: list[object], filled: list[object] | None) -> None:
+    joined = msgspec.json.encode(given)[1:-1]
+    found = DEFAULTS.filled(joined)
+    assert found == joined if filled is None else msgspec.json.decode(b"[" + found + b"]") == filled
+
+
+@pytest.mark.parametrize("body", [b' { } , {"a" : "1" } ', b'\n{\n"a":"1"}'])
+def test_blanks_do_not_matter(body: bytes) -> None:
+    assert all("b" in one for one in msgspec.json.decode(b"[" + DEFAULTS.filled(body) + b"]"))
+
+
+@pytest.mark.parametrize("body", [b"1", b"[]", b'{"a":', b'"x"'])
+def test_what_is_no_event_is_left_to_who_judges(body: bytes) -> None:
+    assert DEFAULTS.filled(body) == body
+
+
+def test_equal_keys_have_equal_texts() -> None:
+    keyed = source(dedupe_key="k", k=Field("f64", required=False))
+    body = b'{"k":1},{"k":1.0},{"k":1e0},{"k":"1"},{"k":true},{"k":null},{},{"k":1.5},{"k":9007199254740993}'
+    assert keyed.keys(body) == ["1", "1", "1", '"1"', "true", None, None, "1.5", "9007199254740993"]
+    assert DEFAULTS.keys(body) is None
+
+
+def test_rules_are_read_back_as_they_were() -> None:
+    rules = Rules(
+        Event("Txn", {"a": Field("i64", default=0)}, dedupe_key="a"), kept=((0, 5), (10, None)), dedupe_since=3
+    )
+    assert Rules.load(rules.dump()) == rules

@@ -1,0 +1,107 @@
+"""States as files: what is written is read back, in order, and what is damaged is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.errors import CorruptData
+from headrace.format.state import layout, names
+from headrace.format.state.layout import Info, State
+from headrace.format.state.reader import Reader
+from headrace.format.state.writer import ROWS, Packed, write
+
+INFO = Info(
+    stream="events/E",
+    incarnation="7",
+    table="T",
+    first_seq=10,
+    count=5,
+    level=1,
+    lives={"a": "a@1", "frame": "frame@2"},
+)
+
+
+def written(path: Path, rows: list[Packed]) -> State:
+    return write(path, INFO, "some", iter(rows))
+
+
+def test_rows_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    rows: list[Packed] = [
+        (b"\x91\x01", {"": b"f1", "a@1": b"s1", "frame@2": b"t1"}),
+        (b"\x91\x02", {"": b"f2", "frame@2": b""}),
+        (b"\x91\xff", {"": b"f3"}),
+    ]
+    state = written(tmp_path / "x.parquet", rows)
+    reader = Reader(tmp_path / "x.parquet", "x")
+    assert reader.info == INFO
+    assert list(reader.rows()) == rows
+    assert (state.rows, state.end_seq, state.lives) == (3, 15, INFO.lives)
+    assert state.bytes == (tmp_path / "x.parquet").stat().st_size
+
+
+def test_only_the_lives_asked_for_are_read(tmp_path: Path) -> None:
+    written(tmp_path / "x.parquet", [(b"k", {"": b"f", "a@1": b"s", "frame@2": b"t"})])
+    assert list(Reader(tmp_path / "x.parquet", "x").rows({"a@1", "other"})) == [(b"k", {"": b"f", "a@1": b"s"})]
+
+
+def test_many_rows_lie_in_several_row_groups(tmp_path: Path) -> None:
+    rows: list[Packed] = [(f"{n:06}".encode(), {"": b"f", "a@1": str(n).encode()}) for n in range(ROWS + 3)]
+    assert written(tmp_path / "x.parquet", rows).rows == ROWS + 3
+    assert pq.ParquetFile(tmp_path / "x.parquet").num_row_groups == 2
+    assert list(Reader(tmp_path / "x.parquet", "x").rows()) == rows
+
+
+def test_a_state_may_be_empty(tmp_path: Path) -> None:
+    assert written(tmp_path / "x.parquet", []).rows == 0
+    assert list(Reader(tmp_path / "x.parquet", "x").rows()) == []
+
+
+@pytest.mark.parametrize("second", [b"a", b"b"])
+def test_keys_out_of_order_are_refused(tmp_path: Path, second: bytes) -> None:
+    with pytest.raises(ValueError, match="out of order"):
+        written(tmp_path / "x.parquet", [(b"b", {"": b"f"}), (second, {"": b"f"})])
+
+
+def test_a_damaged_file_says_so_and_names_itself(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    written(path, [(bytes([n]), {"": b"frame" * 20, "a@1": bytes(50)}) for n in range(200)])
+    data = bytearray(path.read_bytes())
+    data[len(data) // 8] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(CorruptData) as raised:
+        list(Reader(path, "states/x").rows())
+    assert raised.value.facts["object"] == "states/x"
+
+
+def test_another_parquet_file_is_no_state(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    pq.write_table(pa.table({"key": [1]}), tmp_path / "x.parquet")
+    with pytest.raises(CorruptData, match="no state"):
+        Reader(tmp_path / "x.parquet", "x")
+
+
+def test_a_newer_format_asks_for_a_newer_headrace() -> None:
+    newer = msgspec.json.encode({**msgspec.to_builtins(INFO), "version": layout.VERSION + 1})
+    with pytest.raises(CorruptData, match="install a newer one"):
+        layout.decode_info(newer, "x")
+
+
+def test_a_damaged_identity_is_refused() -> None:
+    with pytest.raises(CorruptData, match="damaged identity"):
+        layout.decode_info(b"{}", "x")
+
+
+def test_keys_of_objects_tell_their_place() -> None:
+    name = names.state_name(10, 5, "abc1")
+    key = names.state_key("events/E", "7", name)
+    place = names.state_place(key)
+    assert key.startswith(names.state_prefix("events/E", "7") + "/")
+    assert place is not None and place[0][1] == "7" and place[1] == name
+    assert names.state_place(key.replace("states/", "segments/")) is None
+    with pytest.raises(ValueError, match="cannot be part of a key"):
+        names.state_name(1, 1, "../x")

@@ -1,0 +1,99 @@
+"""States from columns are those that folding the same rows gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.reduce.features.columns import columns, reduced
+from headrace.reduce.features.table import Row, TableReducer
+from headrace.schema.descriptor.nodes import Event, Feature, Field, Life, Op, Table
+from headrace.schema.descriptor.operators import OPERATORS
+from headrace.schema.descriptor.resolve import resolve
+from reduce.features.events import TYPES, events
+from reduce.features.law import assert_same, features
+
+WHERES = st.sampled_from([{}, {"where": "(b == true)"}, {"where": "((x > 0) or (i > 0))"}])
+# Every example plans several Arrow calls.
+BOUNDED = settings(max_examples=max(25, settings.default.max_examples // 4))
+COLD = st.sampled_from([[], [(0, 5000)], [(0, None), (10, 100), (20, 10**6)]])
+OPS = (Op("filter", expr="(x > 0)"), Op("with_columns", exprs={"y": "(x * 2)"}))
+KEYS = st.sampled_from([(), ("s",), ("i",), ("b",), ("t",), ("s", "b", "i")])
+
+
+def table(key: tuple[str, ...], feature: Feature, birth: int, cold: Any) -> TableReducer:
+    source = Event("E", {name: Field(kind, required=False) for name, kind in TYPES.items()})
+    nodes = {"E": source, "T": Table("T", "E", key, {"f": feature})}
+    return TableReducer(resolve(nodes, "T"), {"f": Life("f-1", birth)}, cold)
+
+
+def answers(reducer: TableReducer, states: dict[bytes, Row], now_ms: int) -> dict[bytes, Any]:
+    return {
+        key: [row.first_seq, row.first_ms, row.last_seq, row.last_ms, row.restarted, reducer.finish(row, now_ms)]
+        for key, row in states.items()
+    }
+
+
+@pytest.mark.parametrize("op", sorted(OPERATORS))
+@BOUNDED
+@given(st.data())
+def test_columns_reduce_to_what_rows_fold_to(op: str, data: st.DataObject) -> None:
+    feature = data.draw(features(op))
+    params = {**feature.params, **data.draw(WHERES)}
+    reducer = table(data.draw(KEYS), Feature(op, params), data.draw(st.integers(0, 20)), data.draw(COLD))
+    made = data.draw(events())
+    folded: dict[bytes, Row] = {}
+    for event in made:
+        placed = reducer.place(event.row)
+        if placed is not None:
+            key, row = placed
+            folded[key] = reducer.fold(folded.get(key), row, event.at_ms, event.seq)
+    given_in = data.draw(st.permutations(made) | st.just(made))
+    rows = columns(reducer, [e.seq for e in given_in], [e.at_ms for e in given_in], [e.row for e in given_in])
+    found = dict(reduced(reducer, rows))
+    assert list(found) == sorted(folded)
+    now_ms = made[-1].at_ms if made else 0
+    told = answers(reducer, found, now_ms)
+    for key, wanted in answers(reducer, folded, now_ms).items():
+        assert_same(told[key], wanted, feature, made)
+    for row in found.values():
+        assert reducer.unpack(reducer.pack(row)) == row
+
+
+def reduce_to(feature: Feature, rows: list[dict[str, Any]]) -> tuple[Any, Any]:
+    """The state of the one key of some rows, and its answer."""
+    reducer = table(("s",), feature, 0, [])
+    at = range(len(rows))
+    ((_, row),) = reduced(reducer, columns(reducer, at, at, [{"s": "a", **row} for row in rows]))
+    return row.states["f"], reducer.finish(row, len(rows))["f"]
+
+
+def test_large_sums_of_integers_stay_exact() -> None:
+    assert reduce_to(Feature("sum", {"field": "i"}), [{"i": 2**63 - 1}] * 3)[0] == 3 * (2**63 - 1)
+
+
+def test_stretches_beyond_the_exact_bound_become_sketches() -> None:
+    rows = [{"x": at / 2, "i": at} for at in range(5000)]
+    assert abs(reduce_to(Feature("n_unique", {"field": "i"}), rows)[1] - 5000) < 250
+    assert abs(reduce_to(Feature("quantile", {"field": "x", "q": 0.5}), rows)[1] - 1250) < 50
+
+
+def test_no_rows_reduce_to_nothing() -> None:
+    reducer = table(("s",), Feature("count"), 0, [])
+    assert list(reduced(reducer, columns(reducer, [], [], []))) == []
+
+
+def test_integers_that_no_double_is_become_the_nearest() -> None:
+    assert reduce_to(Feature("sum", {"field": "x"}), [{"x": 2**60 + 1}, {"x": 1}])[1] == 2.0**60 + 1
+
+
+def test_rows_that_the_steps_leave_out_do_not_count() -> None:
+    source = Event("E", {name: Field(kind, required=False) for name, kind in TYPES.items()})
+    nodes = {"E": source, "T": Table("T", "E", (), {"f": Feature("sum", {"field": "y"})}, OPS)}
+    reducer = TableReducer(resolve(nodes, "T"), {"f": Life("f-1", 0)}, [])
+    ((_, row),) = reduced(reducer, columns(reducer, [1, 2, 3], [1, 2, 3], [{"x": 1}, {"x": -1}, {"x": 2.5}]))
+    assert reducer.finish(row, 3) == {"f": 7.0}
+    assert (row.first_seq, row.last_seq) == (1, 3)

@@ -1,0 +1,217 @@
+"""Rows 18 to 29: what is removed, and what changes about derivations and tables."""
+
+from __future__ import annotations
+
+from schema.descriptor.matrix import (
+    ALL_ZEROED,
+    BIG,
+    FEATURES,
+    KEPT,
+    UB,
+    ZEROED,
+    E,
+    Row,
+    U,
+    changed,
+    features,
+)
+from schema.descriptor.payloads import derivation, event, filtered, op, table
+
+ROWS = [
+    Row(
+        "18 remove event, and all that follows from it",
+        [E, BIG, UB, event("Login"), table("Logins", "Login")],
+        [event("Login"), table("Logins", "Login")],
+        True,
+        lives={"Logins": {"n_events": "kept", "total": "kept"}},
+        removed=["Big", "Txn", "User"],
+        dropped={"User": sorted(FEATURES)},
+    ),
+    Row(
+        "19 rename event",
+        [E, U],
+        [event("Payment"), changed(U, upstreams=["Payment"])],
+        True,
+        [{"name": "User", "upstream": {"from": "Txn", "to": "Payment"}, "zeroed_features": sorted(FEATURES)}],
+        {"User": ZEROED},
+        added=["Payment"],
+        removed=["Txn"],
+    ),
+    Row("20 remove table", [E, U], [E], True, lives={}, removed=["User"], dropped={"User": sorted(FEATURES)}),
+    Row("20 remove derivation", [E, U, BIG], [E, U], True, removed=["Big"]),
+    Row(
+        "21 change a step, as many as before",
+        [E, BIG, UB],
+        [E, derivation("Big", "Txn", filtered("amount > 20")), UB],
+        True,
+        [
+            {"name": "Big", "ops": {"from": [filtered("(amount > 10)")], "to": [filtered("(amount > 20)")]}},
+            ALL_ZEROED,
+        ],
+        {"User": ZEROED},
+    ),
+    Row(
+        "21 add a step",
+        [E, BIG, UB],
+        [E, derivation("Big", "Txn", filtered("amount > 10"), filtered("ok")), UB],
+        True,
+        [
+            {
+                "name": "Big",
+                "ops": {"from": [filtered("(amount > 10)")], "to": [filtered("(amount > 10)"), filtered("ok")]},
+            },
+            ALL_ZEROED,
+        ],
+        {"User": ZEROED},
+    ),
+    Row(
+        "21 remove a step of the table itself",
+        [E, changed(U, ops=[filtered("ok")])],
+        [E, U],
+        True,
+        [{"name": "User", "ops": {"from": [filtered("ok")], "to": []}, "zeroed_features": sorted(FEATURES)}],
+        {"User": ZEROED},
+    ),
+    Row(
+        "21 change a step that one input comes through",
+        [E, derivation("Big", "Txn", {"op": "with_columns", "exprs": {"amount": "amount * 2"}}), UB],
+        [E, derivation("Big", "Txn", {"op": "with_columns", "exprs": {"amount": "amount * 3"}}), UB],
+        True,
+        [
+            {
+                "name": "Big",
+                "ops": {
+                    "from": [{"op": "with_columns", "exprs": {"amount": "(amount * 2)"}}],
+                    "to": [{"op": "with_columns", "exprs": {"amount": "(amount * 3)"}}],
+                },
+            },
+            ALL_ZEROED,
+        ],
+        {"User": ZEROED},
+    ),
+    Row(
+        "21 change a step that no feature looks at",
+        [E, BIG, UB],
+        [E, derivation("Big", "Txn", filtered("amount > 10"), {"op": "drop", "fields": ["ok"]}), UB],
+        True,
+        [
+            {
+                "name": "Big",
+                "ops": {
+                    "from": [filtered("(amount > 10)")],
+                    "to": [filtered("(amount > 10)"), {"op": "drop", "fields": ["ok"]}],
+                },
+            },
+            ALL_ZEROED,
+        ],
+        {"User": ZEROED},
+    ),
+    Row(
+        "22 remove feature",
+        [E, U],
+        [E, features(total=None)],
+        True,
+        [{"name": "User", "removed_features": ["total"]}],
+        {"User": {name: "kept" for name in FEATURES if name != "total"}},
+        dropped={"User": ["total"]},
+    ),
+    *(
+        Row(
+            number,
+            [E, features(**{name: old})],
+            [E, features(**{name: new})],
+            True,
+            [{"name": "User", "changed_features": [{"name": name, "from": old, "to": new}]}],
+            {"User": {**KEPT, name: "zeroed"}},
+        )
+        for number, name, old, new in (
+            ("23 change op", "total", op("sum", field="amount"), op("mean", field="amount")),
+            ("24 change window", "events", op("count", window="1h"), op("count", window="5m")),
+            ("24 add window", "events", op("count"), op("count", window="5m")),
+            ("24 remove window", "events", op("count", window="1h"), op("count")),
+            ("25 change field", "total", op("sum", field="amount"), op("sum", field="n")),
+            ("25 change where", "large", op("count", where="(amount > 100)"), op("count", where="(amount > 99)")),
+            ("25 add where", "events", op("count"), op("count", where="ok")),
+            ("25 change q", "q", op("quantile", field="n", q=0.5), op("quantile", field="n", q=0.9)),
+            ("25 change k", "k", op("top_k", field="n"), op("top_k", field="n", k=5)),
+            ("25 change n", "l", op("last_n", field="n", n=3), op("last_n", field="n", n=4)),
+            ("25 change half_life", "e", op("ewma", field="n", half_life="1h"), op("ewma", field="n", half_life="2h")),
+            (
+                "25 change buckets",
+                "h",
+                op("histogram", field="n", buckets=[1.0]),
+                op("histogram", field="n", buckets=[2.0]),
+            ),
+            (
+                "25 change sigma",
+                "o",
+                op("outlier_count", field="n", window="1h"),
+                op("outlier_count", field="n", sigma=2.0, window="1h"),
+            ),
+        )
+    ),
+    Row(
+        "26 change key",
+        [E, U],
+        [E, changed(U, key=["user", "ok"])],
+        True,
+        [{"name": "User", "key": {"from": ["user"], "to": ["user", "ok"]}, "zeroed_features": sorted(FEATURES)}],
+        {"User": ZEROED},
+    ),
+    Row(
+        "26 no key any more",
+        [E, U],
+        [E, changed(U, key=[])],
+        True,
+        [{"name": "User", "key": {"from": ["user"], "to": []}, "zeroed_features": sorted(FEATURES)}],
+        {"User": ZEROED},
+    ),
+    Row("27 nothing", [E, BIG, UB], [E, BIG, UB], False),
+    Row(
+        "27 another order and spelling",
+        [E, BIG, UB],
+        [UB, derivation("Big", "Txn", filtered("Txn.amount>10")), E],
+        False,
+    ),
+    Row(
+        "28 change upstream",
+        [E, BIG, UB],
+        [E, BIG, changed(UB, upstreams=["Txn"])],
+        True,
+        [{"name": "User", "upstream": {"from": "Big", "to": "Txn"}, "zeroed_features": sorted(FEATURES)}],
+        {"User": ZEROED},
+    ),
+    Row(
+        "28 change upstream of a derivation",
+        [E, event("Other"), BIG, UB],
+        [E, event("Other"), derivation("Big", "Other", filtered("amount > 10")), UB],
+        True,
+        [{"name": "Big", "upstream": {"from": "Txn", "to": "Other"}}, ALL_ZEROED],
+        {"User": ZEROED},
+    ),
+    Row(
+        "29 a derivation becomes a table",
+        [E, U, BIG],
+        [E, U, table("Big")],
+        True,
+        [{"name": "Big", "kind": {"from": "derivation", "to": "table"}}],
+        {"User": KEPT, "Big": {"n_events": "additive", "total": "additive"}},
+    ),
+    Row(
+        "29 a table becomes a derivation",
+        [E, U],
+        [E, derivation("User", "Txn")],
+        True,
+        [{"name": "User", "kind": {"from": "table", "to": "derivation"}}],
+        {},
+        dropped={"User": sorted(FEATURES)},
+    ),
+    Row(
+        "29 an event becomes a derivation",
+        [E, event("Source"), U],
+        [derivation("Txn", "Source"), event("Source"), U],
+        True,
+        [{"name": "Txn", "kind": {"from": "event", "to": "derivation"}}, ALL_ZEROED],
+        {"User": ZEROED},
+    ),
+]

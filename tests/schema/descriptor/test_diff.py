@@ -1,0 +1,131 @@
+"""How changes are classed, row by row of the matrix: what is told, whether it needs force, and what features keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.schema.descriptor.diff import diff
+from schema.descriptor import matrix_derived, matrix_sources
+from schema.descriptor.matrix import KEPT, OPTIONAL, UB, E, Row, U, changed, features, fields
+from schema.descriptor.payloads import Descriptor, derivation, event, filtered, nodes, op, table
+
+ROWS = [*matrix_sources.ROWS, *matrix_derived.ROWS]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.number.replace(" ", "-"))
+def test_a_change_is_classed_and_told_as_its_row_says(row: Row) -> None:
+    found = diff(nodes(*row.before), nodes(*row.after))
+    assert found.destructive is row.destructive
+    assert (found.added, found.removed, found.changed) == (row.added, row.removed, row.told)
+    assert found.lives == row.lives
+    assert found.dropped == row.dropped
+
+
+def test_every_row_of_the_matrix_is_there() -> None:
+    assert {int(row.number.split()[0]) for row in ROWS} == set(range(1, 30))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.number.replace(" ", "-"))
+def test_a_destructive_change_says_where_something_is_lost(row: Row) -> None:
+    before, after = nodes(*row.before), nodes(*row.after)
+    for loss in diff(before, after).losses:
+        assert loss.node in (after if loss.node not in row.removed else before)
+        assert loss.rest == "" or loss.rest.startswith(".")
+        assert loss.message
+
+
+def test_state_is_kept_where_a_step_moves_from_a_derivation_into_its_table() -> None:
+    """The chain from the source to the table is the same, told at another place."""
+    step = filtered("amount > 10")
+    moved = nodes(E, derivation("Big", "Txn"), changed(UB, ops=[step]))
+    found = diff(nodes(E, derivation("Big", "Txn", step), UB), moved)
+    assert (found.destructive, found.lives) == (True, {"User": KEPT})
+
+
+@pytest.mark.parametrize(
+    ("steps", "zeroed"),
+    [
+        ([{"op": "rename", "mapping": {"x": "y"}}], {"y"}),
+        ([{"op": "with_columns", "exprs": {"y": "x * 2"}}], {"y"}),
+        (
+            [{"op": "with_columns", "exprs": {"a": "x * 2"}}, {"op": "with_columns", "exprs": {"y": "cast(a, float)"}}],
+            {"y"},
+        ),
+        ([{"op": "with_columns", "exprs": {"a": "x * 2", "y": "a + 1"}}], {"y"}),
+        ([{"op": "with_columns", "exprs": {"y": "z"}}], set()),
+        ([{"op": "with_columns", "exprs": {"y": "x"}}, {"op": "with_columns", "exprs": {"y": "z"}}], set()),
+        ([{"op": "with_columns", "exprs": {"y": "0 * 1"}}, filtered("x > 1")], {"y", "n_events"}),
+        ([{"op": "fillna", "defaults": {"x": 1}}, {"op": "rename", "mapping": {"x": "y"}}], {"y"}),
+        ([{"op": "cast", "type_map": {"x": "float"}}, {"op": "rename", "mapping": {"x": "y"}}], {"y"}),
+        ([{"op": "select", "fields": ["user", "z"]}, {"op": "rename", "mapping": {"z": "y"}}], set()),
+    ],
+)
+def test_dependence_is_traced_field_by_field_through_steps(steps: list[Descriptor], zeroed: set[str]) -> None:
+    def known(kind: str) -> Any:
+        source = event(schema={"user": "str", "x": kind, "z": "i64"})
+        return nodes(source, table(ops=steps, n_events=op("count"), y=op("sum", field="y")))
+
+    found = diff(known("f64"), known("i64"))
+    assert {name for name, fate in found.lives["User"].items() if fate == "zeroed"} == zeroed
+
+
+def test_widening_keeps_what_follows_from_the_field() -> None:
+    def known(kind: str) -> Any:
+        steps = [{"op": "with_columns", "exprs": {"double": "n * 2"}}, filtered("n > 1")]
+        return nodes(fields(n=kind), table(ops=steps, d=op("sum", field="double"), w=op("count", where="double > 3")))
+
+    found = diff(known("i64"), known("f64"))
+    assert (found.destructive, found.lives) == (False, {"User": {"d": "kept", "w": "kept"}})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "renamed", "removed", "added"),
+    [
+        ({"a": "str"}, {"b": "str"}, [("a", "b")], [], []),
+        ({"a": "str"}, {"b": "i64"}, [], ["a"], ["b"]),
+        ({"a": "str"}, {"b": OPTIONAL}, [], ["a"], ["b"]),
+        ({"a": "str", "b": "str"}, {"c": "str"}, [], ["a", "b"], ["c"]),
+        ({"a": "str"}, {"b": "str", "c": "str"}, [], ["a"], ["b", "c"]),
+        ({"a": "str", "b": "i64"}, {"c": "i64", "d": "str"}, [("a", "d"), ("b", "c")], [], []),
+        ({"a": "str", "b": "str"}, {"c": "str", "d": "str"}, [], ["a", "b"], ["c", "d"]),
+    ],
+)
+def test_a_field_counts_as_renamed_where_only_one_went_and_one_came_of_its_type(
+    before: Any, after: Any, renamed: Any, removed: Any, added: Any
+) -> None:
+    (told,) = diff(nodes(fields(**before)), nodes(fields(**after))).changed
+    assert [(pair["from"], pair["to"]) for pair in told.get("renamed_fields", [])] == renamed
+    assert told.get("removed_fields", []) == removed
+    assert [field["name"] for field in told.get("added_fields", [])] == added
+
+
+def test_removed_nodes_of_others_are_cascaded() -> None:
+    before = nodes(E, U, table("Theirs"))
+    assert diff(before, nodes(event("New")), owned=["Txn", "User"]).cascaded == ["Theirs"]
+    assert diff(before, nodes(event("New"))).cascaded == []
+
+
+def test_a_feature_removed_and_added_again_is_new() -> None:
+    with_it, without = nodes(E, U), nodes(E, features(total=None))
+    assert diff(with_it, without).dropped == {"User": ["total"]}
+    assert diff(without, with_it).lives == {"User": {**KEPT, "total": "additive"}}
+
+
+def test_all_kinds_of_changes_of_one_node_are_told_together_in_one_order() -> None:
+    before = nodes(event(schema={"user": "str", "a": "i64", "b": "i64", "gone": "bool"}, keep_events_for="1d"))
+    after = nodes(
+        event(schema={"new": OPTIONAL, "b": "f64", "a2": "i64", "user": "str"}, cold_after="1d", dedupe_key="user")
+    )
+    (told,) = diff(before, after).changed
+    assert list(told) == [
+        "name",
+        "added_fields",
+        "removed_fields",
+        "changed_fields",
+        "renamed_fields",
+        "keep_events_for",
+        "cold_after",
+        "dedupe_key",
+    ]

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from headrace.schema.descriptor.generated import json_schema, lens
+from headrace.schema.descriptor.nodes import Event, Field
+from headrace.schema.descriptor.values import UNFIT, fitting
+from headrace.schema.diff import judge
+from headrace.schema.document import Validator, problems
+from headrace.schema.lens.document import parse
+from headrace.schema.lens.ops import Lens
+from headrace.schema.lens.proof import prove
+
+ALL = Event(
+    "All",
+    {
+        "s": Field("str"),
+        "f": Field("f64"),
+        "i": Field("i64"),
+        "b": Field("bool"),
+        "y": Field("bytes"),
+        "t": Field("datetime"),
+        "o": Field("str", False),
+        "d": Field("i64", True, 7),
+    },
+)
+FIT: dict[str, Any] = {"s": "", "f": 1.5, "i": 1, "b": True, "y": "", "t": "2026-01-01T00:00:00Z", "d": 1}
+
+#: A field, a value as JSON text, and whether it is of the type.
+VALUES = [
+    ("s", '"text"', True),
+    ("s", "3", False),
+    ("s", "null", False),
+    ("f", "3", True),
+    ("f", "-0.0", True),
+    ("f", "1e308", True),
+    ("f", "1.7976931348623157e308", True),
+    ("f", "1e309", False),
+    ("f", "-1e400", False),
+    ("f", '"1.5"', False),
+    ("f", "true", False),
+    ("i", "9223372036854775807", True),
+    ("i", "-9223372036854775808", True),
+    ("i", "9223372036854775808", False),
+    ("i", "-9223372036854775809", False),
+    ("i", "3.0", True),
+    ("i", "1e3", True),
+    ("i", "1.5", False),
+    ("i", '"1"', False),
+    ("i", "true", False),
+    ("b", "false", True),
+    ("b", "0", False),
+    ("b", '"true"', False),
+    ("y", '"AA=="', True),
+    ("y", '"AAA="', True),
+    ("y", '"AAAA"', True),
+    ("y", '"AB=="', False),
+    ("y", '"AA"', False),
+    ("y", '"A-A_"', False),
+    ("y", '"AA==AA=="', False),
+    ("t", '"2026-02-28T23:59:59.123456789+05:30"', True),
+    ("t", '"2026-02-30T00:00:00Z"', False),
+    ("t", '"2026-02-28"', False),
+    ("t", "1767225600000", False),
+    ("o", "null", True),
+    ("o", '"x"', True),
+    ("o", "3", False),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "fits"), VALUES)
+def test_the_schema_takes_what_is_of_the_type_and_nothing_else(name: str, text: str, fits: bool) -> None:
+    members = {key: msgspec.json.encode(value) for key, value in FIT.items()} | {name: text.encode()}
+    body = b"{" + b",".join(msgspec.json.encode(key) + b":" + value for key, value in members.items()) + b"}"
+    assert (Validator(json_schema(ALL)).failures(body) == []) is fits
+
+
+@pytest.mark.parametrize(("name", "text", "fits"), [case for case in VALUES if case[1] != "null"])
+def test_a_default_fits_where_a_value_would(name: str, text: str, fits: bool) -> None:
+    value = float(text) if name == "f" and text[-1].isdigit() and text[0] != '"' else msgspec.json.decode(text)
+    assert (fitting(value, ALL.schema[name].type) is not UNFIT) is fits
+
+
+def test_fields_are_all_there_is_and_those_required_must_be_there() -> None:
+    judge = Validator(json_schema(ALL))
+    assert judge.accepts(FIT)
+    assert not judge.accepts({**FIT, "more": 1})
+    for name in FIT:
+        assert not judge.accepts({key: value for key, value in FIT.items() if key != name})
+
+
+def test_the_schema_is_one_that_streams_take() -> None:
+    assert problems(json_schema(ALL)) == []
+    many = {
+        f"field_{'x' * 115}{number}": Field("bytes" if number < 100 else "datetime", False) for number in range(500)
+    }
+    assert problems(json_schema(Event("Many", many))) == []
+
+
+def carried(old: dict[str, Field], new: dict[str, Field]) -> list[dict[str, Any]] | None:
+    """The operations of the lens, proven; None where there is none."""
+    one, other = Event("E", old), Event("E", new)
+    document = lens(one, other)
+    if document is None:
+        return None
+    parsed = parse(document)
+    assert isinstance(parsed, Lens)
+    assert prove(json_schema(one), json_schema(other), parsed.ops, judge).problems == []
+    return list(document["ops"])
+
+
+def test_a_change_that_adds_fields_has_a_lens_that_fills_in_defaults() -> None:
+    added = carried(
+        {"a": Field("i64")},
+        {"a": Field("i64"), "n": Field("str", False), "d": Field("f64", True, 0.5), "o": Field("str", False, "x")},
+    )
+    assert added is not None
+    assert [(op["op"], op["path"], op["default"]) for op in added] == [("add", "/d", 0.5), ("add", "/o", "x")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (Field("i64"), Field("f64")),
+        (Field("i64", False), Field("f64", False)),
+        (Field("i64"), Field("f64", False)),
+        (Field("str"), Field("str", False)),
+        (Field("str", True, "a"), Field("str", True, "b")),
+        (Field("str", True, "a"), Field("str")),
+        (Field("str"), Field("str", True, "a")),
+    ],
+)
+def test_a_change_that_every_event_fits_needs_no_step(old: Field, new: Field) -> None:
+    assert carried({"a": old}, {"a": new}) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"a": Field("f64")}, {"a": Field("i64")}),
+        ({"a": Field("str")}, {"a": Field("i64")}),
+        ({"a": Field("str", False)}, {"a": Field("str")}),
+        ({"a": Field("str", False)}, {"a": Field("str", True, "x")}),
+        ({"a": Field("str"), "b": Field("str")}, {"a": Field("str")}),
+        ({"a": Field("str")}, {"b": Field("str")}),
+        ({"a": Field("str")}, {"a": Field("str"), "b": Field("str")}),
+        ({"a": Field("str")}, {"a": Field("datetime")}),
+    ],
+)
+def test_a_change_that_loses_or_asks_for_something_has_no_lens(old: dict[str, Field], new: dict[str, Field]) -> None:
+    assert carried(old, new) is None

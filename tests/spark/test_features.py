@@ -1,0 +1,252 @@
+"""The law on Spark: history folded and merged there, and a live tail, answer as one pass over all events does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.config import PipelineConfig
+from headrace.engine.features.histories import Answer
+from headrace.engine.features.training import Training
+from headrace.engine.work.units import Job, Result
+from headrace.pipeline import jobs
+from headrace.pipeline.work import Lease
+from headrace.schema.descriptor.operators import OPERATORS
+from headrace.server.work import store_url
+from headrace.storage.histories import HistoryRow
+from reduce.features import oracle
+from reduce.features.events import TYPES, WINDOWS, Event
+from reduce.features.law import TOLERANCE, assert_close, scale
+from stories import SETTINGS, pipeline
+from tabling import Pipelines, event, op, table
+
+if TYPE_CHECKING:
+    from tests.conftest import StartServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+KEYS, EVENTS = 6, 240
+GAPS = (0, 0, 1, 2, 9, 10, 15, 16, 63, 64, 99, 100, 101, 999, 1000, 6400, 300_000)
+SOURCE = {"k": "str", "m": "bool", **{name: {"type": kind, "required": False} for name, kind in TYPES.items()}}
+#: Where all but one value have faded away there is no spread left in doubles, though a little in exact numbers.
+FAINT = Fraction(1, 10**90)
+CONFIG = PipelineConfig(shuffle_partitions=2, tasks=2)
+
+
+def params_of(name: str, random: Random) -> dict[str, Any]:
+    """Parameters of an operator within their ranges, as numbers."""
+    choices: dict[str, list[Any]] = {
+        "n": [1, 2, 5], "samples": [1, 4], "k": [1, 3], "q": [0.25, 0.5, 0.99], "max_categories": [2, 256],
+        "categories": [None], "expected_n": [1024], "fpr": [1e-6], "sigma": [0.3, 3.0], "half_life": [50, 3000],
+        "window": WINDOWS, "baseline_window": WINDOWS, "sub_window": [1, 7, 100], "where": [None],
+        "buckets": [[-10.0, 0.0, 0.5, 2.0, 1000.0]], "lat_field": ["lat"], "lon_field": ["lon"],
+    }  # fmt: skip
+    found: dict[str, Any] = {}
+    for param, known in OPERATORS[name].params.items():
+        if param == "field":
+            found[param] = random.choice([field for field, kind in TYPES.items() if kind in known.types])
+        elif (value := random.choice(choices[param])) is not None:
+            found[param] = value
+    return found
+
+
+def features(random: Random) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Every operator, once with a window where it takes one, and once without where it need not."""
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    for name in sorted(OPERATORS):
+        params = params_of(name, random)
+        found[f"{name}_w"] = name, params
+        if "window" in params and OPERATORS[name].window == "optional":
+            found[name] = name, {param: value for param, value in params_of(name, random).items() if param != "window"}
+    return found
+
+
+def told(params: dict[str, Any], where: bool) -> dict[str, Any]:
+    """Parameters as they are sent."""
+    spans = ("window", "baseline_window", "sub_window", "half_life")
+    sent = {name: f"{value}ms" if name in spans else value for name, value in params.items()}
+    return {**sent, "where": "m"} if where else sent
+
+
+def row(random: Random) -> dict[str, Any]:
+    numbers = [0.0, -0.0, 1, 2, 2.0, 10**9, *(random.randrange(-8000, 8000) / 8 for _ in range(4))]
+    choices: dict[str, list[Any]] = {
+        "x": numbers,
+        "i": [random.randrange(-5, 5), 2**62, -(2**63)],
+        "s": ["a", "b", "c", "", "é", "🜁"],
+        "b": [True, False],
+        "t": ["2024-01-01T00:00:00Z", "2024-01-01T01:00:00+01:00", "2024-01-01T00:00:00.5Z"],
+        "lat": [0.0, 45.5, -33.9, 60, 89.9],
+        "lon": [0.0, 2.35, -0.1, 151.2, 179.9],
+    }
+    return {name: random.choice([*values, None]) for name, values in choices.items() if random.random() < 0.8}
+
+
+@contextmanager
+def told_about(*facts: Any) -> Iterator[None]:
+    """What fails says which feature it is about."""
+    try:
+        yield
+    except AssertionError as reason:
+        reason.add_note(repr(facts))
+        raise
+
+
+class Case:
+    """An engine with a table of all operators, and every event that was pushed."""
+
+    def __init__(self, directory: Path, seed: int, spark: SparkSession) -> None:
+        self.random, self.spark = Random(seed), spark
+        self.pipelines = Pipelines(
+            directory, storage={"seal_rows": 12}, pipeline={"min_rows": 1, "unit_bytes": 600, "fan_out": 3}
+        )
+        self.features = features(self.random)
+        self.seen: dict[str, list[Event]] = {}
+        self.count = 0
+
+    def register(self, features: list[str]) -> None:
+        """The table with some of the features, additively."""
+        agg = {}
+        for name in features:
+            operator, params = self.features[name]
+            takes_where = "where" in OPERATORS[operator].params
+            agg[name] = op(operator, **told(params, takes_where))
+        self.pipelines.register(event("E", SOURCE), table("T", "E", ["k"], agg))
+
+    def push(self, count: int) -> None:
+        """Events, a few per request."""
+        for _ in range(count):
+            self.pipelines.clock.us += self.random.choice(GAPS) * 1000
+            at_ms = self.pipelines.clock.us // 1000
+            pushed = []
+            for _ in range(self.random.choice((1, 1, 3))):
+                key, matched, values = f"k{self.random.randrange(KEYS)}", self.random.random() < 0.7, row(self.random)
+                pushed.append({"k": key, "m": matched, **values})
+                self.seen.setdefault(key, []).append(Event(at_ms, self.count, values, matched))
+                self.count += 1
+            self.pipelines.append("events/E", msgspec.json.encode(pushed))
+            if self.random.random() < 0.1:
+                self.pipelines.seal("E")
+
+    def work(self, *wanted: Job) -> int:
+        """Everything that is due, on Spark."""
+        units = 0
+        engine = self.pipelines.engine
+        while granted := self.pipelines.run(engine.work.lease("spark", 64, wanted or ("features",))):
+            store = store_url(engine.objects, "")
+            plain = tuple(msgspec.to_builtins(unit) for unit in granted.units)
+            lease = Lease(granted.lease.id, granted.lease.token, 60_000, store, plain)
+            results = msgspec.convert(jobs.run(self.spark, lease, CONFIG), list[Result])
+            settled = self.pipelines.run(self.pipelines._commit(lease.id, lease.token, results))
+            assert [one.outcome for one in settled] == ["committed"] * len(plain), settled
+            units += len(plain)
+        return units
+
+    def check(self, names: list[str], wait_ms: int) -> None:
+        """Every feature of every key is what one pass over its events says."""
+        now_ms = self.pipelines.clock.us // 1000 + wait_ms
+        for key, events in self.seen.items():
+            answer = self.pipelines.answer("T", key, now_ms=now_ms)
+            assert answer.complete
+            for name in names:
+                operator, params = self.features[name]
+                seen = events if "where" in OPERATORS[operator].params else [e._replace(matched=True) for e in events]
+                wanted = oracle.answer(operator, params, seen, now_ms)
+                if operator == "ew_zscore" and answer.row[name] is None and isinstance(wanted, Fraction | float):
+                    assert abs(wanted) < FAINT
+                    continue
+                with told_about(operator, params, key):
+                    assert_close(answer.row[name], wanted, TOLERANCE.get(operator, 1e-9), scale(operator, seen, params))
+
+
+@pytest.fixture(params=[1, 2])
+def case(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) -> Iterator[Case]:
+    made = Case(tmp_path / "data", request.param, spark)
+    yield made
+    made.pipelines.close()
+
+
+def test_history_on_spark_and_a_live_tail_answer_as_one_pass_for_every_operator(case: Case) -> None:
+    first = [name for number, name in enumerate(case.features) if number % 3]
+    case.register(first)
+    case.push(EVENTS // 2)
+    case.pipelines.seal("E")
+    assert case.work() > 3
+    case.push(EVENTS // 4)
+    case.check(first, 0)
+    # The others are backfilled over what is there, and merged with their siblings.
+    case.register(list(case.features))
+    case.pipelines.seal("E")
+    assert case.work() > 3
+    case.push(EVENTS // 4)
+    for wait_ms in (0, 1, 63, 100, 6400, 10**6):
+        case.check(list(case.features), wait_ms)
+    levels = [state.level for state in case.pipelines.states("T")]
+    assert max(levels) >= 1
+    case.pipelines.reopen()
+    case.check(list(case.features), 10)
+
+
+def test_rows_of_the_past_from_spark_are_those_that_the_server_folds(case: Case) -> None:
+    some = list(case.features)
+    case.register(some[::2])
+    began_us = case.pipelines.clock.us
+    case.push(EVENTS // 4)
+    case.pipelines.seal("E")
+    case.work()
+    case.register(some)
+    case.push(EVENTS // 4)
+    engine = case.pipelines.engine
+    training = Training(engine.apply, engine.log, engine.sealer, engine.work, engine.pasts, engine._reader, -1)
+    for since_us in (began_us - 1, case.pipelines.clock.us - 1_000_000):
+        span = case.pipelines.clock.us - since_us
+        asked = [(f"k{case.random.randrange(KEYS + 1)}", since_us + case.random.randrange(span + 1)) for _ in range(40)]
+        asked += [("k1", asked[0][1]), ("k1", asked[0][1])]
+        begun = case.pipelines.run(training.ask("T", asked))
+        assert isinstance(begun, HistoryRow) and begun.state == "running"
+        assert case.work("history") == 1
+        told = training.find("T", begun.id)
+        assert told.state == "done" and told.answer is not None
+        answer = msgspec.json.decode(told.answer, type=Answer)
+        expected = case.pipelines.run(engine.pasts.rows("T", asked))
+        assert answer.complete and expected.complete
+        for (key, _), found, wanted in zip(asked, answer.rows, expected.rows, strict=True):
+            assert found.keys() == wanted.keys()
+            for name in found:
+                operator, params = case.features[name]
+                with told_about(operator, params, key):
+                    assert_close(found[name], wanted[name], TOLERANCE.get(operator, 1e-9), 1e10)
+
+
+def test_executors_that_are_other_processes_make_states(start_server: StartServer) -> None:
+    server = start_server(**{**SETTINGS, "storage__seal_age_s": "0.1"})
+    descriptors = [event("Order", {"user": "str"}), table("Users", "Order", ["user"], {"n": op("count")})]
+    with httpx2.Client(base_url=server.url, timeout=20, trust_env=False) as http:
+        assert http.post("/v1/register", json={"descriptors": descriptors}).status_code == 200
+        for number in range(60):
+            assert http.post("/v1/push/Order", json=[{"user": f"u{number % 7}"}] * 3).status_code == 200
+        asked = {"table": "Users", "key": "u1", "explain": True}
+        assert http.post("/v1/get", json=asked).json()["row"] == {"n": 27}
+        until = monotonic() + 30
+        while http.head("/v1/stream/events/Order").status_code != 200 or not http.get("/v1/work").json()["due"]:
+            assert monotonic() < until
+            sleep(0.1)
+        process = pipeline(server.url, "--master", "local-cluster[2,1,1024]")
+        try:
+            _, said = process.communicate(timeout=240)
+        finally:
+            process.kill()
+        assert process.returncode == 0, said
+        told = http.post("/v1/get", json=asked).json()
+        assert told["row"] == {"n": 27}
+        assert told["explain"]["features"]["n"]["states"] and not http.get("/v1/work").json()["parked"]

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.storage import database
+from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> FeatureRegistry:
+    connection = database.connect(tmp_path / "headrace.db", cache_bytes=1 << 20)
+    database.migrate(connection)
+    return FeatureRegistry(connection)
+
+
+def row(version: int) -> FeatureRegistryRow:
+    return FeatureRegistryRow(version, 10 * version, "ada", "default", "{}")
+
+
+def test_the_newest_version_counts_and_all_are_kept(registry: FeatureRegistry) -> None:
+    assert registry.newest() is None
+    for version in (1, 2, 3):
+        registry.save(row(version))
+    assert registry.newest() == row(3)
+    assert (registry.version(2), registry.version(9)) == (row(2), None)
+    assert registry.page(1, 10) == [row(2), row(3)]
+    assert registry.page(0, 1) == [row(1)]
+
+
+def test_versions_wait_until_the_store_has_them(registry: FeatureRegistry) -> None:
+    registry.save(row(1), published=True)
+    for version in (2, 3, 4):
+        registry.save(row(version))
+    assert registry.unpublished(2) == [row(2), row(3)]
+    registry.note_published(3)
+    assert registry.unpublished(9) == [row(4)]
+
+
+def test_the_oldest_versions_are_dropped(registry: FeatureRegistry) -> None:
+    for version in (1, 2, 3):
+        registry.save(row(version))
+    assert registry.drop_before(3) == [1, 2]
+    assert registry.drop_before(3) == []
+    assert registry.page(0, 9) == [row(3)]
+
+
+def test_what_follows_another_history_is_dropped(registry: FeatureRegistry) -> None:
+    for version in (1, 2, 3):
+        registry.save(row(version))
+    registry.drop_from(2)
+    assert registry.newest() == row(1)

@@ -1,0 +1,141 @@
+"""The rows of states, and their files on the local disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import CorruptData
+from headrace.format.state.layout import Info, State
+from headrace.format.state.names import state_key, state_name
+from headrace.format.state.writer import write
+from headrace.storage import database
+from headrace.storage.database import Connection
+from headrace.storage.objects import ObjectMissing, Objects
+from headrace.storage.state_files import StateFiles
+from headrace.storage.states import States, object_keys
+
+STREAM, LIFE = "events/E", "7"
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[Connection]:
+    opened = database.connect(tmp_path / "x.db", cache_bytes=1 << 20)
+    database.migrate(opened)
+    yield opened
+    opened.close()
+
+
+def state(first_seq: int, name: str = "", table: str = "T") -> State:
+    return State(
+        table=table, name=name or f"n{first_seq}", first_seq=first_seq, count=10, level=0, lives={"a": "a@1"}, rows=1,
+        bytes=100, sha256="00",
+    )  # fmt: skip
+
+
+def test_states_are_listed_by_table_and_first_event(connection: Connection) -> None:
+    states = States(connection)
+    for one in (state(10), state(0), state(5, table="A")):
+        states.add(1, one)
+    states.add(2, state(0))
+    assert [(one.table, one.first_seq) for one in states.listed(1)] == [("A", 5), ("T", 0), ("T", 10)]
+    assert states.has(1, "n10") and not states.has(2, "n10")
+
+
+def test_retired_states_count_no_more_until_they_are_removed(connection: Connection) -> None:
+    states = States(connection)
+    for one in (state(0), state(10)):
+        states.add(1, one)
+    before = states.stamp(1)
+    states.retire(1, ["n0"])
+    assert ([one.name for one in states.listed(1)], [one.name for one in states.retired(1)]) == (["n10"], ["n0"])
+    assert states.stamp(1) != before
+    states.remove(1, ["n0"])
+    assert not states.retired(1)
+    states.retire_all(1)
+    assert not states.listed(1)
+    states.drop(1)
+    assert states.stamp(1)[:2] == (0, 0)
+
+
+def test_keys_of_objects_are_those_of_names() -> None:
+    named = state(0, state_name(0, 10, "ab"))
+    assert list(object_keys(STREAM, LIFE, [named])) == [state_key(STREAM, LIFE, named.name)]
+
+
+class Store:
+    """An object store with states, and files of them."""
+
+    def __init__(self, directory: Path, *, limit_bytes: int = 1 << 20) -> None:
+        self.directory, self.limit_bytes = directory, limit_bytes
+        self.objects = Objects.open(str(directory / "objects"))
+        self.files = self.opened()
+
+    def opened(self) -> StateFiles:
+        return StateFiles(self.objects, self.directory / "cache", limit_bytes=self.limit_bytes)
+
+    def put(self, first_seq: int, rows: dict[bytes, bytes]) -> State:
+        info = Info(
+            stream=STREAM, incarnation=LIFE, table="T", first_seq=first_seq, count=10, level=0, lives={"a": "a@1"}
+        )
+        path, name = self.directory / f"{first_seq}.parquet", state_name(first_seq, 10, "ab")
+        made = write(path, info, name, [(key, {"": b"f", "a@1": value}) for key, value in sorted(rows.items())])
+        self.objects.upload(state_key(STREAM, LIFE, name), path)
+        return made
+
+    def kept(self) -> list[str]:
+        return sorted(path.stem for path in (self.directory / "cache").glob("*.rows"))
+
+
+def test_a_key_is_looked_up_in_the_file_of_a_state(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    file = store.files.hold(STREAM, LIFE, store.put(0, {b"k": b"1", b"l": b"2"}))
+    assert file.get(b"k") == {"": b"f", "a@1": b"1"}
+    assert file.get(b"nobody") is None
+    store.files.release(file)
+
+
+def test_files_outlive_a_restart(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    made = store.put(0, {b"k": b"1"})
+    store.files.release(store.files.hold(STREAM, LIFE, made))
+    (tmp_path / "cache" / "cut-short.part").touch()
+    store.objects.delete([state_key(STREAM, LIFE, made.name)])
+    again = store.opened()
+    assert again.hold(STREAM, LIFE, made).get(b"k") == {"": b"f", "a@1": b"1"}
+    assert not list((tmp_path / "cache").glob("*.part"))
+
+
+def test_what_was_used_longest_ago_makes_room_and_what_is_held_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path, limit_bytes=1)
+    first, second = store.put(0, {b"k": b"1"}), store.put(10, {b"k": b"2"})
+    held = store.files.hold(STREAM, LIFE, first)
+    other = store.files.hold(STREAM, LIFE, second)
+    assert store.kept() == sorted([first.sha256, second.sha256])
+    store.files.release(other)
+    assert store.kept() == [first.sha256]
+    assert held.get(b"k") == {"": b"f", "a@1": b"1"}
+
+
+def test_a_state_that_is_not_there_is_missing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    made = store.put(0, {b"k": b"1"})
+    store.objects.delete([state_key(STREAM, LIFE, made.name)])
+    with pytest.raises(ObjectMissing):
+        store.files.hold(STREAM, LIFE, made)
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_damaged_state_is_not_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    made = store.put(0, {bytes([n]): bytes(90) for n in range(200)})
+    path = store.objects.local_path(state_key(STREAM, LIFE, made.name))
+    assert path is not None
+    data = bytearray(path.read_bytes())
+    data[len(data) // 8] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(CorruptData):
+        store.files.hold(STREAM, LIFE, made)
+    assert not store.kept()
