@@ -179,21 +179,21 @@ class World:
         return event
 
     async def push_one(self, http: httpx2.AsyncClient) -> None:
-        event = self._event()
+        event, version = self._event(), self.version
         known = event["id"] in self.acknowledged
         answer = await http.post("/v1/push/Order", json=event)
         assert answer.status_code == 200, answer.text
         self._told(event, answer.json(), known)
-        self._seen(answer.json()["registry_version"])
+        self._seen(answer.json(), version)
 
     async def push_many(self, http: httpx2.AsyncClient) -> None:
         events = [self._event() for _ in range(self.chance.randrange(1, 6))]
-        known = [event["id"] in self.acknowledged for event in events]
+        known, version = [event["id"] in self.acknowledged for event in events], self.version
         answer = await http.post("/v1/push/Order", json=events)
         assert answer.status_code == 200, answer.text
         for event, result, was_known in zip(events, answer.json()["results"], known, strict=True):
             self._told(event, result, was_known)
-        self._seen(answer.json()["registry_version"])
+        self._seen(answer.json(), version)
 
     def _told(self, event: Event, result: Row, known: bool) -> None:
         """An acknowledgement: the first one, or the first one again."""
@@ -219,24 +219,28 @@ class World:
         """One feature more, now and then; or the same again, which changes nothing."""
         await asyncio.sleep(self.chance.uniform(0.1, 0.5))
         self.asked = max(self.asked, min(self.confirmed + self.chance.randrange(2), len(LATER)))
-        wanted = self.asked
+        wanted, version = self.asked, self.version
         answer = await http.post("/v1/register", json={"descriptors": descriptors(wanted)})
         assert (answer.status_code, answer.json()["status"]) == (200, "ok"), answer.text
         self.confirmed = wanted
-        self._seen(answer.json()["registry_version"])
+        self._seen(answer.json(), version)
 
-    def _seen(self, version: int) -> None:
-        assert version >= self.version, "the registry went back"
-        self.version = version
+    def _seen(self, answer: Row, before: int) -> None:
+        """The registry is no older than it was when the request was sent."""
+        assert answer["registry_version"] >= before, "the registry went back"
+        self.version = max(self.version, answer["registry_version"])
 
     async def look(self, http: httpx2.AsyncClient) -> None:
-        """Rows hold together, and hold what was acknowledged before."""
+        """Rows hold together, among each other too, and hold what was acknowledged before."""
         least = [sum(map(one.concerns, map(self.sent.__getitem__, self.acknowledged))) for one in QUESTIONS]
         rows, _ = await self._rows(http)
         for row, count in zip(rows, least, strict=True):
             assert row.get("n") == row.get("ones"), row
             if "n" not in row or row["n"] is not None:
                 assert row.get("n", 0) >= count, (row, count)
+        users = [row.get("n", 0) for question, row in zip(QUESTIONS, rows, strict=True) if question.table == "Users"]
+        if None not in (*users, rows[-1].get("n", 0)):
+            assert sum(users) == rows[-1].get("n", 0), "rows of one answer are of different moments"
         self.gets += 1
         await asyncio.sleep(0.02)
 
@@ -267,7 +271,7 @@ class World:
 
     async def _check_registry(self, http: httpx2.AsyncClient) -> None:
         registry = (await http.get("/v1/registry")).json()
-        self._seen(registry["registry_version"])
+        self._seen(registry, self.version)
         nodes = {node["name"]: node for node in registry["descriptors"]}
         later = len(nodes["Users"]["agg"]) - len(FIRST)
         assert self.confirmed <= later <= self.asked

@@ -89,7 +89,7 @@ def test_a_result_is_one_thing(directory: Path, facts: dict[str, object]) -> Non
         searched(rig, "s", 10)
         worker = Worker(rig)
         grant = worker.granted()
-        with pytest.raises(BadRequest, match="a result is a companion, a state, .* or an error"):
+        with pytest.raises(BadRequest, match=r"a result is a companion, a state, .* or an error"):
             worker.commit(grant, [Result(grant.units[0].unit, **facts)])  # type: ignore[arg-type]
         with pytest.raises(BadRequest, match="one result"):
             worker.commit(grant, [Result(grant.units[0].unit, gone=True)] * 2)

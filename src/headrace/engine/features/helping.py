@@ -44,7 +44,7 @@ WORKER = "server"
 _JOBS: tuple[Job, ...] = ("features",)
 #: Work is left to workers for as long, since one was last seen to have any.
 WORKERS_FIRST_S = 2.0
-_PAUSE_S = 0.5
+_PAUSE_S = 1.0
 _REASON_LENGTH = 2_000
 
 
@@ -127,6 +127,7 @@ class Helper:
                 needed = True
                 if self._needs.retention_waits(stream):
                     await self._work.notice(stream)
+            await asyncio.sleep(0)  # there may be many
         return needed
 
     async def _perform(self, granted: Grant) -> None:
