@@ -67,7 +67,9 @@ class _ServerNumbers(Collector):
         for field, sentence in _COUNTED.items():
             name = f"headrace_{_NAMES.get(field, field)}"
             yield CounterMetricFamily(name, sentence.capitalize(), value=getattr(counters, field))
-        yield _gauge("feature_registry_version", "Version of the feature registry", self._engine.features.current.version)
+        yield _gauge(
+            "feature_registry_version", "Version of the feature registry", self._engine.features.current.version
+        )
         responses = CounterMetricFamily("headrace_responses", "Responses by status", labels=["status"])
         for status, count in sorted(counters.responses.items()):
             responses.add_metric([str(status)], count)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -16,7 +16,7 @@ from headrace.engine.features.envelope import Envelope
 from headrace.engine.features.features import refusal
 from headrace.engine.features.proposing import Change
 from headrace.engine.features.registry import DEFAULT_APP, EVENTS, Current, load
-from headrace.errors import BadRequest, Conflict, TooLarge, UnsupportedMedia
+from headrace.errors import BadRequest, Conflict
 from headrace.schema.descriptor import wire
 from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.document import read as read_registration
@@ -25,11 +25,11 @@ from headrace.schema.descriptor.problem import Problem
 from headrace.server import values
 from headrace.server.answer import json_response
 from headrace.server.auth import Principal
+from headrace.server.bodies import Body, read, require_json
 from headrace.storage.feature_registry import FeatureRegistryRow
-from headrace.types import JSON, media_type, rfc3339
+from headrace.types import rfc3339
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-Body = TypeVar("Body")
 _Version = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 
 #: What names of apps look like.
@@ -212,19 +212,5 @@ def _parameters(request: Request, *known: str) -> None:
 
 
 async def _read(request: Request, kind: type[Body]) -> Body:
-    """The body as this kind of document; what it does not know is refused."""
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedMedia("registrations are not encoded", field="Content-Encoding")
-    if media_type(request.headers.get("content-type", "")) != JSON:
-        raise UnsupportedMedia("a registration is application/json", field="Content-Type")
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > _BODY_BYTES:
-                raise TooLarge(f"the body exceeds {_BODY_BYTES} bytes", limit=_BODY_BYTES)
-        return msgspec.json.decode(bytes(body), type=kind)
-    except ClientDisconnect as reason:
-        raise BadRequest("the body was cut short", field="body") from reason
-    except (ValueError, RecursionError) as reason:
-        raise BadRequest(f"the body cannot be read: {reason}", field="body") from reason
+    require_json(request)
+    return await read(request, kind, limit=_BODY_BYTES)

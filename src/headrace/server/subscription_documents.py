@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from headrace.engine.wakeups.glob import Glob
 from headrace.engine.wakeups.subscription import (
@@ -16,13 +16,14 @@ from headrace.engine.wakeups.subscription import (
     Definition,
     InvalidRequest,
 )
-from headrace.errors import BadRequest, TooLarge, UnsupportedMedia
+from headrace.errors import BadRequest
+from headrace.server import bodies
+from headrace.server.bodies import Body
 from headrace.server.target import check_name
 
 _MAX_BODY = 1024 * 1024
 _MAX_NAME = 512
 
-Body = TypeVar("Body")
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 
 
@@ -82,19 +83,7 @@ class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
 
 async def read(request: Request, kind: type[Body]) -> Body:
     """The body as this kind of document; what it does not know is refused."""
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedMedia("subscription requests are not encoded", field="Content-Encoding")
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > _MAX_BODY:
-                raise TooLarge(f"the body exceeds {_MAX_BODY} bytes", limit=_MAX_BODY)
-        return msgspec.json.decode(bytes(body), type=kind)
-    except ClientDisconnect as reason:
-        raise InvalidRequest("the body was cut short", field="body") from reason
-    except (ValueError, RecursionError) as reason:
-        raise InvalidRequest(f"the body cannot be read: {reason}", field="body") from reason
+    return await bodies.read(request, kind, limit=_MAX_BODY, refusal=InvalidRequest)
 
 
 def definition_of(body: PutBody) -> Definition:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -14,10 +14,11 @@ from headrace.engine.features.histories import Answer
 from headrace.engine.features.past import Past
 from headrace.engine.features.questions import Question
 from headrace.engine.features.registry import EVENTS
-from headrace.errors import BadRequest, BatchTooLarge, TooLarge, UnsupportedMedia
+from headrace.errors import BadRequest, BatchTooLarge
 from headrace.server.answer import json_response
+from headrace.server.bodies import read, require_json
 from headrace.storage.histories import HistoryRow
-from headrace.types import JSON, media_type, parse_timestamp_us, rfc3339
+from headrace.types import parse_timestamp_us, rfc3339
 
 HISTORY = "/v1/tables/{table}/history"
 MOST_ROWS = 10_000
@@ -55,7 +56,8 @@ class Api:
     async def ask(self, request: Request) -> Response:
         """POST: the rows where few events are to be folded, else where they will be found."""
         table = self._admitted(request)
-        body = await self._read(request)
+        require_json(request)
+        body = await read(request, HistoryBody, limit=self._engine.config.limits.body_bytes)
         if len(body.rows) > MOST_ROWS:
             raise BatchTooLarge(f"a question is about {MOST_ROWS} rows at most", limit=MOST_ROWS)
         asked = [(one.key, parse_timestamp_us(one.at, f"rows[{place}].at")) for place, one in enumerate(body.rows)]
@@ -101,21 +103,6 @@ class Api:
         current.table(table)
         request.state.principal.require("read", EVENTS + current.root_of(table))
         return table
-
-    async def _read(self, request: Request) -> HistoryBody:
-        if media_type(request.headers.get("content-type", "")) != JSON:
-            raise UnsupportedMedia("questions are asked as application/json", field="Content-Type")
-        body, limit = bytearray(), self._engine.config.limits.body_bytes
-        try:
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > limit:
-                    raise TooLarge(f"the body exceeds {limit} bytes", limit=limit)
-            return msgspec.json.decode(bytes(body), type=HistoryBody)
-        except ClientDisconnect as reason:
-            raise BadRequest("the body was cut short", field="body") from reason
-        except (ValueError, RecursionError) as reason:
-            raise BadRequest(f"the body cannot be read: {reason}", field="body") from reason
 
 
 def _reach(found: Past) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -14,13 +14,13 @@ from headrace.engine.engine import Engine
 from headrace.engine.work.foreman import MOST_UNITS
 from headrace.engine.work.overview import Overview
 from headrace.engine.work.units import JOBS, Job, Result, Text
-from headrace.errors import BadRequest, TooLarge, UnsupportedMedia
+from headrace.errors import BadRequest
 from headrace.server.answer import json_response
+from headrace.server.bodies import Body, read
 from headrace.storage.objects import Objects
 from headrace.types import rfc3339
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-Body = TypeVar("Body")
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 
 ROOT = "/v1/work"
@@ -143,20 +143,7 @@ class Api:
         return {"expires_at": rfc3339(expires_us), "ttl_ms": self._work.ttl_us // 1000}
 
     async def _read(self, request: Request, kind: type[Body]) -> Body:
-        """The body as this kind of document; what it does not know is refused."""
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise UnsupportedMedia("requests for work are not encoded", field="Content-Encoding")
-        body, limit = bytearray(), self._engine.config.limits.body_bytes
-        try:
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > limit:
-                    raise TooLarge(f"the body exceeds {limit} bytes", limit=limit)
-            return msgspec.json.decode(bytes(body), type=kind)
-        except ClientDisconnect as reason:
-            raise BadRequest("the body was cut short", field="body") from reason
-        except (ValueError, RecursionError) as reason:
-            raise BadRequest(f"the body cannot be read: {reason}", field="body") from reason
+        return await read(request, kind, limit=self._engine.config.limits.body_bytes)
 
 
 def store_url(objects: Objects, configured: str) -> str:

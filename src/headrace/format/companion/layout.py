@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from headrace.errors import CorruptData
+from headrace.format import identity
 
 VERSION = 1
 METADATA, INDEX = b"headrace", b"headrace.index"
@@ -133,22 +133,6 @@ def listed(info: Info, name: str, parts: dict[PartName, Part]) -> Companion:
     )
 
 
-class _Marked(msgspec.Struct):
-    version: int
-
-
 def decode_info(document: bytes | None, name: str) -> Info:
     """Read what a companion says about itself; refuses what is damaged and what a newer Headrace wrote."""
-    if document is None:
-        raise CorruptData(f"{name} is Parquet but no companion", object=name, check="identity")
-    try:
-        found = msgspec.json.decode(document, type=_Marked).version
-        if found > VERSION:
-            raise CorruptData(
-                f"{name} has companion format {found}, this Headrace knows {VERSION}: install a newer one",
-                object=name,
-                check="version",
-            )
-        return msgspec.json.decode(document, type=Info)
-    except msgspec.DecodeError as reason:
-        raise CorruptData(f"{name} has a damaged identity: {reason}", object=name, check="identity") from reason
+    return identity.decode(document, Info, name=name, kind="companion", newest=VERSION)

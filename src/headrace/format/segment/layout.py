@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 
-from headrace.errors import CorruptData
+from headrace.format import identity
 
 VERSION = 1
 METADATA = b"headrace"
@@ -58,22 +58,6 @@ def schema(is_json: bool) -> pa.Schema:
     )
 
 
-class _Marked(msgspec.Struct):
-    version: int
-
-
 def decode_info(document: bytes | None, name: str) -> Info:
     """Read a segment's identity; refuses what is damaged and what a newer Headrace wrote."""
-    if document is None:
-        raise CorruptData(f"{name} is Parquet but not a segment", object=name, check="identity")
-    try:
-        found = msgspec.json.decode(document, type=_Marked).version
-        if found > VERSION:
-            raise CorruptData(
-                f"{name} has segment format {found}, this Headrace knows {VERSION}: install a newer one",
-                object=name,
-                check="version",
-            )
-        return msgspec.json.decode(document, type=Info)
-    except msgspec.DecodeError as reason:
-        raise CorruptData(f"{name} has a damaged identity: {reason}", object=name, check="identity") from reason
+    return identity.decode(document, Info, name=name, kind="segment", newest=VERSION)

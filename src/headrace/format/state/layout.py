@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.errors import CorruptData
+from headrace.format import identity
 
 VERSION = 1
 METADATA = b"headrace"
@@ -62,22 +62,6 @@ def listed(info: Info, name: str, rows: int, size: int, sha256: str) -> State:
     )
 
 
-class _Marked(msgspec.Struct):
-    version: int
-
-
 def decode_info(document: bytes | None, name: str) -> Info:
     """Read what a state says about itself; refuses what is damaged and what a newer Headrace wrote."""
-    if document is None:
-        raise CorruptData(f"{name} is Parquet but no state", object=name, check="identity")
-    try:
-        found = msgspec.json.decode(document, type=_Marked).version
-        if found > VERSION:
-            raise CorruptData(
-                f"{name} has state format {found}, this Headrace knows {VERSION}: install a newer one",
-                object=name,
-                check="version",
-            )
-        return msgspec.json.decode(document, type=Info)
-    except msgspec.DecodeError as reason:
-        raise CorruptData(f"{name} has a damaged identity: {reason}", object=name, check="identity") from reason
+    return identity.decode(document, Info, name=name, kind="state", newest=VERSION)

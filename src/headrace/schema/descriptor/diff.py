@@ -124,9 +124,12 @@ def _fates(old: Mapping[str, Node], new: Mapping[str, Node], before: Table | Non
     for name in table.features:
         if name not in was:
             found[name] = "additive"
-        elif rewired or not _told_alike(before, table, name):
-            found[name] = "zeroed"
-        elif was[name].mark != now[name].mark or was[name].fields & broken:
+        elif (
+            rewired
+            or not _told_alike(before, table, name)
+            or was[name].mark != now[name].mark
+            or was[name].fields & broken
+        ):
             found[name] = "zeroed"
         else:
             found[name] = "kept"

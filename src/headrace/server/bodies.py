@@ -1,0 +1,36 @@
+"""Bodies of requests on the Starlette side: read whole up to a limit, as one kind of document."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from headrace.errors import BadRequest, TooLarge, UnsupportedMedia
+from headrace.types import JSON, media_type
+
+Body = TypeVar("Body")
+
+
+def require_json(request: Request) -> None:
+    """Refuse a body that does not say that it is JSON."""
+    if media_type(request.headers.get("content-type", "")) != JSON:
+        raise UnsupportedMedia("the body of this request is application/json", field="Content-Type")
+
+
+async def read(request: Request, kind: type[Body], *, limit: int, refusal: type[BadRequest] = BadRequest) -> Body:
+    """The body as this kind of document; what it does not know is refused."""
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedMedia("the body of this request is not encoded", field="Content-Encoding")
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise TooLarge(f"the body exceeds {limit} bytes", limit=limit)
+        return msgspec.json.decode(bytes(body), type=kind)
+    except ClientDisconnect as reason:
+        raise refusal("the body was cut short", field="body") from reason
+    except (ValueError, RecursionError) as reason:
+        raise refusal(f"the body cannot be read: {reason}", field="body") from reason
