@@ -13,7 +13,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ import msgspec
 from headrace.config import PipelineConfig
 from headrace.errors import HeadraceError, Unavailable
 from headrace.pipeline import jobs, session
+from headrace.pipeline.progress import Progress, Tasks, stages
 from headrace.pipeline.work import Lease, Refused, Work
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace.pipeline")
 
 _YIELDING = 10
+#: How often the server hears how far a job is.
+_BEAT_S = 2.0
 _REASON_LENGTH = 2_000
 
 
@@ -56,6 +59,7 @@ class Driver:
         self._worker = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
         self._stopping = threading.Event()
         self._spark: SparkSession | None = None
+        self._stages: Callable[[], Iterable[Tasks]] = tuple
 
     def run(self) -> None:
         """Lease, compute and commit, again and again."""
@@ -82,8 +86,10 @@ class Driver:
             if self._spark is None:
                 with self._alive(lease):
                     self._spark = session.start(self._config, self._scratch)
-            with self._alive(lease):
-                results = self._results(self._spark, lease)
+                    self._stages = stages(self._spark, remote=bool(self._config.remote))
+            spark, progress = self._spark, Progress(self._stages, len(lease.units))
+            with self._alive(lease, progress):
+                results = self._results(spark, lease, progress)
             if not self._stopping.is_set():
                 self._work.commit(lease, results)
             else:
@@ -97,12 +103,12 @@ class Driver:
                 self._work.release(lease)
             raise
 
-    def _results(self, spark: SparkSession, lease: Lease) -> list[jobs.Result]:
+    def _results(self, spark: SparkSession, lease: Lease, progress: Progress) -> list[jobs.Result]:
         """What came of a lease; where Spark gives up the whole job, that is the result of every unit."""
         from pyspark.errors import PySparkException
 
         try:
-            return jobs.run(spark, lease, self._config)
+            return jobs.run(spark, lease, self._config, progress)
         except PySparkException as failure:
             reason = str(failure).strip()[-_REASON_LENGTH:]
             log.warning("a Spark job failed: %s", reason.rpartition("\n")[2])
@@ -116,10 +122,10 @@ class Driver:
             )
 
     @contextlib.contextmanager
-    def _alive(self, lease: Lease) -> Iterator[None]:
+    def _alive(self, lease: Lease, progress: Progress | None = None) -> Iterator[None]:
         """Keep a lease alive while something takes its time."""
         done = threading.Event()
-        beating = threading.Thread(target=self._beat, args=(lease, done), daemon=True)
+        beating = threading.Thread(target=self._beat, args=(lease, done, progress), daemon=True)
         beating.start()
         try:
             yield
@@ -127,10 +133,10 @@ class Driver:
             done.set()
             beating.join()
 
-    def _beat(self, lease: Lease, done: threading.Event) -> None:
-        while not done.wait(lease.ttl_ms / 3000):
+    def _beat(self, lease: Lease, done: threading.Event, progress: Progress | None) -> None:
+        while not done.wait(min(lease.ttl_ms / 3000, _BEAT_S)):
             try:
-                self._work.heartbeat(lease, 0)
+                self._work.heartbeat(lease, 0 if progress is None else progress.done())
             except Refused as refused:
                 log.warning("giving up a job: %s", refused.message)
                 self._interrupt()

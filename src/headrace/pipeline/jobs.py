@@ -6,7 +6,7 @@ result and no failure of the others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +18,7 @@ from headrace.pipeline.features import merged
 from headrace.pipeline.histories import answered
 from headrace.pipeline.kernels import compact, features, index, verify
 from headrace.pipeline.kernels.units import Perform, over
+from headrace.pipeline.progress import Progress
 from headrace.pipeline.work import Lease
 
 if TYPE_CHECKING:
@@ -28,17 +29,31 @@ Result = dict[str, Any]
 Packs = list[list[bytes]]
 
 
-def run(spark: SparkSession, lease: Lease, config: PipelineConfig) -> list[Result]:
+def run(spark: SparkSession, lease: Lease, config: PipelineConfig, progress: Progress | None = None) -> list[Result]:
     """One result for every unit of a lease."""
     units = {job: [unit for unit in lease.units if unit["job"] == job] for job in JOBS}
-    results = _mapped(spark, verify.perform, packed(units["verify"], config.tasks), lease.store)
-    results += answered(spark, units["history"], lease.store, config.tasks, config.shuffle_partitions)
-    results += _features(spark, units["features"], lease.store, config)
-    results += _mapped(spark, index.perform, packed(units["index"], config.tasks), lease.store)
-    packs = packed(units["compact"], config.tasks)
-    merged = _mapped(spark, compact.perform, packs, lease.store)
-    known = {unit["unit"]: msgspec.json.encode(unit) for unit in units["compact"]}
-    return results + with_panes(spark, merged, known, packs, lease.store, config.shuffle_partitions)
+    steps: tuple[Callable[[], list[Result]], ...] = (
+        lambda: _mapped(spark, verify.perform, packed(units["verify"], config.tasks), lease.store),
+        lambda: answered(spark, units["history"], lease.store, config.tasks, config.shuffle_partitions),
+        lambda: _features(spark, units["features"], lease.store, config),
+        lambda: _mapped(spark, index.perform, packed(units["index"], config.tasks), lease.store),
+        lambda: _compacted(spark, units["compact"], lease.store, config),
+    )
+    results: list[Result] = []
+    for step in steps:
+        results += step()
+        if progress is not None:
+            progress.finished = len(results)
+    return results
+
+
+def _compacted(spark: SparkSession, units: Sequence[Unit], store: str, config: PipelineConfig) -> list[Result]:
+    """Units that merge companions."""
+    packs = packed(units, config.tasks)
+    known = {unit["unit"]: msgspec.json.encode(unit) for unit in units}
+    return with_panes(
+        spark, _mapped(spark, compact.perform, packs, store), known, packs, store, config.shuffle_partitions
+    )
 
 
 def _features(spark: SparkSession, units: Sequence[Unit], store: str, config: PipelineConfig) -> list[Result]:
