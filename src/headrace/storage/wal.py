@@ -44,6 +44,9 @@ _PACKED = _inserts(f"stream, {_COLUMNS}, packed")
 
 Row = tuple[int, int, int, int, int, str | None, str | None, str | None, int, bytes]
 
+_BEYOND = "SELECT seq FROM wal WHERE stream = ? AND seq >= ? AND seq < ? ORDER BY seq LIMIT 1 OFFSET ?"
+_TRIM = "DELETE FROM wal WHERE stream = ? AND seq >= ? AND seq < ? AND seq + count <= ?"
+
 _NO_STREAM = 0
 _PROBE_BYTES = 16 * 1024
 
@@ -98,9 +101,10 @@ class Wal:
 
     def trim(self, stream: int, start: int, end: int, rows: int) -> int:
         """Remove up to so many rows whose entries all lie in [start, end); answers how many went."""
-        sql = "DELETE FROM wal WHERE id IN (SELECT id FROM wal WHERE stream = ? AND seq >= ? AND seq < ?"
-        sql += " AND seq + count <= ? ORDER BY seq LIMIT ?)"
-        self._connection.execute(sql, (stream, start, end, end, rows))
+        # A range is removed faster than rows that were picked, so the first one that is too much is looked for.
+        beyond = self._connection.execute(_BEYOND, (stream, start, end, rows)).get
+        values = (stream, start, end if beyond is None else beyond, end)
+        self._connection.execute(_TRIM, values)
         return int(self._connection.changes())
 
     def _one(self, sql: str, values: tuple[object, ...]) -> Entries | None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.engine.sealing import building
 from headrace.schema.registry import KeySetting
 from headrace.schema.update import Update
-from headrace.storage import wal_columns
 from headrace.types import JSON, OCTETS
 from rig import Rig, array
 from stored import placed, reader, spans
@@ -56,7 +56,7 @@ def test_segments_are_cut_alike_however_many_rows_there_are(opened: Open, monkey
     rig.create("one", JSON)
     rig.create("other", JSON)
     for name, rows in (("one", 1), ("other", 50)):
-        monkeypatch.setattr(wal_columns, "MOST_ROWS", rows)
+        monkeypatch.setattr(building, "_STRETCH_ROWS", rows)
         _append(rig, name, *(1 + n * 7 % 5 for n in range(40)))
         rig.append(name, array("long" * 20))
         rig.publish(name)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import secrets
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import repeat
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,10 +22,13 @@ from headrace.format.segment.writer import Writer
 from headrace.schema.entries import entries_of
 from headrace.storage.published import Placed
 from headrace.storage.segments import Segments
-from headrace.storage.wal_columns import Columns, WalColumns
+from headrace.storage.wal import Entries, Wal
 from headrace.types import JSON, media_type
 
 log = logging.getLogger("headrace.sealing")
+
+#: So many rows, or about so many bytes, are looked at together.
+_STRETCH_ROWS, _STRETCH_BYTES = 256, 256 * 1024
 
 
 class _File:
@@ -46,20 +48,14 @@ class _File:
             split=entries_of,
         )
 
-    def add(self, rows: Columns, start: int, stop: int) -> None:
-        seqs, times, versions, bodies = (
-            column[start:stop] for column in (rows.seqs, rows.append_us, rows.versions, rows.bodies)
-        )
+    def add(self, rows: list[Entries]) -> None:
         if self._is_json:
-            keys = _keys(rows.key[start:stop], rows.keys[start:stop])
-            notes: list[Note] = list(zip(rows.counts[start:stop], repeat(True), times, versions, keys))
-            self.writer.add_joined(seqs[0], notes, bodies)
+            notes: list[Note] = [(row.count, True, row.append_us, row.version, _keys(row)) for row in rows]
+            self.writer.add_joined(rows[0].seq, notes, [row.body for row in rows])
         else:
-            for seq, append_us, version, key, body in zip(
-                seqs, times, versions, rows.key[start:stop], bodies, strict=True
-            ):
-                self.writer.add(Run(seq, append_us, version, key, [body]))
-        self.total_bytes = rows.total_bytes[stop - 1]
+            for row in rows:
+                self.writer.add(Run(row.seq, row.append_us, row.version, row.key, [row.body]))
+        self.total_bytes = rows[-1].total_bytes
 
     def finish(self) -> Built:
         sealed = self.writer.finish()
@@ -71,7 +67,7 @@ class _File:
 class Builder:
     """Builds the segments of a snapshot in a directory."""
 
-    def __init__(self, wal: WalColumns, segments: Segments, directory: Path, config: StorageConfig) -> None:
+    def __init__(self, wal: Wal, segments: Segments, directory: Path, config: StorageConfig) -> None:
         self._wal = wal
         self._segments = segments
         self._directory = directory
@@ -87,18 +83,18 @@ class Builder:
         with ExitStack() as stack:
             file = None if small is None else self._rewrite(stack, snapshot, small)
             small = small if file is not None else None
-            for rows in self._wal.scan(row.id, row.published_seq, row.next_seq):
+            for rows in _stretches(self._wal.scan(row.id, row.published_seq, row.next_seq)):
                 start = 0
-                while start < len(rows.bodies):
-                    seq = rows.seqs[start]
-                    if file is not None and (seq != file.writer.next_seq or self._is_full(file)):
+                while start < len(rows):
+                    first = rows[start]
+                    if file is not None and (first.seq != file.writer.next_seq or self._is_full(file)):
                         built.append(file.finish())
                         file = None
                     if file is None:
-                        before = rows.total_bytes[start] - len(rows.bodies[start])
-                        file = stack.enter_context(self._opened(snapshot, seq, before))
+                        before = first.total_bytes - len(first.body)
+                        file = stack.enter_context(self._opened(snapshot, first.seq, before))
                     stop = self._enough(file, rows, start)
-                    file.add(rows, start, stop)
+                    file.add(rows[start:stop])
                     start = stop
             if file is not None:
                 built.append(file.finish())
@@ -128,11 +124,14 @@ class Builder:
         rows = file.writer.next_seq - file.writer.first_seq
         return file.total_bytes - file.before_bytes >= self._config.seal_bytes or rows >= self._config.seal_rows
 
-    def _enough(self, file: _File, rows: Columns, start: int) -> int:
+    def _enough(self, file: _File, rows: list[Entries], start: int) -> int:
         """Where to stop, so that the rows between make the file just full, or the last of them is reached."""
-        by_bytes = bisect_left(rows.total_bytes, file.before_bytes + self._config.seal_bytes, start) + 1
-        by_rows = bisect_left(rows.seqs, file.writer.first_seq + self._config.seal_rows, start + 1)
-        return min(by_bytes, by_rows, len(rows.bodies))
+        end_bytes = file.before_bytes + self._config.seal_bytes
+        end_seq = file.writer.first_seq + self._config.seal_rows
+        filling = bisect_left(
+            rows, True, start, key=lambda row: row.total_bytes >= end_bytes or row.seq + row.count >= end_seq
+        )
+        return min(filling + 1, len(rows))
 
     @contextmanager
     def _opened(self, snapshot: Snapshot, first_seq: int, before_bytes: int) -> Iterator[_File]:
@@ -141,8 +140,20 @@ class Builder:
             yield _File(file, path, snapshot, first_seq, before_bytes)
 
 
-def _keys(key: Sequence[str | None], keys: Sequence[str | None]) -> Sequence[str | msgspec.Raw | None]:
-    """The key that all entries of a row have, or a list of them that is JSON still."""
-    if not any(keys):
-        return key
-    return [one if many is None else msgspec.Raw(many.encode()) for one, many in zip(key, keys, strict=True)]
+def _stretches(rows: Iterable[Entries]) -> Iterator[list[Entries]]:
+    """Rows that follow one another, some at a time."""
+    some: list[Entries] = []
+    size = due = 0
+    for row in rows:
+        if some and (row.seq != due or size >= _STRETCH_BYTES or len(some) >= _STRETCH_ROWS):
+            yield some
+            some, size = [], 0
+        some.append(row)
+        size += len(row.body)
+        due = row.seq + row.count
+    if some:
+        yield some
+
+
+def _keys(row: Entries) -> str | msgspec.Raw | None:
+    return row.key if row.keys is None else msgspec.Raw(row.keys.encode())

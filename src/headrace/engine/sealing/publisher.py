@@ -17,7 +17,7 @@ from headrace.storage.objects import Objects
 from headrace.storage.published import Placed, Published
 from headrace.storage.segments import Segments
 from headrace.storage.streams import Streams
-from headrace.storage.wal_columns import WalColumns
+from headrace.storage.wal import Wal
 from headrace.types import Clock
 
 
@@ -43,7 +43,7 @@ class Publisher:
         directory.mkdir(parents=True, exist_ok=True)
         for left in directory.iterdir():
             left.unlink()
-        self._builder = Builder(WalColumns(connection), segments, directory, config)
+        self._builder = Builder(Wal(connection), segments, directory, config)
 
     def publish(self, stream: int) -> Publication | None:
         """Put into the store what it lacks of a stream; None where the stream is gone."""

@@ -92,15 +92,15 @@ class Gathering:
         every, begins, times, versions, keys = zip(*self._notes, strict=True)
         if list(times) != sorted(times):
             raise ValueError("an entry was appended before the one it follows")
-        counts = np.array(every)
+        counts = np.fromiter(every, np.int64, len(every))
         kind = self._schema.field(layout.PAYLOAD).type
         payloads = cut(self._bodies, every, self._split) if self._bodies else pieces(kind, self._payloads)
         first = self.first_seq + self.rows - len(payloads)
         columns = [
             pa.arange(first, first + len(payloads)),
-            spread(layout.TIME, np.array(times), counts),
+            spread(layout.TIME, np.fromiter(times, np.int64, len(times)), counts),
             _keys(every, keys),
-            spread(pa.int32(), np.array(versions, np.int32), counts),
+            spread(pa.int32(), np.fromiter(versions, np.int32, len(versions)), counts),
             _marks(counts, begins),
             payloads,
         ]
