@@ -18,6 +18,26 @@ def test_every_error_has_a_code_a_status_and_says_what_it_means(kind: type[Headr
     assert kind.__doc__
 
 
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("missing_field", 400),
+        ("unknown_field", 400),
+        ("schema_mismatch", 400),
+        ("feature_not_in_table", 400),
+        ("key_shape_mismatch", 400),
+        ("batch_too_large", 400),
+        ("unknown_event", 404),
+        ("unknown_table", 404),
+        ("registration_conflict", 409),
+        ("managed_stream", 409),
+        ("unsupported_media_type", 415),
+    ],
+)
+def test_what_clients_of_features_know_stays_as_it_is(code: str, status: int) -> None:
+    assert [kind.status for kind in KINDS if kind.code == code] == [status]
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_error_crosses_processes_with_its_facts(kind: type[HeadraceError]) -> None:
     error = kind("a sentence", stream="s", n=3)

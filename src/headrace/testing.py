@@ -6,7 +6,7 @@
         app.register(Txn, Spending)
         app.push(Txn, {"user": "u1", "amount": 3.0})
         app.clock.advance("1h")
-        testing.assert_row(app.get(Spending, "u1"), {"n": 1, "spent_5m": 0.0})
+        testing.assert_row(app.get(Spending, "u1"), {"n": 1, "spent_5m": None})
 """
 
 from __future__ import annotations

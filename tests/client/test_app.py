@@ -95,6 +95,16 @@ def test_several_rows_come_as_of_one_moment(app: testing.VirtualApp) -> None:
     assert app.batch_get(asked) == [{"n": 2, "total": 4.0, "recent": 2}, {}, {"n": 3}, {"n": 1}]
 
 
+def test_several_rows_are_as_old_as_one_row_would_be(app: testing.VirtualApp) -> None:
+    app.register(Spending, Everything)
+    app.push(Txn, {"user": "a", "amount": 2.0})
+    for wait, recent in (("59m", 1), ("1m", 0), ("1d", 0)):
+        app.clock.advance(wait)
+        row = {"n": 1, "total": 2.0, "recent": recent}
+        assert app.get(Spending, "a") == row
+        assert app.batch_get([(Spending, "a"), (Everything, "")]) == [row, {"n": 1}]
+
+
 def test_a_repeated_event_is_acknowledged_and_not_counted(app: testing.VirtualApp) -> None:
     app.register(Spending)
     first = app.push(Txn, {"id": "1", "user": "u1", "amount": 3.0})

@@ -21,6 +21,29 @@ def test_what_was_stored_is_there_the_next_time(tmp_path: Path, monkeypatch: pyt
         assert [batch.items for batch in app.client.stream("notes").read()] == [[{"n": 1}]]
 
 
+@hr.event(dedupe_key="id")
+class Order:
+    id: str
+    user: str
+
+
+@hr.table(key="user")
+def Orders(order: Order):  # type: ignore[no-untyped-def]
+    return order.agg(n=hr.count())
+
+
+def test_features_and_what_they_count_are_there_the_next_time(tmp_path: Path) -> None:
+    with hr.App.embedded(tmp_path) as app:
+        app.register(Orders)
+        first = app.push(Order, {"id": "1", "user": "u"})
+    with hr.App.embedded(tmp_path) as app:
+        assert not app.register(Orders)
+        again = app.push(Order, {"id": "1", "user": "u"})
+        assert (again.offset, again.idempotent_replay) == (first.offset, True)
+        app.push(Order, {"id": "2", "user": "u"})
+        assert app.get(Orders, "u") == {"n": 2}
+
+
 def test_the_process_ends_with_the_app(tmp_path: Path) -> None:
     app = hr.App.embedded(tmp_path)
     app.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
 
 ROUNDS, USERS = 8, 6
+#: For a round in which nothing is committed: a machine may be busy.
+PATIENCE_S = 10.0
 SETTINGS = {
     "storage__seal_rows": "20",
     "storage__seal_age_s": "0.2",
@@ -42,7 +45,8 @@ class World:
     """One server that dies again and again, who pushes to it, and workers that get lost."""
 
     def __init__(self, server: ServerProcess) -> None:
-        self.server, self.chance = server, random.Random(3)
+        self.server = server
+        self.chance, self.fate = random.Random(3), random.Random(4)
         self.features = 1
         self.number = 0
         self.committed = 0
@@ -57,12 +61,18 @@ class World:
         tasks = [threading.Thread(target=self._until_it_dies, args=(one,)) for one in (self._push, self._work)]
         for task in tasks:
             task.start()
-        self.over.wait(self.chance.uniform(0.5, 1.5))
+        self._await_commits(self.chance.randrange(1, 4))
+        self.over.wait(self.chance.uniform(0, 0.3))
         self.server.kill()
         self.over.set()
         for task in tasks:
             task.join()
         self.server.start()
+
+    def _await_commits(self, more: int) -> None:
+        enough, deadline = self.committed + more, monotonic() + PATIENCE_S
+        while self.committed < enough and monotonic() < deadline:
+            self.over.wait(0.02)
 
     def _until_it_dies(self, act: Any) -> None:
         with self.http() as http:
@@ -79,14 +89,14 @@ class World:
 
     def _work(self, http: httpx2.Client) -> None:
         """Perform what is due; now and then a worker is lost, or repeats itself."""
-        body = {"worker": "tests", "limit": random.randrange(1, 5), "jobs": ["features"]}
+        body = {"worker": "tests", "limit": self.fate.randrange(1, 5), "jobs": ["features"]}
         leased = http.post("/v1/work/lease", json=body).json()
-        if leased["lease"] is None or random.random() < 0.2:
+        if leased["lease"] is None or self.fate.random() < 0.2:
             self.over.wait(0.02)
             return
         results = [perform(msgspec.convert(unit, Unit), leased["store"]) for unit in leased["units"]]
         body = {"token": leased["lease"]["token"], "results": msgspec.to_builtins(results)}
-        for _ in range(random.randrange(1, 3)):
+        for _ in range(self.fate.randrange(1, 3)):
             answer = http.post(f"/v1/work/leases/{leased['lease']['id']}/commit", json=body)
             assert answer.status_code in (200, 409), answer.text
             if answer.status_code == 200:

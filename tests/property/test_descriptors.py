@@ -73,7 +73,7 @@ def test_every_additive_change_has_a_lens_that_is_proven_and_runs() -> None:
 
 @settings(max_examples=150)
 @given(sources(), sources())
-def test_a_lens_is_given_only_where_it_is_sound_and_where_nothing_but_defaults_is_lost(old: Event, new: Event) -> None:
+def test_a_lens_is_given_only_where_it_is_sound_and_where_no_event_is_refused(old: Event, new: Event) -> None:
     document = lens(old, new)
     found = diff({"Txn": old}, {"Txn": new})
     if document is None:
@@ -82,7 +82,8 @@ def test_a_lens_is_given_only_where_it_is_sound_and_where_nothing_but_defaults_i
     parsed = parse(document)
     assert isinstance(parsed, Lens)
     assert prove(json_schema(old), json_schema(new), parsed.ops, judge).problems == []
-    assert all("loses its default" in loss.message for loss in found.losses)
+    told = ("loses its default", " is removed", " becomes '")
+    assert all(any(part in loss.message for part in told) for loss in found.losses)
 
 
 @settings(max_examples=150)
@@ -185,7 +186,7 @@ def test_a_feature_that_is_kept_would_have_come_to_the_same() -> None:
             assert was.keys() == now.keys()
             for key, row in was.items():
                 assert {name: row[name] for name in kept} == {name: now[key][name] for name in kept}
-            seen["as it was" if write(old[table]) == write(new[table]) else "changed around it"] += 1
+            seen["as it was" if old == new else "changed around it"] += 1
 
     holds()
     assert min(seen["as it was"], seen["changed around it"]) >= 20, seen

@@ -102,6 +102,7 @@ def test_values_of_the_right_type_are_taken(pipeline: Pipeline, event: Payload) 
         ({**FINE, "n": "42"}, "schema_mismatch", "/n"),
         ({**FINE, "n": 1.5}, "schema_mismatch", "/n"),
         ({**FINE, "n": 2**63}, "schema_mismatch", "/n"),
+        ({**FINE, "n": 2.0**60}, "schema_mismatch", "/n"),
         ({**FINE, "n": True}, "schema_mismatch", "/n"),
         ({**FINE, "n": None}, "schema_mismatch", "/n"),
         ({**FINE, "amount": "1.0"}, "schema_mismatch", "/amount"),

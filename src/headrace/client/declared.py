@@ -157,6 +157,8 @@ def table(declared: Any = None, /, *, key: str | Sequence[str] | None = None) ->
     wanted = None if key is None else (key,) if isinstance(key, str) else tuple(key)
 
     def decorate(declared: Callable[..., Aggregated]) -> Table:
+        if isinstance(declared, type):
+            raise TypeError(f"{declared.__name__} is a class: a table is a function that ends in .agg(...)")
         made = _called(declared, _names_around())
         name = declared.__name__
         if not isinstance(made, Aggregated):

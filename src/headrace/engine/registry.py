@@ -110,7 +110,10 @@ class StreamRegistry:
 
     def failures(self, joined: bytes) -> list[Failure]:
         """What is wrong with entries joined by commas, as they would be stored."""
-        return [] if self._validator is None else self._validator.failures(joined)
+        if self._validator is None:
+            return []
+        failures = self._validator.failures(joined)
+        return failures if failures or self.source is None else self.source.rounded(joined)
 
     def admit(self, entries: Newcomers) -> None:
         """Check entries, and give them their keys and their version."""
@@ -118,7 +121,7 @@ class StreamRegistry:
         if entries.seen_by is not self:
             if source is not None and source.fills:
                 entries.body = source.filled(entries.body)
-            if self._validator is not None and (failures := self._validator.failures(entries.body)):
+            if failures := self.failures(entries.body):
                 raise _refusal(failures) if source is None else source.refusal(entries.body, failures)
         if source is not None:
             entries.unique = source.keys(entries.body)

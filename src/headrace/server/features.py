@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.engine.engine import Engine
 from headrace.engine.features.registry import EVENTS
-from headrace.engine.features.serving import Answer, Behind
+from headrace.engine.features.serving import Answer, Behind, Moment
 from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, RequestError, UnsupportedMedia
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL, Principal
@@ -27,7 +27,7 @@ class GetBody(msgspec.Struct, forbid_unknown_fields=True):
     """One row: of which table and key, which features, and whether to say how it came about."""
 
     table: str
-    key: Any = ""
+    key: Any = None
     features: list[str] | None = None
     #: As it was at this moment; only for one row.
     as_of: str | None = None
@@ -91,8 +91,8 @@ class Gets:
         lines += "" if reaches is None else f"headrace-events-from: {reaches}\r\n"
         request.exchange.told(_ENCODE(_row(asked, Answer(past.rows[0], past.complete, told))), lines)
 
-    def _ask(self, asked: GetBody, now_ms: int | None = None) -> Answer:
-        return self._serving.get(asked.table, asked.key, asked.features, now_ms, explain=asked.explain)
+    def _ask(self, asked: GetBody, moment: Moment | None = None) -> Answer:
+        return self._serving.get(asked.table, asked.key, asked.features, moment, explain=asked.explain)
 
     def batch_get(self, request: Request) -> None:
         """POST ``/v1/batch_get``: rows in the order of the requests, or what is wrong with the first bad one."""
@@ -120,11 +120,11 @@ class Gets:
             return
 
     def _ask_all(self, asked: list[GetBody]) -> _Rows:
-        now_ms = self._serving.now_ms(dict.fromkeys(one.table for one in asked)) if asked else 0
+        moment = self._serving.moment(one.table for one in asked)
         rows: list[dict[str, Any]] = []
         complete = True
         for number, one in enumerate(asked):
-            answer: Answer = _placed(number, lambda one=one: self._ask(one, now_ms))  # type: ignore[misc]
+            answer: Answer = _placed(number, lambda one=one: self._ask(one, moment))  # type: ignore[misc]
             rows.append(_row(one, answer))
             complete = complete and answer.complete
         return _Rows(rows, complete)

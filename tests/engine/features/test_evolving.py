@@ -62,12 +62,14 @@ def test_events_keep_what_held_when_they_came_unless_less_is_kept(
     assert found.source.rules.kept == kept
 
 
-def test_another_key_begins_to_count_with_the_next_event() -> None:
+def test_another_key_or_window_begins_to_count_with_the_next_event() -> None:
     found = created("events/Txn", BASE).compiled(None, 0)
     made = evolved(found, changed(dedupe_key="a"), 10)
     assert made.rules.dedupe_since == 10
     later = evolved(made.compiled(found, 0), changed(dedupe_key="a", cold_after_ms=1000), 20)
     assert later.rules.dedupe_since == 10
+    longer = evolved(made.compiled(found, 0), changed(dedupe_key="a", dedupe_window_ms=5000), 30)
+    assert longer.rules.dedupe_since == 30
 
 
 def test_a_setting_that_stays_makes_no_step() -> None:

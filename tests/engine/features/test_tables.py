@@ -265,6 +265,19 @@ def test_states_go_with_their_event_source(pipelines: Pipelines) -> None:
     assert pipelines.get("Users", "a") == {"n": 1, "total": 1.0}
 
 
+def test_states_may_come_after_a_table_was_removed(pipelines: Pipelines) -> None:
+    """Nobody has asked for anything since the removal."""
+    pipelines.register(ORDERS, USERS, table("More", "Order", ["user"], SPENT))
+    folded(pipelines, *[order("a")] * 4)
+    row = {"n": 4, "total": 4.0}
+    assert pipelines.get("Users", "a") == pipelines.get("More", "a") == row
+    pipelines.register(ORDERS, USERS, force=True)
+    folded(pipelines, *[order("a")] * 4)
+    assert pipelines.get("Users", "a") == {"n": 8, "total": 8.0}
+    with pytest.raises(UnknownTable):
+        pipelines.get("More", "a")
+
+
 def test_objects_of_merged_states_go_after_the_next_manifest(pipelines: Pipelines) -> None:
     folded(pipelines, order("a", 3.0), order("a", 2.0))
     pipelines.seal("Order")

@@ -90,6 +90,14 @@ def test_a_name_is_a_letter_or_underscore_then_letters_digits_underscores(name: 
     assert told(event(name, {name: "str"}), table("T__", name, key=[name], f=op("count"))) == []
 
 
+def test_a_name_is_of_one_node_whatever_its_kind() -> None:
+    assert told(E, table("Txn", "Txn"), derivation("Txn", "Txn")) == [
+        ("duplicate_name", "descriptors[1].name"),
+        ("duplicate_name", "descriptors[2].name"),
+    ]
+    assert told(E, event("txn"), table("TXN", "txn")) == []
+
+
 @pytest.mark.parametrize("name", ["_beava_x", "_headrace_x"])
 def test_some_names_are_reserved(name: str) -> None:
     assert told(event(name)) == [("validation_failed", "descriptors[0].name")]

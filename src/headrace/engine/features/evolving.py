@@ -47,11 +47,11 @@ def evolved(found: StreamRegistry, new: Event, next_seq: int) -> Evolved:
         document = _lens(registry, old.event, new)
         effect = "break" if document is None else "lens"
         registry = _searchable(registry.advanced(schema, document, next_seq), new)
-    changes_key = old.event.dedupe_key != new.dedupe_key
+    forgets = (old.event.dedupe_key, old.event.dedupe_window_ms) != (new.dedupe_key, new.dedupe_window_ms)
     rules = Rules(
         new,
         kept=_kept(old.kept, old.event.keep_events_for_ms, new.keep_events_for_ms, next_seq),
-        dedupe_since=next_seq if changes_key else old.dedupe_since,
+        dedupe_since=next_seq if forgets else old.dedupe_since,
     )
     return Evolved(registry, rules, effect)
 

@@ -64,6 +64,11 @@ class Generation:
         """Whether this one answers for a feature that another base would not."""
         return any(self.is_folded(name, defined.lives[name].id) for name in base.backfilling)
 
+    def knows_everyone(self, since: int) -> bool:
+        """Whether every key that had an event from there on is known: some feature has all events since then."""
+        lives = self.defined.lives
+        return any(lives[name].birth <= since for name in lives.keys() - self.base.backfilling)
+
     def heir(self, defined: Defined, base: Base, files: Mapping[str, StateFile]) -> Generation:
         """The next generation, which goes on with the same tail; this one is not asked any more."""
         fold = self.fold if defined == self.defined else self.fold.adopted(defined)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headrace.engine.features.building import Workbench
@@ -20,7 +20,7 @@ from headrace.engine.features.generation import Generation, can_inherit
 from headrace.engine.features.registry import EVENTS, Current
 from headrace.engine.features.tails import STEP_ROWS, Follower
 from headrace.engine.log import Log
-from headrace.engine.stream import Stream
+from headrace.engine.stream import Head, Stream
 from headrace.errors import FeatureNotInTable, HeadraceError, NotFound
 from headrace.format.state.layout import State
 from headrace.storage.states import Stamp, States
@@ -38,6 +38,13 @@ _TRIES = 3
 
 class Behind(Exception):
     """The answer is not at hand: wait for `Serving.ready`, then ask again."""
+
+
+class Moment(NamedTuple):
+    """What questions are answered for together: a time, and how far each source has come."""
+
+    now_ms: int
+    heads: Mapping[str, Head]
 
 
 class Answer(NamedTuple):
@@ -88,7 +95,7 @@ class Serving:
         table: str,
         key: Any,
         features: Sequence[str] | None = None,
-        now_ms: int | None = None,
+        moment: Moment | None = None,
         *,
         explain: bool = False,
     ) -> Answer:
@@ -96,11 +103,12 @@ class Serving:
         defined = self.defined(table)
         wanted = self.wanted(defined, features)
         packed_key = defined.reducer.key(key)
-        generation, stream = self._at_hand(defined)
-        now_ms = self.now_ms([table]) if now_ms is None else now_ms
+        now_ms, heads = self.moment([table]) if moment is None else moment
+        generation, stream = self._at_hand(defined, heads[defined.stream])
         folded = [name for name in wanted if generation.is_folded(name, defined.lives[name].id)]
-        row = generation.fold.reducer.finish(generation.row(packed_key), now_ms, folded)
-        if len(folded) < len(wanted) and (row or generation.row(packed_key) is not None):
+        state = generation.row(packed_key)
+        row = generation.fold.reducer.finish(state, now_ms, folded)
+        if len(folded) < len(wanted) and (state is not None or not generation.knows_everyone(defined.born)):
             row = {name: row.get(name) for name in wanted}
         told = None
         if explain:
@@ -118,16 +126,15 @@ class Serving:
         elif follower.busy or follower.lag(stream.head) > INLINE_ROWS or not self._steps(follower, stream):
             await asyncio.shield(self._fold(follower, stream))
 
-    def now_ms(self, tables: Iterable[str]) -> int:
-        """The moment that questions are answered for: no event of these tables comes after it."""
-        heads = [self._log.find(self.defined(table).stream).head for table in tables]
-        return max([self._clock.now_us(), *(head.last_us for head in heads)]) // 1000
+    def moment(self, tables: Iterable[str]) -> Moment:
+        """Now, for questions about these tables: none of their events comes after it."""
+        names = dict.fromkeys(self.defined(table).stream for table in tables)
+        heads = {name: self._log.find(name).head for name in names}
+        return Moment(max([self._clock.now_us(), *(head.last_us for head in heads.values())]) // 1000, heads)
 
     def defined(self, table: str) -> Defined:
         """A table as it is defined now."""
-        current = self.current()
-        if current.version != self._version:
-            self._renew(current)
+        current = self._renewed()
         found = self._defined.get(table)
         if found is None:
             found = self._defined[table] = defined_in(current, table)
@@ -145,6 +152,7 @@ class Serving:
 
     def states_changed(self, streams: Iterable[int]) -> None:
         """States of these streams have come or gone: answer from those that are listed now."""
+        self._renewed()
         changed = set(streams)
         for follower in list(self._followers.values()):
             stream = self._log.catalog.find(follower.name)
@@ -180,8 +188,14 @@ class Serving:
                 raise FeatureNotInTable(f"{defined.table} has no feature {name!r}", table=defined.table, feature=name)
         return features
 
+    def _renewed(self) -> Current:
+        """The registry as it is now; where it has changed, what was known of tables may not hold any more."""
+        current = self.current()
+        if current.version != self._version:
+            self._renew(current)
+        return current
+
     def _renew(self, current: Current) -> None:
-        """The registry has changed: what was known of tables may not hold any more."""
         self._version = current.version
         before, self._defined = self._defined, {}
         for table, known in before.items():
@@ -207,15 +221,15 @@ class Serving:
             self.bench.release(generation.files.values())
         follower.generations, follower.incarnation = {}, stream.incarnation
 
-    def _at_hand(self, defined: Defined) -> tuple[Generation, Stream]:
-        """What answers for a table, with everything that is committed; raises Behind where that takes longer."""
+    def _at_hand(self, defined: Defined, head: Head) -> tuple[Generation, Stream]:
+        """What answers for a table, with everything up to a head; raises Behind where that takes longer."""
         stream, follower = self._log.find(defined.stream), self._follower(defined)
         if follower.incarnation != stream.incarnation:
             self._begin(follower, stream)
         generation = follower.generations.get(defined.table)
         if generation is None or generation.defined is not defined:
             generation = self._succeeding(defined, follower, stream, generation)
-        if follower.lag(stream.head) and not follower.catch_up(stream, stream.head, INLINE_ROWS):
+        if follower.lag(head) > 0 and not follower.catch_up(stream, head, INLINE_ROWS):
             raise Behind
         return generation, stream
 
@@ -275,7 +289,8 @@ class Serving:
             return True  # it goes on, and more states will come
         if old is not None and can_inherit(old, defined, found):
             files = await self.bench.held(stream, found)
-            if follower.generations.get(defined.table) is not old or follower.busy:
+            is_same = follower.generations.get(defined.table) is old and not follower.busy
+            if not is_same or not can_inherit(old, defined, found):  # events may have come that a new life lacks
                 self.bench.release(files.values())
                 return False
             made = old.heir(defined, found, files)

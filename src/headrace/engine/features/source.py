@@ -19,6 +19,8 @@ Steps = tuple[tuple[int, int | None], ...]
 #: How long a key is remembered where the source does not say.
 DEDUPE_WINDOW_MS = 86_400_000
 _KINDS: dict[str, type[BadRequest]] = {kind.code: kind for kind in (MissingField, UnknownField, SchemaMismatch)}
+#: Up to here every whole number is a float of its own.
+_EXACT = 2**53
 _ENCODE = msgspec.json.Encoder().encode
 
 
@@ -44,7 +46,7 @@ class Rules(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_def
 class Source:
     """The rules of one event source, ready for use; never changed, only replaced."""
 
-    __slots__ = ("_default_of", "_defaults", "_key_of", "_probe", "most_keys", "rules", "window_us")
+    __slots__ = ("_default_of", "_defaults", "_key_of", "_probe", "_whole", "most_keys", "rules", "window_us")
 
     def __init__(self, rules: Rules, most_keys: int) -> None:
         event = rules.event
@@ -55,6 +57,7 @@ class Source:
         self._defaults = {name: field.default for name, field in event.schema.items() if field.default is not None}
         self._probe = _decoder(list(self._defaults)) if self._defaults else None
         self._default_of = attrgetter(*_names(len(self._defaults))) if self._defaults else None
+        self._whole = tuple(name for name, field in event.schema.items() if field.type == "i64")
         self._key_of = None if event.dedupe_key is None else _decoder([event.dedupe_key])
 
     @property
@@ -97,6 +100,16 @@ class Source:
         if self._key_of is None:
             return None
         return [_canonical(one.f0) for one in self._key_of.decode(b"[" + joined + b"]")]
+
+    def rounded(self, joined: bytes) -> list[Failure]:
+        """Whole numbers that are spelled as floats, and so large that whoever reads them may get another number."""
+        values: list[Any] = read_entries(joined)[0] if self._whole else []
+        return [
+            Failure(index, f"/{name}", "is a whole number beyond 2^53: spell it without a fraction or exponent")
+            for index, value in enumerate(values)
+            for name in self._whole
+            if isinstance(number := value.get(name), float) and abs(number) >= _EXACT
+        ]
 
     def refusal(self, joined: bytes, failures: list[Failure], number: int = 0) -> BadRequest:
         """Why entries do not fit, given what the schema says against them; ``number`` is that of the first entry."""

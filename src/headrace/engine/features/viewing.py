@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.reduce.features.steps import steps
+from headrace.reduce.features.rows import Rows
 from headrace.schema.descriptor.nodes import Node
 from headrace.schema.descriptor.resolve import chain
 from headrace.types import Piece
@@ -25,8 +25,9 @@ class Derived:
         self.version = version
         found = chain(nodes, name)
         self.root = found.root.name
-        self._blank = {field: given.default for field, given in found.root.schema.items()}
-        self._steps = steps(found.ops, {field: given.type for field, given in found.root.schema.items()})
+        schema = found.root.schema
+        self._blank = {field: given.default for field, given in schema.items()}
+        self._rows = Rows(schema, found.ops, schema)
 
     def turned(self, parts: Iterable[Piece]) -> list[Piece]:
         """Events joined by commas, in the newest version of their source, as events of this one."""
@@ -34,13 +35,6 @@ class Derived:
         return [part for part in found if part]
 
     def _turned(self, joined: Piece) -> bytes:
-        rows: list[dict[str, Any]] = []
-        for event in _EVENTS.decode(b"[" + joined + b"]"):
-            row: dict[str, Any] | None = {**self._blank, **event}
-            for step in self._steps:
-                if row is None:
-                    break
-                row = step(row)
-            if row is not None:
-                rows.append(row)
-        return _ENCODE(rows)[1:-1]
+        events = _EVENTS.decode(b"[" + joined + b"]")
+        rows = (self._rows.of({**self._blank, **event}) for event in events)
+        return _ENCODE([row for row in rows if row is not None])[1:-1]

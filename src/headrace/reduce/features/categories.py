@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from headrace.reduce.features.operator import OfValues, canonical, shown
+from headrace.reduce.features.operator import OfValues, canonical
 from headrace.schema.descriptor.nodes import Type
 
 KEPT = 1024
@@ -29,11 +29,11 @@ class Tally(OfValues):
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """One more of this value."""
-        named = self.named(value)
+        known = canonical(value, self.kind)
         if state is None:
-            return [{named: 1}, 1, 0]
+            return [{known: 1}, 1, 0]
         counts = state[0]
-        counts[named] = counts.get(named, 0) + 1
+        counts[known] = counts.get(known, 0) + 1
         state[1] += 1
         return self._thinned(state)
 
@@ -43,10 +43,6 @@ class Tally(OfValues):
         for value, count in right[0].items():
             counts[value] = counts.get(value, 0) + count
         return self._thinned([counts, left[1] + right[1], left[2] + right[2]])
-
-    def named(self, value: Any) -> Any:
-        """What a value is counted as."""
-        return canonical(value, self.kind)
 
     def most(self, state: list[Any] | None) -> list[tuple[Any, int]]:
         """The values wanted with their counts, most frequent first, the lesser of equally frequent ones first."""
@@ -86,20 +82,23 @@ class Mix(Tally):
 
     def __init__(self, field: str, kind: Type, wanted: int, categories: list[Any] | None) -> None:
         super().__init__(field, kind, wanted if categories is None else len(categories))
-        self._categories = None if categories is None else frozenset(map(self.named, categories))
+        self._categories = None if categories is None else frozenset(canonical(one, kind) for one in categories)
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """One more of this category, or of none."""
-        if self._categories is None or self.named(value) in self._categories:
+        if self._categories is None or canonical(value, self.kind) in self._categories:
             return super().add(state, value, at_ms, seq)
         return [{}, 1, 0] if state is None else [state[0], state[1] + 1, state[2]]
 
-    def named(self, value: Any) -> str:
-        """The text of a value."""
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        return str(shown(canonical(value, self.kind), self.kind))
+    def most(self, state: list[Any] | None) -> list[tuple[str, int]]:
+        """The texts of the categories wanted with their counts, in the order of their frequency and then of texts."""
+        counts = {} if state is None else state[0]
+        named = ((self._text(value), count) for value, count in counts.items())
+        return sorted(named, key=lambda entry: (-entry[1], entry[0]))[: self._wanted]
 
     def finish(self, state: list[Any] | None, now_ms: int) -> dict[str, float]:
         """The shares, by name."""
         return {} if state is None else {name: count / state[1] for name, count in sorted(self.most(state))}
+
+    def _text(self, value: Any) -> str:
+        return ("true" if value else "false") if isinstance(value, bool) else str(self.shown(value))

@@ -191,7 +191,10 @@ def _reduce(found: Operator, name: str, keyed: _Keyed, at: Longs, states: list[d
         return
     matched = _matched(name, keyed.rows)[at]
     made = states_of(
-        inner, Stretches(starts, keyed.times[at], keyed.seqs[at], matched, keyed.rows.select(inner.fields).take(at))
+        inner,
+        Stretches(
+            starts, keyed.times[at], keyed.seqs[at], matched, keyed.rows.select([*dict.fromkeys(inner.fields)]).take(at)
+        ),
     )
     owners = key_of[starts]
     if inner is found:

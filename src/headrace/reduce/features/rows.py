@@ -1,11 +1,12 @@
-"""Events of a source as rows of a table: numbers in the type of their field, then the steps."""
+"""Events of a source as rows of a table or of a derived event: numbers in the type of their field, then the steps."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.reduce.features.steps import steps
-from headrace.schema.descriptor.nodes import Feature, Op
+from headrace.schema.descriptor.nodes import Feature, Field, Op
 from headrace.schema.descriptor.operators import inputs
 from headrace.schema.expression import fields, parse
 
@@ -16,15 +17,15 @@ if TYPE_CHECKING:
 class Rows:
     """Makes the row of an event, or says that it has none."""
 
-    def __init__(self, resolved: Resolved) -> None:
-        types = {name: field.type for name, field in resolved.root.schema.items()}
-        seen = _mentioned(resolved)
+    def __init__(self, schema: Mapping[str, Field], ops: Iterable[Op], seen: Collection[str]) -> None:
+        """Rows of which only these fields of the source are seen."""
+        types = {name: field.type for name, field in schema.items()}
         self._numbers = tuple(
             (name, float if kind == "f64" else int, int if kind == "f64" else float)
             for name, kind in types.items()
             if kind in ("f64", "i64") and name in seen
         )
-        self._steps = steps(resolved.ops, types)
+        self._steps = steps(ops, types)
         self.has_steps = bool(self._steps)
 
     def of(self, event: dict[str, Any]) -> dict[str, Any] | None:
@@ -39,7 +40,7 @@ class Rows:
         return row
 
 
-def _mentioned(resolved: Resolved) -> set[str]:
+def mentioned(resolved: Resolved) -> set[str]:
     """All names that the steps, the key and the features mention."""
     found = set(resolved.table.key)
     for op in resolved.ops:

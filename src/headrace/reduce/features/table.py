@@ -18,7 +18,7 @@ from headrace.errors import KeyShapeMismatch
 from headrace.reduce.features.keys import Keys
 from headrace.reduce.features.operators import operator
 from headrace.reduce.features.packing import pack, unpack
-from headrace.reduce.features.rows import Rows
+from headrace.reduce.features.rows import Rows, mentioned
 from headrace.schema.descriptor.nodes import Life
 from headrace.schema.expression import compiled, parse
 
@@ -47,7 +47,7 @@ class TableReducer:
     ) -> None:
         table = resolved.table
         self.features = tuple(table.features)
-        self.rows = Rows(resolved)
+        self.rows = Rows(resolved.root.schema, resolved.ops, mentioned(resolved))
         self.keys = Keys(table.key, resolved.key_types)
         self.operators = {name: operator(feature, resolved.types) for name, feature in table.features.items()}
         self.lives = {name: lives[name] for name in table.features}

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from headrace.schema.descriptor import durations
 from headrace.schema.descriptor.canonical import alike
-from headrace.schema.descriptor.generated import widens
+from headrace.schema.descriptor.generated import renamed, widens
 from headrace.schema.descriptor.nodes import Derivation, Event, Field, Node, Table
 from headrace.schema.descriptor.wire import write_feature, write_op
 
@@ -68,19 +68,19 @@ class _Comparison:
 
     def event(self, old: Event, new: Event) -> None:
         """How a source changed."""
-        renamed = _renamed(old.schema, new.schema)
-        fresh = [name for name in sorted(new.schema) if name not in old.schema and name not in renamed.values()]
-        gone = [name for name in sorted(old.schema) if name not in new.schema and name not in renamed]
+        others = renamed(old.schema, new.schema)
+        fresh = [name for name in sorted(new.schema) if name not in old.schema and name not in others.values()]
+        gone = [name for name in sorted(old.schema) if name not in new.schema and name not in others]
         self.told["added_fields"] = [_added(name, new.schema[name]) for name in fresh]
         self.told["removed_fields"] = gone
         self.told["changed_fields"] = self._changed_fields(old.schema, new.schema)
-        self.told["renamed_fields"] = [_change(before, after) for before, after in sorted(renamed.items())]
+        self.told["renamed_fields"] = [_change(before, after) for before, after in sorted(others.items())]
         for name in fresh:
             if new.schema[name].required and new.schema[name].default is None:
                 self.lose(f".schema.{name}", f"{name!r} is required and has no default: events without it are refused")
         for name in gone:
             self.lose(f".schema.{name}", f"{name!r} is removed", name)
-        for before, after in sorted(renamed.items()):
+        for before, after in sorted(others.items()):
             self.lose(f".schema.{after}", f"{before!r} becomes {after!r}", before)
         self._settings(old, new)
 
@@ -120,7 +120,8 @@ class _Comparison:
         elif old.dedupe_window_ms != new.dedupe_window_ms:
             windows = (durations.text(old.dedupe_window_ms), durations.text(new.dedupe_window_ms))
             self.told["dedupe_window"] = _change(*windows)
-            self.lose(".dedupe_window", f"keys are remembered for {windows[1]}, and not for {windows[0]}")
+            told = f"keys are remembered for {windows[1]}, and not for {windows[0]}"
+            self.lose(".dedupe_window", f"{told}: what was pushed before may be stored again")
 
     def _kept(self, before: int | None, after: int | None) -> None:
         if before != after:
@@ -166,16 +167,3 @@ def _full(field: Field) -> dict[str, Any]:
     """All that is said of a field."""
     found: dict[str, Any] = {"type": field.type, "required": field.required}
     return found if field.default is None else {**found, "default": field.default}
-
-
-def _renamed(old: Mapping[str, Field], new: Mapping[str, Field]) -> dict[str, str]:
-    """Fields that have another name now: the only one gone, and the only one new, with one type."""
-    found = {}
-    for kind in {(field.type, field.required) for field in old.values()}:
-        gone, fresh = (
-            [name for name, field in some.items() if name not in other and (field.type, field.required) == kind]
-            for some, other in ((old, new), (new, old))
-        )
-        if len(gone) == len(fresh) == 1:
-            found[gone[0]] = fresh[0]
-    return found

@@ -7,12 +7,15 @@ field may be left out or null.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
+
+from msgspec import UNSET
 
 from headrace.schema.descriptor.nodes import Event, Field, Type
 from headrace.schema.descriptor.values import BASE64, GREATEST, LEAST
 from headrace.schema.lens import document
-from headrace.schema.lens.ops import Add, Lens
+from headrace.schema.lens.ops import Add, Lens, Remove, Rename
 
 _MOST = 1.7976931348623157e308
 
@@ -77,19 +80,41 @@ def lens(old: Event, new: Event) -> dict[str, Any] | None:
 
     Whoever has a version of the schema already sets ``from`` and ``to``.
     """
-    if not old.schema.keys() <= new.schema.keys():
+    names = renamed(old.schema, new.schema)
+    gone = [name for name in old.schema if name not in new.schema and name not in names]
+    if not all(_holds(field, new.schema[name]) for name, field in old.schema.items() if name in new.schema):
         return None
-    if not all(_holds(field, new.schema[name]) for name, field in old.schema.items()):
-        return None
-    added = {name: field for name, field in new.schema.items() if name not in old.schema}
+    added = {name: field for name, field in new.schema.items() if name not in {*old.schema, *names.values()}}
     if any(field.required and field.default is None for field in added.values()):
         return None
-    ops = tuple(
-        Add(path=(name,), schema=_property(field), default=field.default)
-        for name, field in added.items()
-        if field.default is not None
+    ops = (
+        *(Rename(source=(name,), target=(to,), optional=not old.schema[name].required) for name, to in names.items()),
+        *(_removed(name, old.schema[name]) for name in gone),
+        *(
+            Add(path=(name,), schema=_property(field), default=field.default)
+            for name, field in added.items()
+            if field.default is not None
+        ),
     )
     return document.dump(Lens(schema=f"events/{new.name}", source=1, target=2, ops=ops))
+
+
+def _removed(name: str, field: Field) -> Remove:
+    default = UNSET if field.default is None else field.default
+    return Remove(path=(name,), schema=_property(field), default=default, optional=not field.required)
+
+
+def renamed(old: Mapping[str, Field], new: Mapping[str, Field]) -> dict[str, str]:
+    """Fields that have another name now: the only one gone, and the only one new, with one type."""
+    found = {}
+    for kind in sorted({(field.type, field.required) for field in old.values()}):
+        gone, fresh = (
+            [name for name, field in some.items() if name not in other and (field.type, field.required) == kind]
+            for some, other in ((old, new), (new, old))
+        )
+        if len(gone) == len(fresh) == 1:
+            found[gone[0]] = fresh[0]
+    return found
 
 
 def widens(old: Type, new: Type) -> bool:

@@ -1,0 +1,99 @@
+"""What is given for an entity, accepted: split, judged and named in one go.
+
+Nothing is refused for members that are unknown or missing; those are told. What is refused breaks a constraint that
+rejects, or could be about any entity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from headrace.schema.entity.constraints import Limits, Violation
+from headrace.schema.entity.identity import Identity, Unresolved, missing, resolve
+from headrace.schema.entity.nodes import Schema
+from headrace.schema.entity.problem import Notice
+from headrace.schema.entity.split import Fragment, Splitter
+
+
+class Accepted(NamedTuple):
+    """What an observation holds, which entity it is about, and what is worth telling."""
+
+    fields: dict[str, Any]
+    fragments: tuple[Fragment, ...]
+    identity: Identity
+    notices: list[Notice]
+
+    @property
+    def unknown_fields(self) -> list[str]:
+        """The members that found no place."""
+        return [fragment.key for fragment in self.fragments if fragment.reason == "unknown_field"]
+
+
+class Refused(NamedTuple):
+    """Why nothing was accepted."""
+
+    violations: list[Violation]
+    unresolved: Unresolved | None
+
+
+class Acceptor:
+    """A schema, compiled once to accept many entities."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._type, self._definition, self._config = schema.entity_type, schema.schema_definition, schema.reducer_config
+        self._splitter = Splitter(self._definition)
+        self._limits = Limits(self._definition)
+        self._required = [name for name, field in self._definition.fields.items() if field.required]
+
+    def accept(
+        self, given: Mapping[str, Any], tenant: str, target_id: str | None = None, prioritised: bool = False
+    ) -> Accepted | Refused:
+        """What is given, if nothing speaks against it; ``prioritised`` says that a priority was given with it."""
+        fields, fragments = self._splitter.split(given)
+        violations = self._limits.violations(fields)
+        identity: Identity | Unresolved
+        if target_id is not None:
+            identity = Identity(target_id, "", "target_id", "")
+        else:
+            identity = resolve(self._definition, self._type, fields, given, tenant)
+        if (violations and self._limits.rejects) or isinstance(identity, Unresolved):
+            return Refused(
+                violations if self._limits.rejects else [], identity if isinstance(identity, Unresolved) else None
+            )
+        notices = [
+            *self._misplaced(fragments),
+            *self._lacking(fields, identity),
+            *(Notice("CONSTRAINT_VIOLATION", violation.message, (violation.field,)) for violation in violations),
+        ]
+        if prioritised:
+            notices += self._ignored(fields)
+        return Accepted(fields, fragments, identity, notices)
+
+    def required_missing(self, fields: Mapping[str, Any]) -> list[str]:
+        """The required fields that have no value."""
+        return [name for name in self._required if fields.get(name) is None]
+
+    def _misplaced(self, fragments: tuple[Fragment, ...]) -> Iterator[Notice]:
+        for fragment in fragments:
+            if fragment.reason == "unknown_field":
+                code, message = self._splitter.complaint(fragment)
+                yield Notice(code, message, (fragment.key,))
+
+    def _lacking(self, fields: Mapping[str, Any], identity: Identity) -> Iterator[Notice]:
+        """What would have been good to have."""
+        definition = self._definition
+        if lacking := self.required_missing(fields):
+            yield Notice("MISSING_REQUIRED_FIELD", "required fields have no value", tuple(lacking))
+        if identity.basis.startswith("heuristic") and (parts := missing(definition, fields)):
+            yield Notice("MISSING_IDENTITY_FIELDS", f"the name was guessed from {identity.rule}", parts)
+        if definition.content_field is not None and fields.get(definition.content_field) is None:
+            yield Notice("MISSING_CONTENT_FIELD", "there is no content", (definition.content_field,))
+        for warning in definition.store_warnings:
+            if all(fields.get(name) is None for name in warning.fields):
+                yield Notice(warning.code, warning.message, warning.fields)
+
+    def _ignored(self, fields: Mapping[str, Any]) -> Iterator[Notice]:
+        names = tuple(name for name in fields if self._config.policy(name).strategy == "last_write")
+        if names:
+            yield Notice("SOURCE_PRIORITY_IGNORED", "the latest value wins whatever its priority", names)

@@ -1,0 +1,149 @@
+"""What an entity is called, and so which entity it is.
+
+The name comes from the schema's rule: the first alternative whose fields are all there. Where no rule applies, and
+the schema is not strict, it comes from the members that names usually have, looked for in an order that does not
+depend on how the JSON was spelled. The id is a hash of the tenant and the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from typing import Any, Literal, NamedTuple
+
+from headrace.schema.entity.canonical import part
+from headrace.schema.entity.nodes import Definition
+from headrace.schema.entity.problem import Notice, Problem
+
+UNRESOLVED = "ERR_CANONICAL_NAME_UNRESOLVED"
+REFUSED = "ERR_MERGE_REFUSED"
+
+Basis = Literal["schema_rule", "schema_lookup", "heuristic_name", "heuristic_fallback", "target_id"]
+
+_NAMES = ("canonical_name", "name", "full_name", "title", "email", "url")
+_IDS = ("message_id", "turn_key", "thread_id", "external_id", "source_id", "id", "uuid", "company_id")
+#: Words that many entities share.
+_SHARED = frozenset(
+    {
+        "true",
+        "false",
+        "yes",
+        "no",
+        "none",
+        "null",
+        "unknown",
+        "n/a",
+        "other",
+        "active",
+        "inactive",
+        "enabled",
+        "disabled",
+    }
+    | {"open", "closed", "new", "done", "todo", "pending", "draft", "sent", "paid", "unpaid", "approved", "rejected"}
+    | {"completed", "cancelled", "canceled", "failed", "in_progress", "archived", "deleted"}
+)
+
+
+class Identity(NamedTuple):
+    """Which entity something is about, what it is called, and how that was found: on what basis, by which fields."""
+
+    entity_id: str
+    canonical_name: str
+    basis: Basis
+    rule: str
+
+
+class Unresolved(NamedTuple):
+    """That nothing tells which entity something is about, and what would."""
+
+    message: str
+    hint: dict[str, Any]
+    code: str = UNRESOLVED
+
+
+def entity_id(tenant: str, canonical_name: str) -> str:
+    """The id of an entity; tenants never share one."""
+    digest = sha256(f"{len(tenant)}:{tenant}:{canonical_name}".encode("utf-8", "surrogatepass")).hexdigest()
+    return "ent_" + digest[:24]
+
+
+def resolve(
+    definition: Definition, entity_type: str, fields: Mapping[str, Any], given: Mapping[str, Any], tenant: str
+) -> Identity | Unresolved:
+    """Which entity values are about: by rule from what conforms, else by habit from all that was given."""
+    for names in definition.alternatives:
+        parts = [_part(definition, name, fields.get(name)) for name in names]
+        if all(parts):
+            return _identity(tenant, entity_type, "|".join(map(str, parts)), "schema_rule", ",".join(names))
+    if not (definition.canonical_name_strict and definition.alternatives):
+        for basis, name, text in _habitual(definition, given):
+            return _identity(tenant, entity_type, text, basis, name)
+    return _unresolved(definition, entity_type)
+
+
+def missing(definition: Definition, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields of the preferred identity rule that have no value, where no rule is complete."""
+    lacking = [
+        tuple(name for name in names if _part(definition, name, fields.get(name)) is None)
+        for names in definition.alternatives
+    ]
+    return lacking[0] if lacking and all(lacking) else ()
+
+
+def collision(definition: Definition, identity: Identity, strict: bool = False) -> Problem | Notice | None:
+    """What to say when an entity of this name exists already."""
+    if strict:
+        return Problem(REFUSED, "", f"{identity.canonical_name!r} exists, and strict refuses to merge (reason: strict)")
+    if definition.name_collision_policy == "reject":
+        return Problem(REFUSED, "", f"{identity.canonical_name!r} exists, and the schema refuses to merge")
+    if definition.name_collision_policy == "warn":
+        return Notice("NAME_COLLISION", f"{identity.canonical_name!r} exists; what was given is merged into it")
+    return None
+
+
+def _identity(tenant: str, entity_type: str, name: str, basis: Basis, rule: str) -> Identity:
+    canonical_name = f"{entity_type}:{name}"
+    return Identity(entity_id(tenant, canonical_name), canonical_name, basis, rule)
+
+
+def _part(definition: Definition, name: str, value: Any) -> str | None:
+    return part(value, definition.fields[name].preserve_case)
+
+
+def _habitual(definition: Definition, given: Mapping[str, Any]) -> Iterator[tuple[Basis, str, str]]:
+    """What usually is a name, the most usual first."""
+    tiers: tuple[tuple[Basis, tuple[str, ...]], ...] = (("heuristic_name", _NAMES), ("heuristic_fallback", _IDS))
+    for basis, names in tiers:
+        for name in names:
+            value = given.get(name)
+            if type(value) in (str, int, float) and (text := _plain(definition, name, value)):
+                yield basis, name, text
+    for name in sorted(given):
+        value = given[name]
+        if isinstance(value, str) and _telling(value) and (text := _plain(definition, name, value)):
+            yield "heuristic_fallback", name, text
+
+
+def _plain(definition: Definition, name: str, value: Any) -> str | None:
+    field = definition.fields.get(name)
+    return part(value, field is not None and field.preserve_case)
+
+
+def _telling(value: str) -> bool:
+    """Whether a text may belong to one entity only: no status, and no currency."""
+    text = value.strip()
+    return text.lower() not in _SHARED and not (len(text) == 3 and text.isascii() and text.isalpha() and text.isupper())
+
+
+def _unresolved(definition: Definition, entity_type: str) -> Unresolved:
+    rules = definition.alternatives
+    wanted = " or ".join(" and ".join(names) for names in rules or [*((name,) for name in _NAMES), ("another text",)])
+    text = f"give {wanted}"
+    required = {
+        "entity_type": entity_type,
+        "required": list(rules[0]) if len(rules) == 1 else [],
+        "any_of_fields": [names[0] for names in rules if len(names) == 1] if rules else list(_NAMES),
+        "composite_fields": [list(names) for names in rules if len(names) > 1],
+    }
+    message = f"nothing tells which {entity_type} this is about"
+    return Unresolved(message, {"text": text, "required_identity_fields": required})

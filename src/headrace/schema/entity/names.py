@@ -1,0 +1,70 @@
+"""Names of entity types: one spelling for each, and what is odd about some."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from headrace.schema.entity.problem import Notice
+
+MOST_CHARACTERS = 64
+
+FORBIDDEN = "ERR_FORBIDDEN_ENTITY_TYPE"
+PLURAL = "ERR_PLURAL_ENTITY_TYPE"
+
+_SNAKE = re.compile("[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
+_TEST_LIKE = re.compile("(?:test|tests|testing|tmp|temp|dummy|mock|fake|foo|bar|baz|qux|asdf)[0-9]*")
+_TEST_FIRST = re.compile("(?:test|testing|tmp|dummy|e2e)_.*")
+_REDUNDANT = ("_entity", "_record", "_data", "_object", "_item", "_entry")
+_GENERIC = frozenset(
+    {"generic", "thing", "item", "object", "entity", "data", "record", "entry", "misc", "other", "unknown", "type"}
+)
+_IRREGULAR = frozenset(
+    {"people", "children", "men", "women", "mice", "geese", "feet", "teeth", "criteria", "phenomena"}
+)
+#: Words that end like a plural and are none.
+_SINGULAR = frozenset(
+    {"news", "series", "species", "means", "lens", "gas", "bias", "atlas", "canvas", "alias", "christmas", "pancreas"}
+    | {"chaos", "cosmos", "pathos", "ethos", "pos", "ios", "macos", "sms", "mms", "gps", "dns", "aws", "kubernetes"}
+    | {"https", "tls", "cms", "diabetes", "sos", "yes", "mars", "texas"}
+)
+_SINGULAR_ENDINGS = ("ss", "us", "is", "ics", "itis", "ous")
+
+
+def normalised(name: str) -> str:
+    """The one spelling of a type's name: small letters and digits, words joined by underscores."""
+    plain = "".join(mark for mark in unicodedata.normalize("NFKD", name) if not unicodedata.combining(mark)).lower()
+    return re.sub("[^a-z0-9]+", "_", plain).strip("_")[:MOST_CHARACTERS].strip("_") or "generic"
+
+
+def guarded(name: str) -> list[Notice]:
+    """What speaks against a normalised name, unless it is forced: it looks like a test, or like many."""
+    found = []
+    if _TEST_LIKE.fullmatch(name) or _TEST_FIRST.fullmatch(name):
+        found.append(Notice(FORBIDDEN, f"{name!r} looks like the name of a test"))
+    if is_plural(name):
+        found.append(Notice(PLURAL, f"{name!r} looks like a plural; a type is named after one entity of it"))
+    return found
+
+
+def is_plural(name: str) -> bool:
+    """Whether the last word of a normalised name looks like a plural."""
+    word = name.rpartition("_")[2]
+    if word in _IRREGULAR:
+        return True
+    return len(word) > 2 and word.endswith("s") and word not in _SINGULAR and not word.endswith(_SINGULAR_ENDINGS)
+
+
+def linted(given: str) -> list[Notice]:
+    """What is odd about a name as it was given, though nothing speaks against it."""
+    name = normalised(given)
+    found = []
+    if _SNAKE.fullmatch(given) is None:
+        found.append(Notice("NAME_NOT_SNAKE_CASE", f"{given!r} is kept as {name!r}"))
+    if name.endswith(_REDUNDANT):
+        found.append(Notice("NAME_REDUNDANT_SUFFIX", f"the ending of {name!r} says nothing"))
+    if name in _GENERIC:
+        found.append(Notice("NAME_TOO_GENERIC", f"{name!r} could be anything"))
+    if len(name) < 3:
+        found.append(Notice("NAME_TOO_SHORT", f"{name!r} has fewer than three characters"))
+    return found

@@ -1,0 +1,91 @@
+"""An observation: what was said about one entity at one time, as the stream of its type holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Any, Literal
+
+import msgspec
+
+from headrace.schema.entity.split import Fragment, rebuilt
+
+Kind = Literal["observation", "correction", "deletion", "restoration", "migration", "merge", "split", "undo"]
+
+#: The priority of what is stored without one, and of what comes from ourselves.
+STORED, CORRECTED, DELETED, RESTORED, MIGRATED = 100, 1000, 1000, 1001, 0
+DEFAULT_SOURCE = "llm_summary"
+
+
+class Observation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One event of the stream ``entities/<type>``; when it was appended is known to the log.
+
+    ``details`` are the members that a merge (``into``), a split (``into``, ``observations``) and an undo (``undoes``)
+    have of their own.
+    """
+
+    id: str
+    kind: Kind
+    entity_id: str
+    entity_type: str
+    user_id: str
+    schema_version: str
+    source_id: str | None
+    observed_at_us: int
+    source_priority: int
+    observation_source: str
+    specificity_score: float | None = None
+    fields: dict[str, Any] = {}
+    fragments: tuple[Fragment, ...] = ()
+    canonical_name: str | None = None
+    identity_basis: str | None = None
+    identity_rule: str | None = None
+    idempotency_key: str | None = None
+    run_id: str | None = None
+    details: dict[str, Any] = {}
+
+
+_decoder = msgspec.json.Decoder(Observation)
+
+
+def encode(observation: Observation) -> bytes:
+    """The observation as it is appended."""
+    return msgspec.json.encode(observation)
+
+
+def decode(body: bytes) -> Observation:
+    """The observation that an event holds."""
+    return _decoder.decode(body)
+
+
+def observation_id(
+    *,
+    entity_id: str,
+    fields: Mapping[str, Any],
+    fragments: Iterable[Fragment] = (),
+    kind: Kind = "observation",
+    source_id: str | None = None,
+    observed_at_us: int | None = None,
+    source_priority: int = STORED,
+    observation_source: str = DEFAULT_SOURCE,
+    specificity_score: float | None = None,
+    idempotency_key: str | None = None,
+    run_id: str | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> str:
+    """A hash of what was said, laid out as a UUID; saying it again gives the same.
+
+    It covers what was given and not how a schema split it, so that a replay after a change of the schema is still
+    a replay. ``observed_at_us`` is covered where the caller gave it, and is None where not.
+    """
+    said = [
+        *(kind, entity_id, source_id, observed_at_us, source_priority, observation_source, specificity_score),
+        *(idempotency_key, run_id, rebuilt(fields, fragments), details or None),
+    ]
+    return _uuid(sha256(msgspec.json.encode(said, order="sorted")).hexdigest())
+
+
+def _uuid(digest: str) -> str:
+    """The first digits of a hash as a UUID of version 8, which is for hashes of one's own."""
+    variant = "89ab"[int(digest[16], 16) & 3]
+    return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"

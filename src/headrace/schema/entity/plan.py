@@ -1,0 +1,78 @@
+"""The plan of a change of an entity type; what it does to entities is counted by whoever has them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from headrace.schema.entity.bump import bump_of, differences, rekeys
+from headrace.schema.entity.nodes import Schema
+from headrace.schema.entity.problem import Problem
+from headrace.schema.entity.semver import distance, parse
+from headrace.schema.entity.update import VERSION_TAKEN, Update, updated
+from headrace.schema.plan import Impact, Plan, Refusal
+
+#: What there is before the first version.
+NOTHING = ""
+
+
+def planned_update(
+    base: Schema, update: Update, taken: Collection[str] = (), impact: Iterable[Impact] = ()
+) -> Plan[Schema]:
+    """The plan of an update; one that changes nothing leads to where it starts."""
+    made = updated(base, update, taken)
+    if isinstance(made, list):
+        return _plan(base, base, refusals=_refusals(made))
+    return _plan(base, made.schema, reasons=[notice.message for notice in made.notices], impact=impact)
+
+
+def planned_registration(
+    active: Schema | None, schema: Schema, taken: Collection[str] = (), impact: Iterable[Impact] = ()
+) -> Plan[Schema]:
+    """The plan of a registration, which repeats no version; its changes are those that activating it would make."""
+    if schema.schema_version in taken:
+        problem = Problem(VERSION_TAKEN, "/schema_version", f"{schema.entity_type} {schema.schema_version} exists")
+        return _plan(active, schema, refusals=_refusals([problem]))
+    return _plan(active, schema, reasons=_understated(active, schema), impact=impact)
+
+
+def planned_activation(active: Schema | None, schema: Schema, impact: Iterable[Impact] = ()) -> Plan[Schema]:
+    """The plan of making a version the active one; of an earlier one, that is a rollback."""
+    return _plan(active, schema, impact=impact)
+
+
+def _plan(
+    old: Schema | None,
+    new: Schema,
+    *,
+    reasons: Iterable[str] = (),
+    refusals: tuple[Refusal, ...] = (),
+    impact: Iterable[Impact] = (),
+) -> Plan[Schema]:
+    changes = tuple(difference.change for difference in differences(old, new)) if old else ()
+    told = list(reasons)
+    if old and rekeys(old.schema_definition, new.schema_definition):
+        told.append("entities that exist keep their ids; what is stored from now on is told apart by the new rule")
+    return Plan(
+        subject=new.entity_type,
+        from_version=old.schema_version if old else NOTHING,
+        to_version=new.schema_version,
+        registry=new,
+        changes=changes,
+        reasons=tuple(told),
+        impact=tuple(impact),
+        refusals=refusals,
+    )
+
+
+def _refusals(problems: Iterable[Problem]) -> tuple[Refusal, ...]:
+    return tuple(Refusal(problem.code, problem.path, problem.message) for problem in problems)
+
+
+def _understated(active: Schema | None, schema: Schema) -> list[str]:
+    """That a version number promises less change than there is."""
+    if active is None:
+        return []
+    bump, old, new = bump_of(differences(active, schema)), parse(active.schema_version), parse(schema.schema_version)
+    if old is None or new is None or new <= old or distance(old, new) >= bump:
+        return []
+    return [f"this is a {bump.name.lower()} change against {old}, which {new} does not say"]

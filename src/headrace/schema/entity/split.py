@@ -1,0 +1,81 @@
+"""What was given for an entity, split into what fits the schema and what does not; nothing is ever lost.
+
+The law: ``rebuilt(fields, fragments)`` is exactly what was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from headrace.schema.entity.converters import UNFIT, converted
+from headrace.schema.entity.nodes import Definition, Field, Type
+from headrace.schema.entity.validators import VALIDATORS
+
+Reason = Literal["unknown_field", "converted_value_original"]
+
+
+class Fragment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A value that the fields do not hold: one that has no place there, or the original of one that was converted."""
+
+    key: str
+    value: Any
+    reason: Reason
+    converted_to: Type | None = None
+
+
+class Split(NamedTuple):
+    """The values that conform to the schema, an explicit null among them, and the others."""
+
+    fields: dict[str, Any]
+    fragments: tuple[Fragment, ...]
+
+
+class Splitter:
+    """A definition, compiled once to split many entities."""
+
+    def __init__(self, definition: Definition) -> None:
+        self._fields = definition.fields
+        self._validators = {
+            name: VALIDATORS[field.validator].accepts
+            for name, field in definition.fields.items()
+            if field.validator is not None
+        }
+
+    def split(self, given: Mapping[str, Any]) -> Split:
+        """What fits, converted where that makes it fit, and the fragments."""
+        fields: dict[str, Any] = {}
+        fragments = []
+        for key, value in given.items():
+            field = self._fields.get(key)
+            made = UNFIT if field is None else value if value is None else self._made(key, field, value)
+            if made is UNFIT:
+                fragments.append(Fragment(key, value, "unknown_field"))
+                continue
+            fields[key] = made
+            if made is not value:
+                fragments.append(Fragment(key, value, "converted_value_original", field.type if field else None))
+        return Split(fields, tuple(fragments))
+
+    def _made(self, key: str, field: Field, value: Any) -> Any:
+        """The value as the field holds it, or UNFIT."""
+        made = converted(field, value)
+        accepts = self._validators.get(key)
+        return UNFIT if made is UNFIT or (accepts is not None and not accepts(made)) else made
+
+    def complaint(self, fragment: Fragment) -> tuple[str, str]:
+        """Why a value that was given is not among the fields: a code and a sentence."""
+        field = self._fields.get(fragment.key)
+        if field is None:
+            return "UNKNOWN_FIELD", f"there is no field {fragment.key!r}; the value is kept as a fragment"
+        if field.validator is None or converted(field, fragment.value) is UNFIT:
+            return "UNKNOWN_FIELD", f"{fragment.key!r} takes a {field.type}; the value is kept as a fragment"
+        wants = VALIDATORS[field.validator].wants
+        return "VALIDATOR_FAILED", f"{fragment.key!r} takes {wants}; the value is kept as a fragment"
+
+
+def rebuilt(fields: Mapping[str, Any], fragments: Iterable[Fragment]) -> dict[str, Any]:
+    """What was given, from what it was split into."""
+    return {**fields, **{fragment.key: fragment.value for fragment in fragments}}

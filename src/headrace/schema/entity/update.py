@@ -1,0 +1,173 @@
+"""A schema, updated in parts: fields come and go, converters are added, the identity rule is replaced.
+
+Whatever an update does not speak of is carried over. One that changes nothing makes no version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headrace.schema.entity.bump import bump_of, differences
+from headrace.schema.entity.difference import Difference
+from headrace.schema.entity.fields import CONVERTER_MISMATCH, MOST_FIELDS
+from headrace.schema.entity.nodes import Composite, Converter, Definition, Field, Policy, ReducerConfig, Schema
+from headrace.schema.entity.problem import DANGLING, INVALID, Notice, Place, Problem
+from headrace.schema.entity.prune import identifiable, pruned, pruned_config
+from headrace.schema.entity.semver import Bump, Version, distance, following, parse
+
+VERSION_NOT_NEWER = "version_not_newer"
+VERSION_UNDERSTATES = "version_understates"
+VERSION_TAKEN = "version_taken"
+
+
+class Addition(NamedTuple):
+    """A field to add, with its policy."""
+
+    name: str
+    field: Field
+    policy: Policy
+
+
+class ConverterAddition(NamedTuple):
+    """A converter to add to a field."""
+
+    field: str
+    converter: Converter
+
+
+class Update(msgspec.Struct, frozen=True, kw_only=True):
+    """What an update asks for; None for the identity rule leaves it, and an empty one takes it away."""
+
+    fields_to_add: tuple[Addition, ...] = ()
+    fields_to_remove: tuple[str, ...] = ()
+    converters_to_add: tuple[ConverterAddition, ...] = ()
+    canonical_name_fields: tuple[str | Composite, ...] | None = None
+    schema_version: str | None = None
+    metadata: dict[str, Any] = {}
+
+
+class Updated(NamedTuple):
+    """The schema after an update, its differences, and what is worth knowing; without differences it is the same."""
+
+    schema: Schema
+    differences: list[Difference]
+    bump: Bump
+    notices: list[Notice]
+
+
+def updated(base: Schema, update: Update, taken: Collection[str] = ()) -> Updated | list[Problem]:
+    """The next version of a schema, or all that is wrong; ``taken`` are the versions that exist."""
+    problems: list[Problem] = []
+    place = Place((), problems)
+    _check_names(base.schema_definition, update, place)
+    if problems:
+        return problems
+    definition, notices = _definition(base.schema_definition, update)
+    config = _config(base.reducer_config, definition, update, base.schema_definition)
+    made = msgspec.structs.replace(
+        base,
+        schema_definition=definition,
+        reducer_config=config,
+        metadata={**base.metadata, **update.metadata},
+    )
+    found = differences(base, made)
+    bump = bump_of(found)
+    if bump is Bump.NONE:
+        return Updated(base, [], bump, [*_skipped(base, update), *notices])
+    version = _version(base, bump, update, taken, place)
+    if problems:
+        return problems
+    made = msgspec.structs.replace(made, schema_version=version)
+    return Updated(made, found, bump, [*_skipped(base, update), *notices])
+
+
+def _check_names(base: Definition, update: Update, place: Place) -> None:
+    """Note what cannot be done to the fields that there are."""
+    added = {addition.name: addition.field for addition in update.fields_to_add}
+    for number, name in enumerate(update.fields_to_remove):
+        if name in added:
+            place.at("fields_to_remove").at(number).refuse(INVALID, f"{name!r} is to be added and to be removed")
+    fields = {**added, **base.fields}
+    left = {name: field for name, field in fields.items() if name not in update.fields_to_remove}
+    if len(left) > MOST_FIELDS:
+        place.at("fields_to_add").refuse(INVALID, f"a definition has at most {MOST_FIELDS} fields")
+    if not left:
+        place.at("fields_to_remove").refuse(INVALID, "at least one field must remain")
+    for number, addition in enumerate(update.converters_to_add):
+        where, field = place.at("converters_to_add").at(number), left.get(addition.field)
+        if field is None:
+            where.at("field_name").refuse(DANGLING, f"there is no field {addition.field!r} to add a converter to")
+        elif addition.converter.to_type != field.type:
+            message = f"{addition.field!r} is a {field.type}, so its converters make a {field.type}"
+            where.at("converter").at("to").refuse(CONVERTER_MISMATCH, message)
+    for number, rule in enumerate(update.canonical_name_fields or ()):
+        for name in rule.composite if isinstance(rule, Composite) else (rule,):
+            if name not in left:
+                place.at("canonical_name_fields").at(number).refuse(DANGLING, f"there is no field {name!r}")
+
+
+def _definition(base: Definition, update: Update) -> tuple[Definition, list[Notice]]:
+    fields = dict(base.fields)
+    for addition in update.fields_to_add:
+        fields.setdefault(addition.name, addition.field)
+    for field, converter in update.converters_to_add:
+        if all(known.function != converter.function for known in fields[field].converters):
+            more = (*fields[field].converters, converter)
+            fields[field] = msgspec.structs.replace(fields[field], converters=more)
+    for name in update.fields_to_remove:
+        fields.pop(name, None)
+    made = msgspec.structs.replace(base, fields=fields)
+    rules = update.canonical_name_fields
+    ruled = base if rules is None else msgspec.structs.replace(base, canonical_name_fields=rules)
+    if ruled.alternatives == base.alternatives:
+        return pruned(made)
+    made = msgspec.structs.replace(made, canonical_name_fields=rules, identity_opt_out=None)
+    made, notices = identifiable(made)
+    return pruned(made)[0], notices
+
+
+def _config(base: ReducerConfig, definition: Definition, update: Update, before: Definition) -> ReducerConfig:
+    policies = dict(base.merge_policies)
+    for addition in update.fields_to_add:
+        if addition.name not in before.fields:
+            policies[addition.name] = addition.policy
+    return pruned_config(msgspec.structs.replace(base, merge_policies=policies), definition)
+
+
+def _skipped(base: Schema, update: Update) -> list[Notice]:
+    """What was asked for and is so already."""
+    fields = base.schema_definition.fields
+    there = tuple(addition.name for addition in update.fields_to_add if addition.name in fields)
+    gone = tuple(name for name in update.fields_to_remove if name not in fields)
+    found = []
+    if there:
+        found.append(Notice("FIELD_EXISTS", "these fields exist, and stay as they are", there))
+    if gone:
+        found.append(Notice("FIELD_ABSENT", "there are no such fields to remove", gone))
+    return found
+
+
+def _version(base: Schema, bump: Bump, update: Update, taken: Collection[str], place: Place) -> str:
+    """The version asked for if it can be that, or the next one of its kind."""
+    before, used = _parsed(base.schema_version), {_parsed(text) for text in taken}
+    if update.schema_version is None:
+        return str(following(before, bump, used))
+    version, place = _parsed(update.schema_version), place.at("schema_version")
+    if version <= before:
+        place.refuse(VERSION_NOT_NEWER, f"{version} is not newer than {before}")
+    elif version in used:
+        place.refuse(VERSION_TAKEN, f"{version} exists already")
+    elif distance(before, version) < bump:
+        place.refuse(
+            VERSION_UNDERSTATES, f"this is a {bump.name.lower()} change, which {version} after {before} is not"
+        )
+    return str(version)
+
+
+def _parsed(text: str) -> Version:
+    version = parse(text)
+    assert version is not None, "versions are checked where they come in"
+    return version

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.schema.entity.identity import Identity, Unresolved, collision, entity_id, missing, resolve
+from headrace.schema.entity.nodes import Definition
+from headrace.schema.entity.problem import Notice, Problem
+from schema.entity.samples import defined
+
+FIELDS: dict[str, Any] = {
+    "name": "string",
+    "city": "string",
+    "email": "string",
+    "code": {"type": "string"},
+    "n": "number",
+}
+GUESSING = defined(FIELDS).schema_definition
+
+
+def ruled(*rules: Any, **options: Any) -> Definition:
+    return defined(FIELDS, canonical_name_fields=list(rules), **options).schema_definition
+
+
+def name(definition: Definition, given: dict[str, Any]) -> tuple[str, str, str] | None:
+    fields = {key: value for key, value in given.items() if key in definition.fields}
+    found = resolve(definition, "place", fields, given, "t")
+    return (found.canonical_name, found.basis, found.rule) if isinstance(found, Identity) else None
+
+
+def test_all_parts_of_a_flat_rule_are_needed() -> None:
+    definition = ruled("name", "city", canonical_name_strict=True)
+    assert name(definition, {"name": "Town Hall", "city": "Ulm"}) == ("place:town hall|ulm", "schema_rule", "name,city")
+    assert name(definition, {"name": "Town Hall"}) is None
+    assert name(definition, {"name": "Town Hall", "city": "  "}) is None
+    assert name(definition, {"name": "Town Hall", "city": None}) is None
+
+
+def test_the_first_complete_alternative_wins() -> None:
+    definition = ruled("email", {"composite": ["name", "city"]}, "n")
+    assert name(definition, {"email": "A@b.de", "name": "X", "city": "Y"}) == ("place:a@b.de", "schema_rule", "email")
+    assert name(definition, {"name": "X", "city": "Y", "n": 3}) == ("place:x|y", "schema_rule", "name,city")
+    assert name(definition, {"name": "X", "n": 3.0}) == ("place:3", "schema_rule", "n")
+
+
+def test_a_rule_that_is_not_complete_falls_back_on_habit_unless_it_is_strict() -> None:
+    given = {"name": "X", "title": "T"}
+    assert name(ruled("email"), given) == ("place:x", "heuristic_name", "name")
+    assert name(ruled("email", canonical_name_strict=True), given) is None
+
+
+def test_what_would_have_helped_is_said_when_nothing_tells() -> None:
+    found = resolve(ruled("email", {"composite": ["name", "city"]}, canonical_name_strict=True), "place", {}, {}, "t")
+    assert isinstance(found, Unresolved)
+    assert found.code == "ERR_CANONICAL_NAME_UNRESOLVED"
+    assert found.hint == {
+        "text": "give email or name and city",
+        "required_identity_fields": {
+            "entity_type": "place",
+            "required": [],
+            "any_of_fields": ["email"],
+            "composite_fields": [["name", "city"]],
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "rule", "basis"),
+    [
+        ({"title": "T", "name": "N", "full_name": "F"}, "name", "heuristic_name"),
+        ({"name": "", "title": "T"}, "title", "heuristic_name"),
+        ({"name": 42}, "name", "heuristic_name"),
+        ({"id": 7, "thread_id": "x"}, "thread_id", "heuristic_fallback"),
+        ({"zeta": "words here", "alpha": "other words"}, "alpha", "heuristic_fallback"),
+        ({"a_status": "Pending", "currency": "EUR", "what": "shoes"}, "what", "heuristic_fallback"),
+    ],
+)
+def test_a_name_is_guessed_from_what_usually_is_one(given: dict[str, Any], rule: str, basis: str) -> None:
+    found = name(GUESSING, given)
+    assert found is not None
+    assert found[1:] == (basis, rule)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"n": 5}, {"state": "open"}, {"flag": True}, {"list": ["x"]}, {"name": None}, {"name": True}]
+)
+def test_nothing_is_guessed_from_what_many_share(given: dict[str, Any]) -> None:
+    assert name(GUESSING, given) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ACME Corp.", "acme"),
+        ("Acme, Inc.", "Acme"),
+        ("Dr. Ada  Lovelace", "ada lovelace"),
+        ("Café", "Cafe\u0301"),
+    ],
+)
+def test_spellings_of_one_name_are_one_entity(one: str, other: str) -> None:
+    assert name(GUESSING, {"name": one}) == name(GUESSING, {"name": other})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("a-b@x.de", "a.b@x.de"),
+        ("INV-001", "INV001"),
+        ("C++", "C"),
+        ("हिन्दी भाषा", "हनद भष"),
+        ("!!! ???", "??? !!!"),
+        ("Inc.", "Corp."),
+    ],
+)
+def test_names_that_differ_in_more_than_spelling_are_two(one: str, other: str) -> None:
+    assert name(GUESSING, {"name": one}) != name(GUESSING, {"name": other})
+
+
+def test_parts_cannot_be_mistaken_for_one_another() -> None:
+    definition = ruled("name", "city")
+    assert name(definition, {"name": "a|b", "city": "c"}) != name(definition, {"name": "a", "city": "b|c"})
+
+
+def test_case_counts_where_the_field_says_so() -> None:
+    keeping = defined({"code": {"type": "string", "preserveCase": True}}, canonical_name_fields=["code"])
+    assert name(keeping.schema_definition, {"code": "aB"}) == ("place:aB", "schema_rule", "code")
+    assert name(ruled("code"), {"code": "aB"}) == ("place:ab", "schema_rule", "code")
+
+
+def test_an_id_is_the_same_for_one_tenant_and_another_for_others() -> None:
+    assert entity_id("t", "place:x") == entity_id("t", "place:x")
+    assert len({entity_id(tenant, text) for tenant in ("t", "u", "") for text in ("place:x", "place:y")}) == 6
+    assert entity_id("t", "place:x").startswith("ent_")
+    assert len(entity_id("t", "place:x")) == 28
+    assert entity_id("t:1", "x") != entity_id("t", "1:x")
+
+
+def test_what_the_preferred_rule_lacks_is_told_only_where_no_rule_is_complete() -> None:
+    definition = ruled({"composite": ["name", "city"]}, "email")
+    assert missing(definition, {"name": "x"}) == ("city",)
+    assert missing(definition, {"email": "x"}) == ()
+    assert missing(GUESSING, {}) == ()
+
+
+def test_a_name_that_exists_is_merged_told_or_refused() -> None:
+    identity = Identity("ent_x", "place:x", "schema_rule", "name")
+    assert collision(ruled("name"), identity) is None
+    warned = collision(ruled("name", name_collision_policy="warn"), identity)
+    assert isinstance(warned, Notice)
+    for refused in (
+        collision(ruled("name", name_collision_policy="reject"), identity),
+        collision(ruled("name"), identity, strict=True),
+    ):
+        assert isinstance(refused, Problem)
+        assert refused.code == "ERR_MERGE_REFUSED"

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from headrace.schema.entity import change_request
+from headrace.schema.entity.change_request import ChangeRequest
+from headrace.schema.entity.nodes import Schema
+from headrace.schema.entity.problem import Problem
+from headrace.schema.entity.semver import Bump
+from headrace.schema.entity.update import Updated, updated
+from schema.entity.samples import CONTACT, NANOS, NUMERIC, POLICIES, codes, defined, schema
+
+BASE = schema()
+SHOE = {"field_name": "shoe", "field_type": "number"}
+
+
+def tried(base: Schema, taken: tuple[str, ...] = (), **asked: Any) -> Updated | list[Problem]:
+    request = change_request.read(asked)
+    return request if isinstance(request, list) else updated(base, request.update, taken)
+
+
+def done(base: Schema, taken: tuple[str, ...] = (), **asked: Any) -> Updated:
+    found = tried(base, taken, **asked)
+    assert isinstance(found, Updated), found
+    return found
+
+
+def told(found: Updated) -> list[tuple[str, tuple[str, ...]]]:
+    return [(notice.code, notice.fields) for notice in found.notices]
+
+
+def test_an_added_field_is_a_minor_version_with_its_policy_and_all_else_as_it_was() -> None:
+    found = done(BASE, fields_to_add=[{**SHOE, "reducer_strategy": "most_specific", "description": "size"}])
+    assert (found.schema.schema_version, found.bump) == ("1.1.0", Bump.MINOR)
+    shoe = {"type": "number", "description": "size"}
+    assert found.schema.schema_definition.dump() == {**CONTACT, "fields": {**CONTACT["fields"], "shoe": shoe}}
+    merged = {**POLICIES["merge_policies"], "shoe": {"strategy": "most_specific"}}
+    assert found.schema.reducer_config.dump() == {**POLICIES, "merge_policies": merged}
+    assert found.schema.metadata == BASE.metadata
+    assert [difference.change.what for difference in found.differences] == ["field_added"]
+
+
+def test_an_added_field_that_is_required_is_a_major_version() -> None:
+    assert done(BASE, fields_to_add=[{**SHOE, "required": True}]).schema.schema_version == "2.0.0"
+
+
+def test_a_field_that_exists_is_left_alone_and_told() -> None:
+    found = done(
+        BASE, fields_to_add=[SHOE, {"field_name": "name", "field_type": "number", "reducer_strategy": "last_write"}]
+    )
+    assert found.schema.schema_definition.fields["name"] == BASE.schema_definition.fields["name"]
+    assert found.schema.reducer_config.policy("name") == BASE.reducer_config.policy("name")
+    assert told(found) == [("FIELD_EXISTS", ("name",))]
+
+
+def test_a_removed_field_takes_its_declarations_along_and_nothing_else() -> None:
+    found = done(BASE, fields_to_remove=["name", "born", "tags", "notes", "company", "ghost"])
+    assert (found.schema.schema_version, found.bump) == ("2.0.0", Bump.MAJOR)
+    assert found.schema.schema_definition.dump() == {
+        "fields": {name: CONTACT["fields"][name] for name in ("email", "age")},
+        "canonical_name_fields": ["email"],
+        "aliases": ["person"],
+        "query_synonyms": ["friend"],
+        "identity_search_fields": ["email"],
+        "duplicate_detection_threshold": 0.9,
+        "agent_instructions": "be kind",
+    }
+    assert found.schema.reducer_config.dump() == {
+        "merge_policies": {},
+        "observation_source_priority": ["human", "sensor"],
+    }
+    assert told(found) == [("FIELD_ABSENT", ("ghost",))]
+
+
+def test_a_removed_field_leaves_the_identity_rule_with_what_is_left() -> None:
+    fields = {"a": "string", "b": "string", "c": "string"}
+    flat = done(defined(fields, canonical_name_fields=["a", "b"]), fields_to_remove=["b"])
+    assert flat.schema.schema_definition.canonical_name_fields == ("a",)
+    assert told(flat) == [("IDENTITY_RULE_CHANGED", ())]
+    ordered = defined(fields, canonical_name_fields=[{"composite": ["a", "b"]}, {"composite": ["b"]}, "c"])
+    assert done(ordered, fields_to_remove=["b"]).schema.schema_definition.alternatives == (("a",), ("c",))
+
+
+def test_an_identity_rule_of_which_nothing_is_left_means_that_names_are_guessed() -> None:
+    strict = {"canonical_name_fields": ["a"], "canonical_name_strict": True, "name_collision_policy": "reject"}
+    base = defined({"a": "string", "b": "string"}, **strict)
+    for asked in ({"fields_to_remove": ["a"]}, {"canonical_name_fields": []}):
+        found = done(base, **asked)
+        document = found.schema.schema_definition.dump()
+        assert {name: value for name, value in document.items() if name != "fields"} == {
+            "identity_opt_out": "heuristic_canonical_name"
+        }
+        assert told(found) == [("IDENTITY_OPT_OUT_IMPLIED", ())]
+        assert found.bump is Bump.MAJOR
+
+
+def test_a_new_identity_rule_is_a_major_version_and_ends_guessing() -> None:
+    found = done(
+        defined({"a": "string"}),
+        canonical_name_fields=["b"],
+        fields_to_add=[{"field_name": "b", "field_type": "string"}],
+    )
+    assert found.schema.schema_definition.canonical_name_fields == ("b",)
+    assert found.schema.schema_definition.identity_opt_out is None
+    assert found.schema.schema_version == "2.0.0"
+
+
+def test_a_converter_is_added_once() -> None:
+    asked = [
+        {"field_name": "age", "converter": NUMERIC},
+        {"field_name": "born", "converter": {**NANOS, "function": "timestamp_s_to_iso"}},
+    ]
+    found = done(BASE, converters_to_add=asked)
+    assert (found.schema.schema_version, [d.change.what for d in found.differences]) == ("1.1.0", ["converter_added"])
+    functions = [converter.function for converter in found.schema.schema_definition.fields["born"].converters]
+    assert functions == ["timestamp_nanos_to_iso", "timestamp_s_to_iso"]
+
+
+def test_a_converter_can_go_to_a_field_that_is_added_with_it() -> None:
+    found = done(BASE, fields_to_add=[SHOE], converters_to_add=[{"field_name": "shoe", "converter": NUMERIC}])
+    assert len(found.schema.schema_definition.fields["shoe"].converters) == 1
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"fields_to_add": [{"field_name": "name", "field_type": "string"}]},
+        {"fields_to_remove": ["ghost"]},
+        {"converters_to_add": [{"field_name": "age", "converter": NUMERIC}]},
+        {"canonical_name_fields": ["email"]},
+        {"canonical_name_fields": [{"composite": ["email"]}]},
+        {"metadata": {"label": "Contact"}},
+        {"schema_version": "9.0.0"},
+    ],
+)
+def test_an_update_that_changes_nothing_makes_no_version(asked: dict[str, Any]) -> None:
+    found = done(BASE, **asked)
+    assert found.schema == BASE
+    assert (found.bump, found.differences) == (Bump.NONE, [])
+
+
+def test_metadata_is_merged_over_what_there_is() -> None:
+    found = done(BASE, metadata={"icon": "x"})
+    assert found.schema.metadata == {"label": "Contact", "icon": "x"}
+    assert found.schema.schema_version == "1.0.1"
+
+
+def test_a_version_that_is_taken_is_passed_over() -> None:
+    assert done(BASE, ("1.0.0", "1.1.0", "1.2"), fields_to_add=[SHOE]).schema.schema_version == "1.3.0"
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [("1.0.0", "not_newer"), ("0.9.0", "not_newer"), ("1.0.7", "understates"), ("1.5", "taken")],
+)
+def test_a_version_that_says_the_wrong_thing_is_refused(version: str, code: str) -> None:
+    found = tried(BASE, ("1.0.0", "1.5.0"), fields_to_add=[SHOE], schema_version=version)
+    assert codes(found) == {"/schema_version": f"version_{code}"}
+
+
+@pytest.mark.parametrize(("asked", "version"), [("1.4", "1.4.0"), ("3.0.0", "3.0.0")])
+def test_a_version_that_says_enough_is_taken(asked: str, version: str) -> None:
+    assert done(BASE, fields_to_add=[SHOE], schema_version=asked).schema.schema_version == version
+
+
+def test_everything_that_cannot_be_done_is_told_at_once() -> None:
+    found = tried(
+        BASE,
+        fields_to_add=[SHOE],
+        fields_to_remove=["shoe", "company"],
+        converters_to_add=[{"field_name": "ghost", "converter": NANOS}, {"field_name": "age", "converter": NANOS}],
+        canonical_name_fields=["company"],
+    )
+    assert codes(found) == {
+        "/fields_to_remove/0": "schema_invalid",
+        "/converters_to_add/0/field_name": "unknown_field",
+        "/converters_to_add/1/converter/to": "converter_mismatch",
+        "/canonical_name_fields/0": "unknown_field",
+    }
+
+
+def test_one_field_must_remain() -> None:
+    assert codes(tried(BASE, fields_to_remove=list(CONTACT["fields"]))) == {"/fields_to_remove": "schema_invalid"}
+
+
+def test_the_shape_of_a_request_is_judged_at_once() -> None:
+    found = change_request.read(
+        {
+            "fields_to_add": [
+                {"field_name": "x", "field_type": "text"},
+                SHOE,
+                SHOE,
+                {"field_name": "_meta", "field_type": "string"},
+            ],
+            "fields_to_remove": ["a", "a"],
+            "converters_to_add": [{"converter": {**NANOS, "function": "magic"}}],
+            "schema_version": "x",
+            "colour": 1,
+            "activate": "no",
+        }
+    )
+    assert codes(found) == {
+        "/fields_to_add/0/field_type": "unknown_type",
+        "/fields_to_add/2/field_name": "schema_invalid",
+        "/fields_to_add/3/field_name": "schema_invalid",
+        "/fields_to_remove/1": "schema_invalid",
+        "/converters_to_add/0/field_name": "missing_member",
+        "/converters_to_add/0/converter/function": "unknown_converter",
+        "/schema_version": "version_invalid",
+        "/colour": "unknown_member",
+        "/activate": "schema_invalid",
+    }
+
+
+def test_a_request_activates_and_is_global_unless_it_says_otherwise() -> None:
+    assert change_request.read({}) == ChangeRequest(update=change_request.Update(), activate=True, scope="global")
+    found = change_request.read({"user_specific": True, "activate": False, "migrate_existing": True, "dry_run": True})
+    assert isinstance(found, ChangeRequest)
+    assert (found.scope, found.activate, found.migrate_existing, found.dry_run) == ("user", False, True, True)
+
+
+def test_an_update_leaves_its_base_as_it_was() -> None:
+    before = msgspec.json.encode(BASE)
+    done(BASE, fields_to_add=[SHOE], fields_to_remove=["born"], metadata={"x": 1})
+    assert msgspec.json.encode(BASE) == before
