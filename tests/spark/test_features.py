@@ -155,8 +155,9 @@ class Case:
     def check(self, names: list[str], wait_ms: int) -> None:
         """Every feature of every key is what one pass over its events says."""
         now_ms = self.pipelines.clock.us // 1000 + wait_ms
+        moment = self.pipelines.engine.serving.moment(["T"])._replace(now_ms=now_ms)
         for key, events in self.seen.items():
-            answer = self.pipelines.answer("T", key, now_ms=now_ms)
+            answer = self.pipelines.answer("T", key, moment=moment)
             assert answer.complete
             for name in names:
                 operator, params = self.features[name]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
-from headrace.engine.features.coverage import Base
+from headrace.engine.features.coverage import Base, Chain
 from headrace.engine.features.defined import Defined
 from headrace.engine.features.folding import Fold
 from headrace.engine.features.merging import merged
@@ -75,6 +75,18 @@ class Generation:
         found = Generation(defined, base, files, self._rows, fold)
         found.position = self.position
         return found
+
+    def carry_on(self, defined: Defined) -> None:
+        """Fold what comes as it is defined now; features whose life is over are not folded any more."""
+        kept = {name for name, life in self.defined.lives.items() if defined.lives.get(name) == life}
+        now = defined.restricted(kept)
+        if now != self.defined:
+            left = [(tuple(name for name in one.features if name in kept), one.states) for one in self.base.chains]
+            chains = tuple(Chain(features, states) for features, states in left if features)
+            self.base = self.base._replace(chains=chains, backfilling=self.base.backfilling & kept)
+            self.defined, self.fold = now, self.fold.adopted(now)
+            self._lives = {name: life.id for name, life in now.lives.items()}
+            self._number = next(_numbers)
 
     def _before(self, key: bytes) -> Row | None:
         """What states hold of a key; kept for the next time."""

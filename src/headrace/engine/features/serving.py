@@ -215,6 +215,15 @@ class Serving:
             found = self._followers[defined.stream] = Follower(defined.stream, self._wal)
         return found
 
+    def _carry_on(self, follower: Follower) -> None:
+        """Let tails go on as their tables are defined now: what comes after a change is not folded as before it."""
+        version = self._renewed().version
+        if follower.version == version or follower.busy:
+            return
+        follower.version = version
+        for table, generation in follower.generations.items():
+            generation.carry_on(self.defined(table))
+
     def _begin(self, follower: Follower, stream: Stream) -> None:
         """Follow another life of a source: what was known of the last one is of no use."""
         for generation in follower.generations.values():
@@ -226,6 +235,7 @@ class Serving:
         stream, follower = self._log.find(defined.stream), self._follower(defined)
         if follower.incarnation != stream.incarnation:
             self._begin(follower, stream)
+        self._carry_on(follower)
         generation = follower.generations.get(defined.table)
         if generation is None or generation.defined is not defined:
             generation = self._succeeding(defined, follower, stream, generation)
@@ -306,12 +316,15 @@ class Serving:
         if follower.incarnation != stream.incarnation:
             self._begin(follower, stream)
         before = follower.generations.get(defined.table)
+        if self.defined(defined.table) is not defined:
+            made.carry_on(self.defined(defined.table))
         follower.generations[defined.table] = made
         if before is not None:
             self.bench.release(before.files.values())
         return self.defined(defined.table) == defined and self.based(defined, stream) == found
 
     def _steps(self, follower: Follower, stream: Stream) -> bool:
+        self._carry_on(follower)
         return follower.catch_up(stream, stream.head, INLINE_ROWS)
 
     def _fold(self, follower: Follower, stream: Stream) -> asyncio.Task[None]:
@@ -323,6 +336,7 @@ class Serving:
         return task
 
     async def _fold_aside(self, follower: Follower, stream: Stream) -> None:
+        self._carry_on(follower)
         follower.busy = True
         try:
             head, tails = stream.head, list(follower.generations.values())
@@ -334,10 +348,12 @@ class Serving:
         """Fold the tails that lag on by a step."""
         self._ticking = None
         behind = False
+        self._renewed()
         for follower in self._followers.values():
             stream = self._log.catalog.find(follower.name)
             if stream is None or follower.busy or not follower.lag(stream.head):
                 continue
+            self._carry_on(follower)
             if follower.step(stream, stream.head):
                 behind = behind or bool(follower.lag(stream.head))
             else:

@@ -35,6 +35,8 @@ class Follower:
         #: The life of the stream that is followed.
         self.incarnation = ""
         self.generations: dict[str, Generation] = {}
+        #: The version of the registry whose definitions its tails fold by.
+        self.version = -1
         #: Whether a thread folds right now; then nobody else does.
         self.busy = False
         self._wal = wal
