@@ -123,6 +123,7 @@ class FeaturesConfig(msgspec.Struct, frozen=True):
     row_bytes: Annotated[int, Doc(description="memory for rows that were looked up")] = 64 * MiB
     state_cache_bytes: Annotated[int, Doc(description="disk for states fetched from the store")] = 2 * GiB
     dedupe_keys: Annotated[int, Doc(description="keys that one event source remembers; then the oldest go")] = 1_000_000
+    test_mode: Annotated[bool, Doc(description="whether `/v1/reset` removes every event source and table")] = False
 
 
 class Config(msgspec.Struct, frozen=True):

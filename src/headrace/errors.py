@@ -14,7 +14,8 @@
      │   │   └─ KeyShapeMismatch  the key is not one of the table's keys         400
      │   ├─ Unauthorized          no key, or a wrong one                         401
      │   ├─ Forbidden             the key may not do this                        403
-     │   │   └─ ProducerFenced    a newer producer epoch has taken over          403
+     │   │   ├─ ProducerFenced    a newer producer epoch has taken over          403
+     │   │   └─ ResetDisabled     only a server for tests forgets everything     403
      │   ├─ NotFound              no such stream, key or route                   404
      │   │   ├─ UnknownEvent      no such event source                           404
      │   │   └─ UnknownTable      no such table                                  404
@@ -152,6 +153,12 @@ class Forbidden(RequestError):
 
     code = "forbidden"
     status = 403
+
+
+class ResetDisabled(Forbidden):
+    """Only a server that runs for tests forgets everything it was told."""
+
+    code = "reset_disabled_in_production"
 
 
 class ProducerFenced(Forbidden):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from importlib.metadata import version
 from typing import Annotated, Any
 
 import msgspec
@@ -16,7 +17,7 @@ from headrace.engine.features.envelope import Envelope
 from headrace.engine.features.features import refusal
 from headrace.engine.features.proposing import Change
 from headrace.engine.features.registry import DEFAULT_APP, EVENTS, Current, load
-from headrace.errors import BadRequest, Conflict
+from headrace.errors import BadRequest, Conflict, ResetDisabled
 from headrace.schema.descriptor import wire
 from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.document import read as read_registration
@@ -58,6 +59,8 @@ def routes(engine: Engine) -> list[Route]:
         Route("/v1/registry", api.registry, methods=["GET"]),
         Route("/v1/registry/history", api.history, methods=["GET"]),
         Route("/v1/registry/rollback", api.rollback, methods=["POST"]),
+        Route("/v1/ping", api.ping, methods=["POST"]),
+        Route("/v1/reset", api.reset, methods=["POST"]),
     ]
 
 
@@ -66,6 +69,22 @@ class Api:
 
     def __init__(self, engine: Engine) -> None:
         self._features = engine.features
+        self._test_mode = engine.config.features.test_mode
+
+    async def ping(self, request: Request) -> Response:
+        """POST ``/v1/ping``: which server answers, and which version its registry has."""
+        _parameters(request)
+        told = {"server_version": version("headrace"), "registry_version": self._features.current.version}
+        return json_response(told)
+
+    async def reset(self, request: Request) -> Response:
+        """POST ``/v1/reset``: remove every node of every app, on a server for tests."""
+        _parameters(request)
+        request.state.principal.require("admin")
+        if not self._test_mode:
+            raise ResetDisabled("this server keeps what it has; features.test_mode allows a reset")
+        everything = Change(nodes={}, owners={}, apps=None, force=True, cascade=True)
+        return await self._carry_out(request, lambda who: self._features.register(everything, who))
 
     async def register(self, request: Request) -> Response:
         """POST ``/v1/register``: make the nodes of an app what the payload says."""

@@ -132,6 +132,20 @@ FEATURE_PATHS: Node = {
             query("limit", {"type": "integer", "minimum": 1, "maximum": MOST_VERSIONS}, "versions at most"),
         )
     },
+    "/v1/ping": {
+        "post": operation(
+            "ping",
+            "Which server answers, and which version its registry has",
+            answers(s200=answer("both", record(server_version=TEXT, registry_version=COUNTER))),
+        )
+    },
+    "/v1/reset": {
+        "post": operation(
+            "reset_features",
+            "Remove every node of every app, on a server for tests",
+            answers("403 408 409", s200=answer("what was removed", ENVELOPE)),
+        )
+    },
     "/v1/registry/rollback": {
         "post": operation(
             "rollback_features",
