@@ -420,5 +420,5 @@ def _entries(answer: httpx2.Response) -> list[str]:
 def test_the_server_does_what_plain_lists_would_do(start_server: Callable[..., Any]) -> None:
     server = start_server(limits__read_bytes="64")
     deep = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
-    size = settings(max_examples=500 if deep else 120, stateful_step_count=80 if deep else 50)
+    size = settings(max_examples=500 if deep else 70, stateful_step_count=80 if deep else 50)
     run_state_machine_as_test(lambda: Machine(server), settings=size)  # type: ignore[arg-type]

@@ -40,6 +40,7 @@ _KNOWN: tuple[type[HeadraceError], ...] = (
     errors.Unauthorized,
     errors.Forbidden,
     errors.ProducerFenced,
+    errors.ResetDisabled,
     errors.NotFound,
     errors.UnknownEvent,
     errors.UnknownTable,

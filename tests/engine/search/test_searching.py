@@ -14,7 +14,7 @@ from headrace.engine.search import searching
 from headrace.engine.search.events import Events, Vanished
 from headrace.engine.search.found import Found
 from headrace.engine.search.tally import Deadline
-from headrace.errors import BadRequest, NotFound, OffsetFenced, Unavailable
+from headrace.errors import BadRequest, CorruptData, NotFound, OffsetFenced, Unavailable
 from headrace.format.companion.layout import Limits
 from headrace.format.companion.names import companion_key
 from headrace.storage.companions import Companions
@@ -389,7 +389,7 @@ def test_a_damaged_segment_is_an_error(rig: Rig) -> None:
     rig.publish(stream.name)
     for path in (Path(rig.config.storage.data_dir) / "objects" / "segments").rglob("*.parquet"):
         path.write_bytes(b"not Parquet")
-    with pytest.raises(Exception, match="not what was written"):
+    with pytest.raises(CorruptData, match=r"segments/.* is damaged"):
         stream.ask("red")
 
 

@@ -110,7 +110,8 @@ def _double(kind: Type, depth: int) -> st.SearchStrategy[Expr]:
 def _text(kind: Type, depth: int) -> st.SearchStrategy[Expr]:
     number = expressions("i64", depth) | expressions("f64", depth)
     place = st.builds(Constant, st.floats(-95, 95)) | number
-    zoom = st.integers(1, 23).map(Constant) | expressions("i64", depth)
+    computed = expressions("i64", depth).filter(lambda found: not isinstance(found, Constant))
+    zoom = st.integers(1, 23).map(Constant) | computed
     return _cast(kind, depth) | st.builds(Quadkey, place, place, zoom)
 
 
