@@ -17,7 +17,7 @@ from headrace.format import offset as offsets
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
 
-SEEDS, ROUNDS = 3, 20
+SEEDS, ROUNDS = 3, 17
 JSON, OCTETS = "application/json", "application/octet-stream"
 
 

@@ -186,3 +186,16 @@ def test_after_misses_in_a_row_it_looks_less_often_and_after_a_hit_always() -> N
     assert all(seen[seen.index(True) :])
     assert not look.fits(b"{}")
     assert [look.fits(compact(VALUE)) for _ in range(3)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        (b'[{"a":0.500},{"a":1e3},{"a":12.250}]', 3),
+        (b'[{"a":0.5,"a":0.500}]', None),
+        (b'[{"a":0.%s}]' % (b"1" * 2_000), None),
+    ],
+)
+def test_fractions_may_be_spelled_in_any_way_where_no_digit_decides(body: bytes, count: int | None) -> None:
+    free = Validator({"type": "object", "properties": {"a": {"type": "number"}}, "additionalProperties": False})
+    assert free.count(body) == count

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.schema.structures import MAX_CHOICES, MAX_PARTS, Form, Structures, Unsayable
+from headrace.schema.structures import MAX_CHOICES, MAX_PARTS, Form, Fractions, Structures, Unsayable
 from headrace.schema.subschemas import Subschemas
 
 TEXT = {"type": "string"}
@@ -136,19 +136,22 @@ def test_an_object_that_may_be_missing_is_left_open_as_a_whole() -> None:
 @pytest.mark.parametrize(
     ("member", "fractions"),
     [
-        (TEXT, False),
-        ({"type": "integer"}, False),
-        ({"type": "number"}, True),
-        ({"type": ["null", "number"]}, True),
-        ({"type": "array", "items": {"type": "number"}}, True),
-        (closed(a={"anyOf": [{"type": "number"}, {"type": "null"}]}), True),
-        ({"type": ["string", "null"], "pattern": "a"}, False),
-        ({"type": "integer", "not": {"const": 3}}, True),
-        ({"pattern": "a"}, True),
-        (True, True),
+        (TEXT, Fractions.NONE),
+        ({"type": "integer"}, Fractions.NONE),
+        ({"type": "number"}, Fractions.ANY),
+        ({"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1.7976931348623157e308}, Fractions.ANY),
+        ({"type": ["null", "number"]}, Fractions.ANY),
+        ({"type": "array", "items": {"type": "number"}}, Fractions.ANY),
+        (closed(a={"anyOf": [{"type": "number"}, {"type": "null"}]}), Fractions.ANY),
+        ({"type": "number", "minimum": 0}, Fractions.SOME),
+        (closed(a={"type": "number"}, b={"type": "number", "maximum": 3}), Fractions.SOME),
+        ({"type": ["string", "null"], "pattern": "a"}, Fractions.NONE),
+        ({"type": "integer", "not": {"const": 3}}, Fractions.SOME),
+        ({"pattern": "a"}, Fractions.SOME),
+        (True, Fractions.SOME),
     ],
 )
-def test_numbers_with_a_fraction_are_foreseen(member: Any, fractions: bool) -> None:
+def test_numbers_with_a_fraction_are_foreseen(member: Any, fractions: Fractions) -> None:
     assert structures(closed(a=member)).form().fractions is fractions
 
 

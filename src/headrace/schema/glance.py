@@ -1,9 +1,9 @@
 """A first glance at entries: of most that fit a schema it sees that they do, for half the price of a judgement.
 
 Entries are decoded into structures and spelled again. What comes out as it went in, blanks apart, lost nothing: no
-repeated key, no digit of a number. Where no number can have a fraction it is enough to count colons, as each member
-has one; then neither order nor escapes matter. Members that structures leave open are judged by the library. What is
-not seen to fit may fit all the same.
+repeated key, no digit of a number. Where no digit of a fraction decides it is enough to count colons, as each member
+has one; then neither order nor escapes nor the spelling of numbers matter. Members that structures leave open are
+judged by the library. What is not seen to fit may fit all the same.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from headrace.schema.entries import BLANKS
-from headrace.schema.structures import Form, Structures, Unsayable
+from headrace.schema.entries import BLANKS, MAX_DIGITS
+from headrace.schema.structures import Form, Fractions, Structures, Unsayable
 from headrace.schema.subschemas import Subschemas
 
 Judge = Callable[[Any], bool]
@@ -27,6 +27,9 @@ OPEN_IN = 3
 MAX_PAUSE = 63
 #: How many entries of a body are learnt from.
 MAX_SHOWN = 100
+
+#: How much longer a body may be than we would spell it, where its numbers are spelled in other ways.
+MAX_SPELLING = MAX_DIGITS - 100
 
 _SPELL = msgspec.json.Encoder().encode
 
@@ -73,7 +76,7 @@ class Glance:
             return count
         self._misses += 1
         self._waiting = self._pause = min(2 * self._pause + 1, MAX_PAUSE)
-        self.curious = self._fractions and self._misses.bit_count() == 1
+        self.curious = self._fractions is Fractions.SOME and self._misses.bit_count() == 1
         return None
 
     def learn(self, values: list[Any]) -> None:
@@ -99,8 +102,10 @@ class Glance:
         """Whether nothing of a body was lost when it was decoded."""
         if spelled == body:
             return True
-        if self._fractions:
+        if self._fractions is Fractions.SOME:
             return spelled.translate(None, BLANKS) == body.translate(None, BLANKS)
+        if self._fractions is Fractions.ANY and len(body) - len(spelled) > MAX_SPELLING:
+            return False  # among so many digits may be a number that is too long
         disguised = b"\\" in body and b"\\u003" in body  # \u003a is a colon
         return not disguised and spelled.count(b":") == body.count(b":")
 

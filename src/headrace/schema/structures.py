@@ -7,6 +7,7 @@ Structures are spelled in the order of their fields, so the order that senders u
 
 from __future__ import annotations
 
+from enum import IntEnum
 from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Literal, NamedTuple
@@ -49,12 +50,20 @@ class Unsayable(Exception):
     """What a schema asks cannot be said by a type."""
 
 
+class Fractions(IntEnum):
+    """Which numbers with a fraction a type admits: none, any that a double holds, or some, so that digits decide."""
+
+    NONE = 0
+    ANY = 1
+    SOME = 2
+
+
 class Form(NamedTuple):
-    """A type, what is asked of the members that it leaves open, and whether it admits numbers with a fraction."""
+    """A type, what is asked of the members that it leaves open, and which numbers with a fraction it admits."""
 
     type: Any
     open: dict[str, Any]
-    fractions: bool
+    fractions: Fractions
 
 
 class Structures:
@@ -75,7 +84,7 @@ class Structures:
         if not place:
             asked.pop("$id", None)  # the name of the document
         if "enum" in asked or "const" in asked:
-            return Form(_choice(asked), {}, False)
+            return Form(_choice(asked), {}, Fractions.NONE)
         if asked.keys() == {"anyOf"}:
             return _or_null([self.form((*place, "anyOf", str(number))) for number in range(len(asked["anyOf"]))])
         kinds = _kinds(asked)
@@ -115,7 +124,8 @@ class Structures:
         limits = {name: asked[keyword] for keyword, name in _LIMITS.get(kind, {}).items() if keyword in asked}
         if kind != "array":
             types = [_limited(scalar, limits) for scalar in _SCALARS[kind]]
-            return Form(reduce(or_, types), {}, kind == "number")
+            fractions = Fractions.NONE if kind != "number" else Fractions.ANY if float in types else Fractions.SOME
+            return Form(reduce(or_, types), {}, fractions)
         items = self.form((*place, "items"))
         if items.open:
             raise Unsayable
@@ -137,7 +147,7 @@ class Structures:
         return Form(
             _defined(definitions, {field: name for name, field in fields.items()}),
             {fields[name] + way: rest for name, form in members.items() for way, rest in form.open.items()},
-            any(form.fractions for form in members.values()),
+            max((form.fractions for form in members.values()), default=Fractions.NONE),
         )
 
     def _member(self, place: Pointer, required: bool) -> Form:
@@ -152,7 +162,8 @@ class Structures:
         if _refers(schema):
             raise Unsayable
         kinds = _kinds(schema) if isinstance(schema, dict) else []
-        return Form(Any, {"": schema}, not kinds or not {*kinds} <= {"boolean", "null", "string"})
+        plain = bool(kinds) and {*kinds} <= {"boolean", "null", "string"}
+        return Form(Any, {"": schema}, Fractions.NONE if plain else Fractions.SOME)
 
 
 def _asked(schema: Any) -> dict[str, Any]:
@@ -172,7 +183,7 @@ def _either(forms: list[Form]) -> Form:
     """The form of what has one of some forms."""
     if len(forms) > 1 and any(form.open for form in forms):
         raise Unsayable
-    return Form(reduce(or_, (form.type for form in forms)), forms[0].open, any(form.fractions for form in forms))
+    return Form(reduce(or_, (form.type for form in forms)), forms[0].open, max(form.fractions for form in forms))
 
 
 def _or_null(forms: list[Form]) -> Form:
