@@ -23,9 +23,9 @@ MAX_PARTS = 300
 MAX_CHOICES = 1_000
 #: Larger numbers in a schema are left to those who compare all digits.
 MAX_NUMBER = 2**53
-#: What a 64-bit integer and a double can hold.
+#: What a 64-bit integer and a double can hold; the latter as it is spelled.
 WIDEST = 2**63
-MAX_DOUBLE = 1.7976931348623157e308
+MAX_DOUBLE = 17976931348623157 * 10**292
 
 #: Keywords that ask nothing of a value; ``date-time`` is asked for by a pattern.
 _SILENT = frozenset(
