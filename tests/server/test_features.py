@@ -194,7 +194,7 @@ def test_derived_events_are_followed(pipeline: Pipeline) -> None:
 
 def test_what_speaks_of_a_schema_is_asked_of_the_source(pipeline: Pipeline) -> None:
     assert pipeline.api.get(derived(pipeline), schema_version=1).status_code == 400
-    assert pipeline.api.post(derived(pipeline), [fine(1)]).status_code == 404
+    assert pipeline.api.post(derived(pipeline), [fine(1)]).status_code == 409
 
 
 # -- the past

@@ -217,6 +217,7 @@ def test_an_event_source_changes_only_through_the_registry(pipeline: Pipeline, c
         api.post(path, [{"user": "u", "amount": 1.0, "n": 1}], {"stream-closed": "true"}),
         api.put(derived, headers={"content-type": "application/json"}),
         api.delete(derived),
+        api.post(derived, [{"user": "u", "amount": 2.0, "n": 1}]),
     ]
     assert [(one.status_code, code_of(one)) for one in refused] == [(409, "managed_stream")] * len(refused)
     assert api.post(path, [{"user": "u", "amount": 1.0, "n": 1}]).status_code == 204

@@ -20,6 +20,7 @@ from headrace.errors import (
     Conflict,
     HeadraceError,
     ManagedStream,
+    NotFound,
     StreamClosed,
     TimedOut,
 )
@@ -50,7 +51,11 @@ class Streams:
     def append(self, request: Request) -> None:
         """POST: entries, a closing mark, or both."""
         log, head, route = self._log, request.head, request.route
-        stream = log.find(route.target.name)
+        try:
+            stream = log.find(route.target.name)
+        except NotFound:
+            self._refuse_managed(route.target.name)
+            raise
         if route.principal is not LOCAL:
             route.principal.require("write", stream.name)
         terms = head.terms

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from headrace.reduce.features.operator import canonical
+from headrace.schema.date_time import is_date_time
 from headrace.schema.descriptor.nodes import Type
 
 _ENCODE = msgspec.msgpack.Encoder().encode
@@ -67,6 +68,10 @@ def _text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _moment(value: Any) -> bool:
+    return isinstance(value, str) and is_date_time(value)
+
+
 def _truth(value: Any) -> bool:
     return isinstance(value, bool)
 
@@ -78,7 +83,7 @@ def _number(value: Any) -> bool:
 _CHECKS: dict[Type, Callable[[Any], bool]] = {
     "str": _text,
     "bytes": _text,
-    "datetime": _text,
+    "datetime": _moment,
     "bool": _truth,
     "i64": _integral,
     "f64": _number,
