@@ -192,17 +192,17 @@ def name_hash(stream: str) -> str:
 
 def manifest_key(stream: str, incarnation: str, generation: int) -> str:
     """The key of one generation."""
-    return generation_key((name_hash(stream), _checked(incarnation)), generation)
+    return generation_key((name_hash(stream), checked(incarnation)), generation)
 
 
 def segment_name(first_seq: int, count: int, unique: str) -> str:
     """The name of a segment among those of its stream; ``unique`` tells attempts apart."""
-    return f"{first_seq:016}-{count}-{_checked(unique)}.parquet"
+    return f"{first_seq:016}-{count}-{checked(unique)}.parquet"
 
 
 def segment_key(stream: str, incarnation: str, name: str) -> str:
     """The key of a segment."""
-    return f"{SEGMENTS}/{name_hash(stream)}/{_checked(incarnation)}/{name}"
+    return f"{SEGMENTS}/{name_hash(stream)}/{checked(incarnation)}/{name}"
 
 
 def generations(keys: Iterable[str]) -> dict[tuple[str, str], list[int]]:
@@ -227,7 +227,8 @@ def segment_place(key: str) -> tuple[tuple[str, str], str] | None:
     return None if match is None else ((match[1], match[2]), match[3])
 
 
-def _checked(part: str) -> str:
+def checked(part: str) -> str:
+    """A part of a key, as it is; refuses what could not be told apart there."""
     if not _INCARNATION.fullmatch(part):
         raise ValueError(f"{part!r} cannot be part of a key: only 1 to 64 of 0-9 and a-z")
     return part

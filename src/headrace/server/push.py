@@ -13,12 +13,12 @@ from headrace.engine.features.registry import EVENTS
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.split import check_text, split_json
 from headrace.engine.stream import Stream
-from headrace.errors import AppendTimedOut, BadRequest, HeadraceError, NotFound, UnknownEvent, UnsupportedMedia
+from headrace.errors import BadRequest, HeadraceError, NotFound, UnknownEvent, UnsupportedMedia
 from headrace.schema.entries import entries_of
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL
 from headrace.server.exchange import Exchange, Reply, Request
-from headrace.server.streams import APPEND_TIMEOUT
+from headrace.server.streams import is_awaited
 from headrace.types import JSON
 
 _ASIDE_BYTES = 64 * 1024
@@ -92,12 +92,7 @@ class Pushes:
 
     def _pushed(self, append: Append) -> None:
         exchange: Exchange = append.caller
-        if append.settled:
-            self._log.settled(append)
-            if append.expired:
-                return
-        elif append.expired:
-            exchange.reply(Reply.failure(AppendTimedOut(APPEND_TIMEOUT)))
+        if not is_awaited(self._log, append, exchange):
             return
         if append.error is not None:
             exchange.reply(Reply.failure(append.error))
@@ -140,12 +135,7 @@ class Pushes:
     def _settled(self, append: Append) -> None:
         pushed: _Pushed = append.caller
         exchange = pushed.request.exchange
-        if append.settled:
-            self._log.settled(append)
-            if append.expired:
-                return
-        elif append.expired:
-            exchange.reply(Reply.failure(AppendTimedOut(APPEND_TIMEOUT)))
+        if not is_awaited(self._log, append, exchange):
             return
         error = append.error
         if isinstance(error, BadRequest) and pushed.tries < _TRIES:

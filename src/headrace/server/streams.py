@@ -11,6 +11,7 @@ from headrace.engine.append import PLAIN, Append, Terms
 from headrace.engine.engine import Engine
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.lifecycle import Create, Delete, SetRetention
+from headrace.engine.log import Log
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.split import check_text, split_json
 from headrace.engine.stream import Stream
@@ -36,6 +37,15 @@ _ASIDE_BYTES = 64 * 1024
 Entries = tuple[bytes, int, StreamRegistry | None]
 
 APPEND_TIMEOUT = "append timed out; append outcome is unknown, check Stream-Next-Offset before retrying"
+
+
+def is_awaited(log: Log, append: Append, exchange: Exchange) -> bool:
+    """Note what became of an append, and whether its caller still waits; who has waited for too long is told so."""
+    if append.settled:
+        log.settled(append)
+        return not append.expired
+    exchange.reply(Reply.failure(AppendTimedOut(APPEND_TIMEOUT)))
+    return False
 
 
 class Streams:
@@ -129,12 +139,7 @@ class Streams:
 
     def _appended(self, append: Append) -> None:
         exchange: Exchange = append.caller
-        if append.settled:
-            self._log.settled(append)
-            if append.expired:
-                return
-        elif append.expired:
-            exchange.reply(Reply.failure(AppendTimedOut(APPEND_TIMEOUT)))
+        if not is_awaited(self._log, append, exchange):
             return
         if append.error is not None:
             exchange.reply(Reply.failure(append.error))

@@ -15,7 +15,7 @@ from headrace.errors import BadRequest, HeadraceError
 from headrace.server import values
 from headrace.server.exchange import JSON_TYPE, Reply, Request
 from headrace.server.reads import matches
-from headrace.storage.companions import Stamp
+from headrace.storage.derived import Stamp
 
 WAIT_S = 3.0
 #: Appends wake who waits at once; other changes are found by looking.

@@ -7,7 +7,6 @@ what is being asked right now. Companions used last stay open, and so do decoded
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
@@ -21,7 +20,7 @@ from headrace.format.companion.layout import Companion, Part, PartName
 from headrace.format.companion.names import companion_key
 from headrace.format.companion.reader import FileCompanion
 from headrace.format.segment.decoded import Decoded
-from headrace.storage.fetching import download
+from headrace.storage.fetching import check, download
 from headrace.storage.objects import ObjectMissing, Objects
 
 #: Memory that open footers may take.
@@ -124,11 +123,7 @@ class FileCache:
         partial = path.with_suffix(_PARTIAL)
         try:
             download(self._objects, key, part.bytes, partial, self._make_room)
-            with partial.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != part.sha256:
-                    raise CorruptData(
-                        f"{key} is not what was written: its checksum differs", object=key, check="checksum"
-                    )
+            check(partial, key, part.sha256)
             partial.replace(path)
         except BaseException:
             partial.unlink(missing_ok=True)

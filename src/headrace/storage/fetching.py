@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.errors import Unavailable
+from headrace.errors import CorruptData, Unavailable
 from headrace.storage.objects import Objects
 
 
@@ -22,6 +23,13 @@ def download(objects: Objects, key: str, size: int, path: Path, make_room: Calla
             _write(objects, key, size, path)
         except OSError as again:
             raise Unavailable(f"the disk is full; {key} could not be fetched", reason="disk_full") from again
+
+
+def check(path: Path, key: str, sha256: str) -> None:
+    """Raise CorruptData where a file is not the object that was written."""
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+            raise CorruptData(f"{key} is not what was written: its checksum differs", object=key, check="checksum")
 
 
 def _write(objects: Objects, key: str, size: int, path: Path) -> None:

@@ -7,7 +7,6 @@ answers right now.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 import threading
@@ -20,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import msgspec
 
-from headrace.errors import CorruptData, Unavailable
+from headrace.errors import Unavailable
 from headrace.format.state.layout import State
 from headrace.format.state.names import state_key
-from headrace.storage.fetching import download
+from headrace.storage.fetching import check, download
 from headrace.storage.objects import Objects
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class StateFiles:
         with tempfile.TemporaryDirectory(prefix="headrace-state-", dir=self._directory) as directory:
             path = Path(directory) / "state.parquet"
             download(self._objects, key, state.bytes, path, self._make_room)
-            _check(path, key, state)
+            check(path, key, state.sha256)
             yield Reader(path, key)
 
     def hold(self, stream: str, incarnation: str, state: State) -> StateFile:
@@ -154,9 +153,3 @@ def _write(path: Path, reader: Reader) -> None:
             connection.executemany("INSERT INTO rows VALUES (?, ?)", rows)
     finally:
         connection.close()
-
-
-def _check(path: Path, key: str, state: State) -> None:
-    with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != state.sha256:
-            raise CorruptData(f"{key} is not what was written: its checksum differs", object=key, check="checksum")

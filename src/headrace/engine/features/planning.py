@@ -17,6 +17,7 @@ from headrace.engine.features.coverage import base, missing, span, useless
 from headrace.engine.features.defined import Defined
 from headrace.engine.features.defining import defined_in
 from headrace.engine.features.registry import EVENTS, Current
+from headrace.engine.work.compaction import counted_levels
 from headrace.engine.work.cutting import Cutter, Planned
 from headrace.engine.work.ranges import Range, size, without
 from headrace.engine.work.readable import Part, parts
@@ -155,7 +156,7 @@ def windows(
 ) -> Iterator[tuple[list[Block], int]]:
     """Neighbouring blocks to merge, and the level of what comes of them; blocks that lack something wait."""
     for stretch in _stretches(defined, states, taken):
-        levels, at, width = _levels(stretch), 0, max(fan_out, 2)
+        levels, at, width = counted_levels(stretch), 0, max(fan_out, 2)
         while at < len(stretch):
             window = stretch[at : at + width]
             if len(window) == width and levels[at] == levels[at + width - 1] and _fits(window):
@@ -194,15 +195,6 @@ def _stretches(defined: Defined, states: Sequence[State], taken: Sequence[Range]
         if is_free:
             stretch.append(block)
     yield stretch
-
-
-def _levels(stretch: list[Block]) -> list[int]:
-    """What each counts as: no less than any that comes after it."""
-    levels, highest = list[int](), 0
-    for block in reversed(stretch):
-        highest = max(highest, block.level)
-        levels.append(highest)
-    return levels[::-1]
 
 
 def _fits(window: list[Block]) -> bool:

@@ -23,7 +23,8 @@ from headrace.engine.log import Log
 from headrace.engine.stream import Head, Stream
 from headrace.errors import FeatureNotInTable, HeadraceError, NotFound
 from headrace.format.state.layout import State
-from headrace.storage.states import Stamp, States
+from headrace.storage.derived import Stamp
+from headrace.storage.states import States
 from headrace.storage.wal import Wal
 from headrace.types import Clock
 

@@ -8,8 +8,9 @@ from headrace.engine.forks import read_by_forks
 from headrace.format.companion.layout import Companion
 from headrace.format.manifest import Manifest, Revision, Segment
 from headrace.format.state.layout import State
-from headrace.storage.companions import Companions, Stamp
+from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
+from headrace.storage.derived import Stamp
 from headrace.storage.published import Placed, Published
 from headrace.storage.registries import Registries, RegistryRow
 from headrace.storage.states import States

@@ -6,7 +6,8 @@ that stands before one of a higher level will never get more neighbours of its o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from headrace.engine.work.cover import span
 from headrace.engine.work.ranges import Range
@@ -17,11 +18,19 @@ MOST_ROWS = 1 << 26
 MOST_BYTES = 1 << 32
 
 
+class Leveled(Protocol):
+    """Something that was merged so often."""
+
+    @property
+    def level(self) -> int:
+        """How often."""
+
+
 def windows(companions: list[Companion], taken: list[Range], fan_out: int) -> Iterator[tuple[list[Companion], int]]:
     """Neighbours to merge, and the level of what comes of them; they are given in order, and do not overlap."""
     fan_out = max(fan_out, 2)
     for stretch in _stretches(companions, taken):
-        levels = _levels(stretch)
+        levels = counted_levels(stretch)
         at = 0
         while at + fan_out <= len(stretch):
             window, level = stretch[at : at + fan_out], levels[at]
@@ -45,11 +54,11 @@ def _stretches(companions: list[Companion], taken: list[Range]) -> Iterator[list
     yield stretch
 
 
-def _levels(stretch: list[Companion]) -> list[int]:
+def counted_levels(stretch: Sequence[Leveled]) -> list[int]:
     """What each counts as: no less than any that comes after it."""
     levels, highest = list[int](), 0
-    for companion in reversed(stretch):
-        highest = max(highest, companion.level)
+    for one in reversed(stretch):
+        highest = max(highest, one.level)
         levels.append(highest)
     return levels[::-1]
 

@@ -9,8 +9,9 @@ from headrace.engine.stream import Stream
 from headrace.engine.work.cover import is_current, may_answer, widest
 from headrace.engine.work.definitions import Defined, Definitions
 from headrace.format.companion.layout import Companion
-from headrace.storage.companions import Companions, Stamp
+from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
+from headrace.storage.derived import Stamp
 
 #: Companions that are kept decoded, of all streams together, and questions that are kept answered of each.
 _KEPT = 20_000

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic
 
@@ -21,6 +19,7 @@ from headrace.format.companion import index as indexes
 from headrace.format.companion.index import Index, Place
 from headrace.format.companion.layout import INDEX, METADATA, decode_info
 from headrace.format.companion.postings import one_array
+from headrace.format.intact import intact
 
 # What an open footer takes for each column of each row group, measured.
 _CHUNK_FOOTPRINT = 1024
@@ -32,7 +31,7 @@ class File(Generic[Index]):
     def __init__(self, path: Path, name: str, kind: type[Index]) -> None:
         self.name = name
         self._lock = threading.Lock()
-        with self.intact():
+        with intact(self.name):
             self._source = pa.OSFile(str(path))
             self._file = pq.ParquetFile(self._source, pre_buffer=False, page_checksum_verification=True)
             footer = self._file.metadata
@@ -51,14 +50,14 @@ class File(Generic[Index]):
 
     def table(self, group: int, names: list[str] | None = None) -> Any:
         """Some columns of a row group, or all."""
-        with self._lock, self.intact():
+        with self._lock, intact(self.name):
             # Where one column's name goes on with that of another and a dot, Parquet means both.
             table = self._file.read_row_group(group, columns=names, use_threads=False)
             return table if names is None else table.select(names)
 
     def bytes_at(self, place: Place) -> bytes:
         """Bytes that belong to no row group."""
-        with self.intact():
+        with intact(self.name):
             found: bytes = self._source.read_at(place.size, place.offset)
         self.must(zlib.crc32(found) == place.checksum, "bytes between its row groups are not what was written")
         return found
@@ -67,12 +66,3 @@ class File(Generic[Index]):
         """Raise CorruptData unless something holds."""
         if not holds:
             raise CorruptData(f"{self.name} is damaged: {what}", object=self.name, check="identity")
-
-    @contextmanager
-    def intact(self) -> Iterator[None]:
-        """What goes wrong here is the fault of the bytes."""
-        try:
-            yield
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, ValueError, LookupError) as reason:
-            what = f"{self.name} is damaged: {reason}"
-            raise CorruptData(what, object=self.name, check="parquet") from reason

@@ -12,11 +12,10 @@ from __future__ import annotations
 import re
 
 from headrace.format.companion.layout import PartName
-from headrace.format.manifest import name_hash
+from headrace.format.manifest import checked, name_hash
 
 COMPANIONS = "companions"
 
-_CHECKED = re.compile(r"[0-9a-z]{1,64}")
 _KEY = re.compile(
     rf"{COMPANIONS}/([0-9a-f]{{32}})/([0-9a-z]{{1,64}})/(\d{{16}}-\d+-[0-9a-z]{{1,64}})\.(?:columns|postings|panes)\.parquet"
 )
@@ -24,7 +23,7 @@ _KEY = re.compile(
 
 def companion_name(first_seq: int, count: int, unique: str) -> str:
     """The name of a companion among those of its stream; ``unique`` tells attempts apart."""
-    return f"{first_seq:016}-{count}-{_checked(unique)}"
+    return f"{first_seq:016}-{count}-{checked(unique)}"
 
 
 def file_name(name: str, part: PartName) -> str:
@@ -34,16 +33,10 @@ def file_name(name: str, part: PartName) -> str:
 
 def companion_key(stream: str, incarnation: str, name: str, part: PartName) -> str:
     """The key of one object of a companion."""
-    return f"{COMPANIONS}/{name_hash(stream)}/{_checked(incarnation)}/{file_name(name, part)}"
+    return f"{COMPANIONS}/{name_hash(stream)}/{checked(incarnation)}/{file_name(name, part)}"
 
 
 def companion_place(key: str) -> tuple[tuple[str, str], str] | None:
     """The (name hash, incarnation) and the companion's name that a key is made of, or None for another key."""
     match = _KEY.fullmatch(key)
     return None if match is None else ((match[1], match[2]), match[3])
-
-
-def _checked(part: str) -> str:
-    if not _CHECKED.fullmatch(part):
-        raise ValueError(f"{part!r} cannot be part of a key: only 1 to 64 of 0-9 and a-z")
-    return part

@@ -20,6 +20,7 @@ from headrace.format.companion.names import file_name
 from headrace.format.companion.posting_file import Block
 from headrace.format.companion.postings import Lists, Run, flat
 from headrace.format.companion.rows import Group, Int32s
+from headrace.format.intact import intact
 from headrace.format.segment.decoded import Decoded
 
 
@@ -102,7 +103,7 @@ class FileCompanion(Answers):
         place = places[group] if places else None
         if place is None:
             return True
-        with self._postings.intact():
+        with intact(self._postings.name):
             return filters.may_hold(self._postings.bytes_at(place), term)
 
     @cached_property

@@ -11,7 +11,6 @@ import hashlib
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.errors import CorruptData
+from headrace.format.intact import intact
 from headrace.format.segment import bloom, layout
 from headrace.format.segment.columns import text
 from headrace.format.segment.decoded import Decoded
@@ -77,7 +77,7 @@ class Reader:
         self._source = pa.BufferReader(source) if isinstance(source, bytes) else pa.OSFile(str(source))
         if sha256 is not None and hashlib.file_digest(self._source, "sha256").hexdigest() != sha256:
             raise CorruptData(f"{name} is not what was written: its checksum differs", object=name, check="checksum")
-        with self._intact():
+        with intact(self.name):
             self._file = pq.ParquetFile(self._source, pre_buffer=False, page_checksum_verification=True)
             footer = self._file.metadata
             self.info = layout.decode_info((footer.metadata or {}).get(layout.METADATA), name)
@@ -234,7 +234,7 @@ class Reader:
             return False
         if group.filter is None:
             return True
-        with self._intact():
+        with intact(self.name):
             return bloom.may_hold(self._source.read_at(group.filter[1], group.filter[0]), key_hash)
 
     def _payloads(self, group: Group) -> Payloads:
@@ -259,7 +259,7 @@ class Reader:
         return rows
 
     def _decode(self, group: Group, columns: list[str]) -> list[Any]:
-        with self._lock, self._intact():
+        with self._lock, intact(self.name):
             table = self._file.read_row_group(group.number, columns=columns, use_threads=False)
             return [
                 column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
@@ -280,13 +280,6 @@ class Reader:
 
     def _corrupt(self, check: str, what: str) -> CorruptData:
         return CorruptData(f"{self.name} is damaged: {what}", object=self.name, check=check)
-
-    @contextmanager
-    def _intact(self) -> Iterator[None]:
-        try:
-            yield
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, ValueError, LookupError) as reason:
-            raise self._corrupt("parquet", str(reason)) from reason
 
 
 def _parts(found: _Found, last: int) -> Iterator[Part]:

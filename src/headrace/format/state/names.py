@@ -11,22 +11,21 @@ from __future__ import annotations
 
 import re
 
-from headrace.format.manifest import name_hash
+from headrace.format.manifest import checked, name_hash
 
 STATES = "states"
 
-_CHECKED = re.compile(r"[0-9a-z]{1,64}")
 _KEY = re.compile(rf"{STATES}/([0-9a-f]{{32}})/([0-9a-z]{{1,64}})/(\d{{16}}-\d+-[0-9a-z]{{1,64}})\.parquet")
 
 
 def state_name(first_seq: int, count: int, unique: str) -> str:
     """The name of a state among those of its stream; ``unique`` tells attempts apart."""
-    return f"{first_seq:016}-{count}-{_checked(unique)}"
+    return f"{first_seq:016}-{count}-{checked(unique)}"
 
 
 def state_prefix(stream: str, incarnation: str) -> str:
     """How the keys of all states of a stream begin."""
-    return f"{STATES}/{name_hash(stream)}/{_checked(incarnation)}"
+    return f"{STATES}/{name_hash(stream)}/{checked(incarnation)}"
 
 
 def state_key(stream: str, incarnation: str, name: str) -> str:
@@ -38,9 +37,3 @@ def state_place(key: str) -> tuple[tuple[str, str], str] | None:
     """The (name hash, incarnation) and the state's name that a key is made of, or None for another key."""
     match = _KEY.fullmatch(key)
     return None if match is None else ((match[1], match[2]), match[3])
-
-
-def _checked(part: str) -> str:
-    if not _CHECKED.fullmatch(part):
-        raise ValueError(f"{part!r} cannot be part of a key: only 1 to 64 of 0-9 and a-z")
-    return part

@@ -6,13 +6,12 @@ Every failure of its bytes is ``CorruptData`` and names the object.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.errors import CorruptData
+from headrace.format.intact import intact
 from headrace.format.state.layout import FRAME, KEY, LIFE, METADATA, decode_info
 
 
@@ -21,7 +20,7 @@ class Reader:
 
     def __init__(self, path: Path, name: str) -> None:
         self._name = name
-        with self._intact():
+        with intact(self._name):
             self._file = pq.ParquetFile(pa.OSFile(str(path)), pre_buffer=False, page_checksum_verification=True)
             self.info = decode_info((self._file.metadata.metadata or {}).get(METADATA), name)
 
@@ -39,17 +38,8 @@ class Reader:
                 yield key, packed
 
     def _columns(self, group: int, lives: list[str]) -> list[list[bytes]]:
-        with self._intact():
+        with intact(self._name):
             # Where one column's name goes on with that of another and a dot, Parquet means both.
             names = [KEY, FRAME, *(LIFE + life for life in lives)]
             table = self._file.read_row_group(group, columns=names, use_threads=False)
             return [table.column(name).to_pylist() for name in names]
-
-    @contextmanager
-    def _intact(self) -> Iterator[None]:
-        """What goes wrong here is the fault of the bytes."""
-        try:
-            yield
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, ValueError, LookupError) as reason:
-            what = f"{self._name} is damaged: {reason}"
-            raise CorruptData(what, object=self._name, check="parquet") from reason

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from headrace.schema.descriptor.nodes import Node
+from headrace.schema.spelling import plain
 
 
 def fingerprint(nodes: Mapping[str, Node]) -> str:
@@ -18,17 +19,9 @@ def fingerprint(nodes: Mapping[str, Node]) -> str:
 
 def canonical(value: Any) -> bytes:
     """The one spelling of a node or a part of one: keys in order, whole numbers without fraction."""
-    return msgspec.json.encode(_plain(msgspec.to_builtins(value)), order="sorted")
+    return msgspec.json.encode(plain(msgspec.to_builtins(value)), order="sorted")
 
 
 def alike(one: Any, other: Any) -> bool:
     """Whether two nodes, or parts, say the same; true is not 1."""
     return canonical(one) == canonical(other)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(member) for name, member in value.items()}
-    if isinstance(value, list):
-        return [_plain(member) for member in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from headrace.schema.entity.nodes import Schema
+from headrace.schema.spelling import plain
 
 
 def path(schema: Schema) -> str:
@@ -19,12 +19,4 @@ def path(schema: Schema) -> str:
 def export(schema: Schema) -> bytes:
     """The file of a version: members sorted, whole numbers without a fraction, a line feed at the end."""
     document = {name: value for name, value in schema.dump().items() if value is not None}
-    return msgspec.json.format(msgspec.json.encode(_plain(document), order="sorted"), indent=2) + b"\n"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(member) for name, member in value.items()}
-    if isinstance(value, list):
-        return [_plain(member) for member in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return msgspec.json.format(msgspec.json.encode(plain(document), order="sorted"), indent=2) + b"\n"
