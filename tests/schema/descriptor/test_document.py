@@ -274,7 +274,6 @@ def test_a_descriptor_of_the_wrong_shape_is_refused_with_its_paths(
     [
         ([], ""),
         ({}, "descriptors"),
-        ({"descriptors": []}, "descriptors"),
         ({"descriptors": {}}, "descriptors"),
         ({"descriptors": [3]}, "descriptors[0]"),
         ({"descriptors": [event()] * 1001}, "descriptors"),

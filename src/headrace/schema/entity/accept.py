@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from headrace.schema.entity.constraints import Limits, Violation
-from headrace.schema.entity.identity import Identity, Unresolved, missing, resolve
+from headrace.schema.entity.identity import Identity, Resolver, Unresolved, missing
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.problem import Notice
 from headrace.schema.entity.split import Fragment, Splitter
@@ -43,8 +43,10 @@ class Acceptor:
     def __init__(self, schema: Schema) -> None:
         self._type, self._definition, self._config = schema.entity_type, schema.schema_definition, schema.reducer_config
         self._splitter = Splitter(self._definition)
+        self._resolver = Resolver(self._definition, self._type)
         self._limits = Limits(self._definition)
         self._required = [name for name, field in self._definition.fields.items() if field.required]
+        self._wants = bool(self._required or self._definition.content_field or self._definition.store_warnings)
 
     def accept(
         self, given: Mapping[str, Any], tenant: str, target_id: str | None = None, prioritised: bool = False
@@ -56,16 +58,15 @@ class Acceptor:
         if target_id is not None:
             identity = Identity(target_id, "", "target_id", "")
         else:
-            identity = resolve(self._definition, self._type, fields, given, tenant)
+            identity = self._resolver.resolve(fields, given, tenant)
         if (violations and self._limits.rejects) or isinstance(identity, Unresolved):
             return Refused(
                 violations if self._limits.rejects else [], identity if isinstance(identity, Unresolved) else None
             )
-        notices = [
-            *self._misplaced(fragments),
-            *self._lacking(fields, identity),
-            *(Notice("CONSTRAINT_VIOLATION", violation.message, (violation.field,)) for violation in violations),
-        ]
+        notices = list(self._misplaced(fragments)) if fragments else []
+        if self._wants or identity.basis.startswith("heuristic"):
+            notices += self._lacking(fields, identity)
+        notices += [Notice("CONSTRAINT_VIOLATION", violation.message, (violation.field,)) for violation in violations]
         if prioritised:
             notices += self._ignored(fields)
         return Accepted(fields, fragments, identity, notices)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from headrace.schema.entity.nodes import Field, Type
@@ -23,7 +23,7 @@ LAST_MS = 4_102_444_800_000
 #: Longer texts are no numbers that anybody wrote.
 MOST_DIGITS = 400
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1)  # of UTC; none of the arithmetic needs a zone
 _NUMBER = re.compile(r"[+-]?[0-9]+(?P<fraction>\.[0-9]+)?(?P<exponent>[eE][+-]?[0-9]+)?")
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -43,8 +43,9 @@ def converted(field: Field, value: Any) -> Any:
     given = kind(value)
     for converter in field.converters:
         if converter.from_type == given:
-            made = FUNCTIONS[converter.function].convert(value)
-            if made is not None and fits(made, field.type):
+            function = FUNCTIONS[converter.function]
+            made = function.convert(value) if function.to_type == field.type else None
+            if made is not None:
                 return made
     return UNFIT
 
@@ -57,8 +58,7 @@ def _moment(per_second: int, whole: bool = False) -> Callable[[Any], str | None]
         millis = exact * 1_000 // per_second
         if exact < 0 or millis > LAST_MS or (whole and not isinstance(exact, int)):
             return None
-        moment = _EPOCH + timedelta(milliseconds=int(millis))
-        return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1_000:03}Z"
+        return (_EPOCH + timedelta(milliseconds=int(millis))).isoformat(timespec="milliseconds") + "Z"
 
     return convert
 

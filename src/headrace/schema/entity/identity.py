@@ -15,6 +15,9 @@ from headrace.schema.entity.canonical import part
 from headrace.schema.entity.nodes import Definition
 from headrace.schema.entity.problem import Notice, Problem
 
+#: Longer names are cut where they are shown; the id is that of the whole name.
+MOST_CHARACTERS = 1_000
+
 UNRESOLVED = "ERR_CANONICAL_NAME_UNRESOLVED"
 REFUSED = "ERR_MERGE_REFUSED"
 
@@ -67,18 +70,46 @@ def entity_id(tenant: str, canonical_name: str) -> str:
     return "ent_" + digest[:24]
 
 
+class Resolver:
+    """The identity rules of a type, made ready once to name many entities."""
+
+    def __init__(self, definition: Definition, entity_type: str) -> None:
+        self._definition, self._type = definition, entity_type
+        #: Each rule as it is told, and its fields with whether they keep their case.
+        self._rules = [
+            (",".join(names), [(name, definition.fields[name].preserve_case) for name in names])
+            for names in definition.alternatives
+        ]
+        self._is_strict = definition.canonical_name_strict and bool(self._rules)
+
+    def resolve(self, fields: Mapping[str, Any], given: Mapping[str, Any], tenant: str) -> Identity | Unresolved:
+        """Which entity values are about: by rule from what conforms, else by habit from all that was given."""
+        for rule, parts in self._rules:
+            text = _composed(parts, fields)
+            if text is not None:
+                return _identity(tenant, self._type, text, "schema_rule", rule)
+        if not self._is_strict:
+            for basis, name, text in _habitual(self._definition, given):
+                return _identity(tenant, self._type, text, basis, name)
+        return _unresolved(self._definition, self._type)
+
+
+def _composed(parts: list[tuple[str, bool]], fields: Mapping[str, Any]) -> str | None:
+    """The name that a rule makes of values; None where one is missing."""
+    texts = []
+    for name, preserve_case in parts:
+        text = part(fields.get(name), preserve_case)
+        if not text:
+            return None
+        texts.append(text)
+    return "|".join(texts)
+
+
 def resolve(
     definition: Definition, entity_type: str, fields: Mapping[str, Any], given: Mapping[str, Any], tenant: str
 ) -> Identity | Unresolved:
-    """Which entity values are about: by rule from what conforms, else by habit from all that was given."""
-    for names in definition.alternatives:
-        parts = [_part(definition, name, fields.get(name)) for name in names]
-        if all(parts):
-            return _identity(tenant, entity_type, "|".join(map(str, parts)), "schema_rule", ",".join(names))
-    if not (definition.canonical_name_strict and definition.alternatives):
-        for basis, name, text in _habitual(definition, given):
-            return _identity(tenant, entity_type, text, basis, name)
-    return _unresolved(definition, entity_type)
+    """The same for one entity."""
+    return Resolver(definition, entity_type).resolve(fields, given, tenant)
 
 
 def missing(definition: Definition, fields: Mapping[str, Any]) -> tuple[str, ...]:
@@ -103,7 +134,10 @@ def collision(definition: Definition, identity: Identity, strict: bool = False) 
 
 def _identity(tenant: str, entity_type: str, name: str, basis: Basis, rule: str) -> Identity:
     canonical_name = f"{entity_type}:{name}"
-    return Identity(entity_id(tenant, canonical_name), canonical_name, basis, rule)
+    identifier = entity_id(tenant, canonical_name)
+    if len(canonical_name) > MOST_CHARACTERS:
+        canonical_name = canonical_name[: MOST_CHARACTERS - 1] + "…"
+    return Identity(identifier, canonical_name, basis, rule)
 
 
 def _part(definition: Definition, name: str, value: Any) -> str | None:

@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.schema.entity.split import Fragment, rebuilt
 
-Kind = Literal["observation", "correction", "deletion", "restoration", "migration", "merge", "split", "undo"]
+Kind = Literal["observation", "correction", "deletion", "restoration", "migration", "merge", "split", "undo", "erased"]
 
 #: The priority of what is stored without one, and of what comes from ourselves.
 STORED, CORRECTED, DELETED, RESTORED, MIGRATED = 100, 1000, 1000, 1001, 0
@@ -45,6 +45,8 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     details: dict[str, Any] = {}
 
 
+#: The two bits that say of which kind a UUID is, over any digit.
+_VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _decoder = msgspec.json.Decoder(Observation)
 
 
@@ -72,20 +74,22 @@ def observation_id(
     idempotency_key: str | None = None,
     run_id: str | None = None,
     details: Mapping[str, Any] | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> str:
     """A hash of what was said, laid out as a UUID; saying it again gives the same.
 
     It covers what was given and not how a schema split it, so that a replay after a change of the schema is still
-    a replay. ``observed_at_us`` is covered where the caller gave it, and is None where not.
+    a replay. ``observed_at_us`` is covered where the caller gave it, and is None where not. Who still has what was
+    ``given`` spares putting it together.
     """
+    whole = rebuilt(fields, fragments) if given is None else given
     said = [
         *(kind, entity_id, source_id, observed_at_us, source_priority, observation_source, specificity_score),
-        *(idempotency_key, run_id, rebuilt(fields, fragments), details or None),
+        *(idempotency_key, run_id, whole, details or None),
     ]
     return _uuid(sha256(msgspec.json.encode(said, order="sorted")).hexdigest())
 
 
 def _uuid(digest: str) -> str:
     """The first digits of a hash as a UUID of version 8, which is for hashes of one's own."""
-    variant = "89ab"[int(digest[16], 16) & 3]
-    return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
+    return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{_VARIANTS[digest[16]]}{digest[17:20]}-{digest[20:32]}"

@@ -13,6 +13,7 @@ import msgspec
 from headrace.schema.entity.converters import UNFIT, converted
 from headrace.schema.entity.nodes import Definition, Field, Type
 from headrace.schema.entity.validators import VALIDATORS
+from headrace.schema.entity.values import PLAIN
 
 Reason = Literal["unknown_field", "converted_value_original"]
 
@@ -38,6 +39,12 @@ class Splitter:
 
     def __init__(self, definition: Definition) -> None:
         self._fields = definition.fields
+        #: Of fields whose values need no second look: how Python has what fits them.
+        self._plain = {
+            name: PLAIN[field.type]
+            for name, field in definition.fields.items()
+            if field.type in PLAIN and field.validator is None
+        }
         self._validators = {
             name: VALIDATORS[field.validator].accepts
             for name, field in definition.fields.items()
@@ -48,7 +55,11 @@ class Splitter:
         """What fits, converted where that makes it fit, and the fragments."""
         fields: dict[str, Any] = {}
         fragments = []
+        plain = self._plain
         for key, value in given.items():
+            if type(value) is plain.get(key):
+                fields[key] = value
+                continue
             field = self._fields.get(key)
             made = UNFIT if field is None else value if value is None else self._made(key, field, value)
             if made is UNFIT:

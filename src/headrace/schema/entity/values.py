@@ -23,6 +23,9 @@ _PYTHON: dict[type, Type] = {
     dict: "object",
 }
 
+#: Types whose values are all that Python has of a type; that of a float may be no number.
+PLAIN: dict[Type, type] = {"string": str, "boolean": bool, "number": int, "array": list, "object": dict}
+
 
 def kind(value: Any) -> Type | None:
     """The type of a JSON value, where a date is a string; null is of no type."""

@@ -1,0 +1,1 @@
+"""Fragments counted, and the fields and converters that their counts justify."""

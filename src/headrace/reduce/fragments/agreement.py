@@ -1,0 +1,96 @@
+"""Fields that users have added for themselves and agree on, which are then everyone's.
+
+It takes three users with fifty entities each whose schemas have a field that the global one lacks, nine of ten of them
+with the same type, and a confidence of 0.8. That is greater the more of them define the field exactly alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.reduce.fragments.naming import BANNED, Banned
+from headrace.reduce.fragments.proposing import confidence
+from headrace.reduce.fragments.reasons import MIXED, TOO_FEW_USERS, UNSURE, Reason, of_name
+from headrace.schema.entity.fields import TYPES
+from headrace.schema.entity.nodes import DEFAULT_POLICY, Field, Schema
+from headrace.schema.entity.update import Addition
+
+MIN_USERS = 3
+MIN_ENTITIES = 50
+MIN_SHARE = 0.9
+MIN_CONFIDENCE = 0.8
+
+
+class Adoption(NamedTuple):
+    """A user with a schema of their own, and the number of their entities of the type."""
+
+    user_id: str
+    schema: Schema
+    entities: int
+
+
+class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """A field that some users have and everyone may get."""
+
+    field_name: str
+    field: Field
+    users: int
+    entities: int
+    type_share: float
+    confidence: float
+    reasons: tuple[Reason, ...]
+
+    @property
+    def promotable(self) -> bool:
+        """Whether nothing speaks against it."""
+        return not self.reasons
+
+    @property
+    def addition(self) -> Addition:
+        """The field as an update adds it."""
+        return Addition(self.field_name, self.field, DEFAULT_POLICY)
+
+
+def agreements(adoptions: Iterable[Adoption], schema: Schema, banned: tuple[Banned, ...] = BANNED) -> list[Agreement]:
+    """What users' schemas have that the global one lacks, by name."""
+    fields: dict[str, list[tuple[Field, int]]] = {}
+    for _, theirs, entities in adoptions:
+        for name, field in theirs.schema_definition.fields.items():
+            if name not in schema.schema_definition.fields:
+                fields.setdefault(name, []).append((field, entities))
+    return [_agreement(name, fields[name], schema, banned) for name in sorted(fields)]
+
+
+def _agreement(name: str, given: list[tuple[Field, int]], schema: Schema, banned: tuple[Banned, ...]) -> Agreement:
+    """What the users that have enough entities agree on; without any, what the others do."""
+    counting = [(field, entities) for field, entities in given if entities >= MIN_ENTITIES]
+    fields = [msgspec.structs.replace(field, required=False) for field, _ in counting or given]
+    types = Counter(field.type for field in fields)
+    kind = max(TYPES, key=lambda each: types[each])
+    spelled = Counter(msgspec.json.encode(field) for field in fields if field.type == kind)
+    best = max(sorted(spelled), key=lambda each: spelled[each])
+    share = types[kind] / len(fields)
+    sure = confidence(name, share, spelled[best] / types[kind], len(counting))
+    return Agreement(
+        field_name=name,
+        field=msgspec.json.decode(best, type=Field),
+        users=len(counting),
+        entities=sum(entities for _, entities in counting),
+        type_share=round(share, 4),
+        confidence=sure,
+        reasons=(*of_name(name, schema, None, banned), *_weakness(len(counting), share, sure)),
+    )
+
+
+def _weakness(users: int, share: float, sure: float) -> Iterator[Reason]:
+    """What speaks against a field by who has it."""
+    if users < MIN_USERS:
+        yield Reason(TOO_FEW_USERS, f"{users} users with {MIN_ENTITIES} entities, and {MIN_USERS} are asked for")
+    if share < MIN_SHARE:
+        yield Reason(MIXED, f"{share:.0%} of the users have one type, and {MIN_SHARE:.0%} are asked for")
+    if sure < MIN_CONFIDENCE:
+        yield Reason(UNSURE, f"the confidence is {sure}, and {MIN_CONFIDENCE} is asked for")

@@ -1,0 +1,180 @@
+"""Candidates: what fragments would make of a schema, with the evidence, and every reason why they do not.
+
+A candidate that is promoted is none any more: the field that it adds takes the values that justified it, and whatever
+else of them enough converters could be found for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from headrace.reduce.fragments.distinct import counted as differing
+from headrace.reduce.fragments.proposing import confidence, counted, missing, proposed
+from headrace.reduce.fragments.reasons import (
+    DECIDED,
+    MIXED,
+    NO_CONVERTER,
+    NO_VALUES,
+    TOO_FEW,
+    TOO_FEW_SOURCES,
+    Reason,
+    of_name,
+)
+from headrace.reduce.fragments.settings import Bar, Settings
+from headrace.reduce.fragments.shapes import SHAPES, converters, fits
+from headrace.reduce.fragments.stats import Stats
+from headrace.schema.entity.nodes import DEFAULT_POLICY, Converter, Field, Schema, Type
+from headrace.schema.entity.update import Addition, ConverterAddition, Update
+
+Change = Literal["add_field", "add_converters"]
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A field to add, or converters for one that there is, and what speaks for it.
+
+    ``converters`` are those to add; ``types`` counts the values by what each seems to mean.
+    """
+
+    fragment_key: str
+    change: Change
+    field_type: Type | None
+    converters: tuple[Converter, ...]
+    frequency: int
+    type_share: float
+    types: dict[str, int]
+    sources: int
+    users: int
+    entities: int
+    confidence: float
+    first_seen_us: int
+    last_seen_us: int
+    examples: tuple[Any, ...]
+    reasons: tuple[Reason, ...]
+
+    @property
+    def promotable(self) -> bool:
+        """Whether nothing speaks against it."""
+        return not self.reasons
+
+
+def candidates(stats: Mapping[str, Stats], schema: Schema, settings: Settings) -> list[Candidate]:
+    """What the fragments of a type, of all users or of one, would change in a schema; the most frequent keys first."""
+    fields = schema.schema_definition.fields
+    found = [
+        candidate
+        for key, held in stats.items()
+        if (candidate := _candidate(key, held, fields.get(key), schema, settings)) is not None
+    ]
+    return sorted(found, key=lambda candidate: (-candidate.frequency, candidate.fragment_key))
+
+
+def update_of(found: Iterable[Candidate]) -> Update:
+    """The update that promotes the candidates that nothing speaks against."""
+    fields, more = [], []
+    for candidate in found:
+        if not candidate.promotable or candidate.field_type is None:
+            continue
+        if candidate.change == "add_field":
+            field = Field(candidate.field_type, converters=candidate.converters)
+            fields.append(Addition(candidate.fragment_key, field, DEFAULT_POLICY))
+        else:
+            more += [ConverterAddition(candidate.fragment_key, converter) for converter in candidate.converters]
+    return Update(fields_to_add=tuple(fields), converters_to_add=tuple(more))
+
+
+class _Evidence(NamedTuple):
+    """The shapes of the values that speak for a change, and of all that it is about."""
+
+    shapes: tuple[str, ...]
+    of: tuple[str, ...]
+    field_type: Type | None = None
+    converters: tuple[Converter, ...] = ()
+    change: Change = "add_field"
+
+
+def _candidate(key: str, stats: Stats, field: Field | None, schema: Schema, settings: Settings) -> Candidate | None:
+    bar = settings.bar(stats)
+    found = _field(key, stats, bar) if field is None else _more_converters(stats, field)
+    if not found.of and not (field is None and stats.nulls):
+        return None
+    refused = [*of_name(key, schema, settings.user_id, settings.banned), *_weakness(stats, found, bar)]
+    if key in settings.decided:
+        refused.append(Reason(DECIDED, "this has been decided before"))
+    return _told(key, stats, found, tuple(refused))
+
+
+def _field(key: str, stats: Stats, bar: Bar) -> _Evidence:
+    """The field that the values of an unknown key would make."""
+    if not stats.frequency:
+        return _Evidence((), ())
+    field, shapes = proposed(key, stats, bar)
+    lacks = missing(field, stats)
+    functions = {converter.function for converter in field.converters}
+    if lacks.shapes and not any(_short(stats, lacks.convertible, lacks.shapes, bar)):
+        functions |= lacks.functions
+    return _Evidence(shapes, tuple(stats.shapes), field.type, converters(functions))
+
+
+def _more_converters(stats: Stats, field: Field) -> _Evidence:
+    """The converters with which a field would take more of what was given for it."""
+    lacks = missing(field, stats)
+    return _Evidence(lacks.convertible, lacks.shapes, field.type, converters(set(lacks.functions)), "add_converters")
+
+
+def _weakness(stats: Stats, found: _Evidence, bar: Bar) -> Iterator[Reason]:
+    """What speaks against a change by its evidence."""
+    if not found.of:
+        yield Reason(NO_VALUES, "nothing but null was given")
+    elif not found.shapes:
+        yield Reason(NO_CONVERTER, f"nothing makes a {found.field_type} of these values")
+    else:
+        yield from _short(stats, found.shapes, found.of, bar)
+
+
+def _short(stats: Stats, shapes: tuple[str, ...], of: tuple[str, ...], bar: Bar) -> Iterator[Reason]:
+    """What the values with these shapes fall short of, among those with the others."""
+    number, whole, sources = counted(stats, shapes), counted(stats, of), stats.sources(shapes)
+    if whole < bar.occurrences:
+        yield Reason(TOO_FEW, f"{whole} values, and {bar.occurrences} are asked for")
+    if sources < bar.sources:
+        yield Reason(TOO_FEW_SOURCES, f"{sources} sources, and {bar.sources} are asked for")
+    if not bar.is_share(number, whole):
+        yield Reason(MIXED, f"{number} of {whole} values are alike, and {bar.share:.0%} are asked for")
+
+
+def _told(key: str, stats: Stats, found: _Evidence, reasons: tuple[Reason, ...]) -> Candidate:
+    """The candidate with its evidence."""
+    number, whole, kind = counted(stats, found.shapes), counted(stats, found.of), found.field_type
+    plain = counted(stats, tuple(shape for shape in found.shapes if kind is not None and fits(kind, shape)))
+    share = number / whole if whole else 0.0
+    # Values that must be converted are half as sure.
+    sure = (number + plain) / (2 * number) if number else 0.0
+    return Candidate(
+        fragment_key=key,
+        change=found.change,
+        field_type=kind,
+        converters=found.converters,
+        frequency=whole,
+        type_share=round(share, 4),
+        types=_types(stats),
+        sources=stats.sources(found.shapes),
+        users=differing(stats.users),
+        entities=differing(stats.entities),
+        confidence=confidence(key, share, sure, whole),
+        first_seen_us=stats.first_us,
+        last_seen_us=stats.last_us,
+        examples=tuple(stats.examples[digest] for digest in sorted(stats.examples)),
+        reasons=reasons,
+    )
+
+
+def _types(stats: Stats) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for shape in SHAPES:
+        if shape in stats.shapes:
+            meaning = SHAPES[shape].meaning
+            found[meaning] = found.get(meaning, 0) + stats.shapes[shape].count
+    return found

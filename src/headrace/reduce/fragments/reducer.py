@@ -1,0 +1,82 @@
+"""The fragments of an entity type as a reducer: what is known of every key, by user.
+
+The order of observations never matters. Of very many keys of one user some are left out, always the same ones; those
+that are kept lack nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+
+import msgspec
+
+from headrace.reduce.fragments.stats import Stats, count, merged, pack, unpack
+from headrace.schema.entity.observation import Observation
+
+#: Keys of one user that are kept.
+MOST_KEYS = 1_000
+#: What states of fragments are called; another one whenever the same fragments give other states.
+LIFE = "fragments-1"
+_PACK = msgspec.msgpack.Encoder().encode
+_UNPACK = msgspec.msgpack.Decoder(tuple[bool, dict[str, bytes]]).decode
+
+
+class Keys(msgspec.Struct):
+    """What is known of the fragments of one user, by key, and whether there were more keys than are kept."""
+
+    stats: dict[str, Stats] = msgspec.field(default_factory=dict)
+    truncated: bool = False
+
+
+class FragmentReducer:
+    """Observations become rows of their users."""
+
+    def place(self, observation: Observation) -> tuple[bytes, Observation] | None:
+        """The key and the row of an observation; None where everything in it has its place."""
+        return (observation.user_id.encode(), observation) if observation.fragments else None
+
+    def fold(self, state: Keys | None, row: Observation, at_us: int, seq: int) -> Keys:
+        """The state with one more observation; the state given may be changed."""
+        found = Keys() if state is None else state
+        for fragment in row.fragments:
+            stats = found.stats.get(fragment.key)
+            if stats is None:
+                stats = found.stats[fragment.key] = Stats(at_us, at_us)
+            count(stats, at_us, row, fragment)
+        if len(found.stats) > 2 * MOST_KEYS:
+            _shorten(found)
+        return found
+
+    def merge(self, left: Keys, right: Keys) -> Keys:
+        """What is known of both; neither is changed."""
+        stats = dict(left.stats)
+        for key, held in right.stats.items():
+            stats[key] = merged(stats[key], held) if key in stats else held
+        found = Keys(stats, left.truncated or right.truncated)
+        _shorten(found)
+        return found
+
+    def pack(self, state: Keys) -> dict[str, bytes]:
+        """The row as bytes, the same for the same fragments."""
+        _shorten(state)
+        packed = {key: pack(state.stats[key]) for key in sorted(state.stats)}
+        return {"": b"", LIFE: _PACK((state.truncated, packed))}
+
+    def unpack(self, packed: Mapping[str, bytes]) -> Keys:
+        """The row that was packed."""
+        if LIFE not in packed:
+            return Keys()
+        truncated, found = _UNPACK(packed[LIFE])
+        return Keys({key: unpack(part) for key, part in found.items()}, truncated)
+
+
+def _shorten(found: Keys) -> None:
+    """Leave keys out that are too many: those with the greatest hashes, whatever came first."""
+    if len(found.stats) > MOST_KEYS:
+        kept = sorted(found.stats, key=_hash)[:MOST_KEYS]
+        found.stats, found.truncated = {key: found.stats[key] for key in kept}, True
+
+
+def _hash(key: str) -> bytes:
+    return blake2b(key.encode(), digest_size=8).digest()

@@ -1,0 +1,166 @@
+"""What is known of the fragments with one key of one user: a commutative monoid, so they are counted in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from headrace.reduce.fragments.distinct import counted, least, note, united
+from headrace.reduce.fragments.shapes import NULL, shape_of
+from headrace.schema.entity.observation import Observation
+from headrace.schema.entity.split import Fragment
+from headrace.schema.shape.canonical import value_text
+
+MOST_EXAMPLES = 5
+LONGEST_EXAMPLE = 200
+
+#: The user and the key of fragments.
+Of = tuple[str, str]
+
+
+class Tally(msgspec.Struct):
+    """The values of one shape: how many, and the sources that they are from."""
+
+    count: int = 0
+    sources: set[int] = msgspec.field(default_factory=set)
+
+
+class Stats(msgspec.Struct):
+    """The fragments with one key; those of values that were converted are only counted.
+
+    ``kinds`` are the kinds of sources. The examples are those with the least hashes, so they are always the same.
+    """
+
+    first_us: int
+    last_us: int
+    converted: int = 0
+    nulls: int = 0
+    shapes: dict[str, Tally] = msgspec.field(default_factory=dict)
+    kinds: dict[str, int] = msgspec.field(default_factory=dict)
+    users: set[int] = msgspec.field(default_factory=set)
+    entities: set[int] = msgspec.field(default_factory=set)
+    examples: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def frequency(self) -> int:
+        """How many values have no place yet, or had none when they came."""
+        return sum(tally.count for tally in self.shapes.values())
+
+    def sources(self, shapes: Iterable[str]) -> int:
+        """How many sources the values with these shapes are from."""
+        return counted(united(self.shapes[shape].sources for shape in shapes))
+
+
+def tallied(observations: Iterable[tuple[int, int, Observation]]) -> dict[Of, Stats]:
+    """The fragments of observations, which come with their sequence numbers and the times they were appended, µs."""
+    found: dict[Of, Stats] = {}
+    for _, at_us, observation in observations:
+        for fragment in observation.fragments:
+            of = (observation.user_id, fragment.key)
+            stats = found.get(of)
+            if stats is None:
+                stats = found[of] = Stats(at_us, at_us)
+            count(stats, at_us, observation, fragment)
+    return found
+
+
+def count(stats: Stats, at_us: int, observation: Observation, fragment: Fragment) -> None:
+    """Take in one fragment of an observation."""
+    stats.first_us, stats.last_us = min(stats.first_us, at_us), max(stats.last_us, at_us)
+    if fragment.reason == "converted_value_original":
+        stats.converted += 1
+        return
+    shape = shape_of(fragment.value)
+    if shape == NULL:
+        stats.nulls += 1
+        return
+    tally = stats.shapes.setdefault(shape, Tally())
+    tally.count += 1
+    if observation.source_id is not None:
+        note(tally.sources, observation.source_id)
+    stats.kinds[observation.observation_source] = stats.kinds.get(observation.observation_source, 0) + 1
+    note(stats.users, observation.user_id)
+    note(stats.entities, observation.entity_id)
+    _exemplify(stats, fragment.value)
+
+
+def _exemplify(stats: Stats, value: Any) -> None:
+    text = value_text(value)
+    digest = blake2b(text.encode(), digest_size=8).hexdigest()
+    if len(stats.examples) == MOST_EXAMPLES and digest > max(stats.examples):
+        return
+    shown = value if len(text) <= LONGEST_EXAMPLE else text[:LONGEST_EXAMPLE]
+    # One value may be spelled in several ways, of which one is shown.
+    held = stats.examples.get(digest, shown)
+    stats.examples[digest] = min(held, shown, key=_spelled)
+    if len(stats.examples) > MOST_EXAMPLES:
+        del stats.examples[max(stats.examples)]
+
+
+def merged(left: Stats, right: Stats) -> Stats:
+    """What is known of both; neither is changed."""
+    examples = dict(left.examples)
+    for digest, shown in right.examples.items():
+        examples[digest] = min(examples.get(digest, shown), shown, key=_spelled)
+    return Stats(
+        min(left.first_us, right.first_us),
+        max(left.last_us, right.last_us),
+        left.converted + right.converted,
+        left.nulls + right.nulls,
+        {shape: _tally(left, right, shape) for shape in {**left.shapes, **right.shapes}},
+        {kind: left.kinds.get(kind, 0) + right.kinds.get(kind, 0) for kind in {**left.kinds, **right.kinds}},
+        united([left.users, right.users]),
+        united([left.entities, right.entities]),
+        {digest: examples[digest] for digest in sorted(examples)[:MOST_EXAMPLES]},
+    )
+
+
+def _tally(left: Stats, right: Stats, shape: str) -> Tally:
+    parts = [tally for tally in (left.shapes.get(shape), right.shapes.get(shape)) if tally is not None]
+    return Tally(sum(tally.count for tally in parts), united(tally.sources for tally in parts))
+
+
+def combined(tallies: Iterable[Mapping[Of, Stats]]) -> dict[Of, Stats]:
+    """Several counts as one."""
+    found: dict[Of, Stats] = {}
+    for tally in tallies:
+        for of, stats in tally.items():
+            found[of] = merged(found[of], stats) if of in found else stats
+    return found
+
+
+def of_user(tally: Mapping[Of, Stats], user_id: str) -> dict[str, Stats]:
+    """The keys of one user."""
+    return {key: stats for (user, key), stats in tally.items() if user == user_id}
+
+
+def of_everyone(tally: Mapping[Of, Stats]) -> dict[str, Stats]:
+    """The keys of all users together."""
+    found: dict[str, Stats] = {}
+    for (_, key), stats in tally.items():
+        found[key] = merged(found[key], stats) if key in found else stats
+    return found
+
+
+def pack(stats: Stats) -> bytes:
+    """The statistics as bytes, which are the same for the same fragments."""
+    shapes = {shape: [tally.count, least(tally.sources)] for shape, tally in stats.shapes.items()}
+    told = [stats.first_us, stats.last_us, stats.converted, stats.nulls, shapes, stats.kinds]
+    return _spelled(
+        [*told, least(stats.users), least(stats.entities), sorted(stats.examples.items(), key=itemgetter(0))]
+    )
+
+
+def _spelled(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="sorted")
+
+
+def unpack(packed: bytes) -> Stats:
+    """The statistics in these bytes."""
+    first_us, last_us, converted, nulls, shapes, kinds, users, entities, examples = msgspec.json.decode(packed)
+    tallies = {shape: Tally(count, set(sources)) for shape, (count, sources) in shapes.items()}
+    return Stats(first_us, last_us, converted, nulls, tallies, kinds, set(users), set(entities), dict(examples))

@@ -1,0 +1,113 @@
+"""merge_array: the different values of the observations with the greatest priority, each from the best of them.
+
+Values are in the order of their observations, the latest first, and in the order that each gives them. Two are the
+same if JSON says so: 1 and 1.0 are, 1 and true are not. A scalar counts as one value, a text that is a JSON array as
+its elements, and null as no value.
+
+A state holds at most ``MOST`` values. Of more, those that come first are kept, and the state says that there were more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headrace.reduce.policies.order import Key, Said, comes_first
+from headrace.schema.shape.canonical import value_text
+
+MOST = 1_000
+
+#: A value with its place in the order, and the observation it is from.
+Element = tuple[Key, Said, Any]
+
+
+class Gathered(msgspec.Struct, gc=False):
+    """The different values of a field; ``first`` is the first observation that has the field, be it without values."""
+
+    first: Said
+    elements: dict[str, Element]
+    dropped: bool = False
+
+
+def gathered(state: Gathered | None, said: Said, value: Any) -> Gathered:
+    """The state with one more observation; the one given may be changed."""
+    if state is None or said.source_priority > state.first.source_priority:
+        state = Gathered(said, {})
+    elif said.source_priority < state.first.source_priority:
+        return state
+    elif _place(said, 0) <= _place(state.first, 0):
+        state.first = _foremost(said, state.first)
+    for position, element in enumerate(listed(value)):
+        _put(state.elements, identity(element), (_place(said, position), said, element))
+    # Twice as many are let in before any is dropped, so that an observation costs the same however many there were.
+    return bounded(state) if len(state.elements) > 2 * MOST else state
+
+
+def joined(left: Gathered, right: Gathered) -> Gathered:
+    """The state of both; neither is changed."""
+    if left.first.source_priority != right.first.source_priority:
+        return left if left.first.source_priority > right.first.source_priority else right
+    elements = dict(left.elements)
+    for text, element in right.elements.items():
+        _put(elements, text, element)
+    return bounded(Gathered(_foremost(left.first, right.first), elements, left.dropped or right.dropped))
+
+
+def bounded(state: Gathered) -> Gathered:
+    """The same with at most as many values as are kept."""
+    if len(state.elements) <= MOST:
+        return state
+    kept = sorted(state.elements.items(), key=_in_order)[:MOST]
+    return Gathered(state.first, dict(kept), True)
+
+
+def ordered(state: Gathered) -> list[Element]:
+    """The values in their order."""
+    return [element for _, element in sorted(bounded(state).elements.items(), key=_in_order)]
+
+
+def restored(first: Said, elements: list[tuple[Said, int, Any]], dropped: bool) -> Gathered:
+    """The state of values that are given with their observations and their positions in these."""
+    found = {identity(value): (_place(said, position), said, value) for said, position, value in elements}
+    return Gathered(first, found, dropped)
+
+
+def listed(value: Any) -> list[Any]:
+    """The elements of a value."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, str) and value.strip()[:1] == "[":
+        try:
+            found = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError):
+            return [value]
+        return found if isinstance(found, list) else [value]
+    return [] if value is None else [value]
+
+
+def identity(value: Any) -> str:
+    """One text for all spellings of a value."""
+    return f'"{value}' if isinstance(value, str) else value_text(value)
+
+
+def _place(said: Said, position: int) -> Key:
+    return (-said.observed_at_us, said.id, position)
+
+
+def _in_order(item: tuple[str, Element]) -> tuple[Key, str]:
+    return item[1][0], item[0]
+
+
+def _foremost(left: Said, right: Said) -> Said:
+    ours, theirs = _place(left, 0), _place(right, 0)
+    if ours == theirs:
+        return left if comes_first(left, None, right, None) else right
+    return left if ours < theirs else right
+
+
+def _put(elements: dict[str, Element], text: str, element: Element) -> None:
+    """Keep the better of an element and the one that is there."""
+    held = elements.get(text)
+    if held is None or element[0] < held[0] or (element[0] == held[0] and comes_first(*element[1:], *held[1:])):
+        elements[text] = element

@@ -1,0 +1,111 @@
+"""The fields of an entity under one configuration: what is held of each, and how more of it comes in.
+
+A field is kept whether or not the schema still has it, so that one that comes back shows what it had. Once it was
+corrected, nothing but corrections counts, and nothing else is held. So a state has one value for a field, or the
+bounded values of merge_array, however many observations there were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from headrace.reduce.policies.arrays import Gathered, gathered, joined, ordered, restored
+from headrace.reduce.policies.order import Key, Said, comes_first, keyed, ranks, said, written
+from headrace.schema.entity.nodes import ReducerConfig
+from headrace.schema.entity.observation import Observation
+
+#: The key of the best observation, what is kept of it, and its value.
+Best = tuple[Key, Said, Any]
+Held = Best | Gathered
+Fields = dict[str, Held]
+
+_ENCODE = msgspec.json.Encoder().encode
+_DECODE = msgspec.json.Decoder().decode
+
+
+class Policies:
+    """A configuration, compiled to fold fields."""
+
+    def __init__(self, config: ReducerConfig) -> None:
+        self.config = config
+        ranked = ranks(config)
+        policies = config.merge_policies.items()
+        self.arrays = frozenset(name for name, policy in policies if policy.strategy == "merge_array")
+        self._keys: dict[str, Callable[[Said], Key]] = {
+            name: keyed(policy, ranked) for name, policy in policies if policy.strategy != "last_write"
+        }
+
+    def fold(self, held: Fields, observation: Observation) -> None:
+        """Take in what an observation says."""
+        told = said(observation)
+        # Whatever the policies, corrections are ordered by time.
+        usual, keys = written(told), {} if told.correction else self._keys
+        for name, value in observation.fields.items():
+            key, best = usual, held.get(name)
+            if keys and name in keys:
+                if name in self.arrays:
+                    if best is None or isinstance(best, Gathered):
+                        held[name] = gathered(best, told, value)
+                    continue
+                key = keys[name](told)
+            if best is None or isinstance(best, Gathered) or key < best[0] or _ties(key, told, value, best):
+                held[name] = (key, told, value)
+
+    def merge(self, left: Fields, right: Fields) -> Fields:
+        """The fields of both; neither is changed."""
+        merged = dict(left)
+        for name, theirs in right.items():
+            ours = merged.get(name)
+            merged[name] = theirs if ours is None else _better(ours, theirs)
+        return merged
+
+    def pack(self, held: Fields) -> bytes:
+        """The fields as JSON, which keeps numbers of any size: the observations, then fields that point to them."""
+        numbers: dict[Said, int] = {}
+        rows: list[Any] = []
+        for name in sorted(held):
+            found = held[name]
+            if isinstance(found, tuple):
+                rows.append((name, numbers.setdefault(found[1], len(numbers)), found[2]))
+            else:
+                rows.append((name, *_packed(found, numbers)))
+        return _ENCODE((list(numbers), rows))
+
+    def unpack(self, packed: bytes) -> Fields:
+        """The fields that were packed."""
+        told, rows = _DECODE(packed)
+        saids = [Said(*parts) for parts in told]
+        held: Fields = {}
+        for name, number, value, *more in rows:
+            first = saids[number]
+            if more:
+                elements = [(saids[of], position, element) for of, position, element in value]
+                held[name] = restored(first, elements, more[0])
+            else:
+                key = written if first.correction else self._keys.get(name, written)
+                held[name] = (key(first), first, value)
+        return held
+
+
+def _packed(state: Gathered, numbers: dict[Said, int]) -> tuple[int, list[tuple[int, int, Any]], bool]:
+    elements = ordered(state)
+    first = numbers.setdefault(state.first, len(numbers))
+    rows = [(numbers.setdefault(said, len(numbers)), key[2], value) for key, said, value in elements]
+    return first, rows, state.dropped or len(state.elements) > len(elements)
+
+
+def _ties(key: Key, said: Said, value: Any, best: Best) -> bool:
+    """Whether an observation that is neither better nor worse than the one held is to be taken."""
+    return key == best[0] and comes_first(said, value, best[1], best[2])
+
+
+def _better(ours: Held, theirs: Held) -> Held:
+    """What is held of two; a single value beside many is a correction."""
+    if isinstance(ours, Gathered):
+        return joined(ours, theirs) if isinstance(theirs, Gathered) else theirs
+    if isinstance(theirs, Gathered):
+        return ours
+    return theirs if theirs[0] < ours[0] or _ties(*theirs, ours) else ours

@@ -1,0 +1,86 @@
+"""Which of two observations a field is taken from: one key for each, and the smaller key wins.
+
+A correction wins over everything that is none, whatever the strategy, and a later correction over an earlier one.
+Among the others, each strategy has its order, which always ends in the id:
+
+====================================  ====================================================================
+last_write                            later, id
+highest_priority                      priority, kind of source, later, id
+highest_priority by source_priority   priority, kind of source, id
+most_specific                         specificity, kind of source, later, id
+most_specific by source_priority      specificity, priority, kind of source, later, id
+====================================  ====================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headrace.schema.entity.nodes import SOURCE_KINDS, Policy, ReducerConfig
+from headrace.schema.entity.observation import Observation
+
+#: What observations are compared by.
+Key = tuple[Any, ...]
+
+_ENCODE = msgspec.json.Encoder().encode
+
+
+class Said(NamedTuple):
+    """What a state keeps of an observation that it has values of."""
+
+    observed_at_us: int
+    id: str
+    source_id: str | None
+    source_priority: int
+    observation_source: str
+    specificity_score: float | None
+    correction: bool
+
+
+def said(observation: Observation) -> Said:
+    """An observation without its values."""
+    return Said(
+        observation.observed_at_us,
+        observation.id,
+        observation.source_id,
+        observation.source_priority,
+        observation.observation_source,
+        observation.specificity_score,
+        observation.kind == "correction",
+    )
+
+
+def written(said: Said) -> Key:
+    """The key of last_write, and of corrections whatever the strategy."""
+    return (not said.correction, -said.observed_at_us, said.id)
+
+
+def ranks(config: ReducerConfig) -> dict[str, int]:
+    """The rank of each kind of source; the least wins, and kinds without one come last."""
+    return {kind: rank for rank, kind in enumerate(config.observation_source_priority or SOURCE_KINDS)}
+
+
+def keyed(policy: Policy, ranks: Mapping[str, int]) -> Callable[[Said], Key]:
+    """The key that a policy gives an observation that is no correction."""
+    by_priority, last = policy.tie_breaker == "source_priority", len(ranks)
+
+    def by_rank(said: Said) -> Key:
+        rank = ranks.get(said.observation_source, last)
+        if by_priority:
+            return (True, -said.source_priority, rank, said.id, -said.observed_at_us)
+        return (True, -said.source_priority, rank, -said.observed_at_us, said.id)
+
+    def by_specificity(said: Said) -> Key:
+        specificity, rank = -(said.specificity_score or 0.0), ranks.get(said.observation_source, last)
+        priority = -said.source_priority if by_priority else 0
+        return (True, specificity, priority, rank, -said.observed_at_us, said.id)
+
+    return {"highest_priority": by_rank, "most_specific": by_specificity}.get(policy.strategy, written)
+
+
+def comes_first(said: Said, value: Any, other: Said, than: Any) -> bool:
+    """Whether the first of two that no order tells apart is taken, so that it never matters which came first."""
+    return _ENCODE((said, value)) < _ENCODE((other, than))

@@ -1,0 +1,147 @@
+"""An entity type as a reducer: observations become rows of their entities, rows merge, and finish as snapshots.
+
+The order of observations never matters, so ranges merge in any order, and so do the rows of entities that were found
+to be one. What is folded twice is counted twice, and changes nothing else; the commit lets nothing in twice.
+
+An entity is deleted if its latest deletion is later than its latest restoration. Whatever else is said of it, with
+whatever priority, does not bring it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from headrace.reduce.policies.fields import Fields, Policies
+from headrace.reduce.policies.lives import life_of
+from headrace.reduce.policies.snapshot import Snapshot, finished
+from headrace.schema.entity.nodes import ReducerConfig, Schema
+from headrace.schema.entity.observation import Observation
+
+#: The life that holds every entity.
+EVERYONE = ""
+
+_ASIDE = ("merge", "split", "undo", "erased")
+_FATES = {"deletion": True, "restoration": False}
+_ENCODE = msgspec.json.Encoder().encode
+_DECODE = msgspec.json.Decoder().decode
+
+
+class Row(msgspec.Struct, gc=False):
+    """The state of one entity: the frame of its observations, and its fields in every life that it is folded in."""
+
+    first_seq: int
+    first_ms: int
+    last_seq: int
+    last_ms: int
+    count: int
+    #: The time (negative), the id and the schema version of the latest observation.
+    newest: tuple[int, str, str]
+    #: The time (negative) of the last deletion or restoration, whether it is a deletion, and its id.
+    fate: tuple[int, bool, str] | None
+    lives: dict[str, Fields]
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether there is nothing to show."""
+        return self.fate is not None and self.fate[1]
+
+
+class TypeReducer:
+    """The observations of one entity type as a reducer; lives are named "" for everyone, or by the user they are of."""
+
+    def __init__(self, lives: Mapping[str, ReducerConfig], undone: Collection[str] = ()) -> None:
+        """Observations of migrations that were ``undone`` do not count."""
+        self.lives = {name: Policies(config) for name, config in lives.items()}
+        #: What the states of each life are called.
+        self.ids = {name: life_of(config, name or None, undone) for name, config in lives.items()}
+        self._everyone = (EVERYONE,) if EVERYONE in lives else ()
+        self._names = {id: name for name, id in self.ids.items()}
+        self._undone = frozenset(undone)
+
+    def place(self, observation: Observation) -> tuple[bytes, Observation] | None:
+        """The key and the row of an observation; None where it says nothing of an entity itself, or nobody asks."""
+        if observation.kind in _ASIDE or not self._lives_of(observation.user_id):
+            return None
+        if self._undone and observation.run_id in self._undone:
+            return None
+        return observation.entity_id.encode(), observation
+
+    def fold(self, state: Row | None, row: Observation, at_ms: int, seq: int) -> Row:
+        """The state with one more observation, in whatever order they come; the state given may be changed."""
+        newest = (-row.observed_at_us, row.id, row.schema_version)
+        if state is None:
+            state = Row(seq, at_ms, seq, at_ms, 1, newest, None, {})
+        else:
+            state.count += 1
+            if seq > state.last_seq:
+                state.last_seq, state.last_ms = seq, at_ms
+            elif seq < state.first_seq:
+                state.first_seq, state.first_ms = seq, at_ms
+            state.newest = min(state.newest, newest)
+        deletes = _FATES.get(row.kind)
+        if deletes is not None:
+            state.fate = _later(state.fate, (-row.observed_at_us, deletes, row.id))
+        for name in self._lives_of(row.user_id):
+            fields = state.lives.get(name)
+            if fields is None:
+                fields = state.lives[name] = {}
+            if deletes is None:
+                self.lives[name].fold(fields, row)
+        return state
+
+    def merge(self, left: Row, right: Row) -> Row:
+        """The state of two, whichever is given first; neither is changed, parts of both may be shared."""
+        lives = {**left.lives, **right.lives}
+        for name in left.lives.keys() & right.lives.keys():
+            lives[name] = self.lives[name].merge(left.lives[name], right.lives[name])
+        return Row(
+            *min((left.first_seq, left.first_ms), (right.first_seq, right.first_ms)),
+            *max((left.last_seq, left.last_ms), (right.last_seq, right.last_ms)),
+            left.count + right.count,
+            min(left.newest, right.newest),
+            right.fate if left.fate is None else _later(right.fate, left.fate),
+            lives,
+        )
+
+    def finish(self, state: Row | None, life: str, schema: Schema | None) -> Snapshot | None:
+        """The entity as a schema shows it, all of it without one; None where it was never seen or is deleted."""
+        if state is None or state.is_deleted:
+            return None
+        return finished(state.lives[life], self.lives[life].arrays, state.count, state.newest, schema)
+
+    def pack(self, state: Row) -> dict[str, bytes]:
+        """The frame under the empty name, and the fields of every life that the entity is in."""
+        frame = (state.first_seq, state.first_ms, state.last_seq, state.last_ms, state.count, state.newest, state.fate)
+        packed = {"": _ENCODE(frame)}
+        for name in sorted(state.lives):
+            packed[self.ids[name]] = self.lives[name].pack(state.lives[name])
+        return packed
+
+    def unpack(self, packed: Mapping[str, bytes]) -> Row:
+        """The state that was packed; lives that are not of this reducer are passed over."""
+        first_seq, first_ms, last_seq, last_ms, count, newest, fate = _DECODE(packed[""])
+        names = self._names
+        lives = {
+            name: self.lives[name].unpack(part) for id, part in packed.items() if (name := names.get(id)) is not None
+        }
+        fated = None if fate is None else tuple(fate)
+        return Row(first_seq, first_ms, last_seq, last_ms, count, tuple(newest), fated, lives)
+
+    def key(self, entity_id: str) -> bytes:
+        """The key of an entity."""
+        return entity_id.encode()
+
+    def life(self, user_id: str) -> str:
+        """The life in which the entities of a user are told of."""
+        return user_id if user_id in self.lives else EVERYONE
+
+    def _lives_of(self, user_id: str) -> tuple[str, ...]:
+        """The lives that the entities of a user are folded in."""
+        return (*self._everyone, user_id) if user_id in self.lives else self._everyone
+
+
+def _later(held: tuple[int, bool, str] | None, fate: tuple[int, bool, str]) -> tuple[int, bool, str]:
+    """The later fate; of two at once a restoration."""
+    return fate if held is None else min(held, fate)

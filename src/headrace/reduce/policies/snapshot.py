@@ -1,0 +1,85 @@
+"""An entity as it is shown: the fields of a schema, with the observations that each value is from.
+
+Nothing here depends on the clock: a snapshot is as old as the latest observation in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from headrace.reduce.policies.arrays import Gathered, listed, ordered
+from headrace.reduce.policies.fields import Fields, Held
+from headrace.reduce.policies.order import Said
+from headrace.schema.entity.converters import UNFIT, converted
+from headrace.schema.entity.nodes import Field, Schema
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """An entity at a moment; ``origins`` are the observations of each field, from which their sources are found."""
+
+    snapshot: dict[str, Any]
+    provenance: dict[str, str]
+    origins: dict[str, tuple[Said, ...]]
+    schema_version: str
+    computed_at_us: int
+    last_observation_at_us: int
+    observation_count: int
+    #: Fields that had more values than are kept.
+    truncated: tuple[str, ...] = ()
+
+
+class _Shown(msgspec.Struct, frozen=True):
+    """The value of a field, and the observations that it is from; without any it is cleared."""
+
+    value: Any
+    origins: tuple[Said, ...]
+    truncated: bool = False
+
+
+_CLEARED = _Shown(None, ())
+
+
+def finished(
+    held: Fields, arrays: Collection[str], count: int, newest: tuple[int, str, str], schema: Schema | None
+) -> Snapshot:
+    """The fields that a schema has, in its order, or all of them by name where there is none."""
+    declared = None if schema is None else schema.schema_definition.fields
+    found: dict[str, _Shown] = {}
+    for name in sorted(held) if declared is None else declared:
+        if name in held:
+            shown = _shown(held[name], name in arrays, None if declared is None else declared[name])
+            if shown.origins:
+                found[name] = shown
+    return Snapshot(
+        {name: shown.value for name, shown in found.items()},
+        {name: ",".join(said.id for said in shown.origins) for name, shown in found.items()},
+        {name: shown.origins for name, shown in found.items()},
+        newest[2] if schema is None else schema.schema_version,
+        -newest[0],
+        -newest[0],
+        count,
+        tuple(name for name, shown in found.items() if shown.truncated),
+    )
+
+
+def _shown(held: Held, is_array: bool, field: Field | None) -> _Shown:
+    if isinstance(held, Gathered):
+        return _gathered(held)
+    _, said, value = held
+    if value is None:
+        return _CLEARED
+    if is_array:
+        return _Shown(listed(value), (said,))
+    made = value if field is None else converted(field, value)
+    return _Shown(value if made is UNFIT else made, (said,))
+
+
+def _gathered(held: Gathered) -> _Shown:
+    """All values; where there is none, the first observation says so."""
+    elements = ordered(held)
+    origins = tuple(dict.fromkeys(said for _, said, _ in elements)) or (held.first,)
+    truncated = held.dropped or len(held.elements) > len(elements)
+    return _Shown([value for _, _, value in elements], origins, truncated)

@@ -1,0 +1,193 @@
+"""Laws of fragments: counted in any order and parts, what is promoted takes its evidence, and twice is once."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from functools import reduce
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.reduce.fragments.candidates import candidates, update_of
+from headrace.reduce.fragments.settings import Settings
+from headrace.reduce.fragments.shapes import NULL, SHAPES, accepts, shape_of
+from headrace.reduce.fragments.stats import combined, of_everyone, pack, tallied, unpack
+from headrace.schema.entity.converters import FUNCTIONS, UNFIT, converted
+from headrace.schema.entity.nodes import Converter, Definition, Field, ReducerConfig, Schema
+from headrace.schema.entity.observation import Observation
+from headrace.schema.entity.split import Fragment, Splitter
+from headrace.schema.entity.update import Updated, updated
+from headrace.schema.entity.values import fits
+from reduce.policies.samples import FIRST_US, observed, schema
+from schema.entity.strategies import simple, values
+
+Told = tuple[int, int, Observation]
+
+#: Numbers and texts at the edges of what converters take.
+edges = st.sampled_from(
+    [
+        *(0, 0.0, -0.0, -1, 0.5, 999_999_999, 10**9, 4_102_444_800, 4_102_444_800.5, 4_102_444_801, 9_999_999_999),
+        *(10**10, 4_102_444_800_000, 4_102_444_800_000.5, 4_102_444_800_001, 10**13, 10**17 - 1, 10**17, 1.7e18),
+        *(4_102_444_800_000_000_000, 4_102_444_800_000_000_001, 10**30, 1e300),
+        *(" 12 ", "+5", "-0", "00", "0.5", "1e5", "1e999", "TRUE ", " 0", "no", "2026-02-30", "2026-01-31T10:00"),
+    ]
+)
+given_values = values | simple | edges
+#: Values that often come together.
+families: st.SearchStrategy[list[Any]] = st.sampled_from(
+    [
+        ["1", "12", "-5.5"],
+        ["0", "1"],
+        ["yes", "no", True],
+        [1_700_000_000, 1_700_000_000.5],
+        [1_700_000_000_123],
+        [1_700_000_000_123_456_789],
+        ["2026-01-31", "2026-02-01T10:00:00Z"],
+        [1, 2.5],
+        ["x", "0012"],
+        [[], [1]],
+        [{}],
+    ]
+)
+kinds = st.sampled_from(["string", "number", "date", "boolean", "array", "object"])
+settings = st.builds(
+    Settings,
+    user_id=st.sampled_from([None, "local"]),
+    min_occurrences=st.integers(1, 4),
+    min_share=st.sampled_from([0.95, 0.7, 0.5]),
+    global_conservative=st.booleans(),
+    trusted_source_relaxation=st.booleans(),
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Told]:
+    """Observations with fragments, mostly alike."""
+    likely = st.sampled_from([*draw(families), *draw(families)] if draw(st.booleans()) else draw(families))
+    value = draw(st.sampled_from([likely, likely | given_values]))
+    found = []
+    for seq in range(draw(st.integers(1, 16))):
+        fragments = [
+            Fragment(key, draw(value), draw(st.sampled_from(["unknown_field"] * 4 + ["converted_value_original"])))
+            for key in draw(st.lists(st.sampled_from(["extra", "name", "account_id", "x"]), max_size=3, unique=True))
+        ]
+        members = {
+            "user_id": draw(st.sampled_from(["ada", "bob"])),
+            "entity_id": draw(st.sampled_from(["ent_1", "ent_2"])),
+            "source_id": draw(st.sampled_from(["src_1", "src_2", None])),
+            "observation_source": draw(st.sampled_from(["import", "human"])),
+        }
+        found.append((seq, FIRST_US + seq, observed(f"o{seq}", fragments=tuple(fragments), **members)))
+    return found
+
+
+def evidence(history: list[Told], key: str) -> list[Any]:
+    """The values of a key that no field took."""
+    fragments = [fragment for _, _, told in history for fragment in told.fragments if fragment.key == key]
+    return [each.value for each in fragments if each.reason == "unknown_field" and each.value is not None]
+
+
+@given(histories())
+def test_everything_is_counted(history: list[Told]) -> None:
+    for key, stats in of_everyone(tallied(history)).items():
+        having = [
+            (at_us, told, fragment) for _, at_us, told in history for fragment in told.fragments if fragment.key == key
+        ]
+        counting = [
+            (told, each) for _, told, each in having if each.reason == "unknown_field" and each.value is not None
+        ]
+        assert stats.frequency == len(counting) == len(evidence(history, key))
+        assert stats.frequency + stats.nulls + stats.converted == len(having)
+        assert (stats.first_us, stats.last_us) == (having[0][0], having[-1][0])
+        assert stats.sources(stats.shapes) == len({told.source_id for told, _ in counting} - {None})
+        assert len(stats.users) == len({told.user_id for told, _ in counting})
+        assert len(stats.entities) == len({told.entity_id for told, _ in counting})
+        assert stats.kinds == Counter(told.observation_source for told, _ in counting)
+        spelled = [repr(each.value) for _, each in counting]
+        assert all(repr(example) in spelled or len(str(example)) >= 200 for example in stats.examples.values())
+
+
+@given(histories(), st.integers(0, 2**32))
+def test_neither_order_nor_parts_matter(history: list[Told], seed: int) -> None:
+    draw = random.Random(seed)
+    parts: list[list[Told]] = [[] for _ in range(draw.randint(1, 4))]
+    for told in history:
+        parts[draw.randrange(len(parts))].append(told)
+    draw.shuffle(parts)
+    tallies = [{of: unpack(pack(stats)) for of, stats in tallied(part[::-1]).items()} for part in parts]
+    folded = reduce(lambda left, right: combined([left, right]), tallies)
+    whole = {of: pack(stats) for of, stats in tallied(history).items()}
+    assert {of: pack(stats) for of, stats in folded.items()} == whole
+    assert {of: pack(stats) for of, stats in combined(tallies).items()} == whole
+
+
+@given(given_values)
+def test_converters_take_every_value_with_a_shape_that_says_so(value: Any) -> None:
+    name = shape_of(value)
+    if value is None:
+        assert name == NULL
+        return
+    shape = SHAPES[name]
+    assert fits(value, shape.kind)
+    for function in shape.takes:
+        assert FUNCTIONS[function].from_type == shape.kind
+        assert fits(FUNCTIONS[function].convert(value), FUNCTIONS[function].to_type)
+
+
+@given(given_values, kinds, st.lists(st.sampled_from(sorted(FUNCTIONS)), unique=True))
+def test_a_field_that_accepts_a_shape_takes_its_values(value: Any, kind: Any, functions: list[str]) -> None:
+    usable = [name for name in functions if FUNCTIONS[name].to_type == kind]
+    field = Field(kind, converters=tuple(Converter(FUNCTIONS[name].from_type, kind, name) for name in usable))
+    if value is not None and accepts(field, shape_of(value)):
+        assert converted(field, value) is not UNFIT
+
+
+@given(histories(), settings)
+def test_a_promoted_type_accepts_its_evidence(history: list[Told], settings: Settings) -> None:
+    stats = of_everyone(tallied(history))
+    for candidate in candidates(stats, schema(ReducerConfig({}), name="string"), settings):
+        if candidate.promotable and candidate.change == "add_field":
+            assert candidate.field_type is not None
+            field, key = Field(candidate.field_type, converters=candidate.converters), candidate.fragment_key
+            splitter, all_values = Splitter(Definition(fields={key: field})), evidence(history, key)
+            taken = [value for value in all_values if key in splitter.split({key: value}).fields]
+            meant = [value for value in all_values if meaning(value) == candidate.field_type]
+            assert all(any(value is other for other in taken) for value in meant)
+            assert len(taken) >= settings.bar(stats[key]).share * len(all_values) - 1e-6
+
+
+def meaning(value: Any) -> str:
+    """The type that a value seems to have."""
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        epoch = 1e9 <= value <= 4_102_444_800 or 1e12 <= value <= 4_102_444_800_000
+        return "date" if epoch else "number"
+    if isinstance(value, str):
+        if re.fullmatch("[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])", value):
+            return "date"
+        if value.lower() in ("true", "false", "yes", "no", "1", "0"):
+            return "boolean"
+        return "number" if re.fullmatch("[1-9][0-9]{0,9}", value) else "string"
+    return "array" if isinstance(value, list) else "object"
+
+
+@given(histories(), settings, kinds)
+def test_enhancement_twice_is_enhancement_once(history: list[Told], settings: Settings, kind: Any) -> None:
+    base = schema(ReducerConfig({}), name=kind)
+    stats = of_everyone(tallied(history))
+    once = enhanced(base, stats, settings)
+    assert enhanced(once, stats, settings) is once
+    assert not any(candidate.promotable for candidate in candidates(stats, once, settings))
+    for name, field in base.schema_definition.fields.items():
+        kept = once.schema_definition.fields[name]
+        assert kept.type == field.type and kept.converters[: len(field.converters)] == field.converters
+
+
+def enhanced(base: Schema, stats: Any, settings: Settings) -> Schema:
+    made = updated(base, update_of(candidates(stats, base, settings)))
+    assert isinstance(made, Updated), made
+    return made.schema
