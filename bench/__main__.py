@@ -16,9 +16,10 @@ from bench import report
 from bench.driver import DriverFailed, Times
 from bench.ingest import ingest
 from bench.measures import LEFT_OUT, MEASURES, ONCE, SIZED
+from bench.observations import STEP
 from bench.peers import Missing
 from bench.report import Results
-from bench.scale import FEW_SEARCHED_EVENTS, SEARCHED_EVENTS, Scale, scale_of
+from bench.scale import FEW_OBSERVATIONS, FEW_SEARCHED_EVENTS, OBSERVATIONS, SEARCHED_EVENTS, Scale, scale_of
 from bench.searching.data import ARRAY
 from bench.streams import many_streams
 from bench.targets import TARGETS, Target
@@ -26,6 +27,15 @@ from bench.targets import TARGETS, Target
 RESULTS = Path(__file__).parent / "results"
 STREAMS, INGEST = "streams", "ingest"
 QUIET = 0.7
+#: Options that are numbers, and what they are where none is given: in a whole run, and in a quick one.
+_DEFAULTS = {
+    "rounds": (3, 1),
+    "warm": (0.4, 0.3),
+    "seconds": (1.3, 1.0),
+    "streams": (1_000_000, 50_000),
+    "events": (SEARCHED_EVENTS, FEW_SEARCHED_EVENTS),
+    "observations": (OBSERVATIONS, FEW_OBSERVATIONS),
+}
 
 
 def main() -> int:
@@ -37,7 +47,9 @@ def main() -> int:
     try:
         facts = _facts(space, options)
         chosen = [target for target in TARGETS if target.name in options.targets]
-        scale = scale_of(Times(options.warm, options.seconds), options.quick, space, options.events)
+        scale = scale_of(
+            Times(options.warm, options.seconds), options.quick, space, options.events, options.observations
+        )
         _print_opening(facts, chosen)
         results = _measure(options, chosen, space, scale)
     finally:
@@ -57,15 +69,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="seconds counted (1.3)")
     parser.add_argument("--streams", type=int, help="how many streams are many (1,000,000)")
     parser.add_argument("--events", type=int, help="how many events are searched (1,000,000), in hundreds")
+    parser.add_argument("--observations", type=int, help="how many are imported (1,000,000), in ten thousands")
     options = parser.parse_args()
-    defaults = (
-        (1, 0.3, 1.0, 50_000, FEW_SEARCHED_EVENTS) if options.quick else (3, 0.4, 1.3, 1_000_000, SEARCHED_EVENTS)
-    )
-    for name, value in zip(("rounds", "warm", "seconds", "streams", "events"), defaults, strict=True):
+    for name, (whole, quick) in _DEFAULTS.items():
         if getattr(options, name) is None:
-            setattr(options, name, value)
+            setattr(options, name, quick if options.quick else whole)
     if options.events % ARRAY or options.events <= 0:
         parser.error(f"--events must be a multiple of {ARRAY}")
+    if options.observations % STEP or options.observations <= 0:
+        parser.error(f"--observations must be a multiple of {STEP}")
     options.only = _chosen(parser, options.only, known)
     options.targets = _chosen(parser, options.targets, names)
     return options

@@ -18,6 +18,8 @@ class Job:
     warm: float = 0.5
     seconds: float = 2.0
     count: int = 0
+    #: The number of the first event.
+    first: int = 0
     event: str = "small"
     keys: int = 0
     #: Of features: the pipeline, and what stands before its paths.

@@ -19,8 +19,10 @@ import uvloop
 from bench.features.timing import measure_times
 from bench.job import Job
 from bench.live import measure_live
+from bench.observing import read_entities
 from bench.reading import read_keys, read_whole_streams
 from bench.requests import COUNTED, SOURCES
+from bench.waiting import measure_touch
 from bench.whole import read_back, write_streams
 from bench.wire import Connection, HttpConnection, RedisConnection, Tally, connect
 
@@ -80,8 +82,12 @@ async def run_job(job: Job) -> dict[str, Any]:
             seconds=job.seconds if job.kind == "read" else None,
             counting=job.kind == "count",
         )
+    if job.kind == "touch":
+        return await measure_touch(job)
     if job.kind == "read-keys":
         return await read_keys(port=job.port, stream=job.stream, keys=job.keys, probes=job.count)
+    if job.kind == "read-entities":
+        return await read_entities(job)
     if job.kind == "write-streams":
         return await write_streams(job.port, job.stream, job.connections, job.count)
     if job.kind.startswith(TIMED):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import extract, keyed, published, schemas, sealed, sealing, search
+from bench import evlog, extract, keyed, observations, published, schemas, sealed, sealing, search, touch
 from bench.driver import Sample, Times, append, difference, drive, job
 from bench.features import backfilling, costs, entities
 from bench.scale import Scale
@@ -76,6 +76,8 @@ MEASURES: dict[str, Measure] = {
     "arrays": _on_fresh_server(array_appends),
     "reads": _on_fresh_server(catch_up_reads),
     "live": _on_fresh_server(live_latency),
+    "touch": touch.touches,
+    "evlog": _on_fresh_server(evlog.evlog_appends),
     "schemas": _on_fresh_server(schemas.schema_costs),
     "sealed": sealed.sealed_reads,
     "sealing": sealing.sealing_costs,
@@ -85,16 +87,19 @@ MEASURES: dict[str, Measure] = {
     "features": costs.feature_costs,
     "entities": entities.entity_costs,
     "backfill": backfilling.backfills,
+    "observations": observations.imports,
 }
 
 #: Measures that take so long that one round has to do.
-ONCE = ("keyed", "search", "extract", "entities", "backfill")
+ONCE = ("keyed", "search", "extract", "entities", "backfill", "observations")
 
 #: Measures that do less where they have to be quick or the disk is small, which is said then.
-SIZED = ("keyed", "search", "entities", "backfill")
+SIZED = ("keyed", "search", "entities", "backfill", "observations")
 
 #: Servers that a measure leaves out, and why.
 LEFT_OUT: dict[str, dict[str, str]] = {
+    "touch": touch.LEFT_OUT,
+    "evlog": evlog.LEFT_OUT,
     "schemas": schemas.LEFT_OUT,
     "sealed": published.LEFT_OUT,
     "sealing": sealing.LEFT_OUT,
@@ -104,6 +109,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "features": costs.LEFT_OUT,
     "entities": costs.LEFT_OUT,
     "backfill": costs.LEFT_OUT,
+    "observations": observations.LEFT_OUT,
 }
 
 

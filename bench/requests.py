@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 
+from bench import observing
 from bench.events import EVENTS, array, event, keyed_event
 from bench.features.loads import LOADS
 from bench.job import Job
@@ -74,10 +75,11 @@ SOURCES: dict[str, Callable[[Job], Iterator[bytes]]] = {
     "random-append": random_append_requests,
     "list": list_requests,
     **LOADS,
+    **observing.LOADS,
 }
 
 #: Jobs that end with the last of their requests; the others go on for a while.
-COUNTED = ("append", "fill", "keyed-fill", "create", "push")
+COUNTED = ("append", "fill", "keyed-fill", "create", "push", "observe")
 
 
 def _append(job: Job, stream: str, first: int) -> bytes:

@@ -22,6 +22,7 @@ SEARCHED_EVENTS, FEW_SEARCHED_EVENTS = 1_000_000, 50_000
 EXTRACTED_EVENTS, FEW_EXTRACTED_EVENTS = 1_000_000, 200_000
 ENTITIES, FEW_ENTITIES = 100_000, 20_000
 BACKFILLED_EVENTS, FEW_BACKFILLED_EVENTS = 1_000_000, 100_000
+OBSERVATIONS, FEW_OBSERVATIONS = 1_000_000, 100_000
 #: So many times the events that are searched are searched again.
 GROWTH = 10
 EVENTS_PER_KEY = 50
@@ -42,6 +43,7 @@ class Scale:
     extracted_events: int
     entities: int
     backfilled_events: int
+    observations: int
     #: Where a size is not the one that was meant, and why.
     remarks: tuple[str, ...]
 
@@ -51,8 +53,10 @@ class Scale:
         return self.keyed_events // EVENTS_PER_KEY
 
 
-def scale_of(times: Times, quick: bool, directory: Path, searched: int) -> Scale:
-    """What to do, on the disk of a directory; so many events are searched, unless there is no room for them."""
+def scale_of(times: Times, quick: bool, directory: Path, searched: int, observed: int) -> Scale:
+    """What to do, on the disk of a directory; so many events are searched, unless there is no room for them, and so
+    many observations imported.
+    """
     room = max(0, shutil.disk_usage(directory).free - SPARE_BYTES) // TIMES_ON_DISK
     keyed = min(FEW_KEYED_EVENTS if quick else KEYED_EVENTS, room // EVENT_BYTES)
     keyed = max(1, keyed // KEYED_STEP) * KEYED_STEP
@@ -68,6 +72,7 @@ def scale_of(times: Times, quick: bool, directory: Path, searched: int) -> Scale
         (small, grown, GROWTH * searched, "searched events in the end"),
         (reason, entities, ENTITIES, "entities"),
         (reason, backfilled, BACKFILLED_EVENTS, "backfilled events"),
+        (chosen, observed, OBSERVATIONS, "observations"),
     )
     remarks = [f"{why}: {less:,} {unit} instead of {whole:,}" for why, less, whole, unit in sizes if less < whole]
     return Scale(
@@ -80,5 +85,6 @@ def scale_of(times: Times, quick: bool, directory: Path, searched: int) -> Scale
         extracted_events=FEW_EXTRACTED_EVENTS if quick else EXTRACTED_EVENTS,
         entities=entities,
         backfilled_events=backfilled,
+        observations=observed,
         remarks=tuple(remarks),
     )

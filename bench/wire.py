@@ -102,6 +102,8 @@ class HttpConnection(Connection):
     def __init__(self, tally: Tally, requests: Iterator[bytes]) -> None:
         super().__init__(tally, requests)
         self.partial = b""
+        #: The last one that came whole, unless it was empty.
+        self.answer = b""
 
     def data_received(self, data: bytes) -> None:
         if not self.partial and data.startswith(b"HTTP/1.1 204") and data.endswith(b"\r\n\r\n"):
@@ -109,11 +111,11 @@ class HttpConnection(Connection):
             return
         self.partial += data
         if response_complete(self.partial):
-            answer, self.partial = self.partial, b""
-            if answer.startswith(b"HTTP/1.1 2"):
+            self.answer, self.partial = self.partial, b""
+            if self.answer.startswith(b"HTTP/1.1 2"):
                 self.succeed()
             else:
-                self.fail(answer[:300].decode("latin-1"))
+                self.fail(self.answer[:300].decode("latin-1"))
 
 
 class RedisConnection(Connection):

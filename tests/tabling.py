@@ -11,13 +11,16 @@ import pyarrow as pa
 
 from headrace.engine.features.envelope import Envelope
 from headrace.engine.features.proposing import Change
-from headrace.engine.features.serving import Answer, Behind
+from headrace.engine.features.serving import Answer
+from headrace.engine.states.serving import Behind
 from headrace.engine.work.foreman import Grant
-from headrace.engine.work.units import Result, Settled, Unit
-from headrace.pipeline.kernels import features
+from headrace.engine.work.units import Job, Result, Settled, Unit
+from headrace.pipeline.kernels import features, merging
 from headrace.pipeline.kernels.units import result
+from headrace.reduce.features import lanes
 from headrace.schema.descriptor.document import Registration, read
 from headrace.server.work import store_url
+from reduce.features.reducing import reduced
 from rig import Rig
 
 SECOND_US = 1_000_000
@@ -46,6 +49,8 @@ USERS = table("Users", "Order", ["user"], SPENT)
 class Pipelines(Rig):
     """An engine with feature tables; a worker comes when it is called, unless the server helps itself."""
 
+    jobs: tuple[Job, ...] = ("features",)
+
     def __init__(self, data_dir: Path, *, helps: bool = False, **settings: Any) -> None:
         self._helps = helps
         settings.setdefault("pipeline", {"min_rows": 1})
@@ -54,7 +59,7 @@ class Pipelines(Rig):
     async def _open(self) -> Any:
         engine = await super()._open()
         if not self._helps:
-            await engine.tables.helper.stop()
+            await engine.helper.stop()
         return engine
 
     def register(self, *descriptors: dict[str, Any], **terms: Any) -> Envelope:
@@ -93,7 +98,7 @@ class Pipelines(Rig):
 
     def work_once(self, limit: int = 256) -> list[Settled]:
         """Perform what is due of tables, as one lease."""
-        granted = self.run(self.engine.work.lease("tests", limit, ("features",)))
+        granted = self.run(self.engine.work.lease("tests", limit, self.jobs))
         if granted is None:
             return []
         lease = granted.lease
@@ -106,8 +111,9 @@ class Pipelines(Rig):
 
     async def _commit(self, lease: str, token: int, results: list[Result]) -> list[Settled]:
         settled = (await self.engine.work.commit(lease, token, results)).settled
-        for task in list(self.engine.serving._building.values()):
-            await task
+        for serving in (self.engine.serving, self.engine.snapshots.serving):
+            for task in list(serving._building.values()):
+                await task
         return settled
 
     def work(self) -> int:
@@ -129,16 +135,20 @@ def perform(unit: Unit, store: str) -> Result:
     encoded = msgspec.json.encode(unit)
     if not unit.states:
         return msgspec.convert(msgspec.to_builtins(result(features.perform, encoded, store)), Result)
-    numbers = pa.RecordBatch.from_pydict({"id": [0]})
-    rows = pa.Table.from_batches(features.rows([[encoded]], store)(iter([numbers])))
-    order = [(name, "ascending") for name in features.SORTED]
-    in_order = rows.sort_by(order).to_batches() if rows["failure"].null_count == len(rows) else rows.to_batches()
+    found = merging.split(unit)
+    reads = [(merging.in_lanes(gathers), lanes.columns(found.alike(gathers))) for gathers in (False, True)]
+    read = [reduced(_read(encoded, *one, store), merging.SORTED, one[1]) for one in reads if one[1]]
+    if found.in_order or not read:
+        read.append(_read(encoded, merging.in_order, [], store))
+    rows = pa.concat_tables(read, promote_options="default").sort_by([(name, "ascending") for name in merging.SORTED])
     # Arrow puts nulls last, Spark first: the row that has no key comes first.
-    (made,) = features.combined({unit.unit: encoded}, store)(_nulls_first(in_order))
+    is_null = rows["key"].is_null()
+    in_order = pa.concat_tables([rows.filter(is_null), rows.filter(pa.compute.invert(is_null))]).to_batches()
+    (made,) = merging.combined([encoded], store)(iter(in_order))
     return msgspec.json.decode(made.column("result")[0].as_py(), type=Result)
 
 
-def _nulls_first(batches: list[Any]) -> Any:
-    together = pa.Table.from_batches(batches)
-    is_null = together["key"].is_null()
-    return iter([*together.filter(is_null).to_batches(), *together.filter(pa.compute.invert(is_null)).to_batches()])
+def _read(encoded: bytes, read: merging.Read, names: list[str], store: str) -> pa.Table:
+    numbers = pa.RecordBatch.from_pydict({"id": [0]})
+    kernel = merging.rows(read, [[0]], [encoded], merging.shape(names), store)
+    return pa.Table.from_batches(kernel(iter([numbers])))

@@ -126,6 +126,18 @@ class FeaturesConfig(msgspec.Struct, frozen=True):
     test_mode: Annotated[bool, Doc(description="whether `/v1/reset` removes every event source and table")] = False
 
 
+class SystemConfig(msgspec.Struct, frozen=True):
+    """The streams of the server itself, and where telemetry goes that names no stream."""
+
+    metrics_interval_s: Annotated[float, Doc(description="interval of `__stream_metrics__`; 0: it is not written")] = (
+        10.0
+    )
+    live_interval_s: Annotated[float, Doc(description="interval of `__live_metrics__`; 0: it is not written")] = 1.0
+    registry_log: Annotated[bool, Doc(description="keep account of who changed what in `__registry__`")] = True
+    traces_stream: Annotated[str, Doc(description="the stream of spans sent to `/v1/traces`; empty: none")] = ""
+    traces_auto_create: Annotated[bool, Doc(description="make that stream where there is none")] = False
+
+
 class Config(msgspec.Struct, frozen=True):
     """The whole configuration, in sections."""
 
@@ -136,6 +148,7 @@ class Config(msgspec.Struct, frozen=True):
     subscriptions: SubscriptionsConfig = SubscriptionsConfig()
     pipeline: PipelineConfig = PipelineConfig()
     features: FeaturesConfig = FeaturesConfig()
+    system: SystemConfig = SystemConfig()
 
 
 class ConfigError(BadRequest):

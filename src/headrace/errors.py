@@ -11,14 +11,22 @@
      │   │   ├─ SchemaMismatch    a value is not of the type of its field        400
      │   │   ├─ FeatureNotInTable the table has no such feature                  400
      │   │   ├─ BatchTooLarge     more questions at once than are answered       400
-     │   │   └─ KeyShapeMismatch  the key is not one of the table's keys         400
+     │   │   ├─ KeyShapeMismatch  the key is not one of the table's keys         400
+     │   │   ├─ ForbiddenEntityType  the name looks like that of a test          400
+     │   │   ├─ PluralEntityType  the name looks like a plural                   400
+     │   │   ├─ ConstraintViolation  a value is not allowed by its schema        400
+     │   │   ├─ InvalidCursor     a list cannot go on from there                 400
+     │   │   └─ StoreResolutionFailed  which entity is meant, or may be, is open 400
      │   ├─ Unauthorized          no key, or a wrong one                         401
      │   ├─ Forbidden             the key may not do this                        403
      │   │   ├─ ProducerFenced    a newer producer epoch has taken over          403
+     │   │   ├─ ReservedStream    only the server itself writes to it            403
      │   │   └─ ResetDisabled     only a server for tests forgets everything     403
      │   ├─ NotFound              no such stream, key or route                   404
      │   │   ├─ UnknownEvent      no such event source                           404
-     │   │   └─ UnknownTable      no such table                                  404
+     │   │   ├─ UnknownTable      no such table                                  404
+     │   │   ├─ UnknownEntityType no such entity type, or version of it          404
+     │   │   └─ EntityNotFound    no such entity, or somebody else's             404
      │   ├─ MethodNotAllowed      the route exists, the verb does not            405
      │   ├─ Conflict              the state of the stream forbids it             409
      │   │   ├─ StreamClosed      nothing can be appended any more               409
@@ -27,6 +35,12 @@
      │   │   ├─ ManagedStream     changes only through its registry              409
      │   │   ├─ RegistrationConflict  it lacks force, or others forbid it     409
      │   │   ├─ RegistryFull      its history takes no further change            409
+     │   │   ├─ VersionTaken      the version of the entity type exists          409
+     │   │   ├─ AliasTaken        the name stands for another entity type        409
+     │   │   ├─ IdempotencyCollision  the key was used for something else        409
+     │   │   ├─ NoSchemaForEntityType  the type has no schema that holds         409
+     │   │   ├─ EntityAlreadyMerged  it is told of under another already        409
+     │   │   ├─ MergeTargetAlreadyMerged  so is the one to merge it into         409
      │   │   └─ NotRepresentable  an event has no form in the version asked for  409
      │   ├─ Gone                  it was there once                              410
      │   │   ├─ OffsetFenced      the offset belongs to another life             410
@@ -140,6 +154,36 @@ class KeyShapeMismatch(BadRequest):
     code = "key_shape_mismatch"
 
 
+class ForbiddenEntityType(BadRequest):
+    """The name of an entity type looks like that of a test."""
+
+    code = "ERR_FORBIDDEN_ENTITY_TYPE"
+
+
+class PluralEntityType(BadRequest):
+    """The name of an entity type looks like a plural."""
+
+    code = "ERR_PLURAL_ENTITY_TYPE"
+
+
+class ConstraintViolation(BadRequest):
+    """A value breaks a constraint of its schema, which rejects it."""
+
+    code = "ERR_CONSTRAINT_VIOLATION"
+
+
+class InvalidCursor(BadRequest):
+    """A list cannot go on from there."""
+
+    code = "INVALID_CURSOR"
+
+
+class StoreResolutionFailed(BadRequest):
+    """Nothing tells which entity is meant, or it may not be merged with the one that is there."""
+
+    code = "ERR_STORE_RESOLUTION_FAILED"
+
+
 class Unauthorized(RequestError):
     """No key was given, or it is not one of ours."""
 
@@ -159,6 +203,12 @@ class ResetDisabled(Forbidden):
     """Only a server that runs for tests forgets everything it was told."""
 
     code = "reset_disabled_in_production"
+
+
+class ReservedStream(Forbidden):
+    """The stream belongs to the server, which alone writes to it."""
+
+    code = "reserved_stream"
 
 
 class ProducerFenced(Forbidden):
@@ -185,6 +235,18 @@ class UnknownTable(NotFound):
     """There is no table of this name."""
 
     code = "unknown_table"
+
+
+class UnknownEntityType(NotFound):
+    """There is no such entity type, or no such version of it."""
+
+    code = "unknown_entity_type"
+
+
+class EntityNotFound(NotFound):
+    """There is no such entity; those of other users are not there either."""
+
+    code = "RESOURCE_NOT_FOUND"
 
 
 class MethodNotAllowed(RequestError):
@@ -239,6 +301,42 @@ class RegistryFull(Conflict):
     """The history of the registry takes no further change."""
 
     code = "registry_full"
+
+
+class VersionTaken(Conflict):
+    """The version of the entity type exists; what is stored is never changed."""
+
+    code = "version_taken"
+
+
+class AliasTaken(Conflict):
+    """The name stands for another entity type."""
+
+    code = "alias_taken"
+
+
+class IdempotencyCollision(Conflict):
+    """The idempotency key was used for another request."""
+
+    code = "ERR_IDEMPOTENCY_COLLISION"
+
+
+class NoSchemaForEntityType(Conflict):
+    """The entity type has no schema that holds for the user."""
+
+    code = "ERR_NO_SCHEMA_FOR_ENTITY_TYPE"
+
+
+class EntityAlreadyMerged(Conflict):
+    """The entity is told of under another already."""
+
+    code = "ENTITY_ALREADY_MERGED"
+
+
+class MergeTargetAlreadyMerged(Conflict):
+    """The entity that another is to be merged into was merged itself."""
+
+    code = "MERGE_TARGET_ALREADY_MERGED"
 
 
 class NotRepresentable(Conflict):

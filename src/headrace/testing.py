@@ -28,6 +28,7 @@ from headrace.client.features import Pushed
 from headrace.client.requests import Moment, Span, duration, moment
 from headrace.config import Config, load
 from headrace.engine.engine import Engine
+from headrace.engine.system import System
 from headrace.server.main import Server
 from headrace.types import parse_duration_us, parse_timestamp_us, rfc3339
 
@@ -139,7 +140,9 @@ class _ClockedServer(Server):
             stack.callback(self._keys.close)
             engine = await Engine.open(self._config, self._clock)
             stack.push_async_callback(engine.close)
-            await self._serve(engine, None, ready)
+            system = System.open(engine, notes=self._config.system.registry_log)
+            stack.push_async_callback(system.close)
+            await self._serve(engine, system, None, ready)
 
     def end(self) -> None:
         """Finish what is under way, and stop."""

@@ -12,6 +12,9 @@ from headrace.errors import BadRequest
 JSON = "application/json"
 OCTETS = "application/octet-stream"
 
+#: What names begin with that only the server gives.
+RESERVED = "__"
+
 #: Bytes, or a view of them where they were decoded, which is copied only into the answer.
 Piece = bytes | memoryview
 

@@ -31,7 +31,9 @@ def store(tmp_path: Path) -> Path:
 @pytest.fixture
 def sealing(start_server: StartServer, store: Path, headrace: Headrace) -> ServerProcess:
     """A server that publishes at once, with two streams that are published."""
-    server = start_server(storage__object_store=f"file://{store}", storage__seal_age_s="0.1")
+    server = start_server(
+        storage__object_store=f"file://{store}", storage__seal_age_s="0.1", system__registry_log="false"
+    )
     for name in ("a", "b"):
         headrace("stream", "create", name, "--url", server.url)
         headrace("stream", "append", name, "1", "2", "--url", server.url)
@@ -127,7 +129,7 @@ def test_verify_names_the_object_that_is_damaged(sealing: ServerProcess, store: 
 def test_verify_finds_the_store_of_a_data_directory(
     start_server: StartServer, headrace: Headrace, tmp_path: Path
 ) -> None:
-    server = start_server(storage__seal_age_s="0.1")
+    server = start_server(storage__seal_age_s="0.1", system__registry_log="false")
     headrace("stream", "create", "a", "--url", server.url)
     wait_for(headrace, server.data_dir / "objects", {"a": 0})
     assert headrace("verify", "--data-dir", str(server.data_dir)).lines[0]["stream"] == "a"
@@ -139,7 +141,7 @@ def test_verify_finds_the_store_of_a_data_directory(
 def test_a_backup_of_a_running_server_is_restored_elsewhere(
     start_server: StartServer, headrace: Headrace, tmp_path: Path
 ) -> None:
-    server = start_server(storage__seal_age_s="0.1")
+    server = start_server(storage__seal_age_s="0.1", system__registry_log="false")
     headrace("stream", "create", "a", "--url", server.url)
     headrace("stream", "append", "a", "1", "--url", server.url)
     wait_for(headrace, server.data_dir / "objects", {"a": 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -193,3 +194,27 @@ def test_closed_producer_takes_nothing_more(stream: hr.Stream) -> None:
 def test_event_that_cannot_be_delivered_in_time_fails() -> None:
     with hr.Client("http://127.0.0.1:1") as client, client.stream("x").producer(delivery_timeout=0.2) as producer:
         assert isinstance(producer.send(1).exception(10), hr.Unreachable)
+
+
+def test_offered_event_is_taken_only_where_there_is_room(stream: hr.Stream) -> None:
+    with stream.producer(max_pending_bytes=1000, linger_ms=10_000) as producer:
+        handles = [producer.offer({"n": n}) for n in range(5)]
+        taken = [handle for handle in handles if handle is not None]
+        assert 0 < len(taken) < 5
+        producer.flush()
+        assert producer.offer({"n": 5}) is not None
+    assert len(everything(stream)) == len(taken) + 1
+    with pytest.raises(hr.ProducerClosed):
+        producer.offer({"n": 6})
+
+
+def test_closing_for_a_while_fails_what_is_left() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with hr.Client(url) as client:
+            producer = client.stream("never").producer(linger_ms=0)
+            handle = producer.send({"n": 1})
+            with pytest.raises(hr.OutcomeUnknown):
+                producer.close(timeout=0.2)
+            with pytest.raises(hr.OutcomeUnknown):
+                handle.result(0)

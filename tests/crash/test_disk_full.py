@@ -60,8 +60,8 @@ def _count(server: Any, name: str, entry: bytes = ENTRY) -> int:
 
 @pytest.fixture
 def small(start_server: Callable[..., Any]) -> Any:
-    """A server whose log may have half a megabyte, with two streams in it; the second takes what is left."""
-    server = start_server(storage__max_database_bytes=str(640 * 1024))
+    """A server whose log may have a megabyte, with two streams in it; the second takes what is left."""
+    server = start_server(storage__max_database_bytes=str(1024 * 1024))
     for name in ("old", "new"):
         assert httpx2.put(_url(server, name)).status_code == 201
     for _ in range(10):
@@ -83,7 +83,7 @@ def test_a_full_log_refuses_appends_and_still_answers_reads(small: Any) -> None:
 def test_appends_go_on_after_the_limit_was_raised(small: Any, start_server: Callable[..., Any]) -> None:
     written = _fill(small, "new")
     small.stop()
-    larger = start_server(storage__max_database_bytes=str(1024 * 1024))
+    larger = start_server(storage__max_database_bytes=str(1536 * 1024))
     assert _append(larger, "new").status_code == 204
     assert _count(larger, "new") == written + 1
     assert httpx2.get(f"{larger.url}/health/ready").status_code == 200

@@ -232,7 +232,7 @@ def _resolve(name: str) -> Any:
     return found
 
 
-@pytest.mark.parametrize("noun", ["stream", "schema", "table", "pipeline", "key", "config"])
+@pytest.mark.parametrize("noun", ["stream", "schema", "profile", "table", "pipeline", "key", "config", "touch"])
 def test_every_command_is_in_its_page(noun: str) -> None:
     page = (DOCS / "cli.md").read_text()
     verbs = [verb for verb in importlib.import_module(f"headrace.cli.{noun}").app if not verb.startswith("-")]

@@ -78,6 +78,16 @@ def test_a_keyed_read_goes_on_with_the_next_entry_of_the_key(reader: Reader) -> 
     assert reader.read(12, ALL, 5, key="a").position in (15, 16)
 
 
+def test_rows_of_one_key_come_with_their_numbers_and_times(reader: Reader) -> None:
+    def rows(position: int, end: int, key: str) -> list[tuple[int, str]]:
+        found = pa.Table.from_batches(reader.keyed(position, end, key), layout.schema(True))
+        return list(zip(found["seq"].to_pylist(), found["payload"].to_pylist(), strict=True))
+
+    assert rows(10, ALL, "a") == [(10, '{"n":0}'), (11, '{"n":1}'), (14, "[4,4]")]
+    assert rows(11, 14, "a") == [(11, '{"n":1}')]
+    assert rows(10, ALL, "z") == rows(15, ALL, "a") == []
+
+
 def test_a_moment_leads_to_the_first_entry_at_or_after_it(reader: Reader) -> None:
     moments = [START_US - 1, START_US, START_US + 1, START_US + 5, START_US + 9, START_US + 10]
     assert [reader.seek_time(moment) for moment in moments] == [10, 10, 12, 12, 14, 16]

@@ -234,7 +234,7 @@ def error_code(status: int, headers: Any, body: bytes) -> str:
     assert list(document) == ["error"]
     error = document["error"]
     assert isinstance(error["message"], str) and error["message"]
-    assert re.fullmatch("[a-z_]+", error["code"])
+    assert re.fullmatch("[a-z_]+|[A-Z_]+", error["code"])
     if status in (429, 503):
         assert int(headers["retry-after"]) >= 1
     return str(error["code"])

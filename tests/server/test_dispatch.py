@@ -38,11 +38,11 @@ def test_a_verb_that_a_resource_lacks_is_405_with_those_it_has(
 
 
 @pytest.mark.parametrize("resource", ["_profile", "touch/wait", "_otlp/v1/traces"])
-def test_a_resource_that_is_not_served_is_404_and_never_a_stream(api: Api, code_of: Code, resource: str) -> None:
+def test_a_resource_is_never_a_stream(api: Api, code_of: Code, resource: str) -> None:
     path = f"{api.stream(1)}/{resource}"
-    for method in ("GET", "POST", "PUT"):
+    for method in ("PUT", "DELETE"):
         refused = api.call(method, path)
-        assert (refused.status_code, code_of(refused)) == (404, "not_found")
+        assert (refused.status_code, code_of(refused)) == (405, "method_not_allowed")
 
 
 def test_every_refusal_of_a_stream_says_what_and_why(api: Api, code_of: Code) -> None:

@@ -28,6 +28,7 @@ QUICK = {"server__long_poll_s": "0.02", "server__max_long_poll_s": "0.05", "serv
 # What fits the document one value at a time may still not fit together.
 FREE_TO_REFUSE = [positive_data_acceptance]
 
+schemathesis.serializer.alias("application/x-protobuf", "application/octet-stream")
 schema = schemathesis.openapi.from_dict(copy.deepcopy(document()))
 of_streams = schema.include(path_regex=r"^/v1/stream/\{name\}")
 

@@ -16,13 +16,28 @@ from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor
 from headrace.errors import BadRequest, every_error
 from headrace.format import offset as offsets
-from headrace.server import listing, openapi, ops, register, tables, work
+from headrace.server import (
+    enhancement,
+    entity_lists,
+    entity_relations,
+    entity_types,
+    erasures,
+    listing,
+    observations,
+    observe,
+    openapi,
+    ops,
+    register,
+    sources,
+    tables,
+    work,
+)
 from headrace.server.report import Report
 from headrace.server.streams import read_retention
 
 DOCUMENT = openapi.document()
 #: Answered without Starlette.
-HOT = ("/v1/stream/", "/v1/push/", "/v1/get", "/v1/batch_get")
+HOT = ("/v1/stream/", "/v1/push/", "/v1/get", "/v1/batch_get", "/v1/observations", "/v1/traces")
 VERBS = {"get", "put", "post", "delete", "head"}
 
 
@@ -91,8 +106,11 @@ def test_the_server_answers_as_described(tmp_path: Path) -> None:
         jsonschema_rs.validate(_schema("/v1/server/_mem"), report.memory())
         jsonschema_rs.validate(_schema("/health/ready"), await readiness.check())
         ours = [*ops.routes(engine, gates, monitor, readiness), *listing.routes(engine), *work.routes(engine)]
-        ours += [*register.routes(engine), *tables.routes(engine)]
-        served = {route.path for route in ours}
+        ours += [*register.routes(engine), *tables.routes(engine), *entity_types.routes(engine)]
+        ours += [*observations.routes(engine), *sources.routes(engine), *observe.routes(engine, gates.search)]
+        ours += erasures.routes(engine)
+        ours += [*entity_lists.routes(engine), *entity_relations.routes(engine), *enhancement.routes(engine)]
+        served = {route.path.replace(":path", "") for route in ours}
         assert served == {path for path in DOCUMENT["paths"] if not path.startswith(HOT)}
         await engine.close()
 

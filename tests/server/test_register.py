@@ -117,6 +117,40 @@ def test_a_name_of_another_app_is_refused_even_with_force(api: Api, pipeline: Pi
         assert answer.json()["error"]["errors"][0]["path"] == "descriptors[0].name"
 
 
+def test_a_dry_run_says_why_a_call_would_be_refused_in_one_place(api: Api, pipeline: Pipeline) -> None:
+    other = Pipeline(api)
+    assert other.register(over(pipeline, other)).status_code == 200
+    lossy, foreign = pipeline.changed(), {pipeline.event: pipeline.descriptors[pipeline.event]}
+    del lossy[pipeline.table]["agg"]["whole"]
+    needless = {"rest": {"kind": "event", "name": f"Rest{pipeline.event}", "schema": {"x": "str"}}}
+    for code, asking, given, terms in (
+        ("registration_conflict", pipeline, lossy, {}),
+        ("used_by", pipeline, needless, {"force": True}),
+        ("owned_by", other, foreign, {"force": True}),
+        ("version_conflict", pipeline, pipeline.changed(), {"expected_version": 0}),
+    ):
+        dry, real = (asking.register(given, **terms, dry_run=dry_run) for dry_run in (True, False))
+        assert (dry.status_code, real.status_code) == (200, 409)
+        told, error = dry.json(), real.json()["error"]
+        assert (error["code"], told["status"]) == (code, "conflict")
+        assert told["plan"].pop("refusals") == error["errors"]
+        assert {**told, "error": error} == real.json()
+
+
+def test_no_descriptors_are_those_of_an_app_that_is_to_have_none(pipeline: Pipeline) -> None:
+    refused = pipeline.register({})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "registration_conflict")
+    assert set(refused.json()["removed"]) == set(pipeline.descriptors)
+    assert pipeline.register({}, dry_run=True).json()["status"] == "conflict"
+    assert set(pipeline.registered()) == set(pipeline.descriptors)
+    gone = pipeline.register({}, force=True)
+    assert (gone.status_code, set(gone.json()["removed"])) == (200, set(pipeline.descriptors))
+    assert not pipeline.registered()
+    for terms in ({}, {"force": True}, {"dry_run": True}):
+        again = pipeline.register({}, **terms)
+        assert (again.status_code, again.json()["error"]["code"]) == (400, "schema_invalid")
+
+
 def over(pipeline: Pipeline, other: Pipeline) -> dict[str, Any]:
     """A table of another app over an event of this one."""
     return {other.table: {**other.descriptors[other.table], "upstreams": [pipeline.event]}}
@@ -163,9 +197,11 @@ def test_a_stream_that_has_the_name_is_not_taken_over(api: Api) -> None:
     assert api.put(path, headers={"content-type": "application/json"}).status_code == 201
     for terms in ({"dry_run": True}, {}, {"force": True}):
         refused = other.register(**terms)
-        assert refused.json()["status"] == "conflict"
-        assert refused.status_code == (200 if "dry_run" in terms else 409)
-        assert refused.json()["error"]["code"] == "name_taken"
+        told, dry_run = refused.json(), "dry_run" in terms
+        assert (refused.status_code, told["status"]) == (200 if dry_run else 409, "conflict")
+        assert [one["code"] for one in (told["plan"]["refusals"] if dry_run else told["error"]["errors"])] == [
+            "name_taken"
+        ]
     assert other.registered() == {}
     assert api.delete(path).status_code == 204
     assert other.register().status_code == 200

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from math import isclose
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx2
 import msgspec
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions
 
 from headrace.config import PipelineConfig
+from headrace.engine.features.defined import Defined
 from headrace.engine.features.histories import Answer
 from headrace.engine.features.training import Training
 from headrace.engine.work.units import Job, Result
 from headrace.pipeline import jobs
 from headrace.pipeline.work import Lease
+from headrace.reduce.features import lanes
+from headrace.reduce.features.operators import operator
+from headrace.reduce.features.packing import pack, unpack
+from headrace.reduce.features.parts import COLUMNS
+from headrace.schema.descriptor.nodes import Event as EventNode
+from headrace.schema.descriptor.nodes import Feature, Field, Life, Table
 from headrace.schema.descriptor.operators import OPERATORS
 from headrace.server.work import store_url
 from headrace.storage.histories import HistoryRow
@@ -196,6 +206,104 @@ def test_history_on_spark_and_a_live_tail_answer_as_one_pass_for_every_operator(
     assert max(levels) >= 1
     case.pipelines.reopen()
     case.check(list(case.features), 10)
+
+
+def test_tables_of_a_lease_are_reduced_by_catalyst_and_in_order_alike(case: Case) -> None:
+    case.features = {name: case.features[name] for name in ("count_w", "mean", "n_unique_w", "var", "streak_w", "min")}
+    agg = {name: op(operator, **told(params, True)) for name, (operator, params) in case.features.items()}
+    chosen: dict[str, list[str]] = {
+        "All": list(agg),
+        "Plain": ["count_w", "min"],
+        "Gathered": ["var"],
+        "Ordered": ["streak_w"],
+    }
+    tables = [table(name, "E", ["k"], {one: agg[one] for one in names}) for name, names in chosen.items()]
+    tables.append(table("Global", "E", [], agg))
+    asked = [*((name, f"k{number}") for name in chosen for number in range(KEYS)), ("Global", "")]
+    # Without a limit on how long a key may be idle, with one from here on, and without again.
+    for limit in ({}, {"cold_after": "1s"}, {}):
+        case.pipelines.register(event("E", SOURCE, **limit), *tables, force=True)
+        case.push(EVENTS // 6)
+        case.pipelines.seal("E")
+        moment = case.pipelines.engine.serving.moment([*chosen, "Global"])
+        before = [case.pipelines.get(name, key, moment=moment) for name, key in asked]
+        assert case.work() > 6
+        for which, wanted in zip(asked, before, strict=True):
+            with told_about(which, limit):
+                assert_close(case.pipelines.get(*which, moment=moment), wanted, 1e-9, 1e18)
+    for name in (*chosen, "Global"):
+        assert max(state.level for state in case.pipelines.states(name)) >= 1
+
+
+class Folded(NamedTuple):
+    """An operator over values that are many, far from zero, or both; and the states of parts of them."""
+
+    feature: Feature
+    values: list[Any]
+    parts: int
+
+    def states(self) -> Iterator[Any]:
+        reducer, size = operator(self.feature, {"x": "f64", "s": "str"}), len(self.values) // self.parts
+        for first in range(0, len(self.values), size):
+            state = None
+            for at in range(first, first + size):
+                state = reducer.fold(state, at, at, {"x": self.values[at], "s": self.values[at]}, True)
+            yield unpack(pack(state))
+
+
+FAR = [1e9 + (at * 7919 % 1000) / 1000 for at in range(6000)]
+MANY = {
+    "few": Folded(Feature("n_unique", {"field": "s"}), [f"v{at % 90}" for at in range(600)], 4),
+    "some": Folded(Feature("n_unique", {"field": "s"}), [f"v{at}" for at in range(600)], 4),
+    "many": Folded(Feature("n_unique", {"field": "s", "window": 10**9}), [f"v{at}" for at in range(9000)], 5),
+    "numbers": Folded(Feature("quantile", {"field": "x", "q": 0.9}), [float(at * 37 % 200) for at in range(200)], 4),
+    "sketch": Folded(Feature("quantile", {"field": "x", "q": 0.9}), [float(at * 37 % 9000) for at in range(9000)], 5),
+    "mixed": Folded(Feature("quantile", {"field": "x", "q": 0.5}), [float(at * 7 % 400) for at in range(400)], 40),
+    "var": Folded(Feature("var", {"field": "x"}), FAR, 6),
+    "far": Folded(Feature("outlier_count", {"field": "x", "sigma": 1.5, "window": 10**9}), FAR, 6),
+}
+
+
+def test_sketches_and_moments_are_reduced_by_catalyst_as_operators_merge_them(spark: SparkSession) -> None:
+    table = Table("T", "E", (), {name: one.feature for name, one in MANY.items()})
+    nodes = {"E": EventNode("E", {"x": Field("f64"), "s": Field("str")}), "T": table}
+    reducer = Defined("T", "E", "events/E", nodes, {name: Life(name, 0) for name in MANY}).reducer
+    found, frame = lanes.lanes(reducer), pack([0, 0, 1, 1, False])
+    batches: list[list[pa.RecordBatch]] = [[], []]
+    for name, one in MANY.items():
+        for state in one.states():
+            for lane in found:
+                batches[lane.gathers] += lanes.exploded([lane], [b"k"], {"": [frame], name: [pack(state)]})
+    rows = []
+    for gathers in (False, True):
+        names = lanes.columns(lane for lane in found if lane.gathers is gathers)
+        fields = [f"{name} {COLUMNS[name].type}" for name in names]
+        given = pa.concat_tables([pa.Table.from_batches([one]) for one in batches[gathers]], promote_options="default")
+        held = spark.createDataFrame(
+            given.select(["key", "lane", "pane", *names]), "key binary, lane int, pane bigint, " + ", ".join(fields)
+        )
+        aggregates = [functions.expr(COLUMNS[name].aggregate).alias(name) for name in names]
+        rows.append(held.groupBy("key", "lane", "pane").agg(*aggregates).toArrow())
+    merged = pa.concat_tables(rows, promote_options="default").sort_by(
+        [(name, "ascending") for name in ("lane", "pane")]
+    )
+    ((key, packed),) = lanes.imploded(found, merged)
+    assert key == b"k" and unpack(packed[""]) == [0, 0, 1, 1, False]
+    for name, one in MANY.items():
+        reduced, own = operator(one.feature, {"x": "f64", "s": "str"}), list(one.states())
+        answer = reduced.finish(unpack(packed[name]), len(one.values))
+        wanted = reduced.finish(functools.reduce(reduced.merge, own, None), len(one.values))
+        with told_about(name):
+            match one.feature.op:
+                case "n_unique" if len(set(one.values)) > 256:
+                    assert isclose(answer, len(set(one.values)), rel_tol=0.05)
+                case "quantile" if len(one.values) > 256:
+                    rank = sum(value <= answer for value in one.values) / len(one.values)
+                    assert abs(rank - one.feature.params["q"]) < 0.03
+                case "outlier_count":
+                    assert abs(answer - wanted) < 0.05 * len(one.values)
+                case _:
+                    assert isclose(answer, wanted, rel_tol=1e-9)
 
 
 def test_rows_of_the_past_from_spark_are_those_that_the_server_folds(case: Case) -> None:

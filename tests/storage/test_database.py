@@ -70,10 +70,10 @@ def test_a_migration_that_fails_leaves_the_version_before_it(
 
 
 def test_a_database_does_not_outgrow_its_limit(tmp_path: Path) -> None:
-    small = database.connect(tmp_path / "small.db", cache_bytes=1 << 20, max_bytes=512 * 1024)
+    small = database.connect(tmp_path / "small.db", cache_bytes=1 << 20, max_bytes=1024 * 1024)
     database.migrate(small)
     with pytest.raises(apsw.FullError) as reason:
-        small.execute("INSERT INTO meta VALUES ('large', zeroblob(600000))")
+        small.execute("INSERT INTO meta VALUES ('large', zeroblob(1100000))")
     refusal = database.unavailable(reason.value)
     assert isinstance(refusal, Unavailable)
     assert refusal.facts["reason"] == "disk_full"

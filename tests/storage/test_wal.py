@@ -9,7 +9,7 @@ import pytest
 from headrace.format.packing import LEAST_BYTES
 from headrace.storage import database
 from headrace.storage.database import Connection, SQLiteError
-from headrace.storage.wal import Row, Wal
+from headrace.storage.wal import Bundle, Row, Wal
 
 STREAM = 1
 
@@ -54,6 +54,49 @@ def test_words_that_repeat_take_little_space(connection: Connection) -> None:
     Wal(connection).insert([(*_row(0, 1)[:-1], b'{"n":1},' * 1000)])
     size, packed = connection.execute("SELECT length(body), packed FROM wal").get
     assert (size < 200, packed) == (True, 8000)
+
+
+def test_a_bundle_holds_what_its_rows_hold(connection: Connection) -> None:
+    wal = Wal(connection)
+    bodies = [b'{"n":1}', b'{"n":2},{"n":3}', '{"größe":"✓"}'.encode()]
+    rows: list[Row] = [
+        (STREAM, seq, count, 100 + seq, 7, None, None, None, 10 * seq, body)
+        for (seq, count), body in zip([(4, 1), (5, 2), (7, 1)], bodies, strict=True)
+    ]
+    wal.insert([*rows, _row(8, 1), (2, 4, 1, 0, 0, None, None, None, 1, b"other")])
+    found = wal.bundle(STREAM, 4, 8)
+    assert found == Bundle([1, 2, 1], [104, 105, 107], [None] * 3, 7, 8, 70, b",".join(bodies))
+
+
+def test_rows_of_a_bundle_keep_their_keys(connection: Connection) -> None:
+    wal = Wal(connection)
+    wal.insert([_row(0, 1, key="a"), _row(1, 1, key='"b"'), _row(2, 1)])
+    found = wal.bundle(STREAM, 0, 2)
+    assert found is not None and found.keys == ["a", '"b"']
+    assert wal.bundle(STREAM, 0, 3) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (STREAM, 1, 1, 0, 0, None, '["k"]', None, 1, b"1"),
+        (STREAM, 1, 1, 0, 1, None, None, None, 1, b"1"),
+        (STREAM, 1, 1, 0, 0, None, None, None, 1, Random(1).randbytes(LEAST_BYTES)),
+        (STREAM, 1, 1, 0, 0, None, None, None, 1, b"1" * LEAST_BYTES),
+        (STREAM, 2, 1, 0, 0, None, None, None, 1, b"1"),
+    ],
+    ids=["a list of keys", "another version", "a long body", "a packed body", "a gap"],
+)
+def test_rows_that_are_not_alike_are_no_bundle(connection: Connection, other: Row) -> None:
+    wal = Wal(connection)
+    wal.insert([_row(0, 1), other])
+    assert wal.bundle(STREAM, 0, 1) is not None
+    assert wal.bundle(STREAM, 0, 3) is None
+
+
+def test_a_bundle_begins_where_it_should(wal: Wal) -> None:
+    assert wal.bundle(STREAM, 1, 3) is None
+    assert wal.bundle(STREAM, 6, 9) is None
 
 
 def test_a_scan_begins_with_the_row_that_holds_the_position(wal: Wal) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import output, plans
+from headrace.cli.documents import document
 from headrace.cli.output import AsJson, UsageError, Yes
 from headrace.cli.remote import LOCAL, Remote
 from headrace.errors import HeadraceError
@@ -58,7 +59,7 @@ class Wish:
     def arguments(self) -> dict[str, Any]:
         """The arguments of ``Stream.evolve``."""
         files = {"schema": self.schema, "lens": self.lens, "search": self.search}
-        given = {name: _document(file) for name, file in files.items() if file is not None}
+        given = {name: document(file) for name, file in files.items() if file is not None}
         if (self.routing_key is None) != (self.required is None):
             raise UsageError("--routing-key goes with --required or --optional, and they with it.")
         if self.routing_key is not None:
@@ -190,18 +191,9 @@ def _schema(file: Path) -> Any:
     """A schema that can be used."""
     from headrace.schema.document import problems
 
-    schema = _document(file)
+    schema = document(file)
     found = problems(schema)
     if found:
         reasons = "; ".join(f"{problem.pointer or 'the whole'}: {problem.reason}" for problem in found)
         raise UsageError(f"{file} is not a usable JSON Schema: {reasons}")
     return schema
-
-
-def _document(file: Path) -> Any:
-    try:
-        return msgspec.json.decode(file.read_bytes())
-    except OSError as reason:
-        raise UsageError(f"{file} cannot be read: {reason.strerror}") from reason
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as reason:
-        raise UsageError(f"{file} is not JSON: {reason}") from reason

@@ -25,6 +25,8 @@ from headrace.client.errors import (
 from headrace.client.expressions import Expression, col, lit, quadkey
 from headrace.client.features import Pushed, Row
 from headrace.client.ledger import AsyncDelivery, Delivery
+from headrace.client.log_records import LogHandler, LogProcessor
+from headrace.client.log_sending import LogSender, add_log_fields
 from headrace.client.operators import (
     Feature,
     age,
@@ -84,9 +86,11 @@ from headrace.client.operators import (
 )
 from headrace.client.producer import AsyncProducer, Producer
 from headrace.client.registering import Registered, RegistryVersion
+from headrace.client.request_logs import RequestLogs
 from headrace.client.rows import Rows
 from headrace.client.schemas import Misfit, Plan, Revision, Verification, Verified
 from headrace.client.searching import AggregateResult, Bucket, Group, Hit, SearchResult
+from headrace.client.touches import Template, Touch
 
 __all__ = [
     "AggregateResult",
@@ -112,6 +116,9 @@ __all__ = [
     "Group",
     "HistoryFailed",
     "Hit",
+    "LogHandler",
+    "LogProcessor",
+    "LogSender",
     "Misfit",
     "OutcomeUnknown",
     "Plan",
@@ -126,6 +133,7 @@ __all__ = [
     "RegistrationInvalid",
     "RegistrationRefused",
     "RegistryVersion",
+    "RequestLogs",
     "Revision",
     "Row",
     "Rows",
@@ -133,9 +141,12 @@ __all__ = [
     "Stream",
     "StreamInfo",
     "Table",
+    "Template",
+    "Touch",
     "Unreachable",
     "Verification",
     "Verified",
+    "add_log_fields",
     "age",
     "bloom_member",
     "burst_count",

@@ -6,16 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Self, Unpack
 
-from headrace.client import answers, requests, schemas, searching
+from headrace.client import answers, profiles, requests, schemas, searching
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
 from headrace.client.deliveries import ProducerOptions
 from headrace.client.handle import Handle, settings_for, worth_repeating
 from headrace.client.producer import AsyncProducer
+from headrace.client.profiles import Profile
 from headrace.client.requests import NOW, START, AppendOptions, CreateOptions, Live, Moment, Request
 from headrace.client.retry import Patience
 from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting, Verification, Verified
 from headrace.client.searching import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
+from headrace.client.touches import AsyncTouches
 from headrace.client.transport import AsyncTransport
 from headrace.errors import HeadraceError
 
@@ -140,6 +142,11 @@ class AsyncStream(Handle):
         """What is known of the stream without reading it."""
         return self._learn(answers.described(self.name, await self._client.send(requests.info(self.name))))
 
+    @property
+    def touch(self) -> AsyncTouches:
+        """Waits for changes of rows, on a stream of the state protocol."""
+        return AsyncTouches(self.name, self._client.send)
+
     async def details(self) -> dict[str, Any]:
         """Everything about the stream: what it holds and where, its registry, and how far its indexes are."""
         return answers.decoded((await self._client.send(requests.details(self.name))).body, dict[str, Any])
@@ -188,6 +195,18 @@ class AsyncStream(Handle):
     async def schema_history(self) -> list[Revision]:
         """Every revision of the registry, the oldest first."""
         return schemas.revisions(await self._client.send(schemas.history(self.name)))
+
+    async def profile(self) -> Profile:
+        """What the stream means: the ``kind`` of its profile, and the settings beside it."""
+        return profiles.profile(await self._client.send(profiles.show(self.name)))
+
+    async def set_profile(self, kind: str, settings: Mapping[str, Any] | None = None) -> Profile:
+        """Change what the stream means; a stream without events and schema gets those of the profile."""
+        return profiles.profile(await self._client.send(profiles.change(self.name, kind, settings)))
+
+    async def plan_profile(self, kind: str, settings: Mapping[str, Any] | None = None) -> Plan:
+        """What :meth:`set_profile` would change, and every reason why it would be refused."""
+        return schemas.plan(await self._client.send(profiles.change(self.name, kind, settings, dry_run=True)))
 
     async def search(self, q: str, **options: Unpack[SearchOptions]) -> SearchResult:
         """One page of the events that match, the newest included; a page whose time was over says so."""

@@ -1,4 +1,4 @@
-"""Features from Python: register what is to be computed, push events, get rows."""
+"""Features and entities from Python: register what is to be computed, push events, get rows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from headrace.client.client import Client
 from headrace.client.declared import Descriptor, EventSource, Table, gathered
 from headrace.client.diffs import Diff
 from headrace.client.embedded import EmbeddedServer
+from headrace.client.entities import Entities
 from headrace.client.errors import PushRefused
 from headrace.client.features import PUSH_EVENTS, Asked, GetOptions, Key, Pushed, Row
 from headrace.client.histories import HISTORY_ROWS, History
@@ -26,7 +27,10 @@ Item = TypeVar("Item")
 
 
 class App:
-    """The features of one server; close it, or use it in a ``with`` block. ``client`` has the server's streams."""
+    """The features and ``entities`` of one server; close it, or use it in a ``with`` block.
+
+    ``client`` has the server's streams.
+    """
 
     def __init__(
         self,
@@ -39,6 +43,7 @@ class App:
     ) -> None:
         """Times are in seconds; ``retry_for`` is how long a request that may be repeated is repeated."""
         self.client = Client(url, key, timeout=timeout, retry_for=retry_for, ca_file=ca_file)
+        self.entities = Entities(self.client)
         self._server: EmbeddedServer | None = None
 
     @classmethod

@@ -6,16 +6,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self, Unpack
 
-from headrace.client import answers, requests, schemas, searching
+from headrace.client import answers, profiles, requests, schemas, searching
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
 from headrace.client.deliveries import ProducerOptions
 from headrace.client.handle import Handle, settings_for, worth_repeating
 from headrace.client.producer import Producer
+from headrace.client.profiles import Profile
 from headrace.client.requests import NOW, START, AppendOptions, CreateOptions, Live, Moment, Request
 from headrace.client.retry import Patience
 from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting, Verification, Verified
 from headrace.client.searching import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
+from headrace.client.touches import Touches
 from headrace.client.transport import Transport
 from headrace.errors import HeadraceError
 
@@ -135,6 +137,11 @@ class Stream(Handle):
         """What is known of the stream without reading it."""
         return self._learn(answers.described(self.name, self._client.send(requests.info(self.name))))
 
+    @property
+    def touch(self) -> Touches:
+        """Waits for changes of rows, on a stream of the state protocol."""
+        return Touches(self.name, self._client.send)
+
     def details(self) -> dict[str, Any]:
         """Everything about the stream: what it holds and where, its registry, and how far its indexes are."""
         return answers.decoded(self._client.send(requests.details(self.name)).body, dict[str, Any])
@@ -183,6 +190,18 @@ class Stream(Handle):
     def schema_history(self) -> list[Revision]:
         """Every revision of the registry, the oldest first."""
         return schemas.revisions(self._client.send(schemas.history(self.name)))
+
+    def profile(self) -> Profile:
+        """What the stream means: the ``kind`` of its profile, and the settings beside it."""
+        return profiles.profile(self._client.send(profiles.show(self.name)))
+
+    def set_profile(self, kind: str, settings: Mapping[str, Any] | None = None) -> Profile:
+        """Change what the stream means; a stream without events and schema gets those of the profile."""
+        return profiles.profile(self._client.send(profiles.change(self.name, kind, settings)))
+
+    def plan_profile(self, kind: str, settings: Mapping[str, Any] | None = None) -> Plan:
+        """What :meth:`set_profile` would change, and every reason why it would be refused."""
+        return schemas.plan(self._client.send(profiles.change(self.name, kind, settings, dry_run=True)))
 
     def search(self, q: str, **options: Unpack[SearchOptions]) -> SearchResult:
         """One page of the events that match, the newest included; a page whose time was over says so."""

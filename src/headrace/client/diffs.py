@@ -34,10 +34,14 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Effects(msgspec.Struct, frozen=True):
-    """What becomes of state: features that do not simply go on, and streams that are made, changed or deleted."""
+    """What becomes of state: features that do not simply go on, and streams that are made, changed or deleted.
+
+    ``refusals`` are why a dry run is not done as it stands.
+    """
 
     features: list[dict[str, Any]] = []
     streams: list[dict[str, Any]] = []
+    refusals: list[Problem] = []
 
 
 class Diff(msgspec.Struct, frozen=True):

@@ -29,48 +29,13 @@ from headrace import errors
 from headrace.client.diffs import Diff, Problem
 from headrace.errors import HeadraceError
 
-_KNOWN: tuple[type[HeadraceError], ...] = (
-    errors.BadRequest,
-    errors.MissingField,
-    errors.UnknownField,
-    errors.SchemaMismatch,
-    errors.FeatureNotInTable,
-    errors.KeyShapeMismatch,
-    errors.BatchTooLarge,
-    errors.Unauthorized,
-    errors.Forbidden,
-    errors.ProducerFenced,
-    errors.ResetDisabled,
-    errors.NotFound,
-    errors.UnknownEvent,
-    errors.UnknownTable,
-    errors.MethodNotAllowed,
-    errors.Conflict,
-    errors.StreamClosed,
-    errors.ProducerGap,
-    errors.ManagedStream,
-    errors.RegistrationConflict,
-    errors.RegistryFull,
-    errors.NotRepresentable,
-    errors.LensUnsound,
-    errors.Gone,
-    errors.OffsetFenced,
-    errors.OffsetGone,
-    errors.PreconditionFailed,
-    errors.TooLarge,
-    errors.UriTooLong,
-    errors.UnsupportedMedia,
-    errors.HeadersTooLarge,
-    errors.TimedOut,
-    errors.AppendTimedOut,
-    errors.Overloaded,
-    errors.Unavailable,
-    errors.StoreUnavailable,
-    errors.Fenced,
-    errors.CorruptData,
-    errors.ObjectMissing,
+#: Every error that a server may answer with, in the order of the tree: of several with one code the first is meant.
+_KNOWN: tuple[type[HeadraceError], ...] = tuple(
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, HeadraceError) and kind not in (HeadraceError, errors.RequestError)
 )
-BY_CODE = {kind.code: kind for kind in _KNOWN}
+BY_CODE = {kind.code: kind for kind in reversed(_KNOWN)}
 # The plainest class of each status speaks for answers that carry no code.
 _BY_STATUS = {kind.status: kind for kind in reversed(_KNOWN) if kind.status != 500}
 _NUMBERS = {"producer_epoch", "expected_seq", "received_seq", "retry_after"}

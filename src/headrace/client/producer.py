@@ -23,6 +23,8 @@ from headrace.errors import HeadraceError
 
 _MAX_PENDING_BYTES = 32 * 1024 * 1024
 _DRAIN_EVERY_S = 0.001
+#: How the names of threads begin that send.
+THREAD_NAME = "headrace-producer-"
 
 
 class AsyncProducer:
@@ -103,7 +105,7 @@ class Producer:
         self._draining = False
         self._closed = False
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._main, name=f"headrace-producer-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._main, name=f"{THREAD_NAME}{name}", daemon=True)
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -129,18 +131,15 @@ class Producer:
     def send(self, event: Any, *, key: str = "") -> Delivery:
         """Take an event, waiting for room first; the handle is done when the event is on disk."""
         body = requests.encode(event, self._deliveries.content_type)
-        handle = Delivery()
-        handle.set_running_or_notify_cancel()
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._ledger.has_room(body))
-            if self._closed:
-                raise ProducerClosed("the producer is closed")
-            self._ledger.enter(body)
-            self._inbox.append((body, key, handle))
-            if not self._draining:
-                self._draining = True
-                self._loop.call_soon_threadsafe(self._keep_draining)
-        return handle
+            return self._take(body, key)
+
+    def offer(self, event: Any, *, key: str = "") -> Delivery | None:
+        """Take an event if there is room for it, without waiting; None where there is not."""
+        body = requests.encode(event, self._deliveries.content_type)
+        with self._changed:
+            return self._take(body, key) if self._ledger.has_room(body) else None
 
     def flush(self) -> None:
         """Wait until everything sent so far is settled."""
@@ -150,18 +149,33 @@ class Producer:
         self._await(self._flush())
         self._complain()
 
-    def close(self) -> None:
-        """Send what is left, then stop."""
+    def close(self, timeout: float | None = None) -> None:
+        """Send what is left, then stop; what is not settled within so many seconds fails."""
         with self._changed:
             if self._closed:
                 return
             self._closed = True
             self._changed.notify_all()
-        self._await(self._flush())
+        try:
+            self._await(self._flush(), timeout)
+        except TimeoutError:
+            pass  # What is left learns of it when the loop stops.
         self._loop.call_soon_threadsafe(self._deliveries.stop)
         self._thread.join()
         self._loop.close()
         self._complain()
+
+    def _take(self, body: bytes, key: str) -> Delivery:
+        if self._closed:
+            raise ProducerClosed("the producer is closed")
+        handle = Delivery()
+        handle.set_running_or_notify_cancel()
+        self._ledger.enter(body)
+        self._inbox.append((body, key, handle))
+        if not self._draining:
+            self._draining = True
+            self._loop.call_soon_threadsafe(self._keep_draining)
+        return handle
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -171,8 +185,8 @@ class Producer:
         self._drain()
         await self._deliveries.flush()
 
-    def _await(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def _await(self, work: Coroutine[Any, Any, None], timeout: float | None = None) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
     def _complain(self) -> None:
         with self._changed:

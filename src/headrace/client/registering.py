@@ -10,8 +10,7 @@ import msgspec
 from headrace.client import answers
 from headrace.client.answers import Answer
 from headrace.client.diffs import Diff, Effects
-from headrace.client.requests import Request, with_query
-from headrace.types import JSON
+from headrace.client.requests import Request, ask, with_query
 
 REGISTRY_PATH = "/v1/registry"
 
@@ -98,6 +97,4 @@ def versions(answer: Answer) -> list[RegistryVersion]:
 
 
 def _post(target: str, document: Mapping[str, Any]) -> Request:
-    given = {name: value for name, value in document.items() if value is not None}
-    changes = not given.get("dry_run", False)
-    return Request("POST", target, {"content-type": JSON}, msgspec.json.encode(given), changes=changes)
+    return ask(target, document, changes=not document.get("dry_run", False))

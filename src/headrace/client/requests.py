@@ -183,6 +183,12 @@ def encode(value: Any, content_type: str) -> bytes:
     raise TypeError(f"a {content_type} stream takes bytes or text, not {type(value).__name__}")
 
 
+def ask(target: str, document: Mapping[str, Any], *, changes: bool = True) -> Request:
+    """POST: a document, without what is None in it."""
+    given = {name: value for name, value in document.items() if value is not None}
+    return Request("POST", target, {"content-type": JSON}, msgspec.json.encode(given), changes=changes)
+
+
 def with_query(path: str, query: Mapping[str, str | None]) -> str:
     """A target with the parameters that are given."""
     # Sorted, so that a shared cache sees one address for one question.

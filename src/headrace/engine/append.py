@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.engine.features.deduping import numbered
-from headrace.engine.registry import StreamRegistry
+from headrace.engine.registry import StreamRegistry, stored_keys
 from headrace.engine.stream import Head, Producer, Stream
 from headrace.engine.writer import Batch, Operation
 from headrace.errors import (
@@ -35,6 +35,8 @@ class Terms(NamedTuple):
     producer: Producer | None = None
     close: bool = False
     if_match: int | None = None
+    #: The user who appends.
+    user: str = "local"
 
 
 #: The terms of most appends.
@@ -58,6 +60,7 @@ class Append(Operation):
     #: Keys of entries that are to be stored once; then the sequence number of each, and how many were there before.
     unique: list[str | None] | None = None
     seqs: list[int] | None = None
+    given: bytes | None = None
     deduplicated = 0
 
     def __init__(
@@ -91,7 +94,8 @@ class Append(Operation):
         if self.terms is PLAIN:
             if head.registry is not self.registry:
                 self._admit_again(head)
-            self._write(batch, head, batch.now_us)
+            self._check(batch, head)
+            self.write(batch, head, batch.now_us)
         else:
             self._perform_on(self.terms, batch, head)
         self.position = head.next_seq
@@ -104,12 +108,13 @@ class Append(Operation):
             self._admit_again(head)
         self._check_preconditions(terms, head)
         check_ahead(terms.timestamp_us, batch.now_us)
+        self._check(batch, head)
         if terms.producer is not None:
             batch.producers[self.stream, terms.producer[0]] = terms.producer[1:]
         if terms.stream_seq is not None:
             head.stream_seq = terms.stream_seq
         if self.count:
-            self._write(batch, head, batch.now_us if terms.timestamp_us is None else terms.timestamp_us)
+            self.write(batch, head, batch.now_us if terms.timestamp_us is None else terms.timestamp_us)
         if terms.close:
             self._close(batch, head, terms.producer)
 
@@ -123,6 +128,13 @@ class Append(Operation):
         """The registry has changed since the entries were queued, or refused what might have been a repetition."""
         if head.registry is not None:
             head.registry.admit(self)
+
+    def _check(self, batch: Batch, head: Head) -> None:
+        """Let the kind of the stream refuse what the commit would make of entries that are stored once."""
+        if self.unique is not None and head.registry is not None and head.registry.kind is not None:
+            kind = head.registry.kind
+            if kind.follows:
+                kind.check(batch, self.stream, self.body, self.unique)
 
     def _check_preconditions(self, terms: Terms, head: Head) -> None:
         if terms.if_match is not None and terms.if_match != head.next_seq:
@@ -141,20 +153,29 @@ class Append(Operation):
         """The position after the last of the entries, which may have been there before."""
         return self.position if self.count or not self.seqs else max(self.seqs) + 1
 
-    def _write(self, batch: Batch, head: Head, at_us: int) -> None:
+    def write(self, batch: Batch, head: Head, at_us: int) -> None:
         """Put the entries after the last ones, at a time that never goes back."""
         at_us = at_us if at_us > head.last_us else head.last_us
         if self.unique is not None:
             self._leave_out_repeated(batch, head, at_us, self.unique)
             if not self.count:
                 return
+            assert head.registry is not None and head.registry.kind is not None
+            if head.registry.kind.follows:
+                head.registry.kind.note(batch, self.stream, head.next_seq, self.body, at_us)
         seq, count, body = head.next_seq, self.count, self.body
-        head.next_seq = seq + count
+        head.next_seq = self.position = seq + count
         head.last_us = at_us
         head.bytes = total = head.bytes + len(body)
         batch.rows.append(
             (self.stream.id, seq, count, at_us, self.version, self.key, self.keys, head.stream_seq, total, body)
         )
+
+    def route(self, keys: list[str | None], head: Head) -> None:
+        """Take the entries as admitted, with these routing keys, by the registry that the stream has now."""
+        assert head.registry is not None
+        self.registry, self.version = head.registry, head.registry.version
+        self.key, self.keys = stored_keys(keys)
 
     def _leave_out_repeated(self, batch: Batch, head: Head, at_us: int, keys: list[str | None]) -> None:
         """Keep the entries whose keys are new; the others are the ones that had their keys first."""
@@ -167,6 +188,10 @@ class Append(Operation):
                 kept.append(entry)
                 due += 1
         self.deduplicated = self.count - len(kept)
+        if self.keys is not None and kept:
+            routed = zip(msgspec.json.decode(self.keys, type=list[str | None]), self.seqs, strict=True)
+            first = {seq: key for key, seq in reversed(list(routed)) if seq >= head.next_seq}
+            self.key, self.keys = stored_keys([first[seq] for seq in sorted(first)])
         self.body, self.count = b",".join(kept), len(kept)
 
     def _close(self, batch: Batch, head: Head, producer: Producer | None) -> None:
@@ -174,6 +199,7 @@ class Append(Operation):
         closed_by = msgspec.json.encode(producer).decode() if producer else None
         batch.streams.update(self.stream.id, closed=1, closed_by=closed_by)
         batch.published.mark(self.stream.id, batch.now_us)
+        batch.note("stream_closed", self.terms.user, stream=self.stream.name)
 
     def _repeat_close(self, head: Head, terms: Terms) -> None:
         self.position = head.next_seq

@@ -12,7 +12,7 @@ from itertools import islice
 
 import msgspec
 
-from headrace.engine.features.source import Rules, Source
+from headrace.engine.kinds import Kinds
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Stream
 from headrace.errors import CorruptData
@@ -29,15 +29,12 @@ _LEAST = 2 * _EVICT_STEP
 class Catalog:
     """The streams of this node, as the loop sees them."""
 
-    def __init__(
-        self, streams: Streams, registries: Registries, clock: Clock, *, capacity: int, most_keys: int = 0
-    ) -> None:
-        """``most_keys`` is how many keys an event source remembers."""
+    def __init__(self, streams: Streams, registries: Registries, kinds: Kinds, clock: Clock, *, capacity: int) -> None:
         self._streams = streams
         self._registries = registries
         self._clock = clock
         self._capacity = max(capacity, _LEAST)
-        self._most_keys = most_keys
+        self._kinds = kinds
         self._cache: OrderedDict[str, Stream] = OrderedDict()
         self._started_us = clock.now_us()
         self.touched: dict[Stream, None] = {}
@@ -71,11 +68,11 @@ class Catalog:
         return stream
 
     def _registry(self, row: StreamRow) -> StreamRegistry | None:
+        kind = self._kinds.of(row)
         if not row.revision:
-            return None
+            return None if kind is None else StreamRegistry(Registry.empty(row.name), 0, kind)
         document = msgspec.json.decode(self._registries.document(row.id, row.revision))
-        source = Source(Rules.load(row.managed), self._most_keys) if row.managed else None
-        return StreamRegistry(Registry.load(document), row.revision, source)
+        return StreamRegistry(Registry.load(document), row.revision, kind)
 
     def recent(self) -> Iterator[Stream]:
         """The streams in memory, the newest first."""

@@ -14,21 +14,41 @@ from headrace.config import Config, MiB
 from headrace.engine import sweep
 from headrace.engine.catalog import Catalog
 from headrace.engine.counters import Counters
+from headrace.engine.entities import enhancement, erasing
+from headrace.engine.entities.aliasing import Aliasing
+from headrace.engine.entities.candidates import Fragments
+from headrace.engine.entities.definitions import Types
+from headrace.engine.entities.kind import ENTITIES
+from headrace.engine.entities.listing import Listing
+from headrace.engine.entities.recovering import ENTITIES_DUE
+from headrace.engine.entities.remembering import remember as remember_entities
+from headrace.engine.entities.snapshots import Snapshots
+from headrace.engine.entities.sourcing import Sourcing
+from headrace.engine.entities.stores import Stores
+from headrace.engine.entities.types import EntityTypes
 from headrace.engine.features.features import Features
 from headrace.engine.features.recovering import DEDUPE_DUE
+from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.remembering import remember
 from headrace.engine.features.tables import Ground, Tables
 from headrace.engine.inspect.indexes import Indexes
+from headrace.engine.kinds import Kinds
 from headrace.engine.lifecycle import Change, carry_out
 from headrace.engine.log import Log
+from headrace.engine.profiling import Profiles
 from headrace.engine.schemas import Schemas
 from headrace.engine.sealing.recovery import Recovered
 from headrace.engine.sealing.sealer import Sealer
 from headrace.engine.sealing.standing import stand_up
 from headrace.engine.sealing.workshop import Workshop
+from headrace.engine.states.branch import Branch
+from headrace.engine.states.building import Workbench
+from headrace.engine.states.helping import Helper
+from headrace.engine.states.needing import Needs
 from headrace.engine.stream import Stream
 from headrace.engine.tail import Tail
 from headrace.engine.tiers import Tiers
+from headrace.engine.touch.touches import Touches
 from headrace.engine.verifications import Verifier
 from headrace.engine.work.coverage import Coverage
 from headrace.engine.work.definitions import Definitions
@@ -37,6 +57,7 @@ from headrace.engine.writer import Batch, Writer
 from headrace.errors import HeadraceError
 from headrace.storage import database
 from headrace.storage.companions import Companions
+from headrace.storage.entity_changes import EntityChanges
 from headrace.storage.feature_registry import FeatureRegistry
 from headrace.storage.lock import DirectoryLock
 from headrace.storage.node import Node
@@ -86,34 +107,33 @@ class Engine:
         self.tail = Tail(config.limits.waiters)
         registries = Registries(self._reader)
         most_keys = config.features.dedupe_keys
-        catalog = Catalog(self.streams, registries, clock, capacity=config.limits.cached_streams, most_keys=most_keys)
+        kinds = Kinds(self._reader, most_keys=most_keys)
+        catalog = Catalog(self.streams, registries, kinds, clock, capacity=config.limits.cached_streams)
         self.schemas = Schemas(self.writer, registries, config.server.resolver_timeout_s)
+        self.profiles = Profiles(self.writer, self.schemas)
         self.log = Log(self.writer, catalog, self.streams, self.tiers, self.tail, self.counters, clock)
-        feature_registry = FeatureRegistry(self._reader)
         patience_s = config.server.resolver_timeout_s
+        feature_registry = FeatureRegistry(self._reader)
         self.features = Features(self.writer, self.log, feature_registry, patience_s=patience_s, most_keys=most_keys)
-        workshop = Workshop(self.objects, self.node, self._open_segments, clock, config.storage, vfs)
-        self.sealer = Sealer(
-            self.log, self.writer, self.streams, self.published, feature_registry, workshop, clock, config.storage
+        self._stand_entities(patience_s)
+        self.sealer = self._hire_sealer(
+            Workshop(self.objects, self.node, self._open_segments, clock, config.storage, vfs)
         )
         definitions = Definitions()
         self.coverage = Coverage(self._reader, definitions)
         self.indexes = Indexes(self._reader, self.streams, self.coverage)
-        self.work = Foreman(
-            self.apply,
-            self._reader,
-            self.connect,
-            self.objects,
-            clock,
-            config.pipeline,
-            definitions,
-            lambda: self.features.current,
-        )
-        self.tables = self._stand_tables()
-        self.serving, self.pasts, self.training = self.tables.serving, self.tables.pasts, self.tables.training
+        known = self.apply, self._reader, self.connect, self.objects, clock
+        branches = [
+            Branch("features", EVENTS, lambda _: self.features.current),
+            Branch("snapshots", ENTITIES, Types.read),
+            Branch("enhance", ENTITIES, Fragments.read),
+        ]
+        self.work = Foreman(*known, config.pipeline, definitions, branches)
+        self._keep_states()
         self.verifier = Verifier(
             self.apply, self.writer, self.log, self.work, self._reader, self.connect, self._open_segments
         )
+        self.touches = Touches(self.log, self.tiers, self.apply, self._reader)
         self._sweeper: asyncio.Task[None] | None = None
         self.recovered: Recovered | None = None
         self._opening = threading.RLock()
@@ -134,6 +154,10 @@ class Engine:
         engine.sealer.start()
         engine.verifier.start()
         engine.tables.start()
+        engine.touches.start()
+        engine.helper.start()
+        engine.enhancement.start()
+        engine.erasing.start()
         if Companions(engine._reader).are_there():
             threading.Thread(target=engine.warm_up, name="headrace-warm", daemon=True).start()
         engine._sweeper = asyncio.create_task(engine._sweep_forever())
@@ -146,7 +170,13 @@ class Engine:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
         try:
+            await self.erasing.stop()
+            await self.enhancement.queue.stop()
+            await self.helper.stop()
+            await self.touches.stop()
             await self.tables.stop()
+            await self.snapshots.serving.stop()
+            await self.enhancement.stop()
             await self.verifier.stop()
             await self.work.stop()
             await self.sealer.stop()
@@ -172,16 +202,18 @@ class Engine:
         self.work.prepare(self.writer.before_start)
         self.features.load()
         if self.streams.meta(DEDUPE_DUE):
-            self._remember()
+            self._remember(remember)
+        if self.streams.meta(ENTITIES_DUE):
+            self._remember(remember_entities)
         if self.streams.has_published():
             self._open_segments()  # what reads them takes a while to load, and the first reader need not wait for it
 
-    def _remember(self) -> None:
-        """Read the keys of events again that a recovery has brought."""
+    def _remember(self, fill_in: Callable[..., None]) -> None:
+        """Read events again that a recovery has brought, for what it could not bring."""
         connection = self.connect()
         try:
             self.writer.before_start(
-                lambda batch: remember(batch, self.log.catalog.find, connection, self._open_segments)
+                lambda batch: fill_in(batch, self.log.catalog.find, connection, self._open_segments)
             )
         finally:
             connection.close()
@@ -210,10 +242,84 @@ class Engine:
                 )
             return self._segments
 
+    def _stand_entities(self, patience_s: float) -> None:
+        """What changes entity types, stores entities and reads their sources."""
+        self.types = EntityTypes(self.writer, self.log, self._reader, self.connect, self.clock, patience_s=patience_s)
+        self.stores = Stores(self.writer, self.log, self.types, self._reader, self.clock)
+        self.sourcing = Sourcing(self._reader, self.log.catalog, self.connect, self._open_segments)
+
+    def _hire_sealer(self, workshop: Workshop) -> Sealer:
+        registries = FeatureRegistry(self._reader), EntityChanges(self._reader)
+        known = self.log, self.writer, self.streams, self.published
+        return Sealer(*known, *registries, workshop, self.clock, self.config.storage)
+
+    def _keep_states(self) -> None:
+        """What is folded of streams, and who does it where no worker comes."""
+        self.bench = self._open_bench()
+        self.tables = self._stand_tables()
+        self.serving, self.pasts, self.training = self.tables.serving, self.tables.pasts, self.tables.training
+        self._stand_snapshots()
+        self.erasing = self._stand_erasing()
+        self.helper = self._hire_helper()
+
+    def _open_bench(self) -> Workbench:
+        settings = self.config.features
+        return Workbench(
+            self.objects,
+            Path(self.config.storage.data_dir) / "cache" / "states",
+            self.connect,
+            self._open_segments,
+            cache_bytes=settings.state_cache_bytes,
+            row_bytes=settings.row_bytes,
+        )
+
     def _stand_tables(self) -> Tables:
-        connect, segments, objects, clock = self.connect, self._open_segments, self.objects, self.clock
         work = self.features, self.log, self.sealer, self.work, self.apply
-        return Tables(Ground(*work, self._reader, connect, segments, objects, clock), self.config)
+        return Tables(
+            Ground(*work, self._reader, self.connect, self._open_segments, self.bench, self.clock), self.config
+        )
+
+    def _stand_snapshots(self) -> None:
+        settings, changes = self.config.features, EntityChanges(self._reader)
+        self.snapshots = Snapshots(
+            self.log,
+            self._reader,
+            self.connect,
+            self._open_segments,
+            self.bench,
+            changes.newest,
+            fold_rows=settings.fold_rows,
+            row_bytes=settings.row_bytes // 4,
+        )
+        self.work.on_states.append(self.snapshots.serving.states_changed)
+        self.listing = Listing(self.snapshots, self._reader, self.connect, self._open_segments)
+        self.aliasing = Aliasing(self.writer, self.log, self.snapshots.stream, self._reader)
+        stored = self._reader, self.connect, self._open_segments, self.bench
+        ground = enhancement.Ground(self.types, self.stores, self.log, self.work, *stored, self.apply, self.clock)
+        self.enhancement = enhancement.Enhancement(ground, settings.fold_rows)
+
+    def _stand_erasing(self) -> erasing.Erasing:
+        known = self.writer, self.log, self.sealer, self.snapshots, (self.enhancement.candidates.serving,)
+        stored = self._reader, self.connect, self._open_segments, self._prune, self.apply
+        path = Path(self.config.storage.data_dir) / "headrace.db"
+        return erasing.Erasing(erasing.Ground(*known, *stored, path, self.clock))
+
+    def _prune(self) -> int:
+        """Remove files here of objects that nothing lists; answers how many of them are in use."""
+        connection = self.connect()
+        try:
+            segments, parts, states = erasing.listed_files(connection)
+        finally:
+            connection.close()
+        used = self._open_segments().prune(segments) + self.bench.files.prune(states)
+        return used + self.open_archive().files.prune(parts)
+
+    def _hire_helper(self) -> Helper:
+        connect, segments, objects, clock = self.connect, self._open_segments, self.objects, self.clock
+        servings = self.snapshots.serving, self.enhancement.candidates.serving
+        more = [Needs(serving, self.published, clock, self.config.features) for serving in servings]
+        needs = [self.tables.needs, *more]
+        return Helper(self.work, needs, self.bench, self.log, self._reader, connect, segments, objects, clock)
 
     def open_archive(self) -> Archive:
         """What answers are computed from; loads what computes them, which a server without questions never does."""
@@ -314,6 +420,8 @@ class Engine:
         while rows := self.streams.retained(after, _SWEEP_STREAMS):
             for row in rows:
                 after = row.id
+                if row.managed and row.name.startswith(ENTITIES):
+                    continue  # observations are kept, and so is what tells them apart
                 stream = self.log.catalog.find(row.name)
                 if stream is not None and stream.id == row.id:
                     await self._retain_one(stream)
@@ -326,8 +434,8 @@ class Engine:
         if self.wal.starts_before(stream.id, stream.head.first_seq):
             while await self._run(sweep.Trim, stream) >= sweep.PURGE_ROWS:
                 await asyncio.sleep(0)
-        source = None if stream.head.registry is None else stream.head.registry.source
-        if source is not None and source.dedupes:
+        kind = None if stream.head.registry is None else stream.head.registry.kind
+        if kind is not None and kind.dedupes:
             while await self._run(sweep.ForgetKeys, stream) >= sweep.PURGE_ROWS:
                 await asyncio.sleep(0)
 

@@ -14,6 +14,7 @@ from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Batch, Operation, Writer
 from headrace.errors import Conflict, NotFound, OffsetGone
+from headrace.profiles import table
 from headrace.schema.registry import Registry
 from headrace.storage.companions import Companions
 from headrace.storage.registries import RegistryRow
@@ -21,10 +22,17 @@ from headrace.storage.states import States
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow
 from headrace.storage.verifications import Verifications
 from headrace.storage.work import Work
+from headrace.types import JSON
+
+#: Who does what nobody has asked for.
+SERVER = "server"
 
 
 class Change(Operation):
     """An operation that answers by calling ``done`` with itself."""
+
+    #: The user who asked for it.
+    who = SERVER
 
     def __init__(self, done: Callable[[Any], None], *, pinned: tuple[Stream, ...] = (), size: int = 0) -> None:
         self.size = size
@@ -68,6 +76,7 @@ class Create(Change):
     version = 0
     keys: str | None = None
     unique: list[str | None] | None = None
+    given: bytes | None = None
 
     def __init__(
         self,
@@ -111,7 +120,7 @@ class Create(Change):
         self._start_epoch(batch)
         self.row.id = batch.streams.insert(self.row)
         batch.published.mark(self.row.id, batch.now_us)
-        if self.registry is not None:
+        if self.registry is not None and self.registry.revision:
             save_registry(batch, self.row.id, self.registry)
         if self.fork is not None and self.fork.part is not None:
             append_us, key, payload = self.fork.part
@@ -119,6 +128,12 @@ class Create(Change):
         if self.count:
             at_us = batch.now_us if self.terms.timestamp_us is None else self.terms.timestamp_us
             self._write(batch, self.body, self.count, at_us, self.key)
+        batch.note(
+            "stream_created", self.who, stream=self.row.name, content_type=self.row.content_type, **self._origin()
+        )
+
+    def _origin(self) -> dict[str, object]:
+        return {} if self.fork is None else {"forked_from": self.fork.source.name, "profile": self.row.profile}
 
     def _inherit(self, batch: Batch, fork: Fork) -> None:
         """Set the row's head to the fork point."""
@@ -135,8 +150,9 @@ class Create(Change):
         row.next_seq = row.published_seq = position
         row.first_seq, row.first_bytes = min(head.first_seq, position), head.first_bytes
         row.last_us, row.bytes = fork.last_us, fork.bytes
+        row.profile = source.profile
         if head.registry is not None:
-            self.registry = inherited(batch, source, head.registry.registry, row.name, position)
+            self.registry = inherited(batch, source, head.registry, row.name, position)
 
     def _start_epoch(self, batch: Batch) -> None:
         inherited = self.fork.source.epochs if self.fork is not None else ()
@@ -156,8 +172,9 @@ class Create(Change):
         row.next_seq += count
 
 
-def inherited(batch: Batch, source: Stream, registry: Registry, name: str, position: int) -> StreamRegistry:
-    """The registry of a fork: what its source's was when the entry before the fork point came."""
+def inherited(batch: Batch, source: Stream, compiled: StreamRegistry, name: str, position: int) -> StreamRegistry:
+    """The registry of a fork: what its source's was when the entry before the fork point came, and its profile."""
+    registry = compiled.registry
     version = registry.version_at(position)
     if version != registry.current_version:
         # A fork knows its own changes only; what came before them is its ancestors'.
@@ -166,7 +183,8 @@ def inherited(batch: Batch, source: Stream, registry: Registry, name: str, posit
         revisions = (Registry.load(msgspec.json.decode(row.document)) for row in rows)
         registry = next(old for old in revisions if old.current_version == version)
     lenses = {version: {**lens, "schema": name} for version, lens in registry.lenses.items()}
-    return StreamRegistry(msgspec.structs.replace(registry, schema=name, lenses=lenses), 1)
+    renamed = msgspec.structs.replace(registry, schema=name, lenses=lenses)
+    return StreamRegistry(renamed, 1 if compiled.revision else 0, table.load(source.profile).hook)
 
 
 def save_registry(batch: Batch, stream: int, compiled: StreamRegistry) -> None:
@@ -183,6 +201,36 @@ def store_registry(batch: Batch, stream: int, registry: Registry, revision: int)
     work.forgive(stream)
     work.mark(stream, batch.now_us)
     Verifications(batch.connection).outdate(stream, registry.current_version, batch.now_us)
+
+
+def create_managed(
+    batch: Batch,
+    registry: Registry,
+    managed: str,
+    epoch: int,
+    retention_age_us: int | None = None,
+    profile: str = "generic",
+) -> int:
+    """The stream of something that manages it, or of the server itself; refuses a name that is taken."""
+    name = registry.schema
+    found = batch.streams.by_name(name)
+    if found is not None and found.state != DELETED:
+        raise Conflict(f"the stream {name} exists already and is somebody else's: delete or rename it", stream=name)
+    if found is not None:
+        batch.streams.remove(found.id)
+    row = StreamRow(
+        name=name,
+        content_type=JSON,
+        created_us=batch.now_us,
+        epochs=msgspec.json.encode([[epoch, 0]]).decode(),
+        incarnation=str(epoch),
+        retention_age_us=retention_age_us,
+        managed=managed,
+        profile=profile,
+    )
+    row.id = batch.streams.insert(row)
+    store_registry(batch, row.id, registry, 1)
+    return row.id
 
 
 class Delete(Change):
@@ -203,6 +251,8 @@ class Delete(Change):
             return  # an access came between the sweep and the commit
         batch.flush()
         self.dropped = delete(batch, self.stream)
+        what = "stream_deleted" if self.deadline_us is None else "stream_expired"
+        batch.note(what, self.who, stream=self.stream.name)
 
 
 def delete(batch: Batch, stream: Stream) -> list[tuple[str, int]]:
@@ -257,3 +307,5 @@ class SetRetention(Change):
             raise NotFound("the stream was deleted", stream=self.stream.name)
         batch.streams.update(self.stream.id, retention_age_us=self.age_us, retention_bytes=self.bytes)
         batch.published.mark(self.stream.id, batch.now_us)
+        rule = {"age_us": self.age_us, "bytes": self.bytes}
+        batch.note("retention_changed", self.who, stream=self.stream.name, retention=rule)

@@ -9,7 +9,7 @@ from headrace.engine.append import PLAIN, Append, Terms
 from headrace.engine.catalog import Catalog
 from headrace.engine.counters import Counters
 from headrace.engine.forks import Fork, fork_at
-from headrace.engine.lifecycle import Create, Delete, SetRetention
+from headrace.engine.lifecycle import SERVER, Create, Delete, SetRetention
 from headrace.engine.read import Slice
 from headrace.engine.stream import Head, Stream
 from headrace.engine.tail import Tail
@@ -17,7 +17,7 @@ from headrace.engine.tiers import Tiers
 from headrace.engine.writer import Writer
 from headrace.errors import Gone, HeadraceError, NotFound
 from headrace.storage.streams import LIVE, StreamRow, Streams
-from headrace.types import Clock
+from headrace.types import RESERVED, Clock
 
 
 class Log:
@@ -64,6 +64,7 @@ class Log:
         terms: Terms = PLAIN,
         fork: Fork | None = None,
         replaces: Stream | None = None,
+        who: str = SERVER,
     ) -> None:
         """Make a stream; ``done`` gets the settled operation."""
 
@@ -78,6 +79,7 @@ class Log:
             done(create)
 
         create = Create(row, answered, body=body, count=count, terms=terms, fork=fork, replaces=replaces)
+        create.who = who
         create.submit(self._writer)
 
     def append(self, append: Append) -> None:
@@ -134,7 +136,9 @@ class Log:
         """A fork point after so many entries of a stream, and so many messages or bytes of the next append."""
         return fork_at(self._tiers, source, position, sub)
 
-    def delete(self, stream: Stream, done: Callable[[Delete], None], *, deadline_us: int | None = None) -> None:
+    def delete(
+        self, stream: Stream, done: Callable[[Delete], None], *, deadline_us: int | None = None, who: str = SERVER
+    ) -> None:
         """Delete a stream and wake who reads it."""
 
         def answered(delete: Delete) -> None:
@@ -144,10 +148,18 @@ class Log:
                 self._bury(stream)
             done(delete)
 
-        Delete(stream, answered, deadline_us=deadline_us).submit(self._writer)
+        delete = Delete(stream, answered, deadline_us=deadline_us)
+        delete.who = who
+        delete.submit(self._writer)
 
     def set_retention(
-        self, stream: Stream, done: Callable[[SetRetention], None], *, age_us: int | None, size: int | None
+        self,
+        stream: Stream,
+        done: Callable[[SetRetention], None],
+        *,
+        age_us: int | None,
+        size: int | None,
+        who: str = SERVER,
     ) -> None:
         """Change a stream's retention rule."""
 
@@ -156,10 +168,12 @@ class Log:
                 stream.retention_age_us, stream.retention_bytes = age_us, size
             done(change)
 
-        SetRetention(stream, answered, age_us=age_us, size=size).submit(self._writer)
+        change = SetRetention(stream, answered, age_us=age_us, size=size)
+        change.who = who
+        change.submit(self._writer)
 
     def page(self, *, prefix: str, after: str, limit: int) -> list[Stream]:
-        """Living streams in name order, strictly after a name."""
+        """Living streams in name order, strictly after a name; those of the server only where they are asked for."""
         found: list[Stream] = []
         while len(found) < limit:
             want = limit - len(found)
@@ -167,7 +181,8 @@ class Log:
             for row in rows:
                 after = row.name
                 stream = self.catalog.load(row)
-                if not self.catalog.expired(stream) and stream.head.state == LIVE:
+                hidden = stream.is_reserved and not prefix.startswith(RESERVED)
+                if not hidden and not self.catalog.expired(stream) and stream.head.state == LIVE:
                     found.append(stream)
             if len(rows) < want:
                 break

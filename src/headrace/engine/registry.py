@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,7 +21,7 @@ from headrace.schema.routing import RoutingKey
 
 if TYPE_CHECKING:
     from headrace.engine.append import Terms
-    from headrace.engine.features.source import Source
+    from headrace.engine.kind import Kind
 
 _COMPILED = 1024
 
@@ -40,8 +41,10 @@ class Newcomers(Protocol):
     registry: StreamRegistry | None
     #: The registry that saw them to fit as they came in.
     seen_by: StreamRegistry | None
-    #: The keys of those that are to be stored once, where their source has any.
+    #: The keys of those that are to be stored once, where their kind has any.
     unique: list[str | None] | None
+    #: The entries as they came, where their kind has made something else of them.
+    given: bytes | None
 
 
 class View:
@@ -76,13 +79,15 @@ class View:
 class StreamRegistry:
     """One revision of a registry. It is never changed: a new revision is a new object."""
 
-    __slots__ = ("_chain", "_routing", "_validator", "readable_from", "registry", "revision", "source", "version")
+    __slots__ = (
+        "_chain", "_routing", "_validator", "_vouched", "kind", "readable_from", "registry", "revision", "version",
+    )  # fmt: skip
 
-    def __init__(self, registry: Registry, revision: int, source: Source | None = None) -> None:
-        """``source`` is the event source that the stream is, if it is one."""
+    def __init__(self, registry: Registry, revision: int, kind: Kind | None = None) -> None:
+        """``kind`` is what the entries are to whoever the stream belongs to; None for a plain stream."""
         self.registry = registry
         self.revision = revision
-        self.source = source
+        self.kind = kind
         self.version = registry.current_version
         #: The first event that the lenses carry to the current version.
         self.readable_from = registry.readable_from
@@ -90,17 +95,18 @@ class StreamRegistry:
         self._chain = Chain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
         key = registry.routing_key
         self._routing = None if key is None else RoutingKey(pointers.parse(key.pointer) or (), key.required)
+        self._vouched = kind is not None and kind.normalises and kind.vouches(registry.current_schema)
 
     @property
     def has_routing_key(self) -> bool:
         """Whether events carry their own routing keys."""
-        return self._routing is not None
+        return self._routing is not None or (self.kind is not None and (self.kind.routes or self.kind.suggests))
 
     def count(self, body: bytes) -> int | None:
         """How many entries a body holds, where it is seen at a glance that it is an array of what fits."""
         if self._validator is None or body[:1] != b"[" or body[-1:] != b"]":
             return None
-        if self.source is not None and self.source.fills:
+        if self.kind is not None and self.kind.normalises:
             return None
         return self._validator.count(body)
 
@@ -110,31 +116,43 @@ class StreamRegistry:
 
     def failures(self, joined: bytes) -> list[Failure]:
         """What is wrong with entries joined by commas, as they would be stored."""
-        if self._validator is None:
-            return []
-        failures = self._validator.failures(joined)
-        return failures if failures or self.source is None else self.source.rounded(joined)
+        failures = [] if self._validator is None else self._validator.failures(joined)
+        return failures if failures or self.kind is None else self.kind.failures(joined)
 
     def admit(self, entries: Newcomers) -> None:
         """Check entries, and give them their keys and their version."""
-        source = self.source
+        kind = self.kind
         if entries.seen_by is not self:
-            if source is not None and source.fills:
-                entries.body = source.filled(entries.body)
-            if failures := self.failures(entries.body):
-                raise _refusal(failures) if source is None else source.refusal(entries.body, failures)
-        if source is not None:
-            entries.unique = source.keys(entries.body)
-        if self._routing is not None:
+            if entries.given is not None:
+                entries.body = entries.given  # another kind has made something of them
+            if kind is not None and kind.normalises:
+                entries.given = entries.body
+                entries.body = kind.normalised(entries.given, entries.terms)
+            if not self._vouched and (failures := self.failures(entries.body)):
+                raise _refusal(failures) if kind is None else kind.refusal(entries.body, failures)
+        if kind is not None:
+            entries.unique = kind.unique(entries.body) if kind.dedupes else None
+        if kind is not None and kind.routes:
+            entries.key, entries.keys = stored_keys(kind.routed(entries.body))
+        elif self._routing is not None:
             if entries.terms.key is not None:
                 raise BadRequest("events of this stream carry their own keys: leave Stream-Key out", field="Stream-Key")
             keys, failures = self._routing.keys(entries.body)
             if failures:
                 raise _refusal(failures)
-            entries.key, entries.keys = _stored(keys)
+            entries.key, entries.keys = stored_keys(keys)
+        elif kind is not None and kind.suggests and entries.terms.key is None:
+            entries.key, entries.keys = stored_keys(kind.routed(entries.body))
         else:
             entries.key, entries.keys = entries.terms.key, None
         entries.version, entries.registry = self.version, self
+
+    def of_kind(self, kind: Kind) -> StreamRegistry:
+        """The same revision, with another kind of entries."""
+        made = copy(self)
+        made.kind = kind
+        made._vouched = kind.normalises and kind.vouches(made.registry.current_schema)
+        return made
 
     def view(self, version: int | None = None) -> View:
         """The entries as of a version; the current one if none is named."""
@@ -155,7 +173,7 @@ def _lens(document: Any) -> Lens:
     return lens
 
 
-def _stored(keys: list[str | None]) -> tuple[str | None, str | None]:
+def stored_keys(keys: list[str | None]) -> tuple[str | None, str | None]:
     """One key that all entries have, or all of them as JSON."""
     if keys.count(keys[0]) == len(keys):
         return keys[0], None

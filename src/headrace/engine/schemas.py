@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from headrace.engine.lifecycle import Change, carry_out, save_registry
+from headrace.engine.lifecycle import SERVER, Change, carry_out, save_registry
 from headrace.engine.patience import within
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Stream
@@ -38,9 +39,15 @@ class SetRegistry(Change):
     """The next revision of a stream's registry, unless the stream has moved on from what it was planned for."""
 
     def __init__(
-        self, stream: Stream, base: StreamRegistry | None, planned: Plan[Registry], done: Callable[[SetRegistry], None]
+        self,
+        stream: Stream,
+        base: StreamRegistry | None,
+        planned: Plan[Registry],
+        done: Callable[[SetRegistry], None],
+        who: str = SERVER,
     ) -> None:
         super().__init__(done, pinned=(stream,), size=1000)
+        self.who = who
         self.stream, self.base, self.planned = stream, base, planned
         self.registry = planned.registry
         self.outdated = False
@@ -56,8 +63,13 @@ class SetRegistry(Change):
             return
         if self.planned.to_version != self.planned.from_version:
             self.registry = self.registry.bounded(head.next_seq)
-        head.registry = StreamRegistry(self.registry, 1 if self.base is None else self.base.revision + 1)
+        revision, kind = (1, None) if self.base is None else (self.base.revision + 1, self.base.kind)
+        head.registry = StreamRegistry(self.registry, revision, kind)
         save_registry(batch, self.stream.id, head.registry)
+        changes = [change.what for change in self.planned.changes]
+        batch.note(
+            "schema_changed", self.who, stream=self.stream.name, version=self.registry.current_version, changes=changes
+        )
 
 
 class Schemas:
@@ -112,15 +124,15 @@ class Schemas:
         message += f"revisions and {MAX_HISTORY_BYTES} bytes are kept; go on with another stream"
         return Refusal("registry_full", "", message, {"revisions": revisions, "bytes": size})
 
-    async def apply(self, stream: Stream, update: Update) -> tuple[Plan[Registry], Registry]:
+    async def apply(self, stream: Stream, update: Update, who: str = SERVER) -> tuple[Plan[Registry], Registry]:
         """Do what an update asks for, whole, or raise the reasons why not; answers the registry it led to."""
         stream.pins += 1
         try:
-            return await self._apply(stream, update)
+            return await self._apply(stream, update, who)
         finally:
             stream.pins -= 1
 
-    async def _apply(self, stream: Stream, update: Update) -> tuple[Plan[Registry], Registry]:
+    async def _apply(self, stream: Stream, update: Update, who: str) -> tuple[Plan[Registry], Registry]:
         for _ in range(_TRIES):
             base = stream.head.registry
             planned = await self.plan(stream, update)
@@ -128,13 +140,10 @@ class Schemas:
                 raise refused(planned.refusals)
             if planned.changes_nothing:
                 return planned, planned.registry
-            change = await self._commit(stream, base, planned)
+            change = await carry_out(self._writer, partial(SetRegistry, who=who), stream, base, planned)
             if not change.outdated:
                 return planned, change.registry
         raise Conflict("the registry keeps changing; read it and try again", stream=stream.name)
-
-    async def _commit(self, stream: Stream, base: StreamRegistry | None, planned: Plan[Registry]) -> SetRegistry:
-        return await carry_out(self._writer, SetRegistry, stream, base, planned)
 
 
 def refused(refusals: tuple[Refusal, ...]) -> HeadraceError:

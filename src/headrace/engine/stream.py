@@ -10,7 +10,7 @@ from headrace.errors import OffsetFenced, OffsetGone
 from headrace.format import offset as offsets
 from headrace.format.offset import Offset
 from headrace.storage.streams import LIVE, StreamRow
-from headrace.types import JSON, NEVER_US, media_type
+from headrace.types import JSON, NEVER_US, RESERVED, media_type
 
 if TYPE_CHECKING:
     from headrace.engine.registry import StreamRegistry
@@ -63,7 +63,7 @@ class Stream:
 
     __slots__ = (
         "content_type", "created_us", "deadline_us", "epochs", "expires_us", "fork_origin", "head", "id",
-        "incarnation", "is_json",
+        "incarnation", "is_json", "is_reserved",
         "is_text", "lineage", "managed", "media_type", "name", "parent", "pins", "producers", "profile",
         "retention_age_us", "retention_bytes", "ttl_s", "watchers",
     )  # fmt: skip
@@ -73,6 +73,8 @@ class Stream:
     ) -> None:
         self.id = row.id
         self.name = row.name
+        #: Whether it belongs to the server, and only the server writes to it.
+        self.is_reserved = row.name.startswith(RESERVED)
         self.incarnation = row.incarnation
         self.content_type = row.content_type
         self.media_type = media_type(row.content_type)

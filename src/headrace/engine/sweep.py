@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 from headrace.engine import read as reading
 from headrace.engine.features.deduping import horizon
-from headrace.engine.features.source import Steps
 from headrace.engine.forks import read_by_forks
 from headrace.engine.lifecycle import Change
+from headrace.engine.steps import Steps
 from headrace.engine.stream import Head, Stream
 from headrace.engine.work.verifying import KEPT, KEPT_US
 from headrace.engine.writer import Batch
 from headrace.storage.dedupe import Dedupe
+from headrace.storage.idempotency import Idempotency
 from headrace.storage.published import Placed, Published
 from headrace.storage.streams import DELETED
 from headrace.storage.verifications import Verifications
@@ -26,6 +27,8 @@ from headrace.types import NEVER_US
 
 PURGE_ROWS = 2_000
 REMEMBER_DELETED_US = 86_400_000_000
+#: For how long a request is answered again as it was, and how many answers of how many bytes are kept for that.
+ANSWERED_US, ANSWERED, ANSWERED_BYTES = 7 * 86_400_000_000, 50_000, 256 * 1024 * 1024
 
 
 class Touch(Change):
@@ -43,7 +46,9 @@ class Touch(Change):
 
 
 class Purge(Change):
-    """Removes rows of deleted streams, and tombstones and verifications that are a day old."""
+    """Removes rows of deleted streams, tombstones and verifications that are a day old, and answers that are older
+    than requests are repeated, or too many.
+    """
 
     frees = True
     removed = 0
@@ -53,6 +58,9 @@ class Purge(Change):
         self.removed = batch.streams.purge(PURGE_ROWS)
         self.removed += batch.streams.drop_tombstones(batch.now_us - REMEMBER_DELETED_US, PURGE_ROWS)
         Verifications(batch.connection).forget(batch.now_us - KEPT_US, KEPT)
+        self.removed += Idempotency(batch.connection).forget(
+            batch.now_us - ANSWERED_US, ANSWERED, ANSWERED_BYTES, PURGE_ROWS
+        )
 
 
 class Retain(Change):
@@ -117,9 +125,9 @@ class ForgetKeys(Change):
     def perform(self, batch: Batch) -> None:
         """Forget one slice."""
         head = batch.draft(self.stream)
-        if head.registry is None or head.registry.source is None or head.state == DELETED:
+        if head.registry is None or head.registry.kind is None or head.state == DELETED:
             return
-        since, since_us = horizon(head.registry.source, head.next_seq, batch.now_us)
+        since, since_us = horizon(head.registry.kind, head.next_seq, batch.now_us)
         self.removed = Dedupe(batch.connection).forget(self.stream.id, since, since_us, PURGE_ROWS)
 
 
@@ -133,9 +141,9 @@ class Start(NamedTuple):
 def first_retained(wal: Wal, published: Published, stream: Stream, head: Head, now_us: int) -> Start:
     """Where the retention rule lets a stream begin: whole append requests go, of published ones whole segments."""
     start = Start(head.first_seq, head.first_bytes)
-    source = None if head.registry is None else head.registry.source
-    if source is not None:
-        start = max(start, _first_kept(wal, published, stream, head, source.rules.kept, now_us))
+    kind = None if head.registry is None else head.registry.kind
+    if kind is not None and kind.kept is not None:
+        start = max(start, _first_kept(wal, published, stream, head, kind.kept, now_us))
     elif stream.retention_age_us is not None:
         start = max(start, _first_since(wal, published, stream, head, now_us - stream.retention_age_us))
     if stream.retention_bytes is not None and head.bytes - head.first_bytes > stream.retention_bytes:

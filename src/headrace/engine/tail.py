@@ -49,6 +49,16 @@ class Tail:
             if not stream.watchers:
                 stream.watchers = None
 
+    def park(self, watcher: Watcher) -> None:
+        """Count one who waits for something else than the tail of a stream, and whom only :meth:`end` reaches."""
+        if len(self._watchers) >= self._limit:
+            raise Overloaded("too many readers are waiting", retry_after=1)
+        self._watchers[watcher] = None
+
+    def unpark(self, watcher: Watcher) -> None:
+        """Count this one no more."""
+        self._watchers.pop(watcher, None)
+
     def wake(self, stream: Stream) -> None:
         """Wake everyone who watches a stream."""
         for watcher in tuple(stream.watchers or ()):

@@ -17,18 +17,21 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headrace.config import Config
 from headrace.errors import Fenced, HeadraceError, Overloaded, Unavailable
 from headrace.storage import database
 from headrace.storage.database import Connection, DiskFull, SQLiteError
 from headrace.storage.dedupe import Dedupe, First
 from headrace.storage.node import EPOCH_BLOCK
+from headrace.storage.notes import Notes
 from headrace.storage.published import Published
 from headrace.storage.registries import Registries
 from headrace.storage.reserve import Reserve
 from headrace.storage.streams import Streams
-from headrace.storage.wal import Row, Wal
-from headrace.types import Clock
+from headrace.storage.wal import AT_ONCE, Row, Wal
+from headrace.types import Clock, rfc3339
 
 if TYPE_CHECKING:
     from headrace.engine.stream import Head, Stream
@@ -71,9 +74,9 @@ class Batch:
     """One commit in the making."""
 
     def __init__(self, connection: Connection, streams: Streams, wal: Wal, now_us: int) -> None:
-        self.connection = connection
-        self.streams = streams
-        self.wal = wal
+        self._connection = connection
+        self._streams = streams
+        self._wal = wal
         self.now_us = now_us
         self.rows: list[Row] = []
         self.heads: dict[Stream, Head] = {}
@@ -82,7 +85,33 @@ class Batch:
         self.firsts: dict[tuple[int, str], First] = {}
         #: What else becomes visible once it is on disk.
         self.afterwards: list[Callable[[], None]] = []
+        #: What was done, for whoever keeps account of it; None where nobody does.
+        self.notes: list[str] | None = None
+        self.noted = False
         self._next_epoch: int | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """The database, inside the transaction."""
+        self._begin()
+        return self._connection
+
+    @property
+    def streams(self) -> Streams:
+        """The rows of streams and producers, inside the transaction."""
+        self._begin()
+        return self._streams
+
+    @property
+    def wal(self) -> Wal:
+        """The rows of entries, inside the transaction."""
+        self._begin()
+        return self._wal
+
+    def _begin(self) -> None:
+        """Begin the transaction, unless someone has."""
+        if not self._connection.in_transaction:
+            self._connection.execute("BEGIN IMMEDIATE")
 
     def draft(self, stream: Stream) -> Head:
         """The head this batch is about to publish for a stream."""
@@ -132,6 +161,20 @@ class Batch:
         self._next_epoch += 1
         return self._next_epoch - 1
 
+    def far_epoch(self) -> int:
+        """The same for a stream of the server itself, from the far end: those of clients follow each other."""
+        end = self.streams.meta("epoch_end")
+        if end - 1 <= (self.streams.meta("next_epoch") if self._next_epoch is None else self._next_epoch):
+            return self.new_epoch()
+        self.streams.set_meta("epoch_end", end - 1)
+        return end - 1
+
+    def note(self, what: str, who: str, **facts: object) -> None:
+        """Keep account of what this commit does; called once nothing can refuse it any more."""
+        if self.notes is not None:
+            told = {"at": rfc3339(self.now_us), "who": who, "what": what, **facts}
+            self.notes.append(msgspec.json.encode(told).decode())
+
     def flush(self) -> None:
         """Hand what was drafted to SQLite, so that the rest of the batch can query it."""
         if self.rows:
@@ -142,8 +185,21 @@ class Batch:
         if self.firsts:
             Dedupe(self.connection).save((s, key, first.seq, first.at_us) for (s, key), first in self.firsts.items())
             self.firsts = {}
+        if self.notes:
+            Notes(self.connection).add(self.notes)
+            self.notes = []
+            self.noted = True
         if self._next_epoch is not None:
             self.streams.set_meta("next_epoch", self._next_epoch)
+
+    def commit(self) -> None:
+        """Put it on disk. A few appends and nothing else are one statement, which is a transaction by itself."""
+        more = self.producers or self.firsts or self.notes or self._next_epoch is not None
+        if more or self._connection.in_transaction or not 0 < len(self.rows) <= AT_ONCE:
+            self.flush()
+            self.connection.execute("COMMIT")
+        else:
+            self._wal.insert(self.rows)
 
     def publish(self) -> None:
         """Make the drafts visible to readers; called once they are on disk."""
@@ -198,6 +254,8 @@ class Writer:
         held_back = storage.checkpoint_pages * database.PAGE_BYTES
         self.reserve = Reserve(path.with_name("reserve"), held_back + _RESERVE_BYTES)
         self.reserve.restock()
+        #: Called on the loop when something was noted; nothing is while nobody listens.
+        self.on_noted: Callable[[], None] | None = None
         self.commits = 0
         self.failed_commits = 0
 
@@ -328,17 +386,18 @@ class Writer:
     def _write(self, operations: list[Operation]) -> Exception | None:
         """Commit operations, or fail all of them; answers why that failed."""
         batch = Batch(self._connection, self._streams, self._wal, self._clock.now_us())
+        batch.notes = None if self.on_noted is None else []
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
             for operation in operations:
                 try:
                     operation.perform(batch)
                 except HeadraceError as refusal:
                     operation.error = refusal
-            batch.flush()
-            self._connection.execute("COMMIT")
+            batch.commit()
             batch.publish()
             self.commits += 1
+            if batch.noted and self._loop is not None and (on_noted := self.on_noted) is not None:
+                self._loop.call_soon_threadsafe(on_noted)
         except Exception as reason:
             self._roll_back(operations, reason)
             return reason

@@ -1,16 +1,20 @@
-"""The job ``features``: kernels fold events; states of all tables are merged in one shuffle that sorts them by key."""
+"""Merging states: those of all units of a lease in one job, reduced by Catalyst wherever order does not matter."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.pipeline.kernels import features
+from headrace.engine.work.units import Unit
+from headrace.pipeline.kernels import merging
+from headrace.reduce.features import lanes
+from headrace.reduce.features.parts import COLUMNS
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Result = dict[str, Any]
 
@@ -21,8 +25,45 @@ def merged(
     """The results of units that merge states."""
     if not packs:
         return []
-    read = spark.range(0, len(packs), 1, len(packs)).mapInArrow(features.rows(packs, store), features.SCHEMA)
+    lease = _Lease(spark, list(units.values()), packs, store)
+    frames = [frame for frame in (lease.in_lanes(False), lease.in_lanes(True), lease.in_order()) if frame is not None]
+    together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
     # Where a unit failed to be read, the row that says so is the first of it.
-    sorted_rows = read.repartition(partitions, "unit").sortWithinPartitions(*features.SORTED)
-    rows = sorted_rows.mapInArrow(features.combined(units, store), "result string").collect()
-    return [msgspec.json.decode(row["result"]) for row in rows]
+    rows = together.repartition(partitions, "unit").sortWithinPartitions(*merging.SORTED)
+    results = rows.mapInArrow(merging.combined(lease.units, store), "result string").collect()
+    return [msgspec.json.decode(row["result"]) for row in results]
+
+
+class _Lease:
+    """Units that are merged together, in packs that are read together."""
+
+    def __init__(self, spark: SparkSession, units: list[bytes], packs: Sequence[Sequence[bytes]], store: str) -> None:
+        self._spark, self._store, self.units = spark, store, units
+        numbers = {unit: number for number, unit in enumerate(units)}
+        self._packs = [[numbers[unit] for unit in pack] for pack in packs]
+        self._splits = [merging.split(msgspec.json.decode(unit, type=Unit)) for unit in units]
+
+    def in_lanes(self, gathers: bool) -> DataFrame | None:
+        """The lives that Catalyst reduces, reduced."""
+        from pyspark.sql import functions
+
+        found = [split.alike(gathers) for split in self._splits]
+        names = lanes.columns(lane for one in found for lane in one)
+        frame = self._read(merging.in_lanes(gathers), [bool(one) for one in found], names)
+        if frame is None:
+            return None
+        reduced = [functions.expr(COLUMNS[name].aggregate).alias(name) for name in names]
+        return frame.groupBy(*merging.SORTED).agg(*reduced)
+
+    def in_order(self) -> DataFrame | None:
+        """The others."""
+        return self._read(merging.in_order, [not split.lanes or bool(split.in_order) for split in self._splits], [])
+
+    def _read(self, read: merging.Read, wanted: Sequence[bool], names: Sequence[str]) -> DataFrame | None:
+        packs = [[number for number in pack if wanted[number]] for pack in self._packs]
+        packs = [pack for pack in packs if pack]
+        if not packs:
+            return None
+        kernel = merging.rows(read, packs, self.units, merging.shape(names), self._store)
+        columns = [f"{name} {COLUMNS[name].type}" for name in names]
+        return self._spark.range(0, len(packs), 1, len(packs)).mapInArrow(kernel, ", ".join([merging.KEYS, *columns]))

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.config import PipelineConfig
-from headrace.engine.work.units import JOBS
+from headrace.engine.work.units import FOLDED, JOBS
 from headrace.pipeline.compaction import with_panes
 from headrace.pipeline.features import merged
 from headrace.pipeline.histories import answered
-from headrace.pipeline.kernels import compact, features, index, verify
+from headrace.pipeline.kernels import compact, erase, features, index, verify
 from headrace.pipeline.kernels.units import Perform, over
 from headrace.pipeline.progress import Progress
 from headrace.pipeline.work import Lease
@@ -34,8 +34,9 @@ def run(spark: SparkSession, lease: Lease, config: PipelineConfig, progress: Pro
     units = {job: [unit for unit in lease.units if unit["job"] == job] for job in JOBS}
     steps: tuple[Callable[[], list[Result]], ...] = (
         lambda: _mapped(spark, verify.perform, packed(units["verify"], config.tasks), lease.store),
+        lambda: _mapped(spark, erase.perform, packed(units["erase"], config.tasks), lease.store),
         lambda: answered(spark, units["history"], lease.store, config.tasks, config.shuffle_partitions),
-        lambda: _features(spark, units["features"], lease.store, config),
+        lambda: _folded(spark, [unit for job in FOLDED for unit in units[job]], lease.store, config),
         lambda: _mapped(spark, index.perform, packed(units["index"], config.tasks), lease.store),
         lambda: _compacted(spark, units["compact"], lease.store, config),
     )
@@ -56,7 +57,7 @@ def _compacted(spark: SparkSession, units: Sequence[Unit], store: str, config: P
     )
 
 
-def _features(spark: SparkSession, units: Sequence[Unit], store: str, config: PipelineConfig) -> list[Result]:
+def _folded(spark: SparkSession, units: Sequence[Unit], store: str, config: PipelineConfig) -> list[Result]:
     """Units that fold events, and units that merge states."""
     merging = [unit for unit in units if unit.get("states")]
     folding = packed([unit for unit in units if not unit.get("states")], config.tasks)

@@ -20,13 +20,10 @@ from headrace.server.answer import failure_response
 from headrace.server.auth import Door, is_open
 from headrace.server.bridge import Bridge
 from headrace.server.requestlog import RequestLog
-from headrace.server.target import HOT, PREFIX
+from headrace.server.target import is_hot
 from headrace.server.wire import common_headers
 
 log = logging.getLogger("headrace.server")
-
-_HOT = tuple(prefix.decode() for prefix in HOT)
-_RESERVED = PREFIX.decode() + "__ds/"
 
 
 class Front:
@@ -47,10 +44,9 @@ class Front:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        path = scope["path"]
         if scope["method"] == "OPTIONS":
             await self._preflight(scope, receive, send)
-        elif path.startswith(_HOT) and not path.startswith(_RESERVED):
+        elif is_hot(scope["method"], scope["raw_path"]):
             await self._bridge(scope, receive, send)
         else:
             await self._serve(scope, receive, send)

@@ -14,7 +14,7 @@ from time import monotonic
 import msgspec
 
 from headrace.config import Config, ConfigError, ServerConfig
-from headrace.errors import Forbidden, Unauthorized
+from headrace.errors import BadRequest, Forbidden, Unauthorized
 from headrace.storage.keys import SCOPES, KeyStore
 
 # What a load balancer asks without a key, wherever the server is bound; the answers name nothing.
@@ -23,6 +23,8 @@ PROBES = frozenset({"/health", "/health/live", "/health/ready"})
 # A receiver of webhooks checks signatures, and a worker answers with the token that its wake carried.
 _PROVEN_OTHERWISE = re.compile(r"/v1/stream/__ds/(jwks\.json|subscriptions/[^/]+/(callback|ack|release))")
 _LOOK_EVERY_S = 1.0
+#: The longest name of a user that anybody may name.
+MAX_USER = 256
 _MEMO_CALLERS = 4096
 _MEMO_BYTES = 512
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?", re.ASCII)
@@ -38,7 +40,7 @@ _RESPONSE_HEADERS = (
     "stream-next-offset, stream-end-offset, stream-earliest-offset, stream-up-to-date, stream-cursor, stream-closed, "
     "stream-ttl, stream-expires-at, stream-retention-age, stream-retention-bytes, stream-sse-data-encoding, "
     "stream-expected-seq, stream-received-seq, producer-epoch, producer-seq, producer-expected-seq, "
-    "producer-received-seq, stream-deduplicated, headrace-coverage, headrace-events-from, "
+    "producer-received-seq, stream-deduplicated, idempotency-replayed, headrace-coverage, headrace-events-from, "
     "etag, link, location, retry-after, x-request-id"
 )
 
@@ -51,11 +53,32 @@ class Principal(msgspec.Struct, frozen=True):
     prefix: str = ""
 
     def require(self, scope: str, stream: str | None = None) -> None:
-        """Refuse a caller who lacks the scope; ``stream`` None speaks of the whole server."""
+        """Refuse a caller who lacks the scope; ``stream`` None speaks of the whole server.
+
+        The streams of entity types hold the rows of all users, so that they are for admins only.
+        """
+        if stream is not None and stream.startswith(SHARED) and "admin" not in self.scopes:
+            raise Forbidden("streams of entities hold the rows of all users: this takes an admin key", scope="admin")
+        self._require(scope, stream)
+
+    def require_type(self, scope: str, entity_type: str) -> None:
+        """Refuse a caller who may not do this with their own entities of a type."""
+        self._require(scope, SHARED + entity_type)
+
+    def _require(self, scope: str, stream: str | None) -> None:
         if scope not in self.scopes:
             raise Forbidden(f"this key lacks the scope {scope}", scope=scope)
         if self.prefix and not self._covers(scope, stream):
             raise Forbidden("this key opens only some streams", prefix=self.prefix)
+
+    def acting_for(self, user_id: str | None) -> str:
+        """The user whose rows are meant: the caller, or whom an admin names."""
+        if user_id is None or user_id == self.user_id:
+            return self.user_id
+        if not 1 <= len(user_id) <= MAX_USER:
+            raise BadRequest(f"user_id has 1 to {MAX_USER} characters", field="user_id")
+        self.require("admin")
+        return user_id
 
     def covers(self, stream: str) -> bool:
         """Whether the key opens a stream at all."""
@@ -72,6 +95,9 @@ class Principal(msgspec.Struct, frozen=True):
     def _covers(self, scope: str, stream: str | None) -> bool:
         return scope != "admin" if stream is None else stream.startswith(self.prefix)
 
+
+#: What the streams are called that hold the rows of all users.
+SHARED = "entities/"
 
 LOCAL = Principal("local", frozenset(SCOPES))
 

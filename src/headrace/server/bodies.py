@@ -21,6 +21,15 @@ def require_json(request: Request) -> None:
 
 async def read(request: Request, kind: type[Body], *, limit: int, refusal: type[BadRequest] = BadRequest) -> Body:
     """The body as this kind of document; what it does not know is refused."""
+    body = await body_of(request, limit=limit, refusal=refusal)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (ValueError, RecursionError) as reason:
+        raise refusal(f"the body cannot be read: {reason}", field="body") from reason
+
+
+async def body_of(request: Request, *, limit: int, refusal: type[BadRequest] = BadRequest) -> bytes:
+    """The body as it came."""
     if request.headers.get("content-encoding", "identity") != "identity":
         raise UnsupportedMedia("the body of this request is not encoded", field="Content-Encoding")
     body = bytearray()
@@ -29,8 +38,6 @@ async def read(request: Request, kind: type[Body], *, limit: int, refusal: type[
             body += chunk
             if len(body) > limit:
                 raise TooLarge(f"the body exceeds {limit} bytes", limit=limit)
-        return msgspec.json.decode(bytes(body), type=kind)
     except ClientDisconnect as reason:
         raise refusal("the body was cut short", field="body") from reason
-    except (ValueError, RecursionError) as reason:
-        raise refusal(f"the body cannot be read: {reason}", field="body") from reason
+    return bytes(body)

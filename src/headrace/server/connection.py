@@ -18,11 +18,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from headrace.errors import BadRequest, HeadersTooLarge, HeadraceError, TimedOut, UriTooLong
 from headrace.server.answering import Answering, HotCycle
 from headrace.server.heads import Heads, RequestHead
-from headrace.server.target import HOT, PREFIX
+from headrace.server.target import is_hot
 from headrace.server.wire import NOSNIFF_LINES, render_head
 
 HOT_BODY_BYTES = 256 * 1024
-_RESERVED = PREFIX + b"__ds/"
 _UPGRADE = (b"upgrade", b"connection", b"http2-settings")
 _METHODS = {b"GET": "GET", b"POST": "POST", b"HEAD": "HEAD", b"PUT": "PUT", b"DELETE": "DELETE"}
 
@@ -214,7 +213,7 @@ class Connection(Answering, HttpToolsProtocol):
         if not self._is_free():
             return False
         method = _METHODS.get(self.parser.get_method())
-        if method is None or not self.url.startswith(HOT) or self.url.startswith(_RESERVED):
+        if method is None or not is_hot(method, self.url):
             return False
         length = fields.get(b"content-length", b"0")
         if len(length) > 6 or int(length) > self.hot_body_bytes:

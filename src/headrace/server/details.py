@@ -10,14 +10,14 @@ from headrace.engine.inspect.indexes import Status
 from headrace.engine.schemas import Schemas as Registries
 from headrace.engine.stream import Stream
 from headrace.format.manifest import name_hash
+from headrace.profiles import table
 from headrace.server import index_status
 from headrace.server.watched import DetailsWait, Watched
 from headrace.storage.objects.requests import Verb
 from headrace.types import NEVER_US, rfc3339
 
-__all__ = ["PROFILE_VERSION", "Details", "DetailsWait", "describe"]
+__all__ = ["Details", "DetailsWait", "describe"]
 
-PROFILE_VERSION = "durable.streams/profile/v1"
 _VERBS: dict[str, Verb] = {"puts": "put", "gets": "get", "heads": "head", "lists": "list", "deletes": "delete"}
 _READS = ("gets", "heads", "lists")
 _FAMILIES = ("exact", "col", "fts", "agg", "mblk")
@@ -43,7 +43,7 @@ def describe(engine: Engine, stream: Stream) -> dict[str, Any]:
     held, status = holdings(engine, stream), engine.indexes.status(stream)
     return {
         "stream": _summary(stream, held),
-        "profile": {"apiVersion": PROFILE_VERSION, "profile": {"kind": stream.profile}},
+        "profile": table.load(stream.profile).resource(),
         "schema": Registries.registry(stream).dump(),
         "index_status": index_status.describe(stream, held, status),
         "storage": _storage(held, status, companion_cache_bytes(engine, stream)),
@@ -53,10 +53,13 @@ def describe(engine: Engine, stream: Stream) -> dict[str, Any]:
 
 def _summary(stream: Stream, held: Holdings) -> dict[str, Any]:
     head, through = stream.head, str(held.published_until - 1)
+    profile = table.load(stream.profile)
+    observability = profile.observability(stream.name)
     return {
         "name": stream.name,
         "content_type": stream.content_type,
-        "profile": stream.profile,
+        "profile": profile.name,
+        **({} if observability is None else {"observability": observability}),
         "created_at": rfc3339(stream.created_us),
         "updated_at": rfc3339(held.updated_us),
         "expires_at": None if stream.deadline_us is None else rfc3339(stream.deadline_us),

@@ -8,6 +8,7 @@ from headrace.engine.details import Holdings, holdings
 from headrace.engine.inspect.ground import Covered
 from headrace.engine.inspect.indexes import Index, Status
 from headrace.engine.stream import Stream
+from headrace.profiles import table
 from headrace.server.watched import Watched
 from headrace.types import NEVER_US, rfc3339
 
@@ -27,7 +28,7 @@ def describe(stream: Stream, held: Holdings, status: Status) -> dict[str, Any]:
     wording = _Wording(stream, held)
     return {
         "stream": stream.name,
-        "profile": stream.profile,
+        "profile": table.load(stream.profile).name,
         "desired_index_plan_generation": status.generation,
         # A segment counts once it is in the store: none is sealed and waits.
         "segments": {"total_count": status.segments, "uploaded_count": status.segments},

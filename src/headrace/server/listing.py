@@ -13,6 +13,7 @@ from headrace.engine.details import published_until
 from headrace.engine.engine import Engine
 from headrace.engine.stream import Stream
 from headrace.errors import BadRequest
+from headrace.profiles import table
 from headrace.server import values
 from headrace.server.answer import json_response
 from headrace.types import rfc3339
@@ -48,6 +49,8 @@ def routes(engine: Engine) -> list[Route]:
 def descriptor(engine: Engine, stream: Stream) -> dict[str, Any]:
     """A stream as the list shows it; sequence numbers are decimal text."""
     through = str(published_until(engine.published, stream) - 1)
+    profile = table.load(stream.profile)
+    observability = profile.observability(stream.name)
     return {
         "name": stream.name,
         "content_type": stream.content_type,
@@ -58,5 +61,6 @@ def descriptor(engine: Engine, stream: Stream) -> dict[str, Any]:
         "sealed_through": through,
         "uploaded_through": through,
         "closed": stream.head.closed,
-        "profile": stream.profile,
+        "profile": profile.name,
+        **({} if observability is None else {"observability": observability}),
     }

@@ -21,17 +21,37 @@ from headrace.engine import memory
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor
+from headrace.engine.system import System
 from headrace.engine.tail import Tail
+from headrace.engine.touch.live import LiveMetrics
 from headrace.engine.tuning import tune
 from headrace.engine.wakeups.subscriptions import Subscriptions
 from headrace.errors import Unavailable
-from headrace.server import listing, logging, ops, register, tables, verbs, work
+from headrace.server import (
+    enhancement,
+    entity_lists,
+    entity_relations,
+    entity_types,
+    erasures,
+    listing,
+    logging,
+    observations,
+    observe,
+    ops,
+    register,
+    sources,
+    tables,
+    verbs,
+    work,
+)
 from headrace.server.app import Front
 from headrace.server.auth import Door, refuse_open_bind
 from headrace.server.bridge import Bridge
 from headrace.server.connection import HOT_BODY_BYTES, Connection
 from headrace.server.dispatch import Dispatcher
+from headrace.server.emitting import Emitter
 from headrace.server.heads import Heads
+from headrace.server.metrics import Metrics
 from headrace.server.ops import Readiness
 from headrace.server.requestlog import RequestLog
 from headrace.server.subscriptions import routes as subscription_routes
@@ -83,26 +103,40 @@ class Server:
             stack.callback(self._keys.close)
             engine = await Engine.open(self._config)
             stack.push_async_callback(engine.close)
+            system = System.open(engine, notes=self._config.system.registry_log)
+            stack.push_async_callback(system.close)
             subscriptions = None
             if self._config.subscriptions.enabled:
                 subscriptions = await Subscriptions.open(engine)
                 stack.push_async_callback(subscriptions.close)
-            await self._serve(engine, subscriptions, ready)
+            await self._serve(engine, system, subscriptions, ready)
 
     async def _serve(
-        self, engine: Engine, subscriptions: Subscriptions | None, ready: Callable[[str], None] | None
+        self,
+        engine: Engine,
+        system: System,
+        subscriptions: Subscriptions | None,
+        ready: Callable[[str], None] | None,
     ) -> None:
         gates = Gates(self._config.limits)
         monitor = MemoryMonitor(gates, limit_bytes=memory.limit_bytes(self._config.memory.limit_mb))
-        readiness = Readiness(engine)
-        routes = [*listing.routes(engine), *ops.routes(engine, gates, monitor, readiness), *work.routes(engine)]
+        readiness, metrics = Readiness(engine), Metrics(engine, gates, monitor)
+        routes = [*listing.routes(engine), *ops.routes(engine, gates, monitor, readiness, metrics)]
+        routes += [*work.routes(engine), *observe.routes(engine, gates.search)]
         routes += [*register.routes(engine), *tables.routes(engine)]
+        routes += [*observations.routes(engine), *sources.routes(engine)]
+        routes += [*entity_lists.routes(engine), *entity_relations.routes(engine)]
+        routes += [*entity_types.routes(engine), *enhancement.routes(engine), *erasures.routes(engine)]
         if subscriptions is not None:
             routes += subscription_routes(subscriptions)
         front, protocol = self.build(engine, gates, routes)
         listener = _listen(self._config.server.host, self._config.server.port)
         self._server = _Uvicorn(_uvicorn_config(self._config, front, protocol), engine.tail, readiness)
-        chores = (self._keep_house(engine), monitor.watch(), self._announce(readiness, ready))
+        chores = [self._keep_house(engine), monitor.watch(), self._announce(readiness, ready)]
+        if (interval_s := self._config.system.metrics_interval_s) > 0:
+            chores.append(Emitter(system, metrics.collect, engine.clock).run(interval_s))
+        if (interval_s := self._config.system.live_interval_s) > 0:
+            chores.append(LiveMetrics(system, engine.touches, engine.clock).run(interval_s))
         tasks = [asyncio.create_task(chore) for chore in chores]
         try:
             await self._server.serve(sockets=[listener])

@@ -39,6 +39,10 @@ class Metrics:
         self._registry.register(_ServerNumbers(engine, gates, monitor))
         ProcessCollector(registry=self._registry)
 
+    def collect(self) -> Iterator[Metric]:
+        """Everything there is to measure."""
+        yield from self._registry.collect()
+
     def render(self, accept: str) -> tuple[bytes, str]:
         """The text, and its content type."""
         encode, content_type = choose_encoder(accept)

@@ -72,9 +72,11 @@ class Readiness:
         return failure.message if isinstance(failure, HeadraceError) else "a write failed"
 
 
-def routes(engine: Engine, gates: Gates, monitor: MemoryMonitor, readiness: Readiness) -> list[Route]:
+def routes(
+    engine: Engine, gates: Gates, monitor: MemoryMonitor, readiness: Readiness, metrics: Metrics | None = None
+) -> list[Route]:
     """Every route of this file; the probes need no key, the settings and stream names need an operator's."""
-    report, metrics = Report(engine, gates, monitor), Metrics(engine, gates, monitor)
+    report, metrics = Report(engine, gates, monitor), metrics or Metrics(engine, gates, monitor)
     document = openapi.document(subscriptions=engine.config.subscriptions.enabled)
 
     async def live(_: Request) -> Response:

@@ -10,6 +10,7 @@ import msgspec
 from headrace.engine.append import PLAIN, Append
 from headrace.engine.engine import Engine
 from headrace.engine.features.registry import EVENTS
+from headrace.engine.features.source import source_of
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.split import check_text, split_json
 from headrace.engine.stream import Stream
@@ -69,9 +70,9 @@ class Pushes:
         assert registry is not None
         if body[:1] == b"{" and len(body) <= _ASIDE_BYTES:
             check_text(body)
-            source = registry.source
-            if source is not None and source.fills:
-                body = source.filled(body)
+            kind = registry.kind
+            if kind is not None and kind.normalises:
+                body = kind.normalised(body, PLAIN)
             if registry.fitting(body) == 1:
                 append = Append(stream, body, 1, self._when_pushed, PLAIN, request.exchange)
                 append.seen_by = registry
@@ -204,8 +205,7 @@ def _sorted(registry: StreamRegistry, body: bytes) -> _Sorted:
 
 def _filled(registry: StreamRegistry, entry: bytes) -> bytes:
     """An event as it would be stored: out of its ``fields``, where it came in those, and with its defaults."""
-    assert registry.source is not None
-    source = registry.source
+    source = source_of(registry)
     if b'"fields"' in entry and "fields" not in source.rules.event.schema:
         try:
             members = _ONE_MEMBER.decode(entry)
@@ -213,10 +213,9 @@ def _filled(registry: StreamRegistry, entry: bytes) -> bytes:
             members = {}
         if list(members) == ["fields"]:
             entry = bytes(members["fields"])
-    return source.filled(entry)
+    return source.normalised(entry)
 
 
 def _refusal(registry: StreamRegistry, event: bytes, number: int) -> HeadraceError | None:
-    assert registry.source is not None
     failures = registry.failures(event)
-    return registry.source.refusal(event, failures, number) if failures else None
+    return source_of(registry).refusal(event, failures, number) if failures else None

@@ -16,7 +16,7 @@ from headrace.schema.plan import Refusal
 from headrace.schema.update import Update, parse_update
 from headrace.server.aside import Aside
 from headrace.server.exchange import Reply, Request
-from headrace.server.streams import managed
+from headrace.server.streams import refuse_owned
 from headrace.storage.verifications import VerificationRow
 from headrace.types import JSON, rfc3339
 
@@ -33,13 +33,13 @@ class Schemas:
     def get(self, request: Request) -> None:
         """GET ``_schema``: the registry."""
         stream = self._find(request, "read")
-        _parameters(request)
+        parameters(request)
         request.exchange.reply(Reply.json(200, Registries.registry(stream).dump()))
 
     def history(self, request: Request) -> None:
         """GET ``_schema/history``: every revision, and when it came."""
         stream = self._find(request, "read")
-        _parameters(request)
+        parameters(request)
         revisions = [
             {"revision": row.revision, "at": rfc3339(row.at_us), "registry": msgspec.Raw(row.document.encode())}
             for row in self._engine.schemas.history(stream)
@@ -49,17 +49,16 @@ class Schemas:
     def verification(self, request: Request) -> None:
         """GET ``_schema/verifications/{id}``: how far it is, and what was found."""
         stream = self._find(request, "read")
-        _parameters(request)
+        parameters(request)
         row = self._engine.verifier.find(stream, request.target.key or "")
         request.exchange.reply(Reply.json(200, _verified(stream, row)))
 
     def post(self, request: Request) -> None:
         """POST ``_schema``: change the registry, or with ``dry_run=true`` say what would change."""
         stream = self._find(request, "write")
-        if stream.managed:
-            raise managed(stream.name)
-        query = _parameters(request, "dry_run", "on_data")
-        dry_run, on_data = _flag(query, "dry_run"), _flag(query, "on_data")
+        refuse_owned(stream)
+        query = parameters(request, "dry_run", "on_data")
+        dry_run, on_data = flag(query, "dry_run"), flag(query, "on_data")
         if on_data and not dry_run:
             raise BadRequest("only a dry run is made on data: on_data goes with dry_run=true", field="on_data")
         if stream.media_type != JSON:
@@ -81,7 +80,7 @@ class Schemas:
         request.exchange.reply(Reply.json(202, {**planned.dump(), "verification": _verified(stream, row)}))
 
     async def _apply(self, request: Request, stream: Stream, update: Update) -> None:
-        planned, registry = await self._engine.schemas.apply(stream, update)
+        planned, registry = await self._engine.schemas.apply(stream, update, request.principal.user_id)
         plan = planned.dump()
         del plan["registry"]
         request.exchange.reply(Reply.json(200, {**registry.dump(), "diff": plan}))
@@ -134,14 +133,16 @@ def _update(body: bytes) -> Update:
     return update
 
 
-def _parameters(request: Request, *known: str) -> dict[str, str]:
+def parameters(request: Request, *known: str) -> dict[str, str]:
+    """The parameters of a request, which are among these."""
     for name in request.query:
         if name not in known:
             raise BadRequest(f"there is no parameter {name} here", field=name)
     return request.query
 
 
-def _flag(query: dict[str, str], name: str) -> bool:
+def flag(query: dict[str, str], name: str) -> bool:
+    """A parameter that is true or false; one that is left out is false."""
     value = _FLAGS.get(query.get(name, "false").lower())
     if value is None:
         raise BadRequest(f"{name}: {query[name]!r} is neither true nor false", field=name)

@@ -22,6 +22,7 @@ from headrace.errors import (
     HeadraceError,
     ManagedStream,
     NotFound,
+    ReservedStream,
     StreamClosed,
     TimedOut,
 )
@@ -68,9 +69,13 @@ class Streams:
             raise
         if route.principal is not LOCAL:
             route.principal.require("write", stream.name)
+        if stream.is_reserved:
+            raise reserved(stream.name)
         terms = head.terms
         if terms is None:
             terms = head.terms = _terms(head.fields)
+        if stream.managed and route.principal is not LOCAL:
+            terms = terms._replace(user=route.principal.user_id)
         body, count, seen_by = self._entries(stream, head, request.body, terms.close)
         if terms.close and stream.managed:
             raise managed(stream.name)
@@ -182,6 +187,7 @@ class Streams:
             terms=wish.terms,
             fork=None if wish.fork is None else self._log.fork(*wish.fork),
             replaces=existing,
+            who=request.principal.user_id,
         )
 
     def _created(self, request: Request, create: Create) -> None:
@@ -222,12 +228,14 @@ class Streams:
         if self._log.catalog.find(name) is None and self._log.catalog.is_tombstone(name):
             request.exchange.reply(Reply(204))
             return
-        self._log.delete(self._log.find(name), partial(self._deleted, request))
+        self._log.delete(self._log.find(name), partial(self._deleted, request), who=request.principal.user_id)
 
     def _refuse_managed(self, name: str) -> None:
         """Refuse to change by itself what belongs to a registry."""
         stream = self._log.catalog.find(name)
-        if (stream is not None and stream.managed) or self._engine.features.current.derived(name) is not None:
+        if stream is not None:
+            refuse_owned(stream)
+        if self._engine.features.current.derived(name) is not None:
             raise managed(name)
 
     def _deleted(self, request: Request, delete: Delete | SetRetention) -> None:
@@ -246,7 +254,21 @@ class Streams:
         request.principal.require("write", stream.name)
         self._refuse_managed(stream.name)
         age_us, size = read_retention(request.body)
-        self._log.set_retention(stream, partial(self._deleted, request), age_us=age_us, size=size)
+        who = request.principal.user_id
+        self._log.set_retention(stream, partial(self._deleted, request), age_us=age_us, size=size, who=who)
+
+
+def refuse_owned(stream: Stream) -> None:
+    """Refuse to change what belongs to a registry, or to the server itself."""
+    if stream.managed:
+        raise managed(stream.name)
+    if stream.is_reserved:
+        raise reserved(stream.name)
+
+
+def reserved(name: str) -> ReservedStream:
+    """What is answered where only the server writes."""
+    return ReservedStream("this stream belongs to the server: it can be read, and nothing else", stream=name)
 
 
 def managed(name: str) -> ManagedStream:

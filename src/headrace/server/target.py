@@ -7,14 +7,21 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from headrace.errors import BadRequest, NotFound
+from headrace.types import RESERVED
 
 PREFIX = b"/v1/stream/"
+_RESERVED = PREFIX + b"__ds/"
 _PUSH = b"/v1/push/"
 #: Routes besides those of streams that are answered on the hot path, and the resources they stand for.
-_FEATURES = {b"/v1/get": "/get", b"/v1/batch_get": "/batch_get"}
+_FEATURES = {
+    b"/v1/get": "/get", b"/v1/batch_get": "/batch_get", b"/v1/observations": "/observations", b"/v1/traces": "/traces",
+}  # fmt: skip
 #: What the paths of hot requests begin with.
-HOT = (PREFIX, _PUSH, *_FEATURES)
-PUSH, GET, BATCH_GET = "/push", *_FEATURES.values()
+_HOT = (PREFIX, _PUSH, *_FEATURES)
+#: One entity is asked for there too; what else is done with it is not.
+_ENTITY = re.compile(rb"/v1/entities/(ent_[0-9a-f]{24})")
+ENTITY = "/entity"
+PUSH, GET, BATCH_GET, OBSERVATIONS, TRACES = "/push", *_FEATURES.values()
 # Reserved last segments, the ones this version does not serve yet included, so that no stream takes their name.
 RESOURCES = (
     "_aggregate", "_details", "_index_status", "_otlp/v1/traces", "_profile", "_retention", "_routing_keys", "_schema",
@@ -59,9 +66,19 @@ def parse(raw_path: bytes) -> Target:
     return Target(_text(rest), "", None)
 
 
+def is_hot(method: str, url: bytes) -> bool:
+    """Whether a request is answered on the hot path."""
+    if url.startswith(_HOT):
+        return not url.startswith(_RESERVED)
+    return method == "GET" and _ENTITY.fullmatch(url.partition(b"?")[0]) is not None
+
+
 def _of_features(raw_path: bytes) -> Target:
     if raw_path.startswith(_PUSH):
         return Target(_text(raw_path[len(_PUSH) :]), PUSH, None)
+    entity = _ENTITY.fullmatch(raw_path)
+    if entity is not None:
+        return Target(entity[1].decode(), ENTITY, None)
     resource = _FEATURES.get(raw_path)
     if resource is None:
         raise NotFound("there is nothing at this address", path=raw_path.decode("latin-1"))
@@ -88,7 +105,7 @@ def check_name(name: str, limit: int) -> None:
         raise BadRequest(f"{segments[-1]!r} is reserved and cannot end a stream name", field="name")
     if segments[-3:-1] == _VERIFICATIONS.split("/"):
         raise BadRequest(f"{_VERIFICATIONS!r} is reserved and cannot stand in a stream name", field="name")
-    if segments[0].startswith("__"):
+    if segments[0].startswith(RESERVED):
         raise BadRequest("names that begin with '__' are reserved", field="name")
 
 

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
+from headrace.profiles.otel_traces import EXPORT
+from headrace.profiles.state_protocol.profile import ACTIVATE, META, WAIT
 from headrace.server.aggregate import Aggregates
 from headrace.server.details import Details
 from headrace.server.dispatch import Verb
 from headrace.server.encoding import Encoder
+from headrace.server.entities import Entities
 from headrace.server.features import Gets
 from headrace.server.index_status import IndexStatus
+from headrace.server.observations import Observations
+from headrace.server.otlp import Exports
+from headrace.server.profiles import Profiles
 from headrace.server.push import Pushes
 from headrace.server.reads import Reads
 from headrace.server.routing_keys import RoutingKeys
 from headrace.server.schemas import Schemas
 from headrace.server.search import Searches
 from headrace.server.streams import Streams
-from headrace.server.target import BATCH_GET, GET, PUSH
+from headrace.server.target import BATCH_GET, ENTITY, GET, OBSERVATIONS, PUSH, TRACES
+from headrace.server.touch import Touches
 
 
 def table(engine: Engine, gates: Gates) -> dict[tuple[str, str], Verb]:
@@ -24,7 +31,8 @@ def table(engine: Engine, gates: Gates) -> dict[tuple[str, str], Verb]:
     streams, schemas = Streams(engine), Schemas(engine)
     reads = Reads(engine, Encoder(gates.read), gates.read)
     details, searches = Details(engine), Searches(engine, gates.search)
-    gets = Gets(engine)
+    gets, profiles, exports = Gets(engine), Profiles(engine), Exports(engine)
+    touches = Touches(engine)
     return {
         ("POST", ""): streams.append,
         ("GET", ""): reads.get,
@@ -36,6 +44,13 @@ def table(engine: Engine, gates: Gates) -> dict[tuple[str, str], Verb]:
         ("POST", "_schema"): schemas.post,
         ("GET", "_schema/history"): schemas.history,
         ("GET", "_schema/verifications"): schemas.verification,
+        ("GET", "_profile"): profiles.get,
+        ("POST", "_profile"): profiles.post,
+        ("GET", META): touches.meta,
+        ("POST", ACTIVATE): touches.activate,
+        ("POST", WAIT): touches.wait,
+        ("POST", EXPORT): exports.post,
+        ("POST", TRACES): exports.traces,
         ("GET", "_search"): searches.get,
         ("POST", "_search"): searches.post,
         ("POST", "_aggregate"): Aggregates(engine, gates.search).post,
@@ -45,4 +60,6 @@ def table(engine: Engine, gates: Gates) -> dict[tuple[str, str], Verb]:
         ("POST", PUSH): Pushes(engine).post,
         ("POST", GET): gets.get,
         ("POST", BATCH_GET): gets.batch_get,
+        ("POST", OBSERVATIONS): Observations(engine).post,
+        ("GET", ENTITY): Entities(engine).get,
     }

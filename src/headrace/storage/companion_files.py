@@ -81,6 +81,16 @@ class FileCache:
                     self._files.pop(part.sha256, None)
                 self._shrink(self._limit_bytes)
 
+    def prune(self, listed: Collection[str]) -> int:
+        """Remove files whose checksums are not among these; answers how many of them are in use."""
+        with self._lock:
+            unlisted = [sha256 for sha256 in self._files if sha256 not in listed]
+            pinned = [sha256 for sha256 in unlisted if self._files[sha256].pins]
+            for sha256 in set(unlisted).difference(pinned):
+                self.bytes -= self._files.pop(sha256).size
+                self._path(sha256).unlink(missing_ok=True)
+            return len(pinned)
+
     def _find_files(self) -> None:
         """Know what an earlier run left behind, the oldest first; fetches that were cut short go."""
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -177,6 +187,12 @@ class CompanionFiles:
                     path = stack.enter_context(cache.holding(key, companion.parts[part]))
                 paths[part] = path
             yield self._known(mark) or self._opened_anew(mark, companion, paths)
+
+    def prune(self, listed: Collection[str]) -> int:
+        """Let go of what is open, and of files of parts that are not listed; answers how many of those are in use."""
+        with self._lock:
+            self._opened.clear()
+        return 0 if self._cache is None else self._cache.prune(listed)
 
     def usage(self) -> Usage:
         """What is held now."""

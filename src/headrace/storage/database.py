@@ -14,6 +14,7 @@ SQLiteError = apsw.Error
 DiskFull = apsw.FullError
 
 BUSY_TIMEOUT_MS = 5_000
+_BRIEFLY_MS = 20
 # An array of a hundred events fits into two pages, and a commit of single events dirties few.
 PAGE_BYTES = 8192
 
@@ -45,6 +46,7 @@ def connect(
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", "FULL")
     connection.pragma("foreign_keys", False)
+    connection.pragma("secure_delete", "FAST")  # pages that are written anyway keep nothing of what was deleted
     if checkpoint_pages:
         connection.pragma("wal_autocheckpoint", checkpoint_pages)
     if max_bytes:
@@ -93,6 +95,19 @@ def checkpoint(connection: Connection) -> None:
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
     except SQLiteError:
         pass  # the database has no room to grow either
+
+
+def truncate(path: Path) -> bool:
+    """Move everything into the database, so that nothing is left in the write-ahead log; False where others read."""
+    connection = connect(path, cache_bytes=1024 * 1024)
+    connection.set_busy_timeout(_BRIEFLY_MS)  # while it waits for readers nobody else writes
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except apsw.BusyError:
+        return False
+    finally:
+        connection.close()
+    return True
 
 
 def sqlite_memory() -> dict[str, int]:

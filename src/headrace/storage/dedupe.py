@@ -37,6 +37,11 @@ class Dedupe:
         """Remember keys as (stream, key, seq, time), in place of what was remembered of them."""
         self._connection.executemany("INSERT OR REPLACE INTO dedupe VALUES (?, ?, ?, ?)", rows)
 
+    def save_run(self, stream: int, keys: list[str], first_seq: int, at_us: int) -> None:
+        """Remember the keys of events that follow each other; one statement for all, as each waits for the lock."""
+        sql = "INSERT OR REPLACE INTO dedupe SELECT ?1, value, ?2 + key, ?3 FROM json_each(?4)"
+        self._connection.execute(sql, (stream, first_seq, at_us, msgspec.json.encode(keys).decode()))
+
     def forget(self, stream: int, before_seq: int, before_us: int, limit: int) -> int:
         """Forget up to so many of the oldest keys, where they came before a number or a moment; answers how many."""
         sql = "SELECT key, seq, at_us FROM dedupe WHERE stream = ? ORDER BY seq LIMIT ?"
@@ -44,6 +49,11 @@ class Dedupe:
         gone = [(stream, key) for key, seq, at_us in oldest if seq < before_seq or at_us <= before_us]
         self._connection.executemany("DELETE FROM dedupe WHERE stream = ? AND key = ?", gone)
         return len(gone)
+
+    def drop(self, stream: int, seqs: Iterable[int]) -> None:
+        """Forget the keys of some events."""
+        sql = "DELETE FROM dedupe WHERE stream = ? AND seq IN (SELECT value FROM json_each(?))"
+        self._connection.execute(sql, (stream, msgspec.json.encode(list(seqs)).decode()))
 
     def count(self, stream: int) -> int:
         """How many keys are remembered."""

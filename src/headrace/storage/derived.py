@@ -29,6 +29,11 @@ class Derived(Generic[Kind]):
         """Those that count, in order."""
         return self._found(stream, "retired = 0")
 
+    def every(self) -> list[Kind]:
+        """Those that count, of all streams."""
+        sql = f"SELECT document FROM {self.table} WHERE retired = 0"
+        return [self.decoder.decode(row[0]) for row in self._connection.execute(sql)]
+
     def retired(self, stream: int) -> list[Kind]:
         """Those that count no more, and whose objects are still there."""
         return self._found(stream, "retired = 1")

@@ -96,6 +96,10 @@ class Published:
         sql = "SELECT sha256 FROM segments WHERE stream = ?"
         return [str(row[0]) for row in self._connection.execute(sql, (stream,))]
 
+    def every_checksum(self) -> set[str]:
+        """The checksum of every segment of any stream."""
+        return {str(row[0]) for row in self._connection.execute("SELECT sha256 FROM segments")}
+
     def first_from(self, stream: int, us: int) -> Placed | None:
         """The first segment whose last entry was appended at or after a moment."""
         return self._one(f"{_SELECT} AND max_us >= ? ORDER BY segments.first_seq LIMIT 1", stream, us)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,6 +108,15 @@ class Segments:
                 self._remove(segment.sha256)
             elif file is not None:
                 self._files.move_to_end(segment.sha256, last=False)
+
+    def prune(self, listed: Collection[str]) -> int:
+        """Forget segments whose checksums are not among these; answers how many of them are being read."""
+        with self._lock:
+            unlisted = [sha256 for sha256 in self._files if sha256 not in listed]
+            pinned = [sha256 for sha256 in unlisted if self._files[sha256].pins]
+            for sha256 in set(unlisted).difference(pinned):
+                self._remove(sha256)
+            return len(pinned)
 
     def held_bytes(self, checksums: Iterable[str]) -> int:
         """The disk that segments with these checksums take here."""

@@ -8,10 +8,11 @@ answers right now.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from headrace.storage.objects import Objects
 if TYPE_CHECKING:
     from headrace.format.state.reader import Reader
 
-_SUFFIX, _PARTIAL = ".rows", ".part"
+_SUFFIX, _PARTIAL, _SCRATCH = ".rows", ".part", "headrace-state-"
 _CACHE_KIB = 2048
 _DECODER = msgspec.msgpack.Decoder(dict[str, bytes])
 _ENCODER = msgspec.msgpack.Encoder()
@@ -75,11 +76,17 @@ class StateFiles:
             self._objects.head(key)  # says so where it is missing
             yield Reader(local, key)
             return
-        with tempfile.TemporaryDirectory(prefix="headrace-state-", dir=self._directory) as directory:
-            path = Path(directory) / "state.parquet"
+        with self.scratch() as directory:
+            path = directory / "state.parquet"
             download(self._objects, key, state.bytes, path, self._make_room)
             check(path, key, state.sha256)
             yield Reader(path, key)
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A directory for a while; what a killed server leaves in it goes when the next one starts."""
+        with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=self._directory) as directory:
+            yield Path(directory)
 
     def hold(self, stream: str, incarnation: str, state: State) -> StateFile:
         """The file of a state, made if need be; it stays until it is released."""
@@ -104,11 +111,23 @@ class StateFiles:
             self._files[file.state.sha256][1] -= 1
             self._shrink(self._limit_bytes)
 
+    def prune(self, listed: Collection[str]) -> int:
+        """Remove files of states whose checksums are not among these; answers how many of them are held."""
+        with self._lock:
+            unlisted = [sha256 for sha256 in self._files if sha256 not in listed]
+            held = [sha256 for sha256 in unlisted if self._files[sha256][1]]
+            for sha256 in set(unlisted).difference(held):
+                del self._files[sha256]
+                (self._directory / (sha256 + _SUFFIX)).unlink(missing_ok=True)
+            return len(held)
+
     def _find_files(self) -> None:
         """Know what an earlier run left behind, the oldest first; files that were cut short go."""
         self._directory.mkdir(parents=True, exist_ok=True)
         for path in self._directory.glob(f"*{_PARTIAL}"):
             path.unlink()
+        for path in self._directory.glob(f"{_SCRATCH}*"):
+            shutil.rmtree(path)
         found = [(path.stat(), path.stem) for path in self._directory.glob(f"*{_SUFFIX}")]
         for stat, sha256 in sorted(found, key=lambda item: item[0].st_mtime_ns):
             self._files[sha256] = [stat.st_size, 0]

@@ -55,9 +55,11 @@ _NEWEST = """SELECT json_array(seq + count, append_us, total_bytes, stream_seq)
              FROM wal WHERE stream = streams.id ORDER BY seq DESC LIMIT 1"""
 _SELECT = f"SELECT {', '.join(_COLUMNS)}, ({_NEWEST}) FROM streams"
 _HEAD = msgspec.json.Decoder(tuple[int, int, int, str | None])
+_ENTITIES = ("dedupe", "entities", "aliases", "splits", "sources")
 _DEPENDENT = (
-    "producers", "registries", "segments", "unpublished", "companions", "due", "failures", "verifications", "dedupe",
-    "states",
+    "producers", "registries", "segments", "unpublished", "companions", "due", "failures", "verifications", "states",
+    "touch", "touch_templates",
+    *_ENTITIES,
 )  # fmt: skip
 _VALUES = ", ".join("?" * (len(_COLUMNS) - 1))
 _INSERT = f"INSERT INTO streams ({', '.join(_COLUMNS[:-1])}) VALUES ({_VALUES}) RETURNING id"
@@ -185,6 +187,11 @@ class Streams:
     def empty(self, stream: int) -> None:
         """Forget everything about a stream except its row, at once."""
         for table in ("wal", *_DEPENDENT):
+            self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))
+
+    def forget_entities(self, stream: int) -> None:
+        """Forget what observations said, so that they can be read again."""
+        for table in _ENTITIES:
             self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))
 
     def _one(self, clause: str, *values: object) -> StreamRow | None:

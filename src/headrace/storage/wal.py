@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -27,24 +28,41 @@ class Entries(msgspec.Struct, frozen=True):
     body: bytes
 
 
-_COLUMNS = "seq, count, append_us, version, key, keys, stream_seq, total_bytes, body"
-_SELECT = f"SELECT {_COLUMNS}, packed FROM wal"
+class Bundle(msgspec.Struct, frozen=True):
+    """What short append requests wrote that follow one another: what is known of each, and all their entries joined."""
+
+    counts: list[int]
+    append_us: list[int]
+    keys: Sequence[str | None]
+    version: int
+    end_seq: int
+    total_bytes: int
+    body: bytes
+
+
+_COLUMNS = "seq, count, append_us, version, key, keys, stream_seq, total_bytes, body, packed"
+_SELECT = f"SELECT {_COLUMNS} FROM wal"
 _FROM = "seq >= ifnull((SELECT max(seq) FROM wal WHERE stream = ?1 AND seq <= ?2), ?2)"
 
 
-def _inserts(columns: str) -> tuple[tuple[int, str], ...]:
-    """Statements by how many rows they insert: each lets go of the interpreter's lock once, so many rows share one."""
-    marks = f"({', '.join('?' * len(columns.split(',')))})"
-    sizes = (64, 32, 16, 8, 4, 2, 1)
-    return tuple((size, f"INSERT INTO wal ({columns}) VALUES {', '.join([marks] * size)}") for size in sizes)
+#: Rows of one statement: each lets go of the interpreter's lock, so many rows share one.
+AT_ONCE = 64
 
-
-_AS_THEY_CAME = _inserts(f"stream, {_COLUMNS}")
-_PACKED = _inserts(f"stream, {_COLUMNS}, packed")
-
+#: A stream's id, and the fields of Entries.
 Row = tuple[int, int, int, int, int, str | None, str | None, str | None, int, bytes]
 
+#: One step for many rows, in the order of the index; of a body no more is taken than a short one has.
+_BUNDLE = f"""
+    SELECT json_group_array(count), json_group_array(append_us), json_group_array(key) FILTER (WHERE key IS NOT NULL),
+        max(version), max(seq + count), max(total_bytes), CAST(group_concat(substr(body, 1, {LEAST_BYTES})) AS BLOB),
+        min(seq) = ?2 AND min(version) = max(version) AND max(length(body)) < {LEAST_BYTES}
+            AND count(packed) + count(keys) = 0
+    FROM wal INDEXED BY wal_seq WHERE stream = ?1 AND seq >= ?2 AND seq < ?3"""
+_NUMBERS = msgspec.json.Decoder(list[int]).decode
+_TEXTS = msgspec.json.Decoder(list[str]).decode
+
 _BEYOND = "SELECT seq FROM wal WHERE stream = ? AND seq >= ? AND seq < ? ORDER BY seq LIMIT 1 OFFSET ?"
+_REWRITE = "UPDATE wal SET key = ?, keys = ?, body = ?, packed = ? WHERE stream = ? AND seq = ?"
 _TRIM = "DELETE FROM wal WHERE stream = ? AND seq >= ? AND seq < ? AND seq + count <= ?"
 
 _NO_STREAM = 0
@@ -58,24 +76,25 @@ class Wal:
         self._connection = connection
 
     def insert(self, rows: Sequence[Row]) -> None:
-        """Store rows: the stream's id, then the fields of Entries."""
-        long = [_packed(row) for row in rows if len(row[-1]) >= LEAST_BYTES]
-        if long:
-            self._insert(_PACKED, long)
-            rows = [row for row in rows if len(row[-1]) < LEAST_BYTES]
-        self._insert(_AS_THEY_CAME, rows)
-
-    def _insert(self, inserts: tuple[tuple[int, str], ...], rows: Sequence[tuple[Any, ...]]) -> None:
-        start = 0
-        for size, sql in inserts:
-            while len(rows) - start >= size:
-                self._connection.execute(sql, tuple(chain.from_iterable(rows[start : start + size])))
-                start += size
+        """Store rows, so many with each statement."""
+        for start in range(0, len(rows), AT_ONCE):
+            some = rows[start : start + AT_ONCE]
+            self._connection.execute(_inserting(len(some)), tuple(chain.from_iterable(map(_stored, some))))
 
     def scan(self, stream: int, position: int, end: int) -> Generator[Entries, None, None]:
         """Rows that hold entries in [position, end), in order; the first may begin earlier, the last end later."""
         sql = f"{_SELECT} WHERE stream = ?1 AND {_FROM} AND seq < ?3 ORDER BY seq"
         return self._rows(sql, (stream, position, end))
+
+    def bundle(self, stream: int, position: int, end: int) -> Bundle | None:
+        """The rows of a JSON stream that begin in [position, end); None where they are no bundle."""
+        *facts, is_plain = self._connection.execute(_BUNDLE, (stream, position, end)).get
+        if not is_plain:
+            return None
+        counts, append_us, keys = _NUMBERS(facts[0]), _NUMBERS(facts[1]), _TEXTS(facts[2])
+        bundle = Bundle(counts, append_us, keys or [None] * len(counts), *facts[3:])
+        is_whole = bundle.end_seq - position == sum(counts) and len(bundle.keys) == len(counts)
+        return bundle if is_whole else None
 
     def scan_key(self, stream: int, key: str, position: int, end: int) -> Generator[Entries, None, None]:
         """The same for rows of one key, and rows of several keys that may have it among them."""
@@ -99,6 +118,12 @@ class Wal:
         self.insert([(_NO_STREAM, 0, 1, 0, 0, None, None, None, 0, os.urandom(_PROBE_BYTES))])
         self._connection.execute("DELETE FROM wal WHERE stream = ?", (_NO_STREAM,))
 
+    def rewrite(self, stream: int, seq: int, key: str | None, keys: str | None, body: bytes) -> None:
+        """Replace the keys and the body of a row by others of the same count and length."""
+        packed = pack(body) if len(body) >= LEAST_BYTES else None
+        values = (key, keys, body, None, stream, seq) if packed is None else (key, keys, packed, len(body), stream, seq)
+        self._connection.execute(_REWRITE, values)
+
     def trim(self, stream: int, start: int, end: int, rows: int) -> int:
         """Remove up to so many rows whose entries all lie in [start, end); answers how many went."""
         # A range is removed faster than rows that were picked, so the first one that is too much is looked for.
@@ -120,10 +145,17 @@ class Wal:
             cursor.close()
 
 
-def _packed(row: Row) -> tuple[object, ...]:
-    """A row as it is stored, in less space where that pays."""
-    packed = pack(row[-1])
-    return (*row, None) if packed is None else (*row[:-1], packed, len(row[-1]))
+def _stored(row: Row) -> tuple[object, ...]:
+    """A row as it is stored, in less space where that pays, and then how long its body was."""
+    body = row[-1]
+    packed = pack(body) if len(body) >= LEAST_BYTES else None
+    return (*row, None) if packed is None else (*row[:-1], packed, len(body))
+
+
+@cache
+def _inserting(rows: int) -> str:
+    marks = f"({', '.join('?' * len(_COLUMNS.split(',')))}, ?)"
+    return f"INSERT INTO wal (stream, {_COLUMNS}) VALUES {', '.join([marks] * rows)}"
 
 
 def _unpacked(row: Any) -> Entries:

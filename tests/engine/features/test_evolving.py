@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.engine.features.evolving import created, evolved, stepped
-from headrace.engine.features.source import Steps
+from headrace.engine.features.source import source_of
+from headrace.engine.steps import Steps
 from headrace.query import fields
 from headrace.query.search import Search
 from headrace.schema.descriptor.nodes import Event, Field, Type
@@ -37,7 +38,7 @@ def test_a_change_makes_a_lens_or_a_break_or_neither(event: Event, effect: str, 
     assert made.registry.readable_from == (10 if effect == "break" else 0)
     again = made.compiled(found, 0)
     assert again.revision == version
-    assert again.source is not None and again.source.rules.event == event
+    assert source_of(again).rules.event == event
 
 
 @pytest.mark.parametrize(
@@ -58,8 +59,7 @@ def test_events_keep_what_held_when_they_came_unless_less_is_kept(
     found = created("events/Txn", BASE).compiled(None, 0)
     for keep, next_seq in ways:
         found = evolved(found, changed(keep_events_for_ms=keep), next_seq).compiled(found, 0)
-    assert found.source is not None
-    assert found.source.rules.kept == kept
+    assert source_of(found).rules.kept == kept
 
 
 def test_another_key_or_window_begins_to_count_with_the_next_event() -> None:

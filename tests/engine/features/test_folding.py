@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.features.folding import Fold, Shapes, Told
-from headrace.engine.features.serving import INLINE_ROWS, Behind
+from headrace.engine.features.folding import Shapes
+from headrace.engine.states.definition import Told
+from headrace.engine.states.folding import Fold
+from headrace.engine.states.serving import INLINE_ROWS, Behind
 from headrace.schema.descriptor.nodes import Event, Field
 from headrace.schema.registry import Registry
 from tabling import ORDERS, SPENT, USERS, Pipelines, op, table

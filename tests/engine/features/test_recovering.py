@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from engine.features.pipelines import event, register, registered, table
+from headrace.engine.features.source import source_of
 from headrace.format import feature_registry as format_
 from rig import Rig, array
 
@@ -73,7 +74,7 @@ def test_a_stream_that_is_behind_its_registry_catches_up(tmp_path: Path) -> None
     with opened(tmp_path, "second") as rig:
         registry = rig.find("events/Txn").head.registry
         assert registry is not None and registry.version == 3
-        assert registry.source is not None and registry.source.rules.event.dedupe_key == "user"
+        assert source_of(registry).rules.event.dedupe_key == "user"
         assert [msgspec.json.decode(entry) for entry in rig.read("events/Txn")] == [fine(1, a=1)]
         assert registered(rig, final).registry_version == 3
 

@@ -65,6 +65,37 @@ def test_segments_are_cut_alike_however_many_rows_there_are(opened: Open, monkey
     assert rig.read("one") == rig.read("other")
 
 
+def test_short_rows_are_sealed_as_they_are_however_many_are_taken_at_once(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long ones, and lists, between short ones; with keys and without; at times of their own."""
+    rig = opened(seal_rows=40)
+    sealed = []
+    for name, rows in (("some", 4), ("one", 1)):
+        monkeypatch.setattr(building, "_STRETCH_ROWS", rows)
+        rig.create(name, JSON)
+        for n in range(100):
+            entries = [f"x{n}" * (2000 if n % 37 == 36 else 1)] * (3 if n % 11 == 10 else 1)
+            rig.append(name, array(*entries), key=f"k{n}" if 40 < n < 70 else None)
+            rig.clock.us += 5
+        rig.publish(name)
+        columns = [reader(rig, one).batches(*spans(rig, name)[at]) for at, one in enumerate(placed(rig, name))]
+        cells = [[batch.drop_columns(["append_time"]).to_pylist() for batch in batches] for batches in columns]
+        sealed.append((spans(rig, name), cells))
+        assert rig.read(name) == rig.read("some")
+    assert sealed[0] == sealed[1]
+
+
+def test_a_small_segment_is_left_alone_where_much_follows(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "GROUP_ROWS", 2)
+    rig = opened(seal_rows=20)
+    rig.create("s", JSON)
+    for size, expected in ((1, [(0, 1)]), (4, [(0, 5)]), (5, [(0, 5), (5, 10)])):
+        _append(rig, "s", size)
+        rig.publish("s")
+        assert spans(rig, "s") == expected
+
+
 def test_a_body_larger_than_a_row_group_is_spread_over_several(opened: Open) -> None:
     rig = opened()
     rig.create("s", JSON)

@@ -130,11 +130,6 @@ def test_a_full_backlog_refuses_appends_until_the_store_takes_them(
     assert rig.read("s") == [b"x" * 11, b"more"]
 
 
-def test_a_rest_after_a_seal_is_no_longer_than_entries_may_wait(opened: Open) -> None:
-    rest = opened(seal_age_s=5.0).engine.sealer._rest
-    assert (rest(1.0), rest(100.0)) == (3.0, 5.0)
-
-
 def test_a_stream_that_cannot_be_published_does_not_hold_up_the_others(opened: Open) -> None:
     rig = opened(seal_bytes=4)
     for name in ("damaged", "missing", "good"):

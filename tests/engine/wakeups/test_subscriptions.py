@@ -408,7 +408,7 @@ async def test_a_stream_that_took_the_place_of_an_expired_one_is_linked_anew(wor
 
 
 async def test_a_full_disk_refuses_a_claim_and_changes_nothing(world: Opened) -> None:
-    async with world(max_bytes=600_000) as w:
+    async with world(max_bytes=1_000_000) as w:
         await w.create("wake/pool")
         await w.create("events/a")
         await w.create("filler")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from headrace.engine.sealing.verify import verify
 from headrace.engine.work.leases import LeaseLost
 from headrace.storage.backup import back_up, restore
 from headrace.storage.companions import Companions
+from headrace.storage.database import migrations
 from headrace.types import SystemClock
 from machines import Machines
 from rig import Rig, array
@@ -128,7 +130,7 @@ def test_a_companion_that_comes_while_a_manifest_is_written_is_in_the_next(tmp_p
 
         async def meanwhile() -> None:
             sealer, work = rig.engine.sealer, rig.engine.work
-            publication = await sealer._aside(lambda: sealer._workshop.publisher.publish(stream.id))
+            publication = await sealer._aside(lambda: sealer._workshop.publisher.publish(stream.id, sealer.pace))
             assert publication is not None
             await work.commit(grant.lease.id, grant.lease.token, results)
             await sealer._commit(stream, publication)
@@ -206,12 +208,12 @@ def test_a_directory_from_before_companions_is_looked_at(tmp_path: Path) -> None
 
         rig.run(rig.engine.close())
         with closing(sqlite3.connect(tmp_path / "headrace.db")) as database:
-            later = ("feature_registry", "dedupe", "states", "histories")
-            for table in ("companions", "due", "leases", "units", "failures", "verifications", *later):
+            later = "".join(migrations()[4:])
+            for table in re.findall(r"CREATE TABLE (\w+)", later):
                 database.execute(f"DROP TABLE {table}")
             database.execute("DROP INDEX streams_retention")
             database.execute("CREATE INDEX streams_retention ON streams (id) WHERE retention_age_us IS NOT NULL")
-            for table, column in (("wal", "packed"), ("streams", "manifest_bytes"), ("streams", "managed")):
+            for table, column in re.findall(r"ALTER TABLE (\w+) ADD COLUMN (\w+)", later):
                 database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
             database.execute("DELETE FROM meta WHERE name LIKE 'work%'")
             database.execute("PRAGMA user_version = 4")

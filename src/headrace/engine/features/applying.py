@@ -11,18 +11,17 @@ from headrace.engine.features.births import Reach, decide
 from headrace.engine.features.evolving import Evolved, created, evolved, stepped
 from headrace.engine.features.proposing import Proposal
 from headrace.engine.features.registry import EVENTS, Current, Document, Plan
-from headrace.engine.features.source import Steps
-from headrace.engine.lifecycle import Change, delete, save_registry, store_registry
+from headrace.engine.lifecycle import Change, create_managed, delete, save_registry
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.schemas import MAX_HISTORY_BYTES, MAX_REVISIONS
+from headrace.engine.steps import Steps
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Batch
 from headrace.errors import Conflict, HeadraceError, RegistryFull
 from headrace.format.feature_registry import key
 from headrace.schema.descriptor.nodes import Event
 from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
-from headrace.storage.streams import DELETED, LIVE, StreamRow
-from headrace.types import JSON
+from headrace.storage.streams import LIVE
 
 #: How much history the registry keeps.
 KEPT_VERSIONS = 1_000
@@ -68,6 +67,7 @@ class Apply(Change):
         except HeadraceError:
             _restore(batch, before)
             raise
+        batch.note("features_registered", self.who, version=self.current.version, app=self.proposal.change.app)
         current, publish = self.current, self._publish
         batch.afterwards.append(lambda: publish(current))
 
@@ -168,24 +168,7 @@ class Apply(Change):
 
 def create(batch: Batch, made: Evolved, epoch: int) -> int:
     """The stream of a new event source; refuses a name that is taken."""
-    name = made.registry.schema
-    found = batch.streams.by_name(name)
-    if found is not None and found.state != DELETED:
-        raise Conflict(f"the stream {name} exists already and is no event source: delete or rename it", stream=name)
-    if found is not None:
-        batch.streams.remove(found.id)
-    row = StreamRow(
-        name=name,
-        content_type=JSON,
-        created_us=batch.now_us,
-        epochs=msgspec.json.encode([[epoch, 0]]).decode(),
-        incarnation=str(epoch),
-        retention_age_us=_age_us(made.rules.event),
-        managed=made.rules.dump(),
-    )
-    row.id = batch.streams.insert(row)
-    store_registry(batch, row.id, made.registry, 1)
-    return row.id
+    return create_managed(batch, made.registry, made.rules.dump(), epoch, _age_us(made.rules.event))
 
 
 def _age_us(event: Event) -> int | None:

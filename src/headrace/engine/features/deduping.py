@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from headrace.storage.dedupe import Dedupe, First
 
 if TYPE_CHECKING:
-    from headrace.engine.features.source import Source
+    from headrace.engine.kind import Kind
     from headrace.engine.stream import Head, Stream
     from headrace.engine.writer import Batch
 
 
 def numbered(batch: Batch, stream: Stream, head: Head, keys: list[str | None], at_us: int) -> list[int]:
     """The sequence number of each entry: the next ones in order, and for a key that is known that of its first."""
-    assert head.registry is not None and head.registry.source is not None
-    known = _known(batch, stream.id, head, head.registry.source, keys, at_us)
+    assert head.registry is not None and head.registry.kind is not None
+    known = remembered(batch, stream.id, head, head.registry.kind, keys, at_us)
     seqs: list[int] = []
     due = head.next_seq
     for key in keys:
@@ -28,17 +28,17 @@ def numbered(batch: Batch, stream: Stream, head: Head, keys: list[str | None], a
     return seqs
 
 
-def _known(batch: Batch, stream: int, head: Head, source: Source, keys: list[str | None], at_us: int) -> dict[str, int]:
+def remembered(batch: Batch, stream: int, head: Head, kind: Kind, keys: list[str | None], at_us: int) -> dict[str, int]:
     """The keys that are remembered at a moment, and the events that had them first."""
     wanted = [key for key in dict.fromkeys(keys) if key is not None]
     found = {key: batch.firsts[stream, key] for key in wanted if (stream, key) in batch.firsts}
     rest = [key for key in wanted if key not in found]
     if rest:
         found |= Dedupe(batch.connection).find(stream, rest)
-    since, since_us = horizon(source, head.next_seq, at_us)
+    since, since_us = horizon(kind, head.next_seq, at_us)
     return {key: first.seq for key, first in found.items() if first.seq >= since and first.at_us > since_us}
 
 
-def horizon(source: Source, next_seq: int, now_us: int) -> tuple[int, int]:
+def horizon(kind: Kind, next_seq: int, now_us: int) -> tuple[int, int]:
     """From which event, and after which moment, keys are remembered."""
-    return max(source.rules.dedupe_since, next_seq - source.most_keys), now_us - source.window_us
+    return max(kind.dedupe_since, next_seq - kind.most_keys), now_us - kind.window_us

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 
 import msgspec
 
-from headrace.engine.features.source import Steps
+from headrace.engine.steps import Steps
 from headrace.reduce.features.table import TableReducer
 from headrace.schema.descriptor.nodes import Event, Life, Node, Table
 from headrace.schema.descriptor.resolve import resolve
@@ -37,6 +37,11 @@ class Defined(msgspec.Struct, frozen=True, dict=True):
         return msgspec.to_builtins(self)
 
     @property
+    def name(self) -> str:
+        """The table's."""
+        return self.table
+
+    @property
     def event(self) -> Event:
         """The source whose events are folded."""
         root = self.nodes[self.root]
@@ -53,11 +58,11 @@ class Defined(msgspec.Struct, frozen=True, dict=True):
         """What folds it; equal ones share it."""
         return _reducer(msgspec.json.encode(self))
 
-    def restricted(self, features: Collection[str]) -> Defined:
+    def restricted(self, names: Collection[str]) -> Defined:
         """The same with some of its features only."""
         table = self.nodes[self.table]
         assert isinstance(table, Table)
-        kept = {name: feature for name, feature in table.features.items() if name in features}
+        kept = {name: feature for name, feature in table.features.items() if name in names}
         nodes = {**self.nodes, self.table: msgspec.structs.replace(table, features=kept)}
         return msgspec.structs.replace(self, nodes=nodes, lives={name: self.lives[name] for name in kept})
 

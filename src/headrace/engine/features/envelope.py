@@ -22,7 +22,7 @@ class Envelope(msgspec.Struct, frozen=True):
     #: What becomes of features and streams: the rest of the diff.
     features: list[dict[str, Any]] = []
     streams: list[dict[str, Any]] = []
-    #: Why it is refused, or would be even with force; a dry run refuses nothing that could be registered otherwise.
+    #: Why it is refused, or would be.
     errors: list[Problem] = []
     refused: bool = False
 
@@ -41,9 +41,11 @@ class Envelope(msgspec.Struct, frozen=True):
             "changed": self.changed,
             "plan": {"features": self.features, "streams": self.streams},
         }
-        if self.errors:
+        errors = [one._asdict() for one in self.errors]
+        if errors and self.refused:
             first = self.errors[0]
-            more = f" (and {len(self.errors) - 1} more)" if len(self.errors) > 1 else ""
-            errors = [one._asdict() for one in self.errors]
+            more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
             answer["error"] = {"code": first.code, "message": first.message + more, "errors": errors}
+        elif errors:
+            answer["plan"]["refusals"] = errors
         return answer

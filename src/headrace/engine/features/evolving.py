@@ -6,8 +6,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from headrace.engine.features.source import Rules, Source, Steps
+from headrace.engine.features.source import Rules, Source, source_of
 from headrace.engine.registry import StreamRegistry
+from headrace.engine.steps import Steps
 from headrace.schema.descriptor.canonical import alike
 from headrace.schema.descriptor.generated import json_schema, lens, search
 from headrace.schema.descriptor.nodes import Event
@@ -37,8 +38,7 @@ def created(stream: str, event: Event) -> Evolved:
 
 def evolved(found: StreamRegistry, new: Event, next_seq: int) -> Evolved:
     """A stream whose event source changes before its next event."""
-    assert found.source is not None
-    registry, old = found.registry, found.source.rules
+    registry, old = found.registry, source_of(found).rules
     if alike(old.event, new):
         return Evolved(registry, old, "kept")
     effect: Effect = "settings"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.engine.features.coverage import history
 from headrace.engine.features.defined import Defined
-from headrace.engine.features.generation import Generation
+from headrace.engine.states.coverage import history
+from headrace.engine.states.generation import Generation
 from headrace.engine.stream import Stream
 from headrace.format.state.layout import State
 

@@ -80,7 +80,7 @@ class Features:
         if status == "ok" and not change.dry_run and not proposal.changes_nothing:
             return None
         features, streams = preview(proposal, self._streams(proposal))
-        if needs_force and not change.dry_run:
+        if needs_force:
             errors += proposal.losses()
         return Envelope(
             status,

@@ -113,7 +113,7 @@ class HistoryPlans:
 def known(begun: Beginning) -> Known:
     """Where to begin, as a document."""
     found = [
-        Part(tuple(part.chain.features), part.start, tuple(state.name for state in part.chain.states))
+        Part(tuple(part.chain.names), part.start, tuple(state.name for state in part.chain.states))
         for part in begun.parts
     ]
     return Known(tuple(found), begun.complete, begun.since)

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.engine.features.folding import Shapes, of_batch
 from headrace.engine.features.questions import Question
 from headrace.engine.features.replaying import Asked, Beginning, Replay, beginning
-from headrace.engine.features.serving import Serving
+from headrace.engine.features.serving import Serving, shapes_of
 from headrace.engine.gates import Gate
 from headrace.engine.log import Log
+from headrace.engine.states.folding import of_batch
 from headrace.engine.stream import Head, Stream
 from headrace.engine.tiers import Cold
 from headrace.errors import TimedOut
@@ -132,8 +132,8 @@ class _Work(NamedTuple):
         from headrace.format.segment.decoded import Decoded
 
         head, registry = self.head, self.head.registry
-        assert registry is not None and registry.source is not None
-        shapes = Shapes(registry.registry, registry.source.rules.event)
+        assert registry is not None
+        shapes = shapes_of(registry)
         events, at = Events(connection, self.pasts.segments, Decoded(0), self.stream, head), self.begun.start
         reaches_us = events.appended_us(head.first_seq) if head.first_seq < head.next_seq else None
         while at < head.next_seq:

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.engine.features.defined import Defined
-from headrace.engine.features.folding import Shapes, Told
+from headrace.engine.features.folding import Shapes
 from headrace.engine.features.replaying import Asked, finished
+from headrace.engine.states.definition import Told
 from headrace.reduce.features.table import Row
 
 #: States come before all events.

@@ -14,9 +14,10 @@ from headrace.engine.features import publishing
 from headrace.engine.features.applying import create
 from headrace.engine.features.evolving import created, evolved
 from headrace.engine.features.registry import EVENTS, Document, Plan, load
-from headrace.engine.features.source import Rules, Source, Steps
+from headrace.engine.features.source import Rules, Source, source_of
 from headrace.engine.lifecycle import save_registry
 from headrace.engine.registry import StreamRegistry
+from headrace.engine.steps import Steps
 from headrace.engine.writer import Batch
 from headrace.errors import CorruptData
 from headrace.format import feature_registry as format_
@@ -112,8 +113,7 @@ def _follow(
         found, before = made.compiled(found, 0), found
         if found.revision != before.revision:
             save_registry(batch, row.id, found)
-    assert found.source is not None
-    rules = _clamped_rules(found.source.rules, row.next_seq)
+    rules = _clamped_rules(source_of(found).rules, row.next_seq)
     kept_ms = rules.event.keep_events_for_ms
     age_us = None if kept_ms is None else kept_ms * 1000
     batch.streams.update(row.id, managed=rules.dump(), retention_age_us=age_us)
@@ -132,7 +132,7 @@ def managed(batch: Batch) -> Iterator[StreamRow]:
     """The streams of event sources."""
     after = 0
     while rows := batch.streams.retained(after, _PAGE):
-        yield from (row for row in rows if row.managed)
+        yield from (row for row in rows if row.managed and row.name.startswith(EVENTS))
         after = rows[-1].id
 
 

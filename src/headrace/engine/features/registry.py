@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.engine.features.source import Steps
+from headrace.engine.steps import Steps
 from headrace.errors import CorruptData, UnknownTable
 from headrace.schema.descriptor.nodes import Derivation, Event, Life, Node, Table
 from headrace.storage.feature_registry import FeatureRegistryRow
 
 if TYPE_CHECKING:
+    from headrace.engine.features.defined import Defined
     from headrace.engine.features.viewing import Derived
 
 #: What the streams of event sources are called.
@@ -90,6 +91,25 @@ class Current:
     def tables_of(self, event: str) -> tuple[str, ...]:
         """The tables over an event source, through any number of derivations."""
         return self.tables.get(event, ())
+
+    @property
+    def streams(self) -> Collection[str]:
+        """Every stream that has tables."""
+        return [EVENTS + event for event in self.tables]
+
+    def names_over(self, stream: str) -> tuple[str, ...]:
+        """The tables over a stream."""
+        return self.tables_of(stream.removeprefix(EVENTS))
+
+    def stream_of(self, name: str) -> str | None:
+        """The stream that a table is made from; None where there is no table of this name."""
+        return EVENTS + self.root_of(name) if name in self.lives else None
+
+    def defined(self, name: str) -> Defined:
+        """A table, whole enough to be folded anywhere; raises UnknownTable where there is none of this name."""
+        from headrace.engine.features.defining import defined_in
+
+        return defined_in(self, name)
 
     def root_of(self, name: str) -> str:
         """The event source that a node leads back to."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from headrace.engine.features.deduping import horizon
-from headrace.engine.features.folding import of_batch
 from headrace.engine.features.recovering import DEDUPE_DUE, managed
+from headrace.engine.states.folding import of_batch
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Batch
 from headrace.storage.database import Connection
@@ -39,10 +39,10 @@ def _keys(
     from headrace.format.segment.decoded import Decoded
 
     head = stream.head
-    source = None if head.registry is None else head.registry.source
-    if source is None or not source.dedupes:
+    kind = None if head.registry is None else head.registry.kind
+    if kind is None or not kind.dedupes:
         return
-    since, since_us = horizon(source, head.next_seq, now_us)
+    since, since_us = horizon(kind, head.next_seq, now_us)
     placed = Published(connection).first_from(stream.id, since_us)
     at = max(head.first_seq, since, head.published_seq if placed is None else placed.segment.first_seq)
     events = Events(connection, segments, Decoded(0), stream, head)
@@ -50,7 +50,7 @@ def _keys(
         chunk = events.first_chunk(at, head.next_seq)
         for batch in events.batches(chunk):
             for told in of_batch(batch, _SLICE_BYTES):
-                for number, key in enumerate(source.keys(told.body) or ()):
+                for number, key in enumerate(kind.unique(told.body)):
                     if key is not None and told.times_us[number] > since_us:
                         yield stream.id, key, told.first_seq + number, told.times_us[number]
         at = chunk.stop

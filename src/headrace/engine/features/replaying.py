@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.engine.features.coverage import Chain, history
 from headrace.engine.features.defined import Defined
-from headrace.engine.features.folding import Shapes, Told
-from headrace.engine.features.merging import merged
+from headrace.engine.features.folding import Shapes
+from headrace.engine.states.coverage import Chain, history
+from headrace.engine.states.definition import Told
+from headrace.engine.states.merging import merged
 from headrace.format.state.layout import State
 from headrace.reduce.features.table import Row
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
 
-from headrace.errors import BadRequest, MissingField, SchemaMismatch, UnknownField
+from headrace.engine.steps import Steps
+from headrace.errors import BadRequest, MissingField, SchemaMismatch, UnknownEvent, UnknownField
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.entries import Failure, entries_of
 from headrace.schema.entries import read as read_entries
 
-#: Steps of a setting: it is this from an event on.
-Steps = tuple[tuple[int, int | None], ...]
+if TYPE_CHECKING:
+    from headrace.engine.registry import StreamRegistry
 
 #: How long a key is remembered where the source does not say.
 DEDUPE_WINDOW_MS = 86_400_000
@@ -46,11 +47,21 @@ class Rules(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_def
 class Source:
     """The rules of one event source, ready for use; never changed, only replaced."""
 
-    __slots__ = ("_default_of", "_defaults", "_key_of", "_probe", "_whole", "most_keys", "rules", "window_us")
+    #: The request says how events are routed.
+    routes = suggests = False
+
+    __slots__ = (
+        "_default_of", "_defaults", "_key_of", "_probe", "_whole", "dedupe_since", "dedupes", "kept", "most_keys",
+        "normalises", "rules", "window_us",
+    )  # fmt: skip
+
+    follows = False
 
     def __init__(self, rules: Rules, most_keys: int) -> None:
         event = rules.event
         self.rules = rules
+        self.kept: Steps | None = rules.kept
+        self.dedupe_since = rules.dedupe_since
         self.most_keys = most_keys
         window_ms = event.dedupe_window_ms or DEDUPE_WINDOW_MS
         self.window_us = window_ms * 1000 if event.dedupe_key is not None else 0
@@ -59,18 +70,10 @@ class Source:
         self._default_of = attrgetter(*_names(len(self._defaults))) if self._defaults else None
         self._whole = tuple(name for name, field in event.schema.items() if field.type == "i64")
         self._key_of = None if event.dedupe_key is None else _decoder([event.dedupe_key])
+        self.normalises = self._probe is not None
+        self.dedupes = self._key_of is not None
 
-    @property
-    def fills(self) -> bool:
-        """Whether any field has a default."""
-        return self._probe is not None
-
-    @property
-    def dedupes(self) -> bool:
-        """Whether events have keys that are stored once."""
-        return self._key_of is not None
-
-    def filled(self, joined: bytes) -> bytes:
+    def normalised(self, joined: bytes, terms: object = None) -> bytes:
         """Entries joined by commas, with the defaults of the fields that they leave out."""
         if self._probe is None or self._default_of is None:
             return joined
@@ -95,13 +98,26 @@ class Source:
         inside = entry.strip()[1:-1]
         return b"{" + inside + b"," + added[1:] if inside.strip() else added
 
-    def keys(self, joined: bytes) -> list[str | None] | None:
-        """The key of each entry, None for one that has none; None where events have no keys."""
-        if self._key_of is None:
-            return None
+    def vouches(self, schema: Any) -> bool:
+        """Events with defaults may not fit."""
+        return False
+
+    def routed(self, joined: bytes) -> list[str | None]:
+        """Events are not routed by what they say."""
+        raise NotImplementedError
+
+    def check(self, batch: Any, stream: Any, joined: bytes, keys: Any) -> None:
+        """Nothing speaks against entries that the commit could find."""
+
+    def note(self, batch: Any, stream: Any, first_seq: int, joined: bytes, at_us: int) -> None:
+        """Nothing follows from entries."""
+
+    def unique(self, joined: bytes) -> list[str | None]:
+        """The key of each entry, None for one that has none."""
+        assert self._key_of is not None
         return [_canonical(one.f0) for one in self._key_of.decode(b"[" + joined + b"]")]
 
-    def rounded(self, joined: bytes) -> list[Failure]:
+    def failures(self, joined: bytes) -> list[Failure]:
         """Whole numbers that are spelled as floats, and so large that whoever reads them may get another number."""
         values: list[Any] = read_entries(joined)[0] if self._whole else []
         return [
@@ -134,6 +150,14 @@ class Source:
             *(_problem(index, "missing_field", name, f"{name!r} is required") for name in missing),
             *(_problem(index, "unknown_field", name, f"there is no field {name!r}") for name in unknown),
         ]
+
+
+def source_of(registry: StreamRegistry | None) -> Source:
+    """The event source that a stream is, by its registry."""
+    kind = None if registry is None else registry.kind
+    if not isinstance(kind, Source):
+        raise UnknownEvent("the stream is no event source")
+    return kind
 
 
 def _problem(index: int, code: str, name: str, message: str) -> dict[str, Any]:

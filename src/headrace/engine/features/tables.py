@@ -1,24 +1,21 @@
-"""Feature tables, put together: what answers for them, now and as of the past, and who makes their states."""
+"""Feature tables, put together: what answers for them, now and as of the past, and what they need."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.config import Config
-from headrace.engine.features.building import Workbench
 from headrace.engine.features.features import Features
-from headrace.engine.features.helping import Helper
-from headrace.engine.features.needing import Needs
 from headrace.engine.features.past import Pasts
 from headrace.engine.features.serving import Serving
 from headrace.engine.features.training import Training
 from headrace.engine.log import Log
 from headrace.engine.sealing.sealer import Sealer
+from headrace.engine.states.building import Workbench
+from headrace.engine.states.needing import Needs
 from headrace.engine.work.foreman import Apply, Foreman
 from headrace.storage.database import Connection
-from headrace.storage.objects import Objects
 from headrace.storage.published import Published
 from headrace.storage.states import States
 from headrace.storage.wal import Wal
@@ -42,7 +39,7 @@ class Ground(NamedTuple):
     reader: Connection
     connect: Callable[[], Connection]
     segments: Callable[[], Segments]
-    objects: Objects
+    bench: Workbench
     clock: Clock
 
 
@@ -50,34 +47,23 @@ class Tables:
     """Starts and stops with the engine."""
 
     def __init__(self, ground: Ground, config: Config) -> None:
-        features, log, sealer, work, apply, reader, connect, segments, objects, clock = ground
+        features, log, sealer, work, apply, reader, connect, segments, bench, clock = ground
         settings = config.features
-        bench = Workbench(
-            objects,
-            Path(config.storage.data_dir) / "cache" / "states",
-            connect,
-            segments,
-            cache_bytes=settings.state_cache_bytes,
-            row_bytes=settings.row_bytes,
-        )
         self.serving = Serving(
             log, Wal(reader), States(reader), lambda: features.current, bench, clock, settings.fold_rows
         )
         self.pasts = Pasts(log, self.serving, connect, segments, config.server.resolver_timeout_s * _SHARE)
         self.training = Training(apply, log, sealer, work, self.pasts, reader, settings.fold_rows)
-        needs = Needs(self.serving, Published(reader), clock, settings)
-        self.helper = Helper(work, self.serving, needs, log, reader, connect, segments, objects, clock)
+        self.needs = Needs(self.serving, Published(reader), clock, settings)
         log.on_append.append(self.serving.appended)
         work.on_states.append(self.serving.states_changed)
-        features.holds = needs.held_from
+        features.holds = self.needs.held_from
 
     def start(self) -> None:
         """Go on with what nobody else does."""
-        self.helper.start()
         self.training.start()
 
     async def stop(self) -> None:
         """Let go of threads and files."""
         await self.training.stop()
-        await self.helper.stop()
         await self.serving.stop()

@@ -5,24 +5,27 @@ from __future__ import annotations
 import logging
 import secrets
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from headrace.config import StorageConfig
+from headrace.engine.sealing.pacing import Pace
 from headrace.engine.sealing.publishing import Built
 from headrace.engine.sealing.snapshot import Snapshot
 from headrace.errors import CorruptData
 from headrace.format.manifest import listed, segment_name
-from headrace.format.segment.gathering import Note, Run
+from headrace.format.packing import LEAST_BYTES
+from headrace.format.segment.gathering import Notes, Run
+from headrace.format.segment.layout import GROUP_BYTES, GROUP_ROWS
 from headrace.format.segment.writer import Writer
 from headrace.schema.entries import entries_of
 from headrace.storage.published import Placed
 from headrace.storage.segments import Segments
-from headrace.storage.wal import Entries, Wal
+from headrace.storage.wal import Bundle, Entries, Wal
 from headrace.types import JSON, media_type
 
 log = logging.getLogger("headrace.sealing")
@@ -38,24 +41,36 @@ class _File:
         self.path = path
         self.before_bytes = self.total_bytes = before_bytes
         self._file = file
-        self._is_json = media_type(snapshot.row.content_type) == JSON
+        self.is_json = media_type(snapshot.row.content_type) == JSON
         self.writer = Writer(
             file,
             stream=snapshot.row.name,
             incarnation=snapshot.row.incarnation,
-            is_json=self._is_json,
+            is_json=self.is_json,
             first_seq=first_seq,
             split=entries_of,
         )
 
     def add(self, rows: list[Entries]) -> None:
-        if self._is_json:
-            notes: list[Note] = [(row.count, True, row.append_us, row.version, _keys(row)) for row in rows]
+        if self.is_json:
+            notes = Notes(
+                [row.count for row in rows],
+                [True] * len(rows),
+                [row.append_us for row in rows],
+                [row.version for row in rows],
+                [_keys(row) for row in rows],
+            )
             self.writer.add_joined(rows[0].seq, notes, [row.body for row in rows])
         else:
             for row in rows:
                 self.writer.add(Run(row.seq, row.append_us, row.version, row.key, [row.body]))
         self.total_bytes = rows[-1].total_bytes
+
+    def add_bundle(self, bundle: Bundle) -> None:
+        rows = len(bundle.counts)
+        notes = Notes(bundle.counts, [True] * rows, bundle.append_us, [bundle.version] * rows, bundle.keys)
+        self.writer.add_bundle(self.writer.next_seq, notes, bundle.body)
+        self.total_bytes = bundle.total_bytes
 
     def finish(self) -> Built:
         sealed = self.writer.finish()
@@ -73,22 +88,35 @@ class Builder:
         self._directory = directory
         self._config = config
 
-    def build(self, snapshot: Snapshot) -> tuple[list[Built], Placed | None]:
-        """Segments of everything that is not published, and the small one that the first of them replaces."""
+    def build(self, snapshot: Snapshot, pace: Pace, *, alone: bool = False) -> tuple[list[Built], Placed | None]:
+        """Segments of everything that is not published, and the small one that the first of them replaces.
+
+        ``alone`` says that it replaces none.
+        """
         row = snapshot.row
         if row.published_seq >= row.next_seq:
             return [], None
-        small = self._small(snapshot)
+        small = None if alone else self._small(snapshot)
         built: list[Built] = []
         with ExitStack() as stack:
             file = None if small is None else self._rewrite(stack, snapshot, small)
             small = small if file is not None else None
-            for rows in _stretches(self._wal.scan(row.id, row.published_seq, row.next_seq)):
+            position, are_short = row.published_seq, False
+            while position < row.next_seq:
+                bundle = self._bundle(snapshot, file, position) if file is not None and are_short else None
+                if file is not None and bundle is not None:
+                    file.add_bundle(bundle)
+                    position = bundle.end_seq
+                    continue
+                rows = self._stretch(row.id, position, row.next_seq)
+                if not rows:
+                    break
                 start = 0
                 while start < len(rows):
                     first = rows[start]
                     if file is not None and (first.seq != file.writer.next_seq or self._is_full(file)):
                         built.append(file.finish())
+                        pace.rest()
                         file = None
                     if file is None:
                         before = first.total_bytes - len(first.body)
@@ -96,17 +124,44 @@ class Builder:
                     stop = self._enough(file, rows, start)
                     file.add(rows[start:stop])
                     start = stop
+                position, are_short = rows[-1].seq + rows[-1].count, len(rows[-1].body) < LEAST_BYTES
             if file is not None:
                 built.append(file.finish())
         return built, small
 
+    def _stretch(self, stream: int, position: int, end: int) -> list[Entries]:
+        """The next rows that follow one another."""
+        some: list[Entries] = []
+        size = due = 0
+        with closing(self._wal.scan(stream, position, end)) as rows:
+            for row in rows:
+                if row.seq + row.count <= position:
+                    continue  # the one before a gap
+                if some and (row.seq != due or size >= _STRETCH_BYTES or len(some) >= _STRETCH_ROWS):
+                    break
+                some.append(row)
+                size += len(row.body)
+                due = row.seq + row.count
+        return some
+
+    def _bundle(self, snapshot: Snapshot, file: _File, position: int) -> Bundle | None:
+        """The next rows at a small price, where they are short, follow those in the file and leave room in it."""
+        if not file.is_json or file.writer.next_seq != position:
+            return None
+        bundle = self._wal.bundle(snapshot.row.id, position, min(position + _STRETCH_ROWS, snapshot.row.next_seq))
+        fills = bundle is not None and self._is_enough(file, bundle.total_bytes, bundle.end_seq)
+        return None if fills else bundle
+
     def _small(self, snapshot: Snapshot) -> Placed | None:
-        """The newest segment, if it ends where the rows begin and is small enough to be written again."""
-        last = snapshot.segments[-1] if snapshot.segments else None
-        if last is None or last.segment.end_seq != snapshot.row.published_seq:
+        """The newest segment, if it ends where the rows begin, is small, and they are few: then all become one."""
+        last, row = snapshot.segments[-1] if snapshot.segments else None, snapshot.row
+        if last is None or last.segment.end_seq != row.published_seq:
             return None
         most_bytes, most_rows = self._config.seal_bytes // 2, self._config.seal_rows // 2
-        return last if last.segment.payload_bytes < most_bytes and last.segment.count < most_rows else None
+        is_small = last.segment.payload_bytes < most_bytes and last.segment.count < most_rows
+        more_bytes, more_rows = row.bytes - last.segment.total_bytes, row.next_seq - row.published_seq
+        are_few = more_bytes < max(most_bytes // 2, GROUP_BYTES) and more_rows < max(most_rows // 2, GROUP_ROWS)
+        return last if is_small and are_few else None
 
     def _rewrite(self, stack: ExitStack, snapshot: Snapshot, small: Placed) -> _File | None:
         """A segment that begins with all of another; None where that is damaged, and so must be left as it is."""
@@ -121,15 +176,17 @@ class Builder:
         return file
 
     def _is_full(self, file: _File) -> bool:
-        rows = file.writer.next_seq - file.writer.first_seq
-        return file.total_bytes - file.before_bytes >= self._config.seal_bytes or rows >= self._config.seal_rows
+        return self._is_enough(file, file.total_bytes, file.writer.next_seq)
+
+    def _is_enough(self, file: _File, total_bytes: int, end_seq: int) -> bool:
+        """Whether a file is full that ends here."""
+        size, rows = total_bytes - file.before_bytes, end_seq - file.writer.first_seq
+        return size >= self._config.seal_bytes or rows >= self._config.seal_rows
 
     def _enough(self, file: _File, rows: list[Entries], start: int) -> int:
         """Where to stop, so that the rows between make the file just full, or the last of them is reached."""
-        end_bytes = file.before_bytes + self._config.seal_bytes
-        end_seq = file.writer.first_seq + self._config.seal_rows
         filling = bisect_left(
-            rows, True, start, key=lambda row: row.total_bytes >= end_bytes or row.seq + row.count >= end_seq
+            rows, True, start, key=lambda row: self._is_enough(file, row.total_bytes, row.seq + row.count)
         )
         return min(filling + 1, len(rows))
 
@@ -138,21 +195,6 @@ class Builder:
         path = self._directory / f"{secrets.token_hex(8)}.parquet"
         with path.open("wb") as file:
             yield _File(file, path, snapshot, first_seq, before_bytes)
-
-
-def _stretches(rows: Iterable[Entries]) -> Iterator[list[Entries]]:
-    """Rows that follow one another, some at a time."""
-    some: list[Entries] = []
-    size = due = 0
-    for row in rows:
-        if some and (row.seq != due or size >= _STRETCH_BYTES or len(some) >= _STRETCH_ROWS):
-            yield some
-            some, size = [], 0
-        some.append(row)
-        size += len(row.body)
-        due = row.seq + row.count
-    if some:
-        yield some
 
 
 def _keys(row: Entries) -> str | msgspec.Raw | None:

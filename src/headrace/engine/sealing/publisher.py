@@ -5,20 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.config import StorageConfig
+from headrace.engine.entities import publishing as entities
+from headrace.engine.entities.erasing_segments import SegmentEraser
 from headrace.engine.features import publishing as features
 from headrace.engine.sealing.building import Builder
-from headrace.engine.sealing.publishing import Built, Publication
+from headrace.engine.sealing.pacing import Pace
+from headrace.engine.sealing.publishing import Built, Publication, Swaps
 from headrace.engine.sealing.snapshot import Snapshot, manifest, take
 from headrace.engine.work.orphans import orphans
 from headrace.format import manifest as manifests
+from headrace.format.companion.names import COMPANIONS
+from headrace.format.state.names import STATES
+from headrace.storage.companions import Companions
+from headrace.storage.companions import object_keys as companion_keys
 from headrace.storage.database import Connection
+from headrace.storage.entity_changes import EntityChanges
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.storage.published import Placed, Published
 from headrace.storage.segments import Segments
+from headrace.storage.states import States
+from headrace.storage.states import object_keys as state_keys
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
 from headrace.types import Clock
+
+#: What holds entries, or what was derived from them.
+_HOLDING = (manifests.SEGMENTS, COMPANIONS, STATES)
 
 
 class Publisher:
@@ -44,19 +57,26 @@ class Publisher:
         for left in directory.iterdir():
             left.unlink()
         self._builder = Builder(Wal(connection), segments, directory, config)
+        self._eraser = SegmentEraser(connection, segments, directory)
 
-    def publish(self, stream: int) -> Publication | None:
+    def publish(self, stream: int, pace: Pace) -> Publication | None:
         """Put into the store what it lacks of a stream; None where the stream is gone."""
+        pace.begin()
         snapshot = take(self._connection, stream, self._clock.now_us())
         if snapshot is None:
             return None
         try:
-            built, replaced = self._builder.build(snapshot)
-            for one in built:
+            targets = self._eraser.targets(stream)
+            # What is erased is not copied into another segment first.
+            built, replaced = self._builder.build(snapshot, pace, alone=bool(targets))
+            swaps = self._eraser.swaps(snapshot, targets)
+            for one in (*built, *swaps.built):
                 self._upload(snapshot, one)
             if snapshot.row.managed:
-                self.publish_features()  # a stream in the store never knows more than its registry there
-            return Publication(snapshot, *self._announce(snapshot, built, replaced), built, replaced)
+                self.publish_features()
+                self.publish_entities()  # a stream in the store never knows more than its registry there
+            announced = self._announce(snapshot, built, replaced, swaps)
+            return Publication(snapshot, *announced, built, replaced, swaps)
         finally:
             for left in self._directory.iterdir():
                 left.unlink()
@@ -66,14 +86,24 @@ class Publisher:
         self._node.check()
         return features.publish(self._objects, self._connection)
 
+    def publish_entities(self) -> int:
+        """Put changes of entity types into the store that it lacks; answers the newest of them."""
+        if not EntityChanges(self._connection).waits():
+            return 0
+        self._node.check()
+        return entities.publish(self._objects, self._connection)
+
     def _upload(self, snapshot: Snapshot, built: Built) -> None:
         key = manifests.segment_key(snapshot.row.name, snapshot.row.incarnation, built.segment.name)
         self._objects.upload(key, built.path)
         self._segments.adopt(built.path, built.segment)
 
-    def _announce(self, snapshot: Snapshot, built: list[Built], replaced: Placed | None) -> tuple[int, int]:
+    def _announce(
+        self, snapshot: Snapshot, built: list[Built], replaced: Placed | None, swaps: Swaps
+    ) -> tuple[int, int]:
         """Create the next manifest; answers its generation and its size."""
-        kept = [placed.segment for placed in snapshot.segments if placed != replaced]
+        swapped = {old.key: new for old, new in swaps.made}
+        kept = [swapped.get(placed.key, placed.segment) for placed in snapshot.segments if placed != replaced]
         segments = [*kept, *(one.segment for one in built)]
         generation = snapshot.row.generation
         while True:
@@ -102,3 +132,18 @@ class Publisher:
                 if row is not None and generation < row.generation:
                     found.append(info.key)
         return [*found, *orphans(self._objects, self._connection, before_us)]
+
+    def unlisted(self, stream: int) -> list[str]:
+        """Objects of a stream that hold entries, or what was derived from them, and are on none of its lists."""
+        row = Streams(self._connection).by_id(stream)
+        if row is None:
+            return []
+        companions, states = Companions(self._connection), States(self._connection)
+        known = {placed.key for placed in Published(self._connection).following(stream, 0, row.next_seq)}
+        derived = *companions.listed(stream), *companions.retired(stream)
+        known |= set(companion_keys(row.name, row.incarnation, derived))
+        folded = *states.listed(stream), *states.retired(stream)
+        known |= set(state_keys(row.name, row.incarnation, folded))
+        place = f"{manifests.name_hash(row.name)}/{row.incarnation}"
+        found = (info.key for kind in _HOLDING for info in self._objects.list(f"{kind}/{place}"))
+        return [key for key in found if key not in known]

@@ -30,6 +30,15 @@ class Built(NamedTuple):
     segment: Segment
 
 
+class Swaps(NamedTuple):
+    """Segments that were written anew, with those whose place they take, and how many more there are to rewrite."""
+
+    made: list[tuple[Placed, Segment]]
+    #: Those of them that are not in the store yet.
+    built: list[Built]
+    left: int
+
+
 class Publication(NamedTuple):
     """A manifest that is in the store, and the segments that came with it."""
 
@@ -38,6 +47,7 @@ class Publication(NamedTuple):
     manifest_bytes: int
     built: list[Built]
     replaced: Placed | None
+    swaps: Swaps = Swaps([], [], 0)
 
 
 class Attempt(Change):
@@ -68,8 +78,8 @@ class Publish(Change):
         if head.state == DELETED:
             published.dig(Grave(row.incarnation, row.name))
             return
-        for built in publication.built:
-            published.add(row.id, built.segment)
+        for segment in (*(one.segment for one in publication.built), *(new for _, new in publication.swaps.made)):
+            published.add(row.id, segment)
         companions, states = Companions(batch.connection), States(batch.connection)
         if publication.snapshot.is_true(batch.streams) and publication.snapshot.has_all(companions, states):
             published.unmark(row.id, batch.now_us)
@@ -78,8 +88,10 @@ class Publish(Change):
         published.discard([manifests.manifest_key(row.name, row.incarnation, old) for old in replaced], batch.now_us)
         gone = [*publication.snapshot.dropped, *([publication.replaced] if publication.replaced else [])]
         published.remove(row.id, (placed.segment for placed in publication.snapshot.dropped))
+        gone += [old for old, _ in publication.swaps.made]
         published.discard([placed.key for placed in gone], batch.now_us)
         self._let_derived_follow(batch, head.published_seq)
+        self._retire_swapped(batch)
         head.published_seq = max(head.published_seq, row.next_seq)
         batch.save_head(
             self.stream,
@@ -102,6 +114,21 @@ class Publish(Change):
         if self.publication.built:
             for stream in (row.id, *forks_beyond(batch.streams, row.id, until)):
                 work.mark(stream, batch.now_us)
+
+    def _retire_swapped(self, batch: Batch) -> None:
+        """What was derived from segments that were rewritten counts no more, wherever they are read."""
+        swapped, companions = [old.segment for old, _ in self.publication.swaps.made], Companions(batch.connection)
+        own = self.publication.snapshot.row.id
+        readers = [own, *forks_beyond(batch.streams, own, swapped[0].first_seq)] if swapped else []
+        for stream in readers:
+            listed = companions.listed(stream)
+            names = [
+                one.name
+                for one in listed
+                if any(one.first_seq < old.end_seq and old.first_seq < one.end_seq for old in swapped)
+            ]
+            companions.retire(stream, names)
+            batch.published.mark(stream, batch.now_us)
 
 
 class TrimPublished(Change):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.engine.entities import recovering as entities
 from headrace.engine.features import recovering as features
 from headrace.engine.writer import Batch
 from headrace.errors import CorruptData, Fenced, Unavailable
@@ -26,6 +27,7 @@ from headrace.storage.registries import RegistryRow
 from headrace.storage.states import States
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow, Streams
 from headrace.storage.work import Work
+from headrace.types import RESERVED
 
 log = logging.getLogger("headrace.sealing")
 
@@ -80,6 +82,8 @@ def newest_valid(
 
 def entries_only_here(row: StreamRow, manifest: Manifest) -> int:
     """How many entries of a stream are in the database alone, where a newer manifest has others in their place."""
+    if row.name.startswith(RESERVED):
+        return 0  # what a node says of itself gives way to what its successor says
     if manifest.incarnation != row.incarnation:
         # The store knows a later life of the name. If this one was published, it was deleted since.
         is_later = life(manifest.incarnation) > life(row.incarnation)
@@ -140,6 +144,7 @@ class _Recovery:
         for number, (_, key) in enumerate(sorted(forks), done + 1):
             self._tell(number, len(found), self._take_fork(key))
         features.recover(self._objects, self._batch, self._new_epoch, self._complain)
+        entities.recover(self._objects, self._batch, self._new_epoch, self._complain)
         self._open_epochs()
         return self._recovered
 

@@ -10,10 +10,12 @@ from functools import partial
 from typing import TypeVar
 
 from headrace.config import StorageConfig
+from headrace.engine.entities.publishing import Published as PublishedEntities
 from headrace.engine.features.publishing import Published
 from headrace.engine.lifecycle import carry_out
 from headrace.engine.log import Log
 from headrace.engine.sealing.clearing import Forget
+from headrace.engine.sealing.pacing import Pace
 from headrace.engine.sealing.publishing import (
     TRIM_ROWS,
     Abandon,
@@ -29,6 +31,7 @@ from headrace.engine.sealing.workshop import Workshop
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Writer
 from headrace.errors import Fenced, Unavailable
+from headrace.storage.entity_changes import EntityChanges
 from headrace.storage.feature_registry import FeatureRegistry
 from headrace.storage.published import Backlog
 from headrace.storage.published import Published as PublishedObjects
@@ -59,6 +62,7 @@ class Sealer:
         streams: Streams,
         published: PublishedObjects,
         features: FeatureRegistry,
+        entities: EntityChanges,
         workshop: Workshop,
         clock: Clock,
         config: StorageConfig,
@@ -68,16 +72,19 @@ class Sealer:
         self._streams = streams
         self._published = published
         self._features = features
+        self._entities = entities
         self._workshop = workshop
         self._clock = clock
         self._config = config
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-sealer")
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
+        self._publishing = asyncio.Lock()
         self._orphans_us = clock.now_us() + int(_ORPHANS_S * 1e6)
         self.watch = Watch(
             writer, published, lambda: self._aside(workshop.node.check), clock, limit_bytes=config.backlog_bytes
         )
+        self.pace = Pace(self.watch, lambda: events.counters.appends, clock, config)
         self.seals = 0
         self.failed_seals = 0
         self.segments = 0
@@ -89,6 +96,7 @@ class Sealer:
 
     async def stop(self) -> None:
         """Finish what is being published, and look after nothing more."""
+        self.pace.stop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -118,8 +126,8 @@ class Sealer:
     async def work(self) -> None:
         """Publish every stream that is due, and clear away what nothing refers to."""
         await self.publish_features()
+        await self.publish_entities()
         for stream in await self._due():
-            began = asyncio.get_running_loop().time()
             try:
                 await self.publish(stream)
             except Exception as reason:
@@ -131,7 +139,7 @@ class Sealer:
                     raise
                 self.failed_seals += 1
                 log.exception("stream %d could not be published; it is tried again, and the others go on", stream)
-            await asyncio.sleep(self._rest(asyncio.get_running_loop().time() - began))
+            await self._aside(self.pace.rest)
         await self.clear()
         await self._reserve_epochs()
 
@@ -144,11 +152,14 @@ class Sealer:
     def _publish_features(self) -> int:
         return self._workshop.publisher.publish_features()
 
-    def _rest(self, took_s: float) -> float:
-        """How long appends have the machine to themselves after a seal; less and less while the backlog grows."""
-        backlog = min(1.0, 4 * self.watch.backlog_bytes / max(1, self._config.backlog_bytes))
-        # A rest must not keep entries waiting longer than they may.
-        return min(3 * took_s, self._config.seal_age_s) * (1 - backlog)
+    async def publish_entities(self) -> None:
+        """Publish what was done to entity types since."""
+        if self._entities.waits():
+            until = await self._aside(self._publish_entities)
+            await carry_out(self._writer, PublishedEntities, until)
+
+    def _publish_entities(self) -> int:
+        return self._workshop.publisher.publish_entities()
 
     async def _reserve_epochs(self) -> None:
         """Have a block of epochs to spare."""
@@ -170,11 +181,23 @@ class Sealer:
         config, age_s = self._config, (now_us - backlog.since_us) / 1e6
         return backlog.bytes >= config.seal_bytes or backlog.entries >= config.seal_rows or age_s >= config.seal_age_s
 
-    async def publish(self, stream: int) -> None:
-        """Publish one stream as it is now, and let go of its rows; what a fork reads of others goes before it."""
-        for ancestor in self._behind(stream):
-            await self._publish(ancestor)
-        await self._publish(stream)
+    async def publish(self, stream: int) -> Publication | None:
+        """Publish one stream as it is now, and let go of its rows; what a fork reads of others goes before it.
+
+        Answers what was published, None where the stream is gone.
+        """
+        async with self._publishing:
+            for ancestor in self._behind(stream):
+                await self._publish(ancestor)
+            return await self._publish(stream)
+
+    async def purge(self, stream: int) -> list[str]:
+        """Remove every object of a stream that is on none of its lists; answers which there were."""
+        async with self._publishing:
+            keys = await self._aside(lambda: self._workshop.publisher.unlisted(stream))
+            await self._aside(lambda: self._workshop.cleaner.remove(keys))
+            await carry_out(self._writer, Forget, keys, None)
+            return keys
 
     def _behind(self, stream: int) -> list[int]:
         """Ancestors of a fork whose manifests do not hold yet what it reads, the oldest first."""
@@ -187,16 +210,17 @@ class Sealer:
                 found.append(row.id)
         return found[::-1]
 
-    async def _publish(self, stream: int) -> None:
+    async def _publish(self, stream: int) -> Publication | None:
         row = self._streams.by_id(stream)
         if row is not None and not row.attempted:
             await carry_out(self._writer, Attempt, stream)
-        publication = await self._aside(lambda: self._workshop.publisher.publish(stream))
+        publication = await self._aside(lambda: self._workshop.publisher.publish(stream, self.pace))
         found = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
         if publication is None or found is None or found.id != stream:
             await carry_out(self._writer, Abandon, stream, publication)
-        else:
-            await self._commit(found, publication)
+            return None
+        await self._commit(found, publication)
+        return publication
 
     async def _commit(self, stream: Stream, publication: Publication) -> None:
         await carry_out(self._writer, Publish, stream, publication)

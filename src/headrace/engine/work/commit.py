@@ -14,16 +14,17 @@ from headrace.engine.work import failing, leases, verifying
 from headrace.engine.work.cover import is_current, replaced
 from headrace.engine.work.definitions import Defined, Definitions
 from headrace.engine.work.ranges import Range
-from headrace.engine.work.units import DERIVED, Outcome, Result, Settled, Unit
+from headrace.engine.work.units import DERIVED, FOLDED, Outcome, Result, Settled, Unit
 from headrace.engine.writer import Batch
 from headrace.errors import BadRequest, CorruptData
 from headrace.format.companion.layout import Companion
 from headrace.format.companion.names import companion_key, companion_place
-from headrace.format.manifest import segment_place
+from headrace.format.manifest import Segment, segment_key, segment_place
 from headrace.format.state.layout import State
 from headrace.format.state.names import state_key, state_place
 from headrace.schema.findings import MOST_NAMED, Findings
 from headrace.storage.companions import Companions, object_keys
+from headrace.storage.erasures import Erasures
 from headrace.storage.states import States
 from headrace.storage.streams import LIVE, StreamRow
 from headrace.storage.work import UnitRow, Work
@@ -55,10 +56,11 @@ def check(results: Sequence[Result], units: dict[str, Unit]) -> None:
         unit = units.get(result.unit)
         if unit is None:
             raise BadRequest(f"{result.unit!r} is no unit of this lease", field=f"results[{number}].unit")
-        made = (result.companion, result.state, result.findings, result.rows, result.error)
+        made = (result.companion, result.state, result.segment, result.findings, result.rows, result.error)
         if sum(one is not None for one in made) + result.gone != 1:
             raise BadRequest(
-                "a result is a companion, a state, findings, rows, gone or an error", field=f"results[{number}]"
+                "a result is a companion, a state, a segment, findings, rows, gone or an error",
+                field=f"results[{number}]",
             )
         if result.companion is not None and not _fits(unit, result.companion):
             raise BadRequest(
@@ -67,6 +69,10 @@ def check(results: Sequence[Result], units: dict[str, Unit]) -> None:
         if result.state is not None and not _folds(unit, result.state):
             raise BadRequest(
                 f"{result.state.name!r} is not what {result.unit!r} asks for", field=f"results[{number}].state"
+            )
+        if result.segment is not None and not _rewrites(unit, result.segment):
+            raise BadRequest(
+                f"{result.segment.name!r} is not what {result.unit!r} asks for", field=f"results[{number}].segment"
             )
         if result.rows is not None and unit.history is None:
             raise BadRequest(f"{result.unit!r} asks for no rows", field=f"results[{number}].rows")
@@ -88,7 +94,14 @@ def _folds(unit: Unit, state: State) -> bool:
     made = (state.table, state.first_seq, state.count, state.level, state.lives)
     is_named_so = state.name.startswith(unit.name_begins)
     key = state_key(unit.stream, unit.incarnation, state.name)
-    return unit.job == "features" and asked == made and is_named_so and state_place(key) is not None
+    return unit.job in FOLDED and asked == made and is_named_so and state_place(key) is not None
+
+
+def _rewrites(unit: Unit, segment: Segment) -> bool:
+    asked, made = (unit.first_seq, unit.count), (segment.first_seq, segment.count)
+    key = segment_key(unit.stream, unit.incarnation, segment.name)
+    is_named_so = segment.name.startswith(unit.name_begins) and segment_place(key) is not None
+    return unit.job == "erase" and asked == made and is_named_so
 
 
 def _is_about(unit: Unit, findings: Findings) -> bool:
@@ -189,7 +202,11 @@ class _Settling:
         if result.rows is not None and unit.history is not None:
             reason = self._note_rows(row, unit, unit.history, result.rows)
             return ("committed", None) if reason is None else ("dropped", reason)
-        if result.state is not None:
+        if result.segment is not None:
+            reason = self._note_segment(row, unit, result.segment)
+        elif self._is_erased(row, unit):
+            reason = "events were erased that it was made of"
+        elif result.state is not None:
             reason = self._list_state(row, unit, result.state)
         else:
             assert result.companion is not None
@@ -199,6 +216,25 @@ class _Settling:
             return "committed", None
         self._discard(row, unit, result)
         return "dropped", reason
+
+    def _note_segment(self, row: UnitRow, unit: Unit, segment: Segment) -> str | None:
+        """Keep a segment for the next publication, or say why it is of no use."""
+        erasures, published = Erasures(self._batch.connection), self._batch.published
+        placed = published.holding(row.stream, unit.first_seq)
+        if not erasures.is_running(row.stream) or placed is None or placed.key != unit.segments[0].key:
+            return "its segment was replaced"
+        before, total = placed.segment.before_bytes, placed.segment.total_bytes
+        listed = msgspec.structs.replace(segment, before_bytes=before, total_bytes=total)
+        erasures.note_rewritten(row.stream, placed.segment.name, listed)
+        return None
+
+    def _is_erased(self, row: UnitRow, unit: Unit) -> bool:
+        """Whether something that a unit was made of is erased, or was meanwhile."""
+        erasures, lease = Erasures(self._batch.connection), self._work.lease(row.lease)
+        if erasures.is_running(row.stream):
+            return True
+        since_us = 0 if lease is None else lease.granted_us
+        return erasures.has_ended(row.stream, since_us) and self._is_replaced(row, unit)
 
     def _note_rows(self, row: UnitRow, unit: Unit, history: str, rows: list[dict[str, Any]]) -> str | None:
         begun = msgspec.convert(unit.known, Known)
@@ -262,9 +298,12 @@ class _Settling:
 
     def _discard(self, row: UnitRow, unit: Unit, result: Result) -> None:
         """Let the objects of a result go, unless it is listed or they go with their stream."""
-        if (result.companion is None and result.state is None) or leases.bury(self._batch, unit):
+        made = result.companion, result.state, result.segment
+        if not any(one is not None for one in made) or leases.bury(self._batch, unit):
             return
         keys: list[str] = []
+        if result.segment is not None and self._batch.published.is_orphan(unit.incarnation, result.segment.name):
+            keys.append(segment_key(unit.stream, unit.incarnation, result.segment.name))
         if result.companion is not None and not self._companions.has(row.stream, result.companion.name):
             keys += object_keys(unit.stream, unit.incarnation, [result.companion])
         if result.state is not None and not self._states.has(row.stream, result.state.name):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from headrace.config import PipelineConfig
 from headrace.engine.work.ranges import Range
 from headrace.engine.work.readable import Part, Piece, pieces
-from headrace.engine.work.units import Job, Unit, concern
+from headrace.engine.work.units import FOLDED, Job, Unit, concern
 from headrace.format.companion.names import COMPANIONS, companion_name
 from headrace.format.manifest import name_hash
 from headrace.format.state.names import STATES
@@ -70,7 +70,7 @@ class Cutter:
     def planned(self, job: Job, where: Range, **facts: Any) -> Planned:
         """A unit about a range."""
         row, unique = self._row, secrets.token_hex(6)
-        kind = STATES if job == "features" else COMPANIONS
+        kind = STATES if job in FOLDED else COMPANIONS
         name = companion_name(where.first, where.end - where.first, unique)
         unit = Unit(
             unit=f"{job}-{row.incarnation}-{where.first}-{unique}",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from headrace.config import PipelineConfig
-from headrace.engine.features.registry import EVENTS, Current
+from headrace.engine.states.branch import Branch
 from headrace.engine.stream import Stream
 from headrace.engine.work import commit as committing
 from headrace.engine.work import leases
@@ -27,6 +27,7 @@ from headrace.engine.work.units import JOBS, Job, Result, Unit
 from headrace.engine.writer import Batch
 from headrace.errors import HeadraceError, NotFound
 from headrace.format.companion.names import companion_key
+from headrace.format.manifest import segment_key
 from headrace.format.state.names import state_key
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing, Objects
@@ -39,7 +40,7 @@ Apply = Callable[[Callable[[Batch], Any]], Coroutine[Any, Any, Any]]
 
 #: Units in one lease.
 MOST_UNITS = 256
-_PAUSED, _MIN_ROWS, _FEATURES = "work_paused", "work_min_rows", "work_features"
+_PAUSED, _MIN_ROWS = "work_paused", "work_min_rows"
 _THREADS = 4
 #: Looking for work ends after this; what was found out so far is kept.
 _LOOK_S = 1.0
@@ -64,16 +65,17 @@ class Foreman:
         clock: Clock,
         config: PipelineConfig,
         definitions: Definitions,
-        current: Callable[[], Current],
+        branches: Sequence[Branch],
     ) -> None:
         self._apply = apply
+        self._reader = reader
         self._rows, self._streams = Work(reader), Streams(reader)
         self._connect = connect
         self._objects = objects
         self._clock = clock
         self.config = config
         self._definitions = definitions
-        self._current = current
+        self._branches = branches
         #: Told of streams that have new states.
         self.on_states: list[Callable[[set[int]], None]] = []
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-work")
@@ -139,7 +141,7 @@ class Foreman:
         """Work for a worker, or None where there is none."""
         ends = monotonic() + _LOOK_S
         async with self.still():
-            await self._follow_features()
+            await self._follow()
             while not self.paused:
                 plan = await self._plan(limit, limit, jobs, lambda: monotonic() < ends)
                 granted = await self._grant(plan, worker)
@@ -147,18 +149,22 @@ class Foreman:
                     return granted
         return None
 
-    async def _follow_features(self) -> None:
-        """Let the event sources be looked at again where tables have changed since the last time."""
-        current = self._current()
+    async def _follow(self) -> None:
+        """Let streams be looked at again where what is folded over them has changed since the last time."""
+        for branch in self._branches:
+            await self._follow_branch(branch)
+
+    async def _follow_branch(self, branch: Branch) -> None:
+        current, meta = branch.current(self._reader), f"work_{branch.job}"
 
         def perform(batch: Batch) -> None:
-            for event in current.tables:
-                row = batch.streams.by_name(EVENTS + event)
+            for name in current.streams:
+                row = batch.streams.by_name(name)
                 if row is not None and row.state == LIVE:
                     Work(batch.connection).mark(row.id, batch.now_us)
-            batch.streams.set_meta(_FEATURES, current.version)
+            batch.streams.set_meta(meta, current.version)
 
-        if self._streams.meta(_FEATURES, 0) != current.version:
+        if self._streams.meta(meta, 0) != current.version:
             await self._apply(perform)
 
     @asynccontextmanager
@@ -208,7 +214,7 @@ class Foreman:
         ends = monotonic() + _LOOK_S
         async with self._planning:
             with suppress(HeadraceError):
-                await self._follow_features()
+                await self._follow()
             plan = await self._plan(NAMED, 1, JOBS, lambda: monotonic() < ends)
             if plan.idle or plan.useless or plan.lifeless:
                 with suppress(HeadraceError):  # a log that takes nothing now can still be looked at
@@ -235,7 +241,8 @@ class Foreman:
         committing.check(results, units)
 
         async def checked(result: Result) -> Result:
-            if (result.companion is None and result.state is None) or rows[result.unit].outcome is not None:
+            made = result.companion, result.state, result.segment
+            if not any(one is not None for one in made) or rows[result.unit].outcome is not None:
                 return result
             return await self._aside(lambda: self._looked_at(result, units[result.unit]))
 
@@ -257,7 +264,7 @@ class Foreman:
         return self._connection
 
     def _planner(self) -> Planner:
-        return Planner(self._opened(), self.config, self._definitions, self.claims, self._current, self.answering)
+        return Planner(self._opened(), self.config, self._definitions, self.claims, self._branches, self.answering)
 
     async def _aside(self, work: Callable[[], Found]) -> Found:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -267,10 +274,12 @@ def _written(result: Result, unit: Unit) -> dict[str, int]:
     """The objects of a result, and how large they are."""
     if result.state is not None:
         return {state_key(unit.stream, unit.incarnation, result.state.name): result.state.bytes}
+    if result.segment is not None:
+        return {segment_key(unit.stream, unit.incarnation, result.segment.name): result.segment.bytes}
     assert result.companion is not None
     name, parts = result.companion.name, result.companion.parts
     return {companion_key(unit.stream, unit.incarnation, name, part): facts.bytes for part, facts in parts.items()}
 
 
 def _error(result: Result, reason: str) -> Result:
-    return msgspec.structs.replace(result, companion=None, state=None, error=reason)
+    return msgspec.structs.replace(result, companion=None, state=None, segment=None, error=reason)

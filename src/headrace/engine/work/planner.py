@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from headrace.config import PipelineConfig
+from headrace.engine.entities.erasing_work import ErasePlans
 from headrace.engine.features.histories import HistoryPlans
-from headrace.engine.features.planning import TablePlans
-from headrace.engine.features.registry import Current
+from headrace.engine.states.branch import Branch
+from headrace.engine.states.planning import StatePlans
 from headrace.engine.work.cover import replaced
 from headrace.engine.work.cutting import Cutter, Planned
 from headrace.engine.work.definitions import Definitions
@@ -22,6 +23,7 @@ from headrace.engine.work.view import View, Viewer
 from headrace.errors import CorruptData
 from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
+from headrace.storage.erasures import Erasures
 from headrace.storage.published import Published
 from headrace.storage.work import DueRow, Work
 
@@ -53,15 +55,16 @@ class Planner:
         config: PipelineConfig,
         definitions: Definitions,
         claims: Mapping[str, Range],
-        current: Callable[[], Current],
+        branches: Sequence[Branch],
         answering: set[str],
     ) -> None:
         self._connection = connection
         self._config = config
         self._viewer = Viewer(connection, definitions)
         self._checks = Checks(connection, config, claims)
-        self._tables = TablePlans(connection, config, current)
+        self._states = StatePlans(connection, config, branches)
         self._histories = HistoryPlans(connection, answering)
+        self._erasures, self._erase = Erasures(connection), ErasePlans(connection)
         self._published, self._companions, self._work = (
             Published(connection),
             Companions(connection),
@@ -77,6 +80,8 @@ class Planner:
                 plan.units.extend(islice(self._checks.units(row, now_us), min(each, limit - len(plan.units))))
             for asked in self._histories.running() if "history" in jobs else ():
                 plan.units.extend(islice(self._histories.units(asked, now_us), limit - len(plan.units)))
+            if "erase" in jobs:
+                plan.units.extend(islice(self._erase.units(now_us), limit - len(plan.units)))
             for due in self._due():
                 if len(plan.units) >= limit or not goes_on():
                     return plan._replace(is_complete=False)
@@ -103,14 +108,16 @@ class Planner:
             after = page[-1].since_us, page[-1].stream
 
     def _plan_stream(self, plan: Plan, due: DueRow, room: int, jobs: Collection[Job], now_us: int) -> None:
+        if self._erasures.is_running(due.stream):
+            return  # what would be derived now holds what is erased
         try:
             view = self._viewer.view(due.stream)
         except CorruptData as reason:
             log.error("nothing can be derived from stream %d: %s", due.stream, reason.message)
             plan.idle.append(due)
             return
-        tables = self._tables.find(due, room, now_us, wanted="features" in jobs)
-        found, waits, useless = tables.units, tables.waits, list[str]()
+        states = self._states.find(due, room, now_us, jobs)
+        found, waits, useless = states.units, states.waits, list[str]()
         if view is None:
             useless = [one.name for one in self._companions.listed(due.stream)]
         else:
@@ -120,8 +127,8 @@ class Planner:
         plan.units.extend(found)
         if useless:
             plan.useless[due.stream] = useless
-        if tables.lifeless:
-            plan.lifeless[due.stream] = tables.lifeless
+        if states.lifeless:
+            plan.lifeless[due.stream] = states.lifeless
         if not found and not waits:
             plan.idle.append(due)
 

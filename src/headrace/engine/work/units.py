@@ -7,14 +7,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from headrace.format.companion.layout import Companion
+from headrace.format.manifest import Segment
 from headrace.format.state.layout import State
 from headrace.schema.findings import Findings
 
-Job = Literal["verify", "history", "features", "compact", "index"]
+Job = Literal["verify", "history", "erase", "features", "snapshots", "enhance", "compact", "index"]
+#: What makes states.
+FOLDED: tuple[Job, ...] = ("features", "snapshots", "enhance")
 #: What makes companions, in the order in which it is given out: merged companions are few, and so quick to list.
 DERIVED: tuple[Job, ...] = ("compact", "index")
-#: Someone waits for what is verified or asked of the past, and for features that are backfilled.
-JOBS: tuple[Job, ...] = ("verify", "history", "features", *DERIVED)
+#: Someone waits for what is verified or asked of the past, and for what is backfilled.
+JOBS: tuple[Job, ...] = ("verify", "history", "erase", *FOLDED, *DERIVED)
 
 #: How a unit ended. *Committed* is listed; *dropped* was in vain, since the stream or its definition has changed;
 #: *gone* had its segments replaced, and is planned anew; *failed* is tried again after a pause, *parked* is not;
@@ -41,9 +44,11 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``compact`` makes one of ``inputs``, which follow each other, and holds the fields and rollups that are given with
     their hashes. ``out`` is the key of the objects to write, up to a part of the worker's own choice (0-9, a-z) that
     tells attempts apart. Job ``verify`` writes nothing: it holds the entries in ``segments`` against the newest version
-    of the registry, which is proposed. Job ``features`` makes a state of some lives of a table's features: of the
-    entries in ``segments``, or of ``states``, which hold these lives over the whole range. Job ``history`` writes
-    nothing either: it tells the rows that ``question`` asks for, from ``states`` and then ``segments``.
+    of the registry, which is proposed. Jobs ``features``, ``snapshots`` and ``enhance`` make a state of some lives of a
+    table, an entity type or the fragments of one: of the entries in ``segments``, or of ``states``, which hold these
+    lives over the whole range. Job ``history`` writes nothing either: it tells the rows that ``question`` asks for,
+    from ``states`` and ``segments``. Job ``erase`` writes a segment anew without the observations that ``defined``
+    tells.
     """
 
     unit: str
@@ -61,7 +66,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rollups: dict[str, str] | None = None
     #: Whose findings are asked for.
     verification: str | None = None
-    #: The table, and the lives to fold by feature.
+    #: The table or entity type, and the lives to fold by name.
     table: str | None = None
     lives: dict[str, str] | None = None
     states: tuple[State, ...] = ()
@@ -97,12 +102,14 @@ def concern(job: Job, subject: str | None = None) -> str:
 class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What became of a unit.
 
-    A companion or a state whose objects are in the store, findings, rows, that a segment is not there, or an error.
+    A companion, a state or a segment whose objects are in the store, findings, rows, that a segment is not there, or
+    an error.
     """
 
     unit: Text
     companion: Companion | None = None
     state: State | None = None
+    segment: Segment | None = None
     findings: Findings | None = None
     rows: list[dict[str, Any]] | None = None
     gone: bool = False

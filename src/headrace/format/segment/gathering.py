@@ -16,9 +16,26 @@ from headrace.format.segment.columns import flags, pieces, spread, texts
 from headrace.format.segment.cutting import Payload, Split, cut, cut_keys
 
 Keys = str | Sequence[str | None] | None
-#: What is known of a run, or a part of it: how many entries, whether they begin it, their time, version and keys, which
-#: may be a JSON list still.
-Note = tuple[int, bool, int, int, Keys | msgspec.Raw]
+Given = Keys | msgspec.Raw
+
+
+class Notes(NamedTuple):
+    """What is known of runs, or parts of them, in columns."""
+
+    counts: Sequence[int]
+    #: Whether they begin their runs.
+    begin: Sequence[bool]
+    append_us: Sequence[int]
+    versions: Sequence[int]
+    #: For each run one key, none, or a list that may be JSON still.
+    keys: Sequence[Given]
+
+    def part(self, start: int, stop: int) -> Notes:
+        """Those of some of the runs."""
+        counts, begin, append_us, versions, keys = self
+        cut = slice(start, stop)
+        return Notes(counts[cut], begin[cut], append_us[cut], versions[cut], keys[cut])
+
 
 _LIST = msgspec.json.Decoder(list[str | None])
 
@@ -45,13 +62,14 @@ class Gathering:
         self._pieces: list[Any] = []
         self._begin()
 
-    def add(self, notes: Sequence[Note], bodies: Sequence[bytes], count: int) -> None:
-        """Take so many entries of runs from their JSON bodies, which are cut later and all at once."""
+    def add(self, notes: Notes, bodies: Sequence[bytes], counts: Sequence[int]) -> None:
+        """Take runs from JSON bodies that hold so many entries each; they are cut later and all at once."""
         if self._payloads:
             self._end()
-        self._notes += notes
+        self._note(notes)
         self._bodies += bodies
-        self.rows += count
+        self._counts += counts
+        self.rows += sum(counts)
         self.bytes += sum(map(len, bodies))
 
     def extend(self, run: Run, start: int, stop: int, size: int) -> None:
@@ -61,7 +79,7 @@ class Gathering:
         _, append_us, version, keys, payloads = run
         self._payloads += payloads[start:stop]
         keys = keys if keys is None or isinstance(keys, str) else keys[start:stop]
-        self._notes.append((stop - start, not start, append_us, version, keys))
+        self._note(Notes([stop - start], [not start], [append_us], [version], [keys]))
         self.rows += stop - start
         self.bytes += size
 
@@ -83,18 +101,23 @@ class Gathering:
     def _begin(self) -> None:
         self._payloads: list[Payload] = []
         self._bodies: list[bytes] = []
-        self._notes: list[Note] = []
+        self._counts: list[int] = []
+        self._notes: tuple[list[Any], ...] = tuple([] for _ in Notes._fields)
+
+    def _note(self, notes: Notes) -> None:
+        for held, more in zip(self._notes, notes, strict=True):
+            held.extend(more)
 
     def _end(self) -> None:
         """Turn what was gathered run by run into columns."""
-        if not self._notes:
+        every, begins, times, versions, keys = self._notes
+        if not every:
             return
-        every, begins, times, versions, keys = zip(*self._notes, strict=True)
-        if list(times) != sorted(times):
+        if times != sorted(times):
             raise ValueError("an entry was appended before the one it follows")
         counts = np.fromiter(every, np.int64, len(every))
         kind = self._schema.field(layout.PAYLOAD).type
-        payloads = cut(self._bodies, every, self._split) if self._bodies else pieces(kind, self._payloads)
+        payloads = cut(self._bodies, self._counts, self._split) if self._bodies else pieces(kind, self._payloads)
         first = self.first_seq + self.rows - len(payloads)
         columns = [
             pa.arange(first, first + len(payloads)),
@@ -108,7 +131,7 @@ class Gathering:
         self._begin()
 
 
-def _keys(counts: Sequence[int], runs: Sequence[Keys | msgspec.Raw]) -> Any:
+def _keys(counts: Sequence[int], runs: Sequence[Given]) -> Any:
     """The key of each entry."""
     if runs.count(None) == len(runs):
         return pa.nulls(sum(counts), pa.string())

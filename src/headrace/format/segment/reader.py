@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 from headrace.errors import CorruptData
 from headrace.format.intact import intact
-from headrace.format.segment import bloom, layout
-from headrace.format.segment.columns import text
+from headrace.format.segment import bloom, layout, pages
+from headrace.format.segment.columns import int32s, pieces, text
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.footer import Group, groups_of
 from headrace.format.segment.payloads import Payloads
@@ -176,6 +176,18 @@ class Reader:
             batch = pa.record_batch(columns, schema=layout.schema(self.info.json))
             yield batch.slice(start - group.first_seq, stop - start)
 
+    def keyed(self, position: int, end: int, key: str) -> Iterator[Any]:
+        """The rows of [position, end) that have a key as Arrow record batches, one for each row group with any."""
+        key_hash = bloom.xxh64(key.encode())
+        for group in self._touched(position, min(end, self.end_seq)):
+            if not self._may_hold(group, key, key_hash):
+                continue
+            first, stop = max(position, group.first_seq), min(end, group.end_seq)
+            mask = pc.equal(self._decode(group, ["key"])[0].slice(first - group.first_seq, stop - first), text(key))
+            if pc.any(mask).as_py():
+                batch = pa.record_batch(self._decode(group, _COLUMNS), schema=layout.schema(self.info.json))
+                yield batch.slice(first - group.first_seq, stop - first).filter(mask)
+
     def keys(self, position: int, end: int) -> Any:
         """The keys of the entries of [position, end), each once and in order, as an Arrow array."""
         found = [pa.array([], pa.string())]
@@ -223,11 +235,22 @@ class Reader:
         if whole is not None:
             payloads = whole.chosen(first, mask)
         else:
-            payloads = Payloads.of(self._decode(group, ["payload"])[0].slice(first, stop - start).filter(mask))
+            payloads = self._picked(group, [first + row for row in rows.to_pylist()])
         versions = group.version
         if versions is None:
             versions = self._decode(group, ["version"])[0].slice(first, stop - start).filter(mask)
         return _Found(payloads, 0, len(rows), versions, start, rows)
+
+    def _picked(self, group: Group, rows: list[int]) -> Payloads:
+        """The payloads of some rows of a group."""
+        if len(rows) <= pages.MOST:
+            with intact(self.name):
+                place = self._file.metadata.row_group(group.number).column(layout.PAYLOAD)
+                chunk = self._source.read_at(place.total_compressed_size, place.data_page_offset)
+                found = pages.pick(chunk, rows)
+            if found is not None:
+                return Payloads.of(pieces(pa.string() if self.info.json else pa.binary(), found))
+        return Payloads.of(self._decode(group, ["payload"])[0].take(int32s(rows)))
 
     def _may_hold(self, group: Group, key: str, key_hash: int) -> bool:
         if not group.keyed or (group.keys is not None and not group.keys[0] <= key <= group.keys[1]):

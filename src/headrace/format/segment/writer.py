@@ -18,16 +18,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.format.segment import layout
+from headrace.format.segment import layout, pages
 from headrace.format.segment.cutting import Split
-from headrace.format.segment.gathering import Gathering, Note, Run, listed, payload_bytes
+from headrace.format.segment.gathering import Gathering, Notes, Run, listed, payload_bytes
 from headrace.format.segment.layout import Info, Sealed
 from headrace.types import NEVER_US
 
 _FALSE_POSITIVES = 0.01
 _COMPRESSION_LEVEL = 1
-# A column of a row group of small entries is one page, and compresses as one.
+# A column of a row group of small entries is one page, and compresses as one; where there are keys, pages are smaller.
 _PAGE_BYTES = 4 * layout.GROUP_BYTES
+# Keys are numbered where they come so often: a list of many that come once is larger than the keys.
+_REPEATED = 4
 
 
 class Writer:
@@ -66,25 +68,34 @@ class Writer:
         self._spread(run)
         self._advance(count, append_us)
 
-    def add_joined(self, seq: int, notes: Sequence[Note], bodies: Sequence[bytes]) -> None:
+    def add_joined(self, seq: int, notes: Notes, bodies: Sequence[bytes]) -> None:
         """Take append requests from their JSON bodies, in which entries are joined by commas as the log has them."""
-        rows = list(accumulate([note[0] for note in notes], initial=0))
+        rows = list(accumulate(notes.counts, initial=0))
         sizes = list(accumulate(map(len, bodies), initial=0))
         start = 0
         while start < len(bodies):
             stop = self._fitting(rows, sizes, start)
             if stop > start:
-                self._follow(seq + rows[start], notes[start][2])
-                self._gathering.add(notes[start:stop], bodies[start:stop], rows[stop] - rows[start])
-                self._advance(rows[stop] - rows[start], notes[stop - 1][2])
+                self._follow(seq + rows[start], notes.append_us[start])
+                self._gathering.add(notes.part(start, stop), bodies[start:stop], notes.counts[start:stop])
+                self._advance(rows[stop] - rows[start], notes.append_us[stop - 1])
                 start = stop
             elif self._gathering.rows:
                 self._flush()
             else:
-                _, _, append_us, version, given = notes[start]
+                append_us, version, given = notes.append_us[start], notes.versions[start], notes.keys[start]
                 keys = given if given is None or isinstance(given, str) else listed(given)
                 self.add(Run(seq + rows[start], append_us, version, keys, self._split(bodies[start])))
                 start += 1
+
+    def add_bundle(self, seq: int, notes: Notes, body: bytes) -> None:
+        """Take append requests from one JSON body that holds all their entries; they share a row group."""
+        count = sum(notes.counts)
+        self._follow(seq, notes.append_us[0])
+        if not self._fitting((0, count), (0, len(body)), 0):
+            self._flush()
+        self._gathering.add(notes, [body], [count])
+        self._advance(count, notes.append_us[-1])
 
     def copy(self, batches: Iterable[Any]) -> None:
         """Take entries over from another segment, as ``Reader.batches`` yields them."""
@@ -164,16 +175,17 @@ class Writer:
         """Begin the file; what the first row group holds decides on the Bloom filters."""
         self._min_us = first.column(layout.APPEND_TIME)[0].value
         keys = pc.count_distinct(first.column(layout.KEY)).as_py()
+        repeats = keys * _REPEATED <= first.num_rows
         self._file = pq.ParquetWriter(
             pa.PythonFile(self._sink, mode="w"),
             self._schema,
             compression="zstd",
             compression_level=_COMPRESSION_LEVEL,
-            use_dictionary=["key", "version"],
+            use_dictionary=["key", "version"] if repeats else ["version"],
             column_encoding={"seq": "DELTA_BINARY_PACKED", "append_time": "DELTA_BINARY_PACKED", "payload": "PLAIN"},
             write_statistics=["seq", "append_time", "key", "version"],
             write_page_checksum=True,
-            data_page_size=_PAGE_BYTES,
+            data_page_size=pages.PAGE_BYTES if keys else _PAGE_BYTES,
             bloom_filter_options={"key": {"ndv": keys, "fpp": _FALSE_POSITIVES}} if keys else None,
             store_schema=False,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,16 +27,17 @@ class Reader:
 
     def rows(self, lives: Collection[str] | None = None) -> Iterator[tuple[bytes, dict[str, bytes]]]:
         """Every key in order, with its frame under the empty name and the states of some lives, or of all."""
+        for keys, columns in self.columns(lives):
+            for at, key in enumerate(keys):
+                yield key, {life: state for life, column in columns.items() if (state := column[at]) is not None}
+
+    def columns(self, lives: Collection[str] | None = None) -> Iterator[tuple[list[bytes], dict[str, list[Any]]]]:
+        """The same, many keys at once: those in order, and what they have by life, None where one has nothing."""
         held = sorted(set(self.info.lives.values()))
         chosen = [life for life in held if lives is None or life in lives]
         for group in range(self._file.num_row_groups):
-            keys, frames, *states = self._columns(group, chosen)
-            for at, key in enumerate(keys):
-                packed = {"": frames[at]}
-                for life, column in zip(chosen, states, strict=True):
-                    if (state := column[at]) is not None:
-                        packed[life] = state
-                yield key, packed
+            keys, *columns = self._columns(group, chosen)
+            yield keys, dict(zip(("", *chosen), columns, strict=True))
 
     def _columns(self, group: int, lives: list[str]) -> list[list[bytes]]:
         with intact(self._name):

@@ -10,8 +10,9 @@ from operator import itemgetter
 import msgspec
 import pyarrow as pa
 
-from headrace.engine.features.folding import Shapes, of_batch
+from headrace.engine.features.folding import Shapes
 from headrace.engine.features.questions import BEFORE, Known, Piece, Pieces, Question, answered
+from headrace.engine.states.folding import of_batch
 from headrace.engine.work.units import Unit
 from headrace.format.state.names import state_key
 from headrace.format.state.reader import Reader

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 _ENCODE = msgspec.msgpack.Encoder().encode
+#: How an array of up to 2^32 values begins.
+_ARRAY = b"\xdd"
 _DECODE = msgspec.msgpack.Decoder(strict=True).decode
 
 
@@ -21,6 +24,12 @@ def pack(state: Any) -> bytes:
 def unpack(packed: bytes) -> Any:
     """The state in these bytes."""
     return _DECODE(packed)
+
+
+def unpack_all(packed: Sequence[bytes]) -> list[Any]:
+    """The states in many packed ones, in one go."""
+    found: list[Any] = _DECODE(_ARRAY + len(packed).to_bytes(4, "big") + b"".join(packed))
+    return found
 
 
 def _narrowed(state: Any) -> Any:

@@ -135,6 +135,12 @@ class TableReducer:
             raise KeyShapeMismatch(f"the key must be {self.keys.shape()}", key=given)
         return found
 
+    def may_restart(self, first_seq: int, end_seq: int) -> bool:
+        """Whether one of these events may start an entity afresh."""
+        ends = [since for since, _ in self.cold[1:]]
+        steps = zip(self.cold, [*ends, end_seq], strict=False)
+        return any(after is not None and since < end_seq and end > first_seq for (since, after), end in steps)
+
     def _cold_after(self, seq: int) -> float:
         """How long an entity may be idle before the event with this number, ms."""
         at = bisect_right(self.cold, seq, key=lambda step: step[0])

@@ -67,8 +67,8 @@ def _shapes(payload: dict[str, Any], listed: str, place: Place) -> list[Shaped |
     if version is not None and not (is_integer(version) and version >= 0):
         place.at("expected_version").refuse(INVALID, "expected_version is a version of the registry")
     descriptors = payload.get(listed)
-    if not isinstance(descriptors, list) or not 1 <= len(descriptors) <= MOST_DESCRIPTORS:
-        place.at("descriptors").refuse(INVALID, f"there is a list of 1 to {MOST_DESCRIPTORS} descriptors")
+    if not isinstance(descriptors, list) or len(descriptors) > MOST_DESCRIPTORS:
+        place.at("descriptors").refuse(INVALID, f"there is a list of up to {MOST_DESCRIPTORS} descriptors")
         return []
     return [shaped(descriptor, place.at("descriptors").at(number)) for number, descriptor in enumerate(descriptors)]
 

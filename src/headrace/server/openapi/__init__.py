@@ -6,13 +6,20 @@ from importlib.metadata import version
 
 from headrace.server.openapi.aggregate import AGGREGATE_PATHS
 from headrace.server.openapi.details import DETAILS_PATHS
+from headrace.server.openapi.enhancement import ENHANCEMENT_PATHS
+from headrace.server.openapi.entities import ENTITY, ENTITY_PATHS
+from headrace.server.openapi.entity_types import ENTITY_TYPE, ENTITY_TYPE_PATHS
+from headrace.server.openapi.erasures import ERASURE, ERASURE_PATHS
 from headrace.server.openapi.features import FEATURE_PATHS
+from headrace.server.openapi.observations import OBSERVATION_PATHS
+from headrace.server.openapi.profiles import PROFILE, PROFILE_PATHS
 from headrace.server.openapi.schemas import REGISTRY, SCHEMA_PATHS, VERIFICATION
 from headrace.server.openapi.search import SEARCH_PATHS
 from headrace.server.openapi.service import SERVER_PATHS
 from headrace.server.openapi.streams import DESCRIPTOR, STREAM_PATHS
 from headrace.server.openapi.subscriptions import SUBSCRIPTION, SUBSCRIPTION_PATHS
 from headrace.server.openapi.tables import TABLE_PATHS
+from headrace.server.openapi.touch import TOUCH_PATHS
 from headrace.server.openapi.words import TEXT, Node, record
 from headrace.server.openapi.work import WORK_PATHS
 
@@ -20,8 +27,9 @@ from headrace.server.openapi.work import WORK_PATHS
 def document(*, subscriptions: bool = True) -> Node:
     """The whole document, with subscriptions where they are served."""
     error = record(error=record(code=TEXT, message=TEXT))
-    derived = {**SEARCH_PATHS, **AGGREGATE_PATHS, **FEATURE_PATHS, **TABLE_PATHS, **WORK_PATHS}
+    derived = {**SEARCH_PATHS, **AGGREGATE_PATHS, **FEATURE_PATHS, **TABLE_PATHS, **WORK_PATHS, **PROFILE_PATHS}
     paths = {**SERVER_PATHS, **STREAM_PATHS, **SCHEMA_PATHS, **DETAILS_PATHS, **derived}
+    paths |= ENTITY_TYPE_PATHS | ENHANCEMENT_PATHS | OBSERVATION_PATHS | ENTITY_PATHS | ERASURE_PATHS | TOUCH_PATHS
     return {
         "openapi": "3.1.0",
         "info": {
@@ -34,6 +42,10 @@ def document(*, subscriptions: bool = True) -> Node:
             "schemas": {
                 "Error": error,
                 "Stream": DESCRIPTOR,
+                "Entity": ENTITY,
+                "EntityType": ENTITY_TYPE,
+                "Erasure": ERASURE,
+                "Profile": PROFILE,
                 "Registry": REGISTRY,
                 "Verification": VERIFICATION,
                 "Subscription": SUBSCRIPTION,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.server.openapi.search import COVERAGE
 from headrace.server.openapi.streams import NAME
 from headrace.server.openapi.words import (
+    NAMES,
     TEXT,
     WHOLE,
     Node,
@@ -18,7 +19,6 @@ from headrace.server.openapi.words import (
 )
 
 _TIME: Node = {"anyOf": [TEXT, {"type": "number"}]}
-_NAMES: Node = {"type": "array", "items": TEXT}
 _GROUP = record(key={"type": "object"}, measures={"type": "object"})
 _BUCKET = record(start=TEXT, end=TEXT, groups={"type": "array", "items": _GROUP})
 _RESULT = record(
@@ -41,8 +41,8 @@ _BODY = closed_record(
     to=_TIME,
     interval=TEXT,
     q=either(TEXT),
-    group_by=_NAMES,
-    measures={**_NAMES, "minItems": 1},
+    group_by=NAMES,
+    measures={**NAMES, "minItems": 1},
 )
 _POST = operation(
     "query_aggregate",

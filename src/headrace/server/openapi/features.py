@@ -6,8 +6,12 @@ from headrace.server.features import MOST_REQUESTS
 from headrace.server.openapi.words import (
     COUNTER,
     FAILURES,
+    FLAG,
     MINTED,
     MOMENT,
+    NAMES,
+    OBJECT,
+    OBJECTS,
     TEXT,
     Node,
     answer,
@@ -23,14 +27,11 @@ from headrace.server.openapi.words import (
 from headrace.server.register import APP as app_pattern
 from headrace.server.register import MOST_VERSIONS
 
-FLAG: Node = {"type": "boolean"}
-OBJECT: Node = {"type": "object"}
-NAMES: Node = {"type": "array", "items": TEXT}
-OBJECTS: Node = {"type": "array", "items": OBJECT}
 NAME: Node = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]{0,127}$"}
 APP: Node = {"type": "string", "pattern": app_pattern}
-PLAN = record(features=OBJECTS, streams=OBJECTS)
 PROBLEM = record(code=TEXT, path=TEXT, message=TEXT)
+PLAN = record(features=OBJECTS, streams=OBJECTS)
+PLAN["properties"]["refusals"] = {"type": "array", "items": PROBLEM}
 _DIFF: dict[str, Node] = {
     "registry_version": COUNTER,
     "added": NAMES,

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from headrace.server.openapi.words import DIGITS, TEXT, WHOLE, Node, either, record
+from headrace.server.openapi.words import (
+    DIGITS,
+    FLAG,
+    TEXT,
+    WHOLE,
+    Node,
+    either,
+    record,
+)
 
 TIME: Node = {"type": "string", "format": "date-time"}
-FLAG: Node = {"type": "boolean"}
 
 
 def _list(items: Node) -> Node:

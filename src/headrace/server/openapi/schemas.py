@@ -20,14 +20,14 @@ from headrace.server.openapi.words import (
     record,
 )
 
-_FLAG: Node = {"type": "string", "enum": ["true", "false", "1", "0"]}
+FLAG: Node = {"type": "string", "enum": ["true", "false", "1", "0"]}
 _ID = path("id", {"type": "string", "minLength": 1}, "the verification")
 _MOMENT: Node = {"type": "string", "format": "date-time"}
 _SCHEMA: Node = {"type": ["object", "boolean"]}
 _VERSIONED: Node = {"type": "object", "propertyNames": {"pattern": "^[1-9][0-9]*$"}}
 _POINTER: Node = {"type": "string", "pattern": "^(/([^~/]|~[01])*)*$"}
 _ROUTING_KEY = closed_record("jsonPointer required", jsonPointer=_POINTER, required={"type": "boolean"})
-_PLAN = record(
+PLAN = record(
     subject=TEXT,
     from_version=WHOLE,
     to_version=WHOLE,
@@ -47,9 +47,9 @@ REGISTRY = record(
     schemas=_VERSIONED,
     lenses=_VERSIONED,
 )
-REGISTRY["properties"] |= {"routingKey": _ROUTING_KEY, "search": {"type": "object"}, "diff": _PLAN}
+REGISTRY["properties"] |= {"routingKey": _ROUTING_KEY, "search": {"type": "object"}, "diff": PLAN}
 _FOUND: Node = {"$ref": "#/components/schemas/Registry"}
-_OUTCOME: Node = {"anyOf": [_FOUND, _PLAN]}
+_OUTCOME: Node = {"anyOf": [_FOUND, PLAN]}
 _MISFIT = record(offset=MINTED, seq=WHOLE, cause={"enum": ["lens", "schema"]}, pointer=TEXT, reason=TEXT)
 VERIFICATION = record(
     id=TEXT,
@@ -67,7 +67,7 @@ VERIFICATION = record(
     failures={"type": "array", "items": _MISFIT, "maxItems": MOST_NAMED},
 )
 _VERIFICATION: Node = {"$ref": "#/components/schemas/Verification"}
-_BEGUN: Node = {"allOf": [_PLAN, record(verification=_VERIFICATION)]}
+_BEGUN: Node = {"allOf": [PLAN, record(verification=_VERIFICATION)]}
 _UPDATE: Node = closed_record(
     apiVersion={"const": "durable.streams/schema-registry/v1"},
     schema=_SCHEMA,
@@ -86,8 +86,8 @@ _POST = operation(
         s200=answer("the registry and its diff; of a dry run the plan", _OUTCOME),
         s202=answer("the plan, which is held against stored events from now on", _BEGUN),
     ),
-    query("dry_run", _FLAG, "only say what would change"),
-    query("on_data", _FLAG, "hold the change against stored events; only with dry_run"),
+    query("dry_run", FLAG, "only say what would change"),
+    query("on_data", FLAG, "hold the change against stored events; only with dry_run"),
     body=content(_UPDATE),
 )
 _HISTORY = operation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.query.request import MAX_SIZE, MAX_TIMEOUT_MS
 from headrace.server.openapi.streams import NAME
 from headrace.server.openapi.words import (
+    FLAG,
     MINTED,
     TEXT,
     WHOLE,
@@ -19,7 +20,6 @@ from headrace.server.openapi.words import (
     record,
 )
 
-_FLAG: Node = {"type": "boolean"}
 _WORD: Node = {"type": "string", "enum": ["true", "false", "1", "0"]}
 _TIME: Node = {"type": "string", "format": "date-time"}
 _SIZE: Node = {"type": "integer", "minimum": 0, "maximum": MAX_SIZE}
@@ -38,7 +38,7 @@ _COUNTS = (
 )
 COVERAGE = {
     "mode": {"enum": ["complete", "partial"]},
-    "complete": _FLAG,
+    "complete": FLAG,
     **dict.fromkeys(("stream_head_offset", "visible_from_offset", "visible_through_offset"), _ANY_OFFSET),
     **dict.fromkeys(("visible_through_primary_timestamp_max", "oldest_omitted_append_at"), either(_TIME)),
     **_counts("possible_missing_events_upper_bound possible_missing_uploaded_segments"),
@@ -57,17 +57,17 @@ RESULT = record(
     stream=TEXT,
     snapshot_end_offset=_ANY_OFFSET,
     took_ms=WHOLE,
-    timed_out=_FLAG,
+    timed_out=FLAG,
     timeout_ms=WHOLE,
     coverage=record(**COVERAGE, **_counts(_COUNTS)),
     total=record(value=WHOLE, relation={"enum": ["eq", "gte"]}),
     hits={"type": "array", "items": _HIT},
     next_search_after=either(_LIST),
 )
-_NAMES = f"timed_out timeout_ms took_ms total_relation coverage_complete {_COUNTS} index_families_used"
+NAMES = f"timed_out timeout_ms took_ms total_relation coverage_complete {_COUNTS} index_families_used"
 _FACTS: Node = {
     f"search-{name.replace('_', '-')}": {"description": "the same as in the body", "schema": TEXT}
-    for name in _NAMES.split()
+    for name in NAMES.split()
 }
 _FAILED: Node = {"$ref": "#/components/schemas/Error"}
 _ANSWERS: Node = {
@@ -86,8 +86,8 @@ _POST = operation(
             sort={"type": "array", "items": TEXT},
             search_after=either(_LIST),
             timeout_ms={"type": "number", "minimum": 0},
-            track_total_hits=_FLAG,
-            snippets=_FLAG,
+            track_total_hits=FLAG,
+            snippets=FLAG,
         )
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.server.openapi.words import (
     MINTED,
+    NAMES,
     TEXT,
     WHOLE,
     Node,
@@ -21,7 +22,6 @@ from headrace.server.openapi.words import (
 )
 
 ID = path("id", {"type": "string", "minLength": 1, "maxLength": 256}, "the subscription's name")
-NAMES: Node = {"type": "array", "items": TEXT}
 FOLLOWED = record(path=TEXT, link_type={"enum": ["explicit", "glob"]}, acked_offset=MINTED)
 SUBSCRIPTION: Node = record(
     id=TEXT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.server.openapi.words import (
     COUNTER,
+    FLAG,
     MINTED,
     MOMENT,
     TEXT,
@@ -19,7 +20,6 @@ from headrace.server.openapi.words import (
 )
 from headrace.server.tables import HISTORY, MOST_ROWS
 
-_FLAG: Node = {"type": "boolean"}
 _TIME: Node = {"type": "string", "format": "date-time"}
 _ROWS: Node = {"type": "array", "items": {"type": "object"}}
 _TABLE = path("table", {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]{0,127}$"}, "the table")
@@ -44,7 +44,7 @@ _TOLD = record(
     total=COUNTER,
     reason=either(TEXT),
 )
-_FOUND = record(results=_ROWS, complete=_FLAG, since=MINTED, events_from=either(_TIME))
+_FOUND = record(results=_ROWS, complete=FLAG, since=MINTED, events_from=either(_TIME))
 
 TABLE_PATHS: Node = {
     HISTORY: {

@@ -11,6 +11,11 @@ OFFSET = rf"[0-7]{CROCKFORD}{{18}}[048CGMRWcgmrw]0{{6}}"
 DURATION = r"((0|[1-9][0-9]{0,11})(ms|s|m|h|d))+"
 
 TEXT: Node = {"type": "string"}
+FLAG: Node = {"type": "boolean"}
+OBJECT: Node = {"type": "object"}
+OBJECTS: Node = {"type": "array", "items": OBJECT}
+NAMES: Node = {"type": "array", "items": TEXT}
+WHEN: Node = {"type": "string", "format": "date-time"}
 WHOLE: Node = {"type": "integer", "minimum": 0}
 DIGITS: Node = {"type": "string", "pattern": r"^(0|[1-9][0-9]{0,17})$"}
 COUNTER: Node = {"type": "integer", "minimum": 0, "maximum": 2**53 - 1}

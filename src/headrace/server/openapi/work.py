@@ -7,6 +7,7 @@ from headrace.engine.work.units import JOBS
 from headrace.schema.findings import MOST_NAMED, MOST_TEXT
 from headrace.server.openapi.words import (
     COUNTER,
+    FLAG,
     TEXT,
     WHOLE,
     Node,
@@ -24,7 +25,6 @@ from headrace.server.openapi.words import (
 
 ID = path("id", {"type": "string", "minLength": 1}, "the lease")
 NAME: Node = {"type": "string", "minLength": 1, "maxLength": 1024}
-FLAG: Node = {"type": "boolean"}
 MOMENT: Node = {"type": "string", "format": "date-time"}
 JOB: Node = {"enum": list(JOBS)}
 SHORT: Node = {"type": "string", "maxLength": MOST_TEXT}
@@ -68,10 +68,23 @@ FINDINGS = closed_record(
     schema=COUNTED,
     misfits={"type": "array", "items": MISFIT, "maxItems": MOST_NAMED},
 )
+SEGMENT = closed_record(
+    "name first_seq count bytes payload_bytes before_bytes total_bytes min_us max_us sha256",
+    name=TEXT,
+    **RANGE,
+    bytes=WHOLE,
+    payload_bytes=WHOLE,
+    before_bytes=WHOLE,
+    total_bytes=WHOLE,
+    min_us={"type": "integer"},
+    max_us={"type": "integer"},
+    sha256=TEXT,
+)
 RESULT = closed_record(
     "unit",
     unit=NAME,
     companion=either(COMPANION),
+    segment=either(SEGMENT),
     findings=either(FINDINGS),
     gone=FLAG | {"default": False},
     error=either({"type": "string", "maxLength": 4096}),

@@ -1,0 +1,205 @@
+"""``headrace entity``: what is known of entities, stored, read, corrected, merged and taken away."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+
+from headrace.cli import output
+from headrace.cli.documents import rows
+from headrace.cli.output import AsJson, UsageError
+from headrace.cli.remote import LOCAL, Remote
+
+Id = Annotated[str, Parameter(help="The id of an entity.")]
+Moment = Annotated[str | None, Parameter(help="A moment, such as 2026-11-15T10:00:00Z.")]
+
+app = App(name="entity", help="Store, read, correct and merge entities.", version_flags=())
+app.command("headrace.cli.erasing:erase", name="erase", help="Remove the data of an entity for good.")
+
+
+@app.command
+def store(
+    file: Annotated[Path, Parameter(help="A JSON array of entities, or one on each line.")],
+    /,
+    *,
+    entity_type: Annotated[str | None, Parameter(help="The type of those that do not say theirs.")] = None,
+    observed_at: Moment = None,
+    source_priority: Annotated[int | None, Parameter(help="How much it counts.")] = None,
+    observation_source: Annotated[str | None, Parameter(help="sensor, human, import, sync …")] = None,
+    dry_run: Annotated[bool, Parameter(negative=(), help="Store nothing; say what would become of each.")] = False,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """Store what a file says of entities; a second run of the same file stores nothing twice."""
+    from headrace.client.entities import Entities
+    from headrace.client.observing import StoreOptions
+
+    options: StoreOptions = {
+        "observed_at": observed_at,
+        "source_priority": source_priority,
+        "observation_source": observation_source,
+        "commit": False if dry_run else None,
+    }
+    entities = [_typed(row, entity_type, number) for number, row in enumerate(rows(file), 1)]
+    counts: dict[str, int] = {}
+    warnings: dict[str, int] = {}
+    with remote.connect(patient=True) as client, output.progressing("storing entities") as tell:
+        for stored in Entities(client).store_many(entities, **options):
+            for one in stored.entities:
+                counts[one.action] = counts.get(one.action, 0) + 1
+            for warning in stored.store_warnings:
+                warnings[warning["code"]] = warnings.get(warning["code"], 0) + len(warning["items"])
+            tell(sum(counts.values()), len(entities))
+    output.show({"entities": len(entities), **counts, **warnings}, as_json=json)
+
+
+@app.command
+def get(
+    entity_id: Id,
+    /,
+    *,
+    as_of: Annotated[str | None, Parameter(help="As was observed by this moment.")] = None,
+    at_ingested: Annotated[str | None, Parameter(help="As was stored by this moment.")] = None,
+    schema_version: Annotated[str | None, Parameter(help="Under this version of the schema.")] = None,
+    provenance: Annotated[bool, Parameter(negative=(), help="Say where each value is from.")] = False,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """Print an entity as it is, or was."""
+    from headrace.client.entities import Entities
+
+    with remote.connect() as client:
+        found = Entities(client).get(entity_id, as_of=as_of, at_ingested=at_ingested, schema_version=schema_version)
+    if not output.wants_table(json):
+        print(output.encode(found))
+        return
+    facts = {"entity_id": found.entity_id, "name": found.canonical_name, "schema_version": found.schema_version}
+    output.show({**facts, "observations": found.observation_count, "computed_at": found.computed_at}, as_json=False)
+    shown = (
+        {"field": name, "value": _shown(value), "from": found.provenance.get(name)}
+        for name, value in found.snapshot.items()
+    )
+    output.show_all(shown, ("field", "value", "from") if provenance else ("field", "value"), as_json=False)
+
+
+@app.command(name="ls")
+def list_entities(
+    entity_type: Annotated[str | None, Parameter(help="Only of this type.")] = None,
+    /,
+    *,
+    search: Annotated[str | None, Parameter(help="Only those whose name holds this.")] = None,
+    limit: Annotated[int, Parameter(help="So many at most.")] = 100,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """List entities in the order in which they came."""
+    from headrace.client.entities import Entities
+
+    with remote.connect() as client:
+        found = islice(Entities(client).list(entity_type, search=search), limit)
+        columns = ("entity_id", "entity_type", "canonical_name", "observation_count", "last_observation_at")
+        output.show_all(map(msgspec.structs.asdict, found), columns, as_json=json)
+
+
+@app.command
+def history(
+    entity_id: Id,
+    /,
+    *,
+    oldest_first: Annotated[bool, Parameter(negative=(), help="In order instead of the newest first.")] = False,
+    limit: Annotated[int, Parameter(help="So many at most.")] = 100,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """List what was observed of an entity."""
+    from headrace.client.entities import Entities
+
+    with remote.connect() as client:
+        order = "oldest" if oldest_first else "newest"
+        found = islice(Entities(client).observations(entity_id, order=order), limit)
+        shown = ({**one, "fields": _shown(one["fields"])} for one in found) if output.wants_table(json) else found
+        columns = ("observed_at", "kind", "schema_version", "source_priority", "source_id", "fields")
+        output.show_all(shown, columns, as_json=json)
+
+
+@app.command
+def correct(
+    entity_id: Id,
+    /,
+    *fields: Annotated[str, Parameter(help="FIELD=VALUE, the value as JSON or as text; null clears the field.")],
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """Say what fields are, whatever was or will be observed."""
+    from headrace.client.entities import Entities
+
+    given = dict(map(_assigned, fields))
+    if not given:
+        raise UsageError("Say what to correct: FIELD=VALUE.")
+    with remote.connect() as client:
+        output.show(Entities(client).correct(entity_id, given), as_json=json)
+
+
+@app.command
+def delete(entity_id: Id, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
+    """Let an entity not be there any more; `restore` brings it back, `erase` takes its data away."""
+    from headrace.client.entities import Entities
+
+    with remote.connect() as client:
+        output.show(Entities(client).delete(entity_id), as_json=json)
+
+
+@app.command
+def restore(entity_id: Id, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
+    """Let a deleted entity be there again."""
+    from headrace.client.entities import Entities
+
+    with remote.connect() as client:
+        output.show(Entities(client).restore(entity_id), as_json=json)
+
+
+@app.command
+def merge(
+    from_entity_id: Annotated[str, Parameter(help="The entity that is another one.")],
+    to_entity_id: Annotated[str, Parameter(help="The other one.")] = "",
+    /,
+    *,
+    undo: Annotated[bool, Parameter(negative=(), help="Let it be one of its own again.")] = False,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """Let an entity be a part of another, or take that back; nothing is rewritten."""
+    from headrace.client.entities import Entities
+
+    if undo == bool(to_entity_id):
+        raise UsageError("Name the entity that it is, or pass --undo.")
+    with remote.connect() as client:
+        entities = Entities(client)
+        done = entities.unmerge(from_entity_id) if undo else entities.merge(from_entity_id, to_entity_id)
+    output.show(done, as_json=json)
+
+
+def _typed(row: Any, entity_type: str | None, number: int) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise UsageError(f"entity {number} is no object")
+    if "entity_type" not in row and entity_type is None:
+        raise UsageError(f"entity {number} has no entity_type: add it, or pass --entity-type")
+    return {"entity_type": entity_type, **row} if entity_type is not None else row
+
+
+def _assigned(word: str) -> tuple[str, Any]:
+    name, is_there, text = word.partition("=")
+    if not is_there or not name:
+        raise UsageError(f"{word!r} is not FIELD=VALUE")
+    try:
+        return name, msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return name, text
+
+
+def _shown(value: Any) -> str:
+    return output.encode(value) if isinstance(value, list | dict) else output.cell(value)

@@ -1,0 +1,98 @@
+"""``headrace touch``: wait for changes of rows, and see how touches stand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from headrace.cli import output
+from headrace.cli.output import AsJson, UsageError
+from headrace.cli.remote import LOCAL, Remote
+from headrace.types import parse_duration_us
+
+if TYPE_CHECKING:
+    from headrace.client.touches import Template, Touch
+
+Name = Annotated[str, Parameter(help="The stream; its profile is state-protocol, with touch.")]
+Timeout = Annotated[str, Parameter(help="How long, such as 90s; two minutes at most.")]
+#: Nothing was touched in time.
+TIMED_OUT = 3
+_MOST_S = 120.0
+
+app = App(name="touch", help="Wait for changes of rows.", version_flags=())
+
+
+@app.command
+def wait(
+    name: Name,
+    entity: Annotated[str | None, Parameter(help="The table whose rows change.")] = None,
+    /,
+    *fields: Annotated[str, Parameter(help="Only rows with status=open, or id:int64=7; none: any row of it.")],
+    touch_key: Annotated[
+        list[str] | None, Parameter(negative=(), help="Or wait for this key; may be repeated.")
+    ] = None,
+    cursor: Annotated[str, Parameter(help="Begin after this cursor, which an earlier wait printed.")] = "now",
+    timeout: Timeout = "30s",
+    exact: Annotated[bool, Parameter(negative=(), help="Let no other key end the wait.")] = False,
+    follow: Annotated[bool, Parameter(negative=(), help="Go on waiting, until interrupted.")] = False,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> int:
+    """Wait until a row is touched: 0 it was, 3 the time is up, 5 it cannot be told; print the cursor to go on from."""
+    wanted, templates = _wanted(entity, fields, touch_key or [])
+    seconds = min(parse_duration_us(timeout, "timeout") / 1_000_000, _MOST_S)
+    with remote.connect(patient=follow) as client:
+        touches = client.stream(name).touch
+        while True:
+            coarse = not templates and not touch_key
+            touch = touches.wait(
+                *wanted, cursor=cursor, timeout=seconds, templates=templates, exact=exact, coarse=coarse
+            )
+            if not follow or touch.touched or touch.stale:
+                _print(touch, json)
+            if not follow:
+                return output.OK if touch.touched else output.PARTIAL if touch.stale else TIMED_OUT
+            cursor = touch.cursor
+
+
+@app.command
+def meta(
+    name: Name,
+    /,
+    *,
+    settle: Annotated[bool, Parameter(negative=(), help="Wait until everything that was appended is told.")] = False,
+    timeout: Timeout = "30s",
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """Print the cursor of a stream's touches, and how they stand."""
+    with remote.connect() as client:
+        seconds = min(parse_duration_us(timeout, "timeout") / 1_000_000, _MOST_S)
+        output.show(client.stream(name).touch.meta(settle=settle, timeout=seconds), as_json=json)
+
+
+def _wanted(entity: str | None, fields: tuple[str, ...], touch_keys: list[str]) -> tuple[list[str], list[Template]]:
+    from headrace.client.touches import Template, table_key
+
+    if (entity is None) == (not touch_keys):
+        raise UsageError("name a table or keys: headrace touch wait STREAM TABLE, or --touch-key KEY")
+    if entity is None or not fields:
+        return touch_keys or [table_key(entity or "")], []
+    found = [_field(field) for field in fields]
+    template = Template(entity, **{name: encoding for name, encoding, _ in found})
+    return [template.key(**{name: value for name, _, value in found})], [template]
+
+
+def _field(text: str) -> tuple[str, str, str | bool]:
+    """A field, its encoding and its value, from ``name=value`` or ``name:encoding=value``."""
+    left, equals, value = text.partition("=")
+    name, _, encoding = left.partition(":")
+    if not equals or not name:
+        raise UsageError(f"{text!r} is not name=value")
+    return name, encoding or "string", value == "true" if encoding == "bool" else value
+
+
+def _print(touch: Touch, as_json: bool) -> None:
+    facts = {"touched": touch.touched, "stale": touch.stale, "cursor": touch.cursor}
+    output.show(facts | ({} if touch.error is None else {"reason": touch.error.message}), as_json=as_json)

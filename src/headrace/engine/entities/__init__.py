@@ -1,0 +1,1 @@
+"""Entity types and what was observed of entities."""

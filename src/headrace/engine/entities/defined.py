@@ -1,0 +1,65 @@
+"""Entity types as states are kept of them: a life for everyone's policies, and one for each user with others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import cached_property, lru_cache
+
+import msgspec
+
+from headrace.reduce.policies.lives import life_of
+from headrace.reduce.policies.reducer import TypeReducer
+from headrace.schema.descriptor.nodes import Life
+from headrace.schema.entity.nodes import ReducerConfig
+
+_KEPT = 256
+
+
+class TypeDefined(msgspec.Struct, frozen=True, dict=True):
+    """An entity type and the policies of its lives; equal ones fold alike."""
+
+    entity_type: str
+    #: The stream of its observations.
+    stream: str
+    configs: dict[str, ReducerConfig]
+    #: Migrations whose observations do not count.
+    undone: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, document: object) -> TypeDefined:
+        """Read back what was dumped."""
+        return msgspec.convert(document, cls)
+
+    def dump(self) -> object:
+        """The definition as a document."""
+        return msgspec.to_builtins(self)
+
+    @property
+    def name(self) -> str:
+        """The type's."""
+        return self.entity_type
+
+    @property
+    def born(self) -> int:
+        """Every life holds all observations."""
+        return 0
+
+    @cached_property
+    def lives(self) -> Mapping[str, Life]:
+        """The lives by name: "" is everyone's, others are those of users."""
+        return {name: Life(life_of(config, name or None, self.undone), 0) for name, config in self.configs.items()}
+
+    @cached_property
+    def reducer(self) -> TypeReducer:
+        """What folds it; equal ones share it."""
+        return _reducer(msgspec.json.encode(self.configs), self.undone)
+
+    def restricted(self, names: Collection[str]) -> TypeDefined:
+        """The same with some of its lives only."""
+        configs = {name: one for name, one in self.configs.items() if name in names}
+        return msgspec.structs.replace(self, configs=configs)
+
+
+@lru_cache(maxsize=_KEPT)
+def _reducer(encoded: bytes, undone: tuple[str, ...]) -> TypeReducer:
+    return TypeReducer(msgspec.json.decode(encoded, type=dict[str, ReducerConfig]), undone)

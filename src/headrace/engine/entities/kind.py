@@ -1,0 +1,220 @@
+"""An entity type at the gate of its stream: which schema holds for whom, and how observations are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from headrace.errors import BadRequest
+from headrace.reduce.policies.lives import life_of
+from headrace.schema.descriptor.nodes import Life
+from headrace.schema.entity.accept import Acceptor
+from headrace.schema.entity.nodes import Definition, ReducerConfig, Schema
+from headrace.schema.entries import Failure
+from headrace.storage.database import Connection
+from headrace.storage.enhancements import Enhancements
+from headrace.storage.entity_changes import EntityChanges
+from headrace.storage.schema_registry import EVERYBODY, SchemaRegistry, SchemaRow
+
+if TYPE_CHECKING:
+    from headrace.engine.append import Terms
+    from headrace.engine.stream import Stream
+    from headrace.engine.writer import Batch
+
+#: What the streams of entity types are called.
+ENTITIES = "entities/"
+#: The life that every entity is folded in.
+COMMON = ""
+_COMPILED = 1024
+_MOST_USERS = 4096
+_FOREVER = 2**62
+
+
+class Rules(msgspec.Struct, frozen=True, tag="entity", tag_field="kind"):
+    """What a stream that holds the observations of an entity type is stored with."""
+
+    entity_type: str
+
+    def dump(self) -> str:
+        """The rules as they are stored."""
+        return msgspec.json.encode(self).decode()
+
+
+class Effective(NamedTuple):
+    """The schema that holds for a user, and what accepts entities by it."""
+
+    schema: Schema
+    acceptor: Acceptor
+
+
+class _Named(msgspec.Struct, gc=False):
+    """The members of an observation that tell it apart."""
+
+    id: str
+    entity_id: str
+    source_id: str | None = None
+
+
+_NAMED = msgspec.json.Decoder(list[_Named])
+
+
+class EntityKind:
+    """One entity type as of one change of it; never changed, only replaced."""
+
+    normalises = True
+    routes = True
+    suggests = False
+    dedupes = True
+    follows = True
+    dedupe_since = 0
+    most_keys = _FOREVER
+    window_us = _FOREVER
+    kept = None
+
+    def __init__(self, entity_type: str, number: int, rows: Iterable[SchemaRow], undone: Iterable[str] = ()) -> None:
+        """``rows`` are the active versions of everybody, ``number`` is that of the last change; of migrations that were
+        ``undone`` no observation counts.
+        """
+        self.entity_type = entity_type
+        self.number = number
+        self.undone = tuple(sorted(undone))
+        self.rows: Mapping[str, SchemaRow] = {row.user_id: row for row in rows}
+        self._effective: dict[str, Effective] = {}
+        self._lives: dict[str, Life] | None = None
+        self._configs: dict[str, ReducerConfig] = {}
+
+    @classmethod
+    def load(cls, connection: Connection, entity_type: str) -> EntityKind:
+        """The type as it is stored; on any thread, through a connection of its own."""
+        number = EntityChanges(connection).newest_of(entity_type)
+        undone = Enhancements(connection).undone(entity_type)
+        return cls(entity_type, number, SchemaRegistry(connection).active(entity_type), undone)
+
+    def effective(self, user_id: str) -> Effective | None:
+        """What holds for a user: their own schema, else the global one; None where there is neither."""
+        row = self.rows.get(user_id) or self.rows.get(EVERYBODY)
+        if row is None:
+            return None
+        found = self._effective.get(row.user_id)
+        if found is None:
+            if len(self._effective) >= _MOST_USERS:
+                self._effective.clear()
+            acceptor = _acceptor(row.entity_type, row.schema_definition, row.reducer_config)
+            found = self._effective[row.user_id] = Effective(schema_of(row), acceptor)
+        return found
+
+    def lives(self) -> Mapping[str, Life]:
+        """The lives of its snapshots: that of all entities, and those of users whose policies differ from the global
+        ones.
+        """
+        if self._lives is None:
+            self._find_lives()
+        assert self._lives is not None
+        return self._lives
+
+    def config(self, life: str) -> ReducerConfig:
+        """The policies of a life, by its name."""
+        self.lives()
+        return self._configs[life]
+
+    def _find_lives(self) -> None:
+        common = self.rows.get(EVERYBODY)
+        shared = ReducerConfig({}) if common is None else _config(common.reducer_config)
+        life = life_of(shared)
+        configs, lives = {COMMON: shared}, {COMMON: Life(life_of(shared, None, self.undone), 0)}
+        for user, row in self.rows.items():
+            own = _config(row.reducer_config)
+            if user != EVERYBODY and life_of(own) != life:
+                configs[user], lives[user] = own, Life(life_of(own, user, self.undone), 0)
+        self._configs = configs
+        self._lives = lives
+
+    # -- the gate
+
+    def normalised(self, joined: bytes, terms: Terms) -> bytes:
+        """Observations of entities, which are those of the user who appends."""
+        from headrace.engine.entities import appending  # which builds on this
+
+        return appending.normalised(self, joined, terms)
+
+    def check(self, batch: Batch, stream: Stream, joined: bytes, keys: list[str | None]) -> None:
+        """Refuse what may not be merged with an entity that is there."""
+        from headrace.engine.entities import appending
+
+        appending.check(self, batch, stream, joined)
+
+    def note(self, batch: Batch, stream: Stream, first_seq: int, joined: bytes, at_us: int) -> None:
+        """Store which entities and sources new observations are about."""
+        from headrace.engine.entities import appending
+
+        appending.note(batch.connection, stream.id, first_seq, joined, at_us)
+
+    def failures(self, joined: bytes) -> list[Failure]:
+        """What is made here fits."""
+        return []
+
+    def refusal(self, joined: bytes, failures: list[Failure], number: int = 0) -> BadRequest:
+        """Why an observation does not fit."""
+        first = failures[0]
+        return BadRequest(f"observation {number + first.index} does not fit: {first.reason}", field=first.pointer)
+
+    def unique(self, joined: bytes) -> list[str | None]:
+        """Observations are told apart by their ids."""
+        return [dedupe_key(one.id, one.source_id) for one in _NAMED.decode(b"[" + joined + b"]")]
+
+    def vouches(self, schema: Any) -> bool:
+        """Observations are looked at as they are stored."""
+        return False
+
+    def routed(self, joined: bytes) -> list[str | None]:
+        """Observations are routed by the entities that they are about."""
+        return [one.entity_id for one in _NAMED.decode(b"[" + joined + b"]")]
+
+
+def dedupe_key(observation_id: str, source_id: str | None) -> str:
+    """What an observation is remembered by; those of one source lie together, so that a request touches few pages."""
+    return observation_id if source_id is None else source_id[:12] + observation_id
+
+
+def schema_of(row: SchemaRow) -> Schema:
+    """A stored version as a schema."""
+    return Schema(
+        entity_type=row.entity_type,
+        schema_version=row.schema_version,
+        schema_definition=_definition(row.schema_definition),
+        reducer_config=_config(row.reducer_config),
+        scope="user" if row.user_id else "global",
+        user_id=row.user_id or None,
+        metadata=msgspec.json.decode(row.metadata),
+        base_version=row.base_version,
+    )
+
+
+def compiled(schema: Schema) -> Effective:
+    """A schema that is stored nowhere, ready for use."""
+    return Effective(schema, Acceptor(schema))
+
+
+@lru_cache(maxsize=_COMPILED)
+def _definition(text: str) -> Definition:
+    return msgspec.json.decode(text, type=Definition)
+
+
+@lru_cache(maxsize=_COMPILED)
+def _config(text: str) -> ReducerConfig:
+    return msgspec.json.decode(text, type=ReducerConfig)
+
+
+@lru_cache(maxsize=_COMPILED)
+def _acceptor(entity_type: str, definition: str, config: str) -> Acceptor:
+    """What accepts entities; users with equal schemas share it."""
+    schema = Schema(
+        entity_type=entity_type,
+        schema_version="",
+        schema_definition=_definition(definition),
+        reducer_config=_config(config),
+    )
+    return Acceptor(schema)

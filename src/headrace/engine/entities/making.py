@@ -1,0 +1,45 @@
+"""Folding the observations of a unit of the job ``snapshots``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from headrace.engine.entities.defined import TypeDefined
+from headrace.engine.entities.folding import observations
+from headrace.engine.work.units import Unit
+from headrace.errors import CorruptData
+from headrace.format.state.writer import Packed
+from headrace.reduce.policies.batch import folded as fold
+from headrace.reduce.policies.batch import packed
+from headrace.reduce.policies.reducer import Row
+
+#: Payload that is decoded together.
+_SLICE_BYTES = 1024 * 1024
+_KEPT = 64
+
+
+def folded(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
+    """The rows of a unit's observations, in the columns of segments; ``rest`` is called between slices of them."""
+    reducer, count = defined_by(unit).reducer, 0
+    rows: dict[bytes, Row] = {}
+    for told in observations(batches, _SLICE_BYTES):
+        fold(reducer, told, rows)
+        count += len(told)
+        rest()
+    if count != unit.count:
+        raise CorruptData(f"the segments of {unit.unit} hold {count} entries, not {unit.count}")
+    return packed(reducer, rows)
+
+
+def defined_by(unit: Unit) -> TypeDefined:
+    """The entity type of a unit, with the lives that it asks for."""
+    return _restricted(msgspec.json.encode(unit.defined, order="sorted"), tuple(sorted(unit.lives or {})))
+
+
+@lru_cache(maxsize=_KEPT)
+def _restricted(document: bytes, names: tuple[str, ...]) -> TypeDefined:
+    return TypeDefined.load(msgspec.json.decode(document)).restricted(names)

@@ -1,0 +1,70 @@
+"""What is known of entities after a recovery: read from their observations again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import TYPE_CHECKING
+
+from headrace.engine.entities import appending, relating
+from headrace.engine.entities.erasing_targets import Targets, load
+from headrace.engine.entities.kind import dedupe_key
+from headrace.engine.entities.recovering import ENTITIES_DUE, managed
+from headrace.engine.states.folding import of_batch
+from headrace.engine.stream import Stream
+from headrace.engine.writer import Batch
+from headrace.schema.entity.observation import decode
+from headrace.schema.entries import entries_of
+from headrace.storage.database import Connection
+from headrace.storage.dedupe import Dedupe
+from headrace.storage.erasures import Erasures
+
+if TYPE_CHECKING:
+    from headrace.engine.states.definition import Told
+    from headrace.storage.segments import Segments
+
+_SLICE_BYTES = 1024 * 1024
+#: Observations that are about entities themselves; they are not stored once, but decided anew each time.
+_RELATIONS = ("merge", "split", "undo")
+
+
+def remember(
+    batch: Batch, find: Callable[[str], Stream | None], connection: Connection, segments: Callable[[], Segments]
+) -> None:
+    """Fill in what a recovery could not bring: entities, their sources and aliases, and what is stored once."""
+    for row in managed(batch):
+        stream = find(row.name)
+        if stream is not None:
+            batch.streams.forget_entities(stream.id)
+            erased = [load(one.targets) for one in Erasures(batch.connection).running(stream.id)]
+            for told in _told(stream, connection, segments):
+                _note(batch.connection, stream.id, told, erased)
+    batch.streams.set_meta(ENTITIES_DUE, 0)
+
+
+def _told(stream: Stream, connection: Connection, segments: Callable[[], Segments]) -> Iterator[Told]:
+    """All observations of a type."""
+    from headrace.engine.search.events import Events
+    from headrace.format.segment.decoded import Decoded
+
+    head = stream.head
+    events, at = Events(connection, segments, Decoded(0), stream, head), head.first_seq
+    while at < head.next_seq:
+        chunk = events.first_chunk(at, head.next_seq)
+        for batch in events.batches(chunk):
+            yield from of_batch(batch, _SLICE_BYTES)
+        at = chunk.stop
+
+
+def _note(connection: Connection, stream: int, told: Told, erased: list[Targets]) -> None:
+    """What a run of observations says, without those that are being erased."""
+    found = map(decode, map(bytes, entries_of(told.body)))
+    numbered = zip(count(told.first_seq), told.times_us, found, strict=False)
+    counting = [event for event in numbered if event[2].kind != "erased"]
+    events = [event for event in counting if not any(one.take(event[0], event[2]) for one in erased)]
+    said = [event for event in events if event[2].kind not in _RELATIONS]
+    Dedupe(connection).save((stream, dedupe_key(one.id, one.source_id), seq, at_us) for seq, at_us, one in said)
+    appending.replayed(connection, stream, events)
+    for seq, at_us, one in events:
+        if one.kind in _RELATIONS:
+            relating.replayed(connection, stream, seq, at_us, one)

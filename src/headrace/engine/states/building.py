@@ -1,0 +1,133 @@
+"""Building generations aside: states are fetched and events folded in one thread, while the loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from headrace.engine.states.coverage import Base
+from headrace.engine.states.definition import Definition, Shapes
+from headrace.engine.states.generation import Generation
+from headrace.engine.states.tails import fold_through
+from headrace.engine.stream import Head, Stream
+from headrace.errors import Unavailable
+from headrace.format.segment.decoded import Decoded
+from headrace.storage.database import Connection
+from headrace.storage.objects import Objects
+from headrace.storage.state_files import StateFile, StateFiles
+
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
+
+Found = TypeVar("Found")
+
+_TRIES = 5
+
+
+class Workbench:
+    """One thread that fetches and folds, and what it needs for that."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        directory: Path,
+        connect: Callable[[], Connection],
+        segments: Callable[[], Segments],
+        *,
+        cache_bytes: int,
+        row_bytes: int,
+    ) -> None:
+        self._connect = connect
+        self.segments = segments
+        self._objects, self._directory, self._cache_bytes = objects, directory, cache_bytes
+        self._files: StateFiles | None = None
+        self._opening = threading.Lock()
+        #: Rows of states that were looked up last.
+        self.rows = Decoded(row_bytes)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-states")
+        self._connection: Connection | None = None
+        self._closing = threading.Event()
+
+    @property
+    def files(self) -> StateFiles:
+        """The files of states; a server without any has no directory for them."""
+        with self._opening:
+            if self._files is None:
+                self._files = StateFiles(self._objects, self._directory, limit_bytes=self._cache_bytes)
+            return self._files
+
+    async def stop(self) -> None:
+        """Finish soon, and let go of the thread and its connection."""
+        self._closing.set()
+        await asyncio.to_thread(self._thread.shutdown)
+        if self._connection is not None:
+            self._connection.close()
+
+    def goes_on(self) -> bool:
+        """Whether the thread has not been told to stop."""
+        return not self._closing.is_set()
+
+    async def aside(self, work: Callable[[], Found]) -> Found:
+        """Do something in the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def held(self, stream: Stream, base: Base) -> dict[str, StateFile]:
+        """The files of all states that a base asks."""
+        return await self.aside(lambda: self._held(stream, base))
+
+    async def built(
+        self, stream: Stream, head: Head, shapes: Shapes, defined: Definition, base: Base, *, hot_rows: int, rests: bool
+    ) -> Generation:
+        """A generation whose tail has come to a head; where nobody waits for it the thread rests in between."""
+
+        def build() -> Generation:
+            made = Generation(defined, base, self._held(stream, base), self.rows, hot_rows=hot_rows)
+            try:
+                self._fold(stream, head, shapes, [made], rests=rests)
+            except BaseException:
+                self.release(made.files.values())
+                raise
+            return made
+
+        return await self.aside(build)
+
+    async def fold(self, stream: Stream, head: Head, shapes: Shapes, tails: Iterable[Generation]) -> None:
+        """Let tails that are asked for come to a head."""
+        await self.aside(lambda: self._fold(stream, head, shapes, tails, rests=False))
+
+    def release(self, files: Iterable[StateFile]) -> None:
+        """Files that nobody asks any more."""
+        for file in files:
+            self.files.release(file)
+
+    def connection(self) -> Connection:
+        """The thread's own."""
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _held(self, stream: Stream, base: Base) -> dict[str, StateFile]:
+        found: dict[str, StateFile] = {}
+        try:
+            for state in base.states:
+                found[state.name] = self.files.hold(stream.name, stream.incarnation, state)
+        except BaseException:
+            self.release(found.values())
+            raise
+        return found
+
+    def _fold(self, stream: Stream, head: Head, shapes: Shapes, tails: Iterable[Generation], *, rests: bool) -> None:
+        from headrace.engine.search.events import Vanished
+
+        connection, goes_on = self.connection(), self.goes_on
+        for _ in range(_TRIES):
+            try:
+                fold_through(connection, self.segments, stream, head, shapes, tails, goes_on=goes_on, rests=rests)
+                return
+            except Vanished:
+                head = stream.head  # retention has moved on, or events from the log into segments
+        raise Unavailable(f"the events of {stream.name} keep moving", reason="moving")

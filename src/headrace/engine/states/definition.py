@@ -1,0 +1,101 @@
+"""What is folded: a definition is what tables and entity types have in common, for whoever keeps their states."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from headrace.schema.descriptor.nodes import Life
+
+#: One event: its sequence number, its time in the unit of whoever folds it, and what is folded.
+Folded = tuple[int, int, Any]
+
+
+class Told(NamedTuple):
+    """Consecutive stored events of one schema version, joined by commas, and when each was appended."""
+
+    first_seq: int
+    version: int
+    times_us: Sequence[int]
+    body: bytes
+
+
+class Shapes(Protocol):
+    """How stored bodies become what is folded."""
+
+    def folded(self, told: Told) -> Iterator[Folded]:
+        """The events of a body, one after the other."""
+
+
+class Reducer(Protocol):
+    """Events become rows with a key, rows fold into one state per key, and states of adjacent ranges merge."""
+
+    def place(self, event: Any) -> tuple[bytes, Any] | None:
+        """The key and the row of an event; None where it has none."""
+
+    def fold(self, state: Any, row: Any, at: int, seq: int) -> Any:
+        """The state with one more row, later than all others; the state given may be changed."""
+
+    def merge(self, left: Any, right: Any) -> Any:
+        """The state of two adjacent ranges, the earlier one first; neither is changed."""
+
+    def pack(self, state: Any) -> dict[str, bytes]:
+        """The frame under the empty name, and what every life has."""
+
+    def unpack(self, packed: Mapping[str, bytes]) -> Any:
+        """The state that was packed; what is of no life of ours is passed over."""
+
+
+class Definition(Protocol):
+    """Something that is folded over a stream, in lives of its parts; equal ones fold alike."""
+
+    @property
+    def name(self) -> str:
+        """Tells it apart from others over the same stream."""
+
+    @property
+    def stream(self) -> str:
+        """The stream whose events are folded."""
+
+    @property
+    def lives(self) -> Mapping[str, Life]:
+        """What is folded, by name, from which event on."""
+
+    @property
+    def born(self) -> int:
+        """The first event that any life folds."""
+
+    @property
+    def reducer(self) -> Any:
+        """What folds it: a `Reducer`."""
+
+    def restricted(self, names: Collection[str]) -> Any:
+        """The same with some of its lives only."""
+
+    def dump(self) -> object:
+        """The definition as a document, for workers."""
+
+
+Defined = TypeVar("Defined", bound=Definition)
+Defined_co = TypeVar("Defined_co", bound=Definition, covariant=True)
+
+
+class Definitions(Protocol[Defined_co]):
+    """The definitions that hold at one time; never changed, only replaced by others of another version."""
+
+    @property
+    def version(self) -> int:
+        """Another one whenever a definition is another."""
+
+    @property
+    def streams(self) -> Collection[str]:
+        """Every stream that something is folded over."""
+
+    def names_over(self, stream: str) -> Sequence[str]:
+        """The names of what is folded over a stream."""
+
+    def stream_of(self, name: str) -> str | None:
+        """The stream that a definition is over; None where there is none of this name."""
+
+    def defined(self, name: str) -> Defined_co:
+        """The definition of this name; raises NotFound where there is none."""

@@ -1,0 +1,330 @@
+"""Answering for what is folded: history from states, the tail from memory, always one generation of both.
+
+Everything here runs on the event loop. A question that would take long raises ``Behind``: whoever asks waits for
+`Serving.ready`, and asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Generic, NamedTuple
+
+from headrace.engine.log import Log
+from headrace.engine.registry import StreamRegistry
+from headrace.engine.states.building import Workbench
+from headrace.engine.states.coverage import Base, base
+from headrace.engine.states.definition import Defined, Definitions, Shapes
+from headrace.engine.states.generation import HOT_ROWS, Generation, can_inherit
+from headrace.engine.states.tails import STEP_ROWS, Follower
+from headrace.engine.stream import Head, Stream
+from headrace.errors import HeadraceError, NotFound
+from headrace.format.state.layout import State
+from headrace.storage.derived import Stamp
+from headrace.storage.states import States
+from headrace.storage.wal import Wal
+
+log = logging.getLogger("headrace.states")
+
+#: Events that a question may wait for on the event loop.
+INLINE_ROWS = 4 * STEP_ROWS
+#: Tails that lag are folded on, a step at a time, with pauses so long that others come to their turn.
+_PAUSE_S = 0.01
+_TRIES = 3
+
+
+class Behind(Exception):
+    """The answer is not at hand: wait for `Serving.ready`, then ask again."""
+
+
+class Pace(NamedTuple):
+    """Events that are folded at once on the event loop, four times as many while a question waits, and rows at hand."""
+
+    step_rows: int = STEP_ROWS
+    hot_rows: int = HOT_ROWS
+
+
+USUAL = Pace()
+
+
+class Serving(Generic[Defined]):
+    """Every definition of one branch."""
+
+    def __init__(
+        self,
+        log: Log,
+        wal: Wal,
+        states: States,
+        current: Callable[[], Definitions[Defined]],
+        shapes_of: Callable[[StreamRegistry], Shapes],
+        bench: Workbench,
+        fold_rows: int,
+        pace: Pace = USUAL,
+    ) -> None:
+        self._log, self._wal, self._states = log, wal, states
+        #: The definitions that hold now.
+        self.current = current
+        self.bench = bench
+        self._shapes_of, self._fold_rows, self._pace = shapes_of, fold_rows, pace
+        self._inline_rows = pace.step_rows * INLINE_ROWS // STEP_ROWS
+        self._followers: dict[str, Follower] = {}
+        self._defined: dict[str, Defined] = {}
+        self._version = -1
+        self._known: dict[int, tuple[Stamp, list[State]]] = {}
+        self._building: dict[str, asyncio.Task[None]] = {}
+        self._folding: dict[str, asyncio.Task[None]] = {}
+        self._ticking: asyncio.TimerHandle | None = None
+
+    async def stop(self) -> None:
+        """Let go of everything; nothing that is in memory has to be kept."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        tasks = [*self._building.values(), *self._folding.values()]
+        await self.bench.stop()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def ready(self, name: str) -> None:
+        """Wait until a definition can be asked."""
+        defined = self.defined(name)
+        stream = self._log.find(defined.stream)
+        follower = self._follower(defined)
+        if name not in follower.generations:
+            await asyncio.shield(self._build(defined))
+        elif follower.busy or follower.lag(stream.head) > self._inline_rows or not self._steps(follower, stream):
+            await asyncio.shield(self._fold(follower, stream))
+
+    def defined(self, name: str) -> Defined:
+        """What is defined now under a name."""
+        current = self._renewed()
+        found = self._defined.get(name)
+        if found is None:
+            found = self._defined[name] = current.defined(name)
+        return found
+
+    def over(self, stream: Stream) -> list[Defined]:
+        """What is folded over a stream."""
+        return [self.defined(name) for name in self.current().names_over(stream.name)]
+
+    def appended(self, stream: Stream, _: int) -> None:
+        """Events have come; tails that are asked for are folded on soon."""
+        if self._ticking is None and stream.name in self._followers:
+            self._ticking = asyncio.get_running_loop().call_later(_PAUSE_S, self._tick)
+
+    def states_changed(self, streams: Iterable[int]) -> None:
+        """States of these streams have come or gone: answer from those that are listed now."""
+        self._renewed()
+        changed = set(streams)
+        for follower in list(self._followers.values()):
+            stream = self._log.catalog.find(follower.name)
+            if stream is not None and stream.id in changed:
+                for name in list(follower.generations):
+                    self._build(self.defined(name))
+
+    async def forget(self, stream: Stream) -> None:
+        """Answer from nothing that was folded of a stream: its events have changed."""
+        names = self.current().names_over(stream.name)
+        begun = [self._building.get(name) for name in names], [self._folding.get(stream.name)]
+        await asyncio.gather(*(task for tasks in begun for task in tasks if task is not None), return_exceptions=True)
+        follower = self._followers.pop(stream.name, None)
+        for generation in () if follower is None else follower.generations.values():
+            self.bench.release(generation.files.values())
+        self._known.pop(stream.id, None)
+
+    def tail_of(self, name: str) -> Generation | None:
+        """What answers for a definition now, if anything does."""
+        for follower in self._followers.values():
+            if name in follower.generations:
+                return follower.generations[name]
+        return None
+
+    def based(self, defined: Defined, stream: Stream) -> Base:
+        """What there is to answer from now."""
+        head = stream.head
+        return base(defined, self.listed(defined, stream), head.first_seq, head.published_seq, 2 * self._fold_rows)
+
+    def listed(self, defined: Defined, stream: Stream) -> list[State]:
+        """The states of a definition; read again only where those of its stream have changed."""
+        stamp, known = self._states.stamp(stream.id), self._known.get(stream.id)
+        if known is None or known[0] != stamp:
+            known = self._known[stream.id] = stamp, self._states.listed(stream.id)
+        return [state for state in known[1] if state.table == defined.name]
+
+    def _renewed(self) -> Definitions[Defined]:
+        """The definitions as they are now; where they have changed, what was known may not hold any more."""
+        current = self.current()
+        if current.version != self._version:
+            self._renew(current)
+        return current
+
+    def _renew(self, current: Definitions[Defined]) -> None:
+        self._version = current.version
+        before, self._defined = self._defined, {}
+        for name, known in before.items():
+            if current.stream_of(name) is not None and current.defined(name) == known:
+                self._defined[name] = known
+        for stream, follower in list(self._followers.items()):
+            for name in list(follower.generations):
+                if current.stream_of(name) != stream:
+                    self.bench.release(follower.generations.pop(name).files.values())
+            if not follower.generations:
+                del self._followers[stream]
+        self._known.clear()
+
+    def _follower(self, defined: Defined) -> Follower:
+        found = self._followers.get(defined.stream)
+        if found is None:
+            found = self._followers[defined.stream] = Follower(
+                defined.stream, self._wal, self._shapes_of, self._pace.step_rows
+            )
+        return found
+
+    def _carry_on(self, follower: Follower) -> None:
+        """Let tails go on as they are defined now: what comes after a change is not folded as before it."""
+        version = self._renewed().version
+        if follower.version == version or follower.busy:
+            return
+        follower.version = version
+        for name, generation in follower.generations.items():
+            generation.carry_on(self.defined(name))
+
+    def _begin(self, follower: Follower, stream: Stream) -> None:
+        """Follow another life of a stream: what was known of the last one is of no use."""
+        for generation in follower.generations.values():
+            self.bench.release(generation.files.values())
+        follower.generations, follower.incarnation = {}, stream.incarnation
+
+    def at_hand(self, defined: Defined, head: Head) -> tuple[Generation, Stream]:
+        """What answers for a definition, with everything up to a head; raises Behind where that takes longer."""
+        stream, follower = self._log.find(defined.stream), self._follower(defined)
+        if follower.incarnation != stream.incarnation:
+            self._begin(follower, stream)
+        self._carry_on(follower)
+        generation = follower.generations.get(defined.name)
+        if generation is None or generation.defined is not defined:
+            generation = self._succeeding(defined, follower, stream, generation)
+        if follower.lag(head) > 0 and not follower.catch_up(stream, head, self._inline_rows):
+            raise Behind
+        return generation, stream
+
+    def _succeeding(self, defined: Defined, follower: Follower, stream: Stream, old: Generation | None) -> Generation:
+        """The generation of a new definition; the old one answers until it is built, where that takes longer."""
+        found = self.based(defined, stream)
+        if old is not None and old.answers_more_than(defined, found):
+            return old  # until there are states of what it does not know
+        if old is not None and found == old.base and can_inherit(old, defined, found) and not follower.busy:
+            follower.generations[defined.name] = heir = old.heir(defined, found, old.files)
+            return heir
+        if not found.states and stream.head.next_seq - found.start <= self._inline_rows and not follower.busy:
+            made = Generation(defined, found, {}, self.bench.rows, hot_rows=self._pace.hot_rows)
+            follower.generations[defined.name] = made
+            if old is not None:
+                self.bench.release(old.files.values())
+            return made
+        self._build(defined)
+        if old is None:
+            raise Behind
+        return old
+
+    def _build(self, defined: Defined) -> asyncio.Task[None]:
+        """Let a generation of what is defined and listed now take over soon."""
+        task = self._building.get(defined.name)
+        if task is None:
+            task = self._building[defined.name] = asyncio.create_task(self._rebuild(defined.name))
+            task.add_done_callback(lambda done: self._built(defined.name, done))
+        return task
+
+    def _built(self, name: str, task: asyncio.Task[None]) -> None:
+        self._building.pop(name, None)
+        if not task.cancelled():
+            task.exception()  # whoever waited for it has got it; the next question tries again
+
+    async def _rebuild(self, name: str) -> None:
+        failures = 0
+        while self.bench.goes_on():
+            try:
+                defined = self.defined(name)
+                if await self._replaced(defined, self._log.find(defined.stream)):
+                    return
+            except NotFound:
+                return  # it is gone
+            except HeadraceError as reason:
+                # An object that is gone was replaced: the list tells by what.
+                log.warning("%s is not answered for anew yet: %s", name, reason.message)
+                failures += 1
+                if failures == _TRIES:
+                    raise
+
+    async def _replaced(self, defined: Defined, stream: Stream) -> bool:
+        """Build a generation and let it answer; False where something has changed meanwhile that it does not know."""
+        follower, found = self._follower(defined), self.based(defined, stream)
+        old = follower.generations.get(defined.name)
+        if old is not None and (old.answers_more_than(defined, found) or (old.defined, old.base) == (defined, found)):
+            return True  # it goes on, and more states will come
+        if old is not None and can_inherit(old, defined, found):
+            files = await self.bench.held(stream, found)
+            is_same = follower.generations.get(defined.name) is old and not follower.busy
+            if not is_same or not can_inherit(old, defined, found):  # events may have come that a new life lacks
+                self.bench.release(files.values())
+                return False
+            made = old.heir(defined, found, files)
+        else:
+            head = stream.head
+            shapes, hot_rows = follower.shapes(head), self._pace.hot_rows
+            made = await self.bench.built(
+                stream, head, shapes, defined, found, hot_rows=hot_rows, rests=old is not None
+            )
+            while follower.busy:
+                await asyncio.sleep(_PAUSE_S)
+        # Before a follower is looked for: one that answers for nothing yet goes when definitions are renewed.
+        if self._renewed().stream_of(defined.name) is None:
+            self.bench.release(made.files.values())
+            return True
+        follower = self._follower(defined)
+        if follower.incarnation != stream.incarnation:
+            self._begin(follower, stream)
+        before = follower.generations.get(defined.name)
+        if self.defined(defined.name) is not defined:
+            made.carry_on(self.defined(defined.name))
+        follower.generations[defined.name] = made
+        if before is not None:
+            self.bench.release(before.files.values())
+        return self.defined(defined.name) == defined and self.based(defined, stream) == found
+
+    def _steps(self, follower: Follower, stream: Stream) -> bool:
+        self._carry_on(follower)
+        return follower.catch_up(stream, stream.head, self._inline_rows)
+
+    def _fold(self, follower: Follower, stream: Stream) -> asyncio.Task[None]:
+        """Let a thread bring the tails over a stream up to now."""
+        task = self._folding.get(follower.name)
+        if task is None:
+            task = self._folding[follower.name] = asyncio.create_task(self._fold_aside(follower, stream))
+            task.add_done_callback(lambda _: self._folding.pop(follower.name, None))
+        return task
+
+    async def _fold_aside(self, follower: Follower, stream: Stream) -> None:
+        self._carry_on(follower)
+        follower.busy = True
+        try:
+            head, tails = stream.head, list(follower.generations.values())
+            await self.bench.fold(stream, head, follower.shapes(head), tails)
+        finally:
+            follower.busy = False
+
+    def _tick(self) -> None:
+        """Fold the tails that lag on by a step."""
+        self._ticking = None
+        behind = False
+        self._renewed()
+        for follower in self._followers.values():
+            stream = self._log.catalog.find(follower.name)
+            if stream is None or follower.busy or not follower.lag(stream.head):
+                continue
+            self._carry_on(follower)
+            if follower.step(stream, stream.head):
+                behind = behind or bool(follower.lag(stream.head))
+            else:
+                self._fold(follower, stream)
+        if behind:
+            self._ticking = asyncio.get_running_loop().call_later(_PAUSE_S, self._tick)

@@ -1,0 +1,128 @@
+"""Following a stream: what is committed is folded into the tails over it, each event decoded once for all.
+
+The event loop follows in small steps, from rows of the log. A thread does what takes longer: many events, or those that
+lie in segments already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+from headrace.engine.registry import StreamRegistry
+from headrace.engine.states.definition import Shapes, Told
+from headrace.engine.states.folding import of_batch
+from headrace.engine.states.generation import Generation
+from headrace.engine.stream import Head, Stream
+from headrace.schema.entries import entries_of
+from headrace.storage.database import Connection
+from headrace.storage.wal import Entries, Wal
+
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
+
+#: Events that the event loop folds at once, where folding one takes little time.
+STEP_ROWS = 256
+#: Payload that a thread decodes together.
+_SLICE_BYTES = 256 * 1024
+
+
+class Follower:
+    """What is folded over one stream, and how far the tails have come."""
+
+    def __init__(
+        self, name: str, wal: Wal, shapes_of: Callable[[StreamRegistry], Shapes], step_rows: int = STEP_ROWS
+    ) -> None:
+        self.name = name
+        #: The life of the stream that is followed.
+        self.incarnation = ""
+        self.generations: dict[str, Generation] = {}
+        #: The version of the registry whose definitions its tails fold by.
+        self.version = -1
+        #: Whether a thread folds right now; then nobody else does.
+        self.busy = False
+        self._wal, self._shapes_of, self._step_rows = wal, shapes_of, step_rows
+        self._known: tuple[StreamRegistry, Shapes] | None = None
+
+    def lag(self, head: Head) -> int:
+        """How many events the tail that is furthest behind lacks."""
+        return head.next_seq - min((one.position for one in self.generations.values()), default=head.next_seq)
+
+    def step(self, stream: Stream, head: Head) -> bool:
+        """Fold some events, the next ones; False where that is for a thread to do."""
+        start = head.next_seq - self.lag(head)
+        rows = list(self._wal.scan(stream.id, start, min(head.next_seq, start + self._step_rows)))
+        if not rows or rows[0].seq > start or max(row.count for row in rows) > 2 * self._step_rows:
+            return False
+        self.fold(self.shapes(head), of_rows(rows, start))
+        return True
+
+    def catch_up(self, stream: Stream, head: Head, most: int) -> bool:
+        """Fold up to the head; False where that is for a thread to do, or too much."""
+        while lag := self.lag(head):
+            if self.busy or lag > most or not self.step(stream, head):
+                return False
+        return True
+
+    def fold(self, shapes: Shapes, found: Iterable[Told]) -> None:
+        """Fold events into every tail that lacks them."""
+        tails = list(self.generations.values())
+        for told in found:
+            for seq, at, event in shapes.folded(told):
+                for tail in tails:
+                    tail.add(seq, at, event)
+
+    def shapes(self, head: Head) -> Shapes:
+        """What turns the stored events into what is folded."""
+        registry = head.registry
+        assert registry is not None
+        if self._known is None or self._known[0] is not registry:
+            self._known = registry, self._shapes_of(registry)
+        return self._known[1]
+
+
+def fold_through(
+    connection: Connection,
+    segments: Callable[[], Segments],
+    stream: Stream,
+    head: Head,
+    shapes: Shapes,
+    tails: Iterable[Generation],
+    *,
+    goes_on: Callable[[], bool],
+    rests: bool,
+) -> bool:
+    """Fold everything up to a head, wherever it lies; for a thread. False where it was told to stop."""
+    from headrace.engine.search.events import Events
+    from headrace.format.segment.decoded import Decoded
+
+    tails = list(tails)
+    events = Events(connection, segments, Decoded(0), stream, head)
+    at = max(head.first_seq, min((tail.position for tail in tails), default=head.next_seq))
+    while at < head.next_seq:
+        chunk = events.first_chunk(at, head.next_seq)
+        for batch in events.batches(chunk):
+            for told in of_batch(batch, _SLICE_BYTES):
+                begun = monotonic()
+                for seq, at, event in shapes.folded(told):
+                    for tail in tails:
+                        tail.add(seq, at, event)
+                if not goes_on():
+                    return False
+                if rests:
+                    sleep(monotonic() - begun)
+        at = chunk.stop
+    for tail in tails:
+        tail.position = max(tail.position, head.next_seq)  # what is not retained any more is not waited for
+    return True
+
+
+def of_rows(rows: Iterable[Entries], start: int) -> Iterator[Told]:
+    """Rows of the log from an event on."""
+    for row in rows:
+        if row.seq >= start:
+            yield Told(row.seq, row.version, [row.append_us] * row.count, row.body)
+            continue
+        left = entries_of(row.body)[start - row.seq :]
+        yield Told(start, row.version, [row.append_us] * len(left), b",".join(left))

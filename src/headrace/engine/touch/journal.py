@@ -1,0 +1,97 @@
+"""The journal of one stream: which keys were touched last at which position.
+
+A position counts the entries before it, so a cursor is an epoch and a position: whoever holds it knows every change up
+to there. The journal lives in memory and is made anew from the end of the log, from its ``floor`` on. What it cannot
+tell it says: cursors before the floor, and stretches whose keys were left out, are for whoever asks to be told of.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from headrace.engine.touch.filter import MOST, Filter
+from headrace.profiles.state_protocol.keys import Key, id_of
+from headrace.profiles.state_protocol.settings import Memory
+
+#: Keys that are remembered exactly; older ones are in the filter.
+RECENT = 65_536
+#: This part of them is let go of at once.
+_LET_GO = 16
+_KEY_BITS = 64
+_KEY = 2**_KEY_BITS - 1
+
+
+class Journal:
+    """Touches of one stream."""
+
+    def __init__(self, epoch: str, floor: int, memory: Memory, recent: int = RECENT) -> None:
+        self.epoch = epoch
+        #: Nothing is known of changes before it.
+        self.floor = floor
+        #: Changes before it are in the journal.
+        self.through = floor
+        #: Keys that were touched since are remembered exactly.
+        self.exact_since = floor
+        #: Some keys of rows that were touched before it were left out; and: all of them.
+        self.thinned = 0
+        self.coarse = 0
+        self._memory = memory
+        self._most = recent
+        #: Id of a key → the position of its last touch, and in the low bits the key.
+        self._recent: dict[int, int] = {}
+        self._filter: Filter | None = None
+        self._base = floor
+
+    @property
+    def cursor(self) -> str:
+        """Where whoever is told of everything so far goes on."""
+        return self.at(self.through)
+
+    def at(self, position: int) -> str:
+        """The cursor of a position."""
+        return f"{self.epoch}:{position}"
+
+    def record(self, key: Key, position: int) -> None:
+        """A change just before a position touched a key; positions never go back."""
+        recent, key_id = self._recent, id_of(key)
+        recent.pop(key_id, None)
+        recent[key_id] = position << _KEY_BITS | key
+        if len(recent) > self._most:
+            self._let_go()
+
+    def last(self, key_id: int) -> int:
+        """The last position at which a key of this id may have been touched; 0 for never."""
+        packed = self._recent.get(key_id)
+        if packed is not None:
+            return packed >> _KEY_BITS
+        found = 0 if self._filter is None else self._filter.last(key_id)
+        return self._base + found if found else 0
+
+    def touched(self, key: Key, since: int) -> bool | None:
+        """Whether this very key was touched after a position; None where that cannot be told any more."""
+        packed = self._recent.get(id_of(key))
+        if packed is not None and packed >> _KEY_BITS > since:
+            return True if packed & _KEY == key else None
+        if packed is not None or since >= self.exact_since:
+            return False
+        return None if self.last(id_of(key)) > since else False
+
+    def forget(self) -> None:
+        """Nothing is known of what was before any more."""
+        self._recent.clear()
+        self._filter = None
+        self._base = self.floor = self.exact_since = self.through
+
+    def _let_go(self) -> None:
+        """Keep the keys that were touched longest ago less exactly."""
+        for key_id in list(islice(self._recent, max(1, self._most // _LET_GO))):
+            self._put_away(key_id, self._recent.pop(key_id) >> _KEY_BITS)
+
+    def _put_away(self, key_id: int, position: int) -> None:
+        if position - self._base > MOST:
+            # The filter has no room for larger positions: it begins anew, and what it held is forgotten.
+            self._filter, self._base, self.floor = None, position - 1, self.exact_since
+        if self._filter is None:
+            self._filter = Filter(self._memory.filter_pow2, self._memory.k)
+        self._filter.put(key_id, position - self._base)
+        self.exact_since = position

@@ -1,0 +1,122 @@
+"""Touches as a stream: what happened on each followed stream in a second, and what became of templates.
+
+A stream on which nothing happened is not told of, so that waiting costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from headrace.engine.touch.touching import Touching
+from headrace.errors import HeadraceError
+from headrace.profiles.state_protocol import keys
+from headrace.types import rfc3339
+
+if TYPE_CHECKING:
+    from headrace.engine.system import System
+    from headrace.engine.touch.touches import Touches
+    from headrace.types import Clock
+
+log = logging.getLogger("headrace.touch")
+
+SNAPSHOT_S = 60.0
+_VERSION = "v2"
+_TOUCH = {
+    "touchesEmitted": "touches",
+    "tableTouchesEmitted": "table_touches",
+    "templateTouchesEmitted": "template_touches",
+    "fineTouchesDroppedDueToBudget": "dropped",
+    "overflowBuckets": "overflows",
+    "flushes": "flushes",
+    "wakeups": "wakeups",
+}
+_TEMPLATES = {name: name for name in ("activated", "retired", "evicted")} | {"activationDenied": "denied"}
+_WAIT = {"touched": "waits_touched", "timeout": "waits_timed_out", "stale": "waits_stale"}
+_PROCESSOR = {"eventsIn": "rows", "batches": "batches"}
+
+
+class LiveMetrics:
+    """Turns what happens to touches into records."""
+
+    def __init__(self, system: System, touches: Touches, clock: Clock) -> None:
+        self._system = system
+        self._touches = touches
+        self._clock = clock
+        self._instance = f"{os.getpid()}-{secrets.token_hex(3)}"
+        self._counted: dict[Touching, dict[str, float]] = {}
+        self._shown_us: dict[Touching, int] = {}
+
+    async def run(self, interval_s: float) -> None:
+        """Tell once per interval, for ever."""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await self._system.lived(self.records())
+            except HeadraceError as reason:
+                log.warning("live metrics of an interval were not told: %s", reason)
+            except Exception:
+                log.exception("live metrics of an interval could not be told")
+
+    def records(self) -> list[dict[str, Any]]:
+        """What happened since the last time."""
+        now_us, followed = self._clock.now_us(), self._touches.followed()
+        found = self._touches.lives.take()
+        for touching in followed:
+            now, before = dict(vars(touching.counts)), self._counted.get(touching, {})
+            if any(now[name] != before.get(name, 0) for name in now):
+                found.append(self._tick(touching, now, before, now_us))
+                found += self._snapshot(touching, now_us)
+            self._counted[touching] = now
+        self._counted = {one: counts for one, counts in self._counted.items() if one in followed}
+        self._shown_us = {one: at_us for one, at_us in self._shown_us.items() if one in followed}
+        return found
+
+    def _tick(self, touching: Touching, now: Any, before: Any, now_us: int) -> dict[str, Any]:
+        def grown(names: dict[str, str]) -> dict[str, Any]:
+            return {shown: now[name] - before.get(name, 0) for shown, name in names.items()}
+
+        journal, settings = touching.journal, touching.settings
+        return {
+            **self._head("live.tick", touching, now_us),
+            "touch": {
+                "coarseIntervalMs": settings.coarse_interval_ms,
+                "coalesceWindowMs": settings.touch_coalesce_window_ms,
+                "mode": touching.mode,
+                "cursor": journal.cursor,
+                "epoch": journal.epoch,
+                "generation": journal.through,
+                **grown(_TOUCH),
+            },
+            "templates": {"active": len(touching.roster), **grown(_TEMPLATES)},
+            "wait": {"active": len(touching.parking.waiters), **grown(_WAIT)},
+            "processor": {"lagSourceOffsets": touching.lag, **grown(_PROCESSOR)},
+        }
+
+    def _snapshot(self, touching: Touching, now_us: int) -> list[dict[str, Any]]:
+        """The templates of a stream, once a minute at most."""
+        if now_us - self._shown_us.get(touching, 0) < SNAPSHOT_S * 1_000_000:
+            return []
+        self._shown_us[touching] = now_us
+        active = [
+            {
+                "templateId": keys.text(one.template.id),
+                "entity": one.template.entity,
+                "fields": [field.name for field in one.template.fields],
+                "lastSeenAt": rfc3339(int(one.seen_ms * 1000)),
+            }
+            for one in touching.roster
+        ]
+        return [{**self._head("live.templates_snapshot", touching, now_us), "templates": active}]
+
+    def _head(self, kind: str, touching: Touching, now_us: int) -> dict[str, Any]:
+        return {
+            "type": kind,
+            "ts": rfc3339(now_us),
+            "stream": touching.stream.name,
+            "liveSystemVersion": _VERSION,
+            "instanceId": self._instance,
+        }

@@ -1,0 +1,206 @@
+"""Who waits on a stream, found by the ids of the keys they wait for; and all who wait, found by when they give up."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
+from time import monotonic
+
+from headrace.errors import Overloaded
+from headrace.profiles.state_protocol.keys import Key, id_of
+from headrace.profiles.state_protocol.settings import Memory
+from headrace.profiles.state_protocol.templates import Template
+
+#: Waits end at ticks of this length, so that many share one timer.
+TICK_S = 0.05
+FINE_KEY, TEMPLATE_KEY, TABLE_KEY = "fineKey", "templateKey", "tableKey"
+
+
+class Waiter:
+    """Someone who waits until one of some keys is touched after a position."""
+
+    __slots__ = ("answer", "exact", "fallbacks", "fine", "ids", "keys", "kind", "since", "templates", "tick")
+
+    def __init__(
+        self,
+        since: int,
+        kind: str,
+        *,
+        keys: Iterable[Key] = (),
+        ids: Iterable[int] = (),
+        fine: bool = False,
+        templates: tuple[Template, ...] = (),
+        fallbacks: Iterable[Key] = (),
+        exact: bool = False,
+    ) -> None:
+        self.since = since
+        self.kind = kind
+        #: The keys waited for; ids where no more is known of them; and keys that stand for those that cannot be told.
+        self.keys = frozenset(keys)
+        self.ids = frozenset(ids)
+        self.fallbacks = frozenset(fallbacks)
+        #: Whether its keys are those of rows, and the templates that they are of.
+        self.fine = fine
+        self.templates = templates
+        self.exact = exact
+        #: Told the outcome: whether something was touched, or why that cannot be said.
+        self.answer: Callable[[bool | str], None] = _nobody
+        self.tick = 0
+
+    def wants(self, key: Key) -> bool:
+        """Whether a touch of this key ends the wait."""
+        return key in self.keys or key in self.fallbacks or id_of(key) in self.ids
+
+    @property
+    def size(self) -> int:
+        """How many keys it waits for."""
+        return len(self.keys) + len(self.ids) + len(self.fallbacks)
+
+    def every_id(self) -> Iterator[int]:
+        """The ids of all keys that may end the wait."""
+        yield from self.ids
+        for key in self.keys | self.fallbacks:
+            yield id_of(key)
+
+
+def _nobody(outcome: bool | str) -> None:
+    """Nobody has asked yet."""
+
+
+class Parking:
+    """The waiters of one stream.
+
+    A key is hot while someone waits for it, and for a while after: whoever was woken comes back.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self.waiters: dict[Waiter, None] = {}
+        #: Those who wait for so many keys that they are not found by them.
+        self.broad: dict[Waiter, None] = {}
+        self.index: dict[int, dict[Waiter, None]] = {}
+        #: Ids of keys that nobody waits for just now, and until when they are hot.
+        self.warm: dict[int, float] = {}
+        self._hot_from: dict[int, int] = {}
+        self._memory = memory
+        self._keys = 0
+
+    def add(self, waiter: Waiter, through: int) -> None:
+        """Park someone, when changes before a position are processed; refused where there are too many keys."""
+        if self._keys + waiter.size > self._memory.hot_max_keys:
+            raise Overloaded("too many keys are waited for on this stream", retry_after=1)
+        self._keys += waiter.size
+        self.waiters[waiter] = None
+        if waiter.size > self._memory.key_index_max_keys:
+            self.broad[waiter] = None
+            return
+        for key_id in waiter.every_id():
+            here = self.index.get(key_id)
+            if here is None:
+                here = self.index[key_id] = {}
+                if self.warm.pop(key_id, None) is None:
+                    self._hot_from[key_id] = through
+            here[waiter] = None
+
+    def remove(self, waiter: Waiter) -> bool:
+        """Let someone go; False where they have gone already."""
+        if waiter not in self.waiters:
+            return False
+        del self.waiters[waiter]
+        self._keys -= waiter.size
+        if waiter in self.broad:
+            del self.broad[waiter]
+            return True
+        for key_id in waiter.every_id():
+            here = self.index.get(key_id)
+            if here is not None:
+                here.pop(waiter, None)
+                if not here:
+                    self._cool(key_id)
+        return True
+
+    def _cool(self, key_id: int) -> None:
+        del self.index[key_id]
+        if len(self.warm) < self._memory.hot_max_keys:
+            self.warm[key_id] = monotonic() + self._memory.hot_key_ttl_ms / 1000
+        else:
+            del self._hot_from[key_id]
+
+    def cool_down(self) -> None:
+        """Forget keys that were hot for long enough."""
+        now_s = monotonic()
+        cold = list(takewhile(lambda key_id: self.warm[key_id] < now_s, self.warm))
+        for key_id in cold:
+            del self.warm[key_id], self._hot_from[key_id]
+
+    def is_hot(self, key: Key) -> bool:
+        """Whether someone waits for a key, or did a moment ago."""
+        key_id = id_of(key)
+        return key_id in self.index or key_id in self.warm
+
+    def hot_since(self, waiter: Waiter, position: int) -> bool:
+        """Whether all keys of a waiter are hot, and were when changes from a position on were processed."""
+        return all(self._hot_from.get(key_id, position + 1) <= position for key_id in waiter.every_id())
+
+    def hears(self, key: Key) -> bool:
+        """Whether someone may wait for a key."""
+        return id_of(key) in self.index or bool(self.broad)
+
+    def waiting_for(self, touched: dict[Key, int]) -> list[Waiter]:
+        """Those for whom one of these keys was touched after their cursors; keys come with their positions."""
+        index, found = self.index, dict[Waiter, None]()
+        for key, position in touched.items():
+            for waiter in index.get(id_of(key), ()):
+                if position > waiter.since and waiter.wants(key):
+                    found[waiter] = None
+        for waiter in self.broad:
+            if any(position > waiter.since and waiter.wants(key) for key, position in touched.items()):
+                found[waiter] = None
+        return list(found)
+
+
+class Deadlines:
+    """When waiters give up; one timer for all of them."""
+
+    def __init__(self, on_time: Callable[[Waiter], None]) -> None:
+        self._on_time = on_time
+        self._ticks: dict[int, dict[Waiter, None]] = {}
+        self._order: list[int] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, waiter: Waiter, wait_s: float) -> None:
+        """This waiter gives up after so many seconds."""
+        loop = asyncio.get_running_loop()
+        tick = waiter.tick = math.ceil((loop.time() + wait_s) / TICK_S)
+        if tick not in self._ticks:
+            self._ticks[tick] = {}
+            heapq.heappush(self._order, tick)
+            if self._order[0] == tick:
+                self._arm(loop)
+        self._ticks[tick][waiter] = None
+
+    def remove(self, waiter: Waiter) -> None:
+        """This waiter has gone."""
+        self._ticks.get(waiter.tick, {}).pop(waiter, None)
+
+    def close(self) -> None:
+        """Forget them all."""
+        self._ticks.clear()
+        self._order.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(self._order[0] * TICK_S, self._fire) if self._order else None
+
+    def _fire(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._order and self._order[0] * TICK_S <= loop.time():
+            for waiter in self._ticks.pop(heapq.heappop(self._order)):
+                self._on_time(waiter)
+        self._timer = None
+        self._arm(loop)

@@ -1,0 +1,158 @@
+"""The templates that are active on a stream: who comes in, who is used, and who has to go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from headrace.profiles.state_protocol import keys
+from headrace.profiles.state_protocol.settings import Templates
+from headrace.profiles.state_protocol.templates import Field, Invalid, Template
+from headrace.storage.touch import TemplateRow
+
+RATE_LIMITED: Literal["rate_limited"] = "rate_limited"
+INVALID: Literal["invalid"] = "invalid"
+_FIELDS = msgspec.json.Decoder(tuple[Field, ...])
+_MINUTE_MS = 60_000.0
+_NOWHERE = 2**62
+
+
+class Active:
+    """A template that is in use."""
+
+    __slots__ = ("active_from", "seen_ms", "stored_ms", "template", "ttl_ms")
+
+    def __init__(self, template: Template, active_from: int, seen_ms: float, ttl_ms: float) -> None:
+        self.template = template
+        #: Changes from here on touch its keys.
+        self.active_from = active_from
+        self.seen_ms = self.stored_ms = seen_ms
+        self.ttl_ms = ttl_ms
+
+    def row(self) -> TemplateRow:
+        """The template as it is stored."""
+        one = self.template
+        fields = msgspec.json.encode(one.fields).decode()
+        times = int(self.seen_ms * 1000), int(self.ttl_ms)
+        return TemplateRow(keys.text(one.id), one.entity, fields, self.active_from, *times)
+
+
+class Verdict(NamedTuple):
+    """What becomes of templates that were declared."""
+
+    #: Those that are active now, new or not; and of these the new ones.
+    accepted: list[Active]
+    added: list[Active]
+    evicted: list[Active]
+    #: (id, reason) of those that are not.
+    denied: list[tuple[int, str]]
+
+
+class Roster:
+    """The active templates of one stream; the one that was used longest ago comes first."""
+
+    def __init__(self, settings: Templates, rows: Iterable[TemplateRow], now_ms: float) -> None:
+        self.settings = settings
+        self._active: dict[int, Active] = {}
+        self._by_entity: dict[str, dict[int, Active]] = {}
+        self._tokens = settings.activation_rate_limit_per_minute
+        self._filled_ms = now_ms
+        for row in rows:
+            template = Template(row.entity, _FIELDS.decode(row.fields))
+            self._add(Active(template, row.active_from, now_ms, row.ttl_ms))
+
+    def __len__(self) -> int:
+        return len(self._active)
+
+    def __iter__(self) -> Iterator[Active]:
+        return iter(self._active.values())
+
+    def get(self, template: int) -> Active | None:
+        """The template of this id, if it is active."""
+        return self._active.get(template)
+
+    def of(self, entity: str) -> Iterable[Active]:
+        """The templates of an entity."""
+        return self._by_entity.get(entity, {}).values()
+
+    def see(self, templates: Iterable[int], now_ms: float) -> None:
+        """Someone uses these."""
+        for template in templates:
+            active = self._active.pop(template, None)
+            if active is not None:
+                active.seen_ms = now_ms
+                self._active[template] = active
+
+    def declare(self, declared: Sequence[Template | Invalid], ttl_ms: float, now_ms: float) -> Verdict:
+        """Take in what may come in. New ones see nothing before they are told from where on."""
+        verdict = Verdict([], [], [], [])
+        for template in declared:
+            if isinstance(template, Invalid):
+                verdict.denied.append((0, INVALID))
+                continue
+            known = self._active.get(template.id)
+            if known is not None and known.template.fields != template.fields:
+                verdict.denied.append((template.id, INVALID))
+            elif known is not None:
+                known.ttl_ms = ttl_ms
+                self.see([template.id], now_ms)
+                verdict.accepted.append(known)
+            elif not (self._may_enter(now_ms) and self._has_room(template, verdict)):
+                verdict.denied.append((template.id, RATE_LIMITED))
+            else:
+                active = Active(template, _NOWHERE, now_ms, ttl_ms)
+                self._add(active)
+                verdict.accepted.append(active)
+                verdict.added.append(active)
+        return verdict
+
+    def remove(self, actives: Iterable[Active]) -> None:
+        """Let templates go."""
+        for active in actives:
+            template = active.template
+            if self._active.pop(template.id, None) is not None:
+                here = self._by_entity[template.entity]
+                del here[template.id]
+                if not here:
+                    del self._by_entity[template.entity]
+
+    def expired(self, now_ms: float) -> list[Active]:
+        """Those that nobody has used for too long."""
+        return [active for active in self._active.values() if active.seen_ms + active.ttl_ms < now_ms]
+
+    def unstored(self, now_ms: float) -> list[Active]:
+        """Those whose last use is to be stored."""
+        old_ms = now_ms - self.settings.last_seen_persist_interval_ms
+        return [one for one in self._active.values() if one.seen_ms > one.stored_ms and one.stored_ms <= old_ms]
+
+    def _add(self, active: Active) -> None:
+        template = active.template
+        self._active[template.id] = active
+        self._by_entity.setdefault(template.entity, {})[template.id] = active
+
+    def _has_room(self, template: Template, verdict: Verdict) -> bool:
+        """Make room for one more where the limits are reached; those of the same request stay."""
+        settings, stay = self.settings, {active.template.id for active in verdict.accepted}
+        for here, most in (
+            (self._by_entity.get(template.entity, {}), settings.max_active_templates_per_entity),
+            (self._active, settings.max_active_templates_per_stream),
+        ):
+            while len(here) >= most:
+                movable = (active for active in here.values() if active.template.id not in stay)
+                oldest = min(movable, key=lambda active: active.seen_ms, default=None)
+                if oldest is None:
+                    return False
+                self.remove([oldest])
+                verdict.evicted.append(oldest)
+        return True
+
+    def _may_enter(self, now_ms: float) -> bool:
+        limit = self.settings.activation_rate_limit_per_minute
+        grown = (now_ms - self._filled_ms) * limit / _MINUTE_MS
+        self._tokens, self._filled_ms = min(limit, self._tokens + max(0.0, grown)), now_ms
+        if limit and self._tokens < 1:
+            return False
+        self._tokens -= 1 if limit else 0
+        return True

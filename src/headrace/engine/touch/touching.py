@@ -1,0 +1,229 @@
+"""One stream whose touches are told: follows its log, and wakes who waits, bucket by bucket.
+
+Nothing here waits or keeps time. Whoever owns it says when to step and when to flush.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from headrace.engine import read as reading
+from headrace.engine.touch import asking
+from headrace.engine.touch.asking import Question
+from headrace.engine.touch.counts import Counts, Flushes
+from headrace.engine.touch.parking import Parking, Waiter
+from headrace.engine.touch.pressure import Pressure
+from headrace.engine.touch.processing import Bucket, Processor
+from headrace.errors import NotRepresentable
+from headrace.profiles.state_protocol.derivation import NoBefore
+from headrace.profiles.state_protocol.keys import Key, id_of
+from headrace.profiles.state_protocol.messages import changes_of
+from headrace.profiles.state_protocol.settings import Touch
+
+if TYPE_CHECKING:
+    from headrace.engine.stream import Stream
+    from headrace.engine.tiers import Tiers
+    from headrace.engine.touch.journal import Journal
+    from headrace.engine.touch.roster import Active, Roster
+
+#: Payload that is processed at once.
+STEP_BYTES = 32 * 1024
+OTHER_EPOCH = "the cursor belongs to another journal: ask again, and go on from this cursor"
+TOO_OLD = "the journal begins after this cursor: ask again, and go on from this one"
+NOT_ACTIVE = "a template is not active: activate it, ask again, and go on from this cursor"
+CANNOT_TELL = "it cannot be told whether these very keys were touched: ask again, and go on from this cursor"
+HALTED = "an update does not say what its row was before, and touches stop there: see onMissingBefore"
+
+
+class Touching:
+    """The journal, the templates and the waiters of one stream."""
+
+    def __init__(
+        self, stream: Stream, settings: Touch, journal: Journal, roster: Roster, tiers: Tiers, now_ms: float
+    ) -> None:
+        self.stream = stream
+        self.journal = journal
+        self.roster = roster
+        self.counts = Counts()
+        self.flushes = Flushes(now_ms)
+        self.parking = Parking(settings.memory)
+        self.processor = Processor(journal, roster, self.parking, Pressure(settings, monotonic()), self.counts)
+        #: Why nothing is processed any more, where that is so.
+        self.halted = ""
+        #: Templates come in one request after the other.
+        self.entering = asyncio.Lock()
+        self.asked_s = monotonic()
+        self._tiers = tiers
+        # What was in the log when the journal was opened is taken in whole, however much it is.
+        self._free_until = stream.head.next_seq
+
+    @property
+    def settings(self) -> Touch:
+        """The settings it goes by."""
+        return self.processor.pressure.touch
+
+    def change(self, settings: Touch) -> None:
+        """Go by other settings from now on."""
+        self.processor.pressure = Pressure(settings, monotonic())
+        self.roster.settings = settings.templates
+        self.halted = ""
+
+    @property
+    def mode(self) -> str:
+        """How much of what is touched is told."""
+        return self.processor.pressure.mode
+
+    @property
+    def lag(self) -> int:
+        """Entries that are not processed yet."""
+        return self.stream.head.next_seq - self.journal.through
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything is processed, and everyone told."""
+        return not self.lag and not self.processor.bucket
+
+    # -- following the log
+
+    def step(self) -> bool:
+        """Process some changes; whether there are more. Raises Cold where they are not at hand."""
+        stream, journal = self.stream, self.journal
+        head, start = stream.head, journal.through
+        if start >= head.next_seq or self.halted:
+            return False
+        if start < head.first_seq:
+            self._skip(head.first_seq)  # they were not retained for long enough
+            return True
+        view = None if head.registry is None else head.registry.view()
+        try:
+            found = reading.read(self._tiers, stream, head, start, budget=STEP_BYTES, view=view)
+        except NotRepresentable:
+            self._skip(start + 1)
+            return True
+        changes = changes_of(b",".join(found.parts)) if found.parts else []
+        if len(changes) != found.position - start:
+            self._skip(max(found.position, start + 1))
+            return True
+        try:
+            self.processor.take(changes, lag=head.next_seq - start, now_s=monotonic(), free=start < self._free_until)
+        except NoBefore:
+            self.halted = HALTED
+            self._review(self.parking.waiters)
+            return False
+        return journal.through < stream.head.next_seq
+
+    def _skip(self, position: int) -> None:
+        """Go on after entries that cannot be read: nothing is known any more of what was before."""
+        self.journal.through = position
+        self.journal.forget()
+        self._review(self.parking.waiters)
+
+    # -- telling who waits
+
+    def flush(self, now_ms: float, *, rows: bool = True, tables: bool = True) -> None:
+        """Tell who waits for what was touched since the last time: for rows, for tables, or both."""
+        began_s, bucket, woken = monotonic(), self.processor.bucket, 0
+        kept = self.processor.bucket = Bucket()
+        told: dict[Key, int] = {}
+        if rows:
+            told |= bucket.rows
+        else:
+            kept.rows, kept.thinned, kept.coarse = bucket.rows, bucket.thinned, bucket.coarse
+        if tables:
+            told |= bucket.tables
+        else:
+            kept.tables = bucket.tables
+        for waiter in self.parking.waiting_for(told):
+            woken += self._tell(waiter, self._outcome(waiter, told))
+        if bucket.overflowed:
+            woken += self._review(self.parking.waiters)
+        elif rows and bucket.coarse:
+            woken += self._review([waiter for waiter in self.parking.waiters if waiter.fine])
+        elif rows and bucket.thinned:
+            woken += self._review([waiter for waiter in self.parking.broad if waiter.fine])
+        self.parking.cool_down()
+        self.counts.overflows += bucket.overflowed
+        self.counts.flushes += 1
+        self.counts.woke((monotonic() - began_s) * 1000, woken)
+
+    def _outcome(self, waiter: Waiter, told: dict[Key, int]) -> bool | str:
+        """What to say to one who was woken."""
+        if not waiter.exact:
+            return True
+        own = any(told.get(key, 0) > waiter.since for key in waiter.keys)
+        return True if own else CANNOT_TELL
+
+    def _review(self, waiters: Iterable[Waiter]) -> int:
+        """Look at waiters one by one; how many of them need not wait any more."""
+        outcomes = [(waiter, self.check(waiter)) for waiter in tuple(waiters)]
+        return sum(self._tell(waiter, outcome) for waiter, outcome in outcomes if outcome is not None)
+
+    def _tell(self, waiter: Waiter, outcome: bool | str) -> bool:
+        if not self.parking.remove(waiter):
+            return False
+        self.counts.waited(outcome)
+        waiter.answer(outcome)
+        return True
+
+    # -- who waits
+
+    def ask(self, question: Question) -> tuple[Waiter, bool | str | None]:
+        """Who waits for that, and the outcome where it is known already."""
+        self.asked_s = monotonic()
+        if question.exact:
+            asking.exact_keys(question)
+        since = asking.position_of(question.cursor, self.journal, self.stream.head.next_seq)
+        waiter = asking.waiter_for(question, -1 if since is None else since, self.roster, self.mode)
+        if since is None:
+            return waiter, OTHER_EPOCH
+        refused = {one.id for one in question.refused}
+        if waiter.fine and any(one not in refused and self.roster.get(one) is None for one in question.templates):
+            return waiter, NOT_ACTIVE
+        return waiter, self.check(waiter)
+
+    def give_up(self, waiter: Waiter) -> None:
+        """The time of a waiter is up: what was touched and not told yet counts."""
+        outcome = self.check(waiter)
+        self._tell(waiter, False if outcome is None else outcome)
+
+    def retire(self, actives: list[Active]) -> None:
+        """Templates go; who waits for rows of them is told."""
+        self.roster.remove(actives)
+        gone = {active.template.id for active in actives}
+        self._review([one for one in self.parking.waiters if any(each.id in gone for each in one.templates)])
+
+    def check(self, waiter: Waiter) -> bool | str | None:
+        """Whether a wait is over: something was touched, or why that cannot be said; None to wait on."""
+        journal, since = self.journal, waiter.since
+        if self.halted or since < journal.floor:
+            return self.halted or TOO_OLD
+        found = [journal.touched(key, since) for key in waiter.keys]
+        if True in found:
+            return True
+        if any(journal.last(key_id) > since for key_id in waiter.ids):
+            return True
+        if any(self.roster.get(template.id) is None for template in waiter.templates):
+            return NOT_ACTIVE
+        if None in found or self._may_be_touched(waiter):
+            return CANNOT_TELL if waiter.exact else True
+        return None
+
+    def _may_be_touched(self, waiter: Waiter) -> bool:
+        """Whether keys of rows may have been touched, and it was not put down which."""
+        journal, since = self.journal, waiter.since
+        if any(journal.last(id_of(key)) > since for key in waiter.fallbacks):
+            return True
+        if not waiter.fine:
+            return False
+        if not waiter.templates:
+            thinned = journal.thinned > since and not self.parking.hot_since(waiter, since)
+            return thinned or journal.coarse > since
+        late = [one for one in waiter.templates if journal.coarse > since or self._began_after(one.id, since)]
+        return any(journal.last(id_of(one.table_key)) > since for one in late)
+
+    def _began_after(self, template: int, since: int) -> bool:
+        active = self.roster.get(template)
+        return active is not None and active.active_from > since

@@ -1,0 +1,57 @@
+"""The journal of entity types in the object store: runs of changes, each object created once.
+
+Format version 1. An object is a JSON document in an envelope, whose content is a list of changes with numbers that
+follow each other. Its key is ``entities/changes-<12 digits>.json``, by the number of the first of them. Where two
+objects hold the same number they say the same.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from headrace.format.envelope import corrupt, enclosed, opened
+
+VERSION = 1
+ENTITIES = "entities"
+_KEY = re.compile(rf"{ENTITIES}/changes-(\d{{12}})\.json")
+
+
+class Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One change: of which type, of whose schema, when, by whom, and what it was."""
+
+    number: int
+    entity_type: str
+    user_id: str
+    at_us: int
+    who: str
+    document: msgspec.Raw
+
+
+def key(number: int) -> str:
+    """The key of the object whose first change has this number."""
+    return f"{ENTITIES}/changes-{number:012}.json"
+
+
+def number_of(key: str) -> int | None:
+    """The number of the first change that a key stands for; None for another key."""
+    match = _KEY.fullmatch(key)
+    return None if match is None else int(match[1])
+
+
+def encode(changes: list[Stored]) -> bytes:
+    """A run of changes as an object; equal ones have equal bytes."""
+    return enclosed(ENTITIES, VERSION, msgspec.json.encode(changes))
+
+
+def decode(data: bytes, key_: str) -> list[Stored]:
+    """Read the object of a key; raises CorruptData, naming it, for what is damaged, misplaced or newer."""
+    try:
+        changes = msgspec.json.decode(opened(data, key_, ENTITIES, VERSION), type=list[Stored])
+    except (msgspec.DecodeError, UnicodeDecodeError) as reason:
+        raise corrupt(key_, "document", str(reason)) from reason
+    numbers = [change.number for change in changes]
+    if not changes or key(numbers[0]) != key_ or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+        raise corrupt(key_, "identity", "it belongs under another key")
+    return changes

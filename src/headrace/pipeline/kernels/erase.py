@@ -1,0 +1,29 @@
+"""Erasing: a segment is written anew without the observations that go."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import msgspec
+
+from headrace.engine.entities.erasing_rewrite import rewrite
+from headrace.engine.entities.erasing_targets import Targets
+from headrace.engine.work.units import Unit
+from headrace.format.manifest import listed, segment_key
+from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.reader import Reader
+from headrace.pipeline.kernels.units import Place
+
+
+def perform(unit: Unit, here: Place) -> dict[str, Any]:
+    """Write the segment of a unit anew; the object is durable when this returns."""
+    (source,), targets = unit.segments, msgspec.convert(unit.defined, tuple[Targets, ...])
+    made = here.directory / "rewritten.parquet"
+    with here.borrowed(source.key, source.bytes, "0.parquet") as path, made.open("wb") as file:
+        reader = Reader(path, name=source.key, decoded=Decoded(0), sha256=source.sha256)
+        sealed = rewrite(reader, targets, file)
+    name = f"{unit.name_begins}{secrets.token_hex(4)}.parquet"
+    here.objects.upload(segment_key(unit.stream, unit.incarnation, name), made)
+    # Where the stream's payload begins and ends there is known to the server.
+    return {"segment": listed(sealed, name, 0, 0)}

@@ -1,0 +1,214 @@
+"""Merging states: they become rows, which Spark reduces and sorts by key, and one state again.
+
+What Catalyst can reduce goes in lanes (`reduce.features.lanes`). The rest of a key goes as it is packed, a row for each
+state that has it, and is merged in order once all rows of the key are there: lives that need it, all lives of a table
+whose keys may start afresh, and what belongs to no table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import chain, groupby, islice, pairwise
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.engine.features.making import defined_by
+from headrace.engine.states import making
+from headrace.engine.work.units import Unit
+from headrace.format.state.names import state_key
+from headrace.format.state.reader import Reader
+from headrace.format.state.writer import Packed
+from headrace.pipeline.kernels.features import uploaded
+from headrace.pipeline.kernels.units import Kernel, Place, failure, place
+from headrace.reduce.features import lanes
+from headrace.reduce.features.lanes import Lane
+
+#: What tells rows apart. What is merged in order has the number of its state as a pane. A row without a key is the
+#: first of a unit, and says why it failed if it did.
+KEYS = "unit int, key binary, lane int, pane bigint, packed binary"
+_IN_ORDER = -1
+_BATCH = 4096
+_KEYS = pa.schema(
+    [
+        ("unit", pa.int32()),
+        ("key", pa.binary()),
+        ("lane", pa.int32()),
+        ("pane", pa.int64()),
+        ("packed", pa.binary()),
+    ]
+)
+SORTED = tuple(_KEYS.names)
+_PACK = msgspec.msgpack.Encoder().encode
+_PACKED = msgspec.msgpack.Decoder(dict[str, bytes])
+
+
+class Split(NamedTuple):
+    """The lanes of a unit, and its other lives by feature."""
+
+    lanes: list[Lane]
+    in_order: dict[str, str]
+
+    def alike(self, gathers: bool) -> list[Lane]:
+        """The lanes whose aggregates hold more than a number, or the others."""
+        return [lane for lane in self.lanes if lane.gathers is gathers]
+
+
+#: What is read of one of a unit's states, given its number.
+Read = Callable[[Split, int, Reader], Iterator[pa.RecordBatch]]
+
+
+def split(unit: Unit) -> Split:
+    """Which lives of a unit Catalyst reduces."""
+    lives = unit.lives or {}
+    if unit.job != "features":
+        return Split([], lives)
+    reducer = defined_by(unit).reducer
+    found = [] if reducer.may_restart(unit.first_seq, unit.end_seq) else lanes.lanes(reducer)
+    reduced = {member.life for lane in found for member in lane.members}
+    return Split(found if reduced else [], {name: life for name, life in lives.items() if life not in reduced})
+
+
+def in_lanes(gathers: bool) -> Read:
+    """Rows of lives that Catalyst reduces: of those whose aggregates hold more than a number, or of the others."""
+
+    def read(found: Split, number: int, reader: Reader) -> Iterator[pa.RecordBatch]:
+        chosen = found.alike(gathers)
+        for keys, states in reader.columns({member.life for lane in chosen for member in lane.members}):
+            yield from lanes.exploded(chosen, keys, states)
+
+    return read
+
+
+def in_order(found: Split, number: int, reader: Reader) -> Iterator[pa.RecordBatch]:
+    """Rows of the other lives."""
+    given = reader.rows(found.in_order.values())
+    while some := list(islice(given, _BATCH)):
+        keys, states = zip(*some, strict=True)
+        same = {"lane": [_IN_ORDER] * len(keys), "pane": [number] * len(keys)}
+        yield pa.RecordBatch.from_pydict({"key": list(keys), **same, "packed": [*map(_PACK, states)]})
+
+
+def shape(names: Sequence[str]) -> pa.Schema:
+    """Rows with these columns."""
+    return pa.schema([*_KEYS, *map(lanes.arrow, names)])
+
+
+def rows(read: Read, packs: Sequence[Sequence[int]], units: Sequence[bytes], shape: pa.Schema, store: str) -> Kernel:
+    """A kernel whose rows are numbers of packs, and which yields what is read of the states of their units."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in (number for pack in batch.column(0).to_pylist() for number in packs[pack]):
+                for made in _rows(read, msgspec.json.decode(units[number], type=Unit), store):
+                    yield _shaped(made, number, shape)
+
+    return run
+
+
+def combined(units: Sequence[bytes], store: str) -> Kernel:
+    """A kernel that takes reduced and sorted rows, all of a unit together, and yields the result of every unit."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number, own in groupby(_chunks(batches), key=lambda chunk: chunk["unit"][0].as_py()):
+            unit = msgspec.json.decode(units[number], type=Unit)
+            encoded = msgspec.json.encode({"unit": unit.unit, **_combined(unit, own, store)}).decode()
+            yield pa.RecordBatch.from_pydict({"result": pa.array([encoded], pa.string())})
+
+    return run
+
+
+def _rows(read: Read, unit: Unit, store: str) -> Iterator[pa.RecordBatch]:
+    try:
+        with ExitStack() as stack:
+            here = stack.enter_context(place(store))
+            readers = [_opened(unit, number, here, stack) for number in range(len(unit.states))]
+            yield _said(None)
+            found = split(unit)
+            for number, reader in enumerate(readers):
+                yield from read(found, number, reader)
+    except Exception as reason:  # that of one unit must not be that of the others
+        yield _said(msgspec.json.encode(failure(reason)))
+
+
+def _said(failed: bytes | None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"packed": pa.array([failed], pa.binary())})
+
+
+def _opened(unit: Unit, number: int, here: Place, stack: ExitStack) -> Reader:
+    state = unit.states[number]
+    key = state_key(unit.stream, unit.incarnation, state.name)
+    return Reader(stack.enter_context(here.borrowed(key, state.bytes, f"{number}.parquet")), key)
+
+
+def _shaped(batch: pa.RecordBatch, unit: int, shape: pa.Schema) -> pa.RecordBatch:
+    """Rows in all columns, null in those that they lack."""
+    held = {name: batch.column(name) for name in batch.schema.names}
+    held["unit"] = pa.repeat(pa.scalar(unit, pa.int32()), len(batch))
+    arrays = [
+        held[field.name].cast(field.type) if field.name in held else pa.nulls(len(batch), field.type) for field in shape
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=shape)
+
+
+def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Rows of one unit at a time, with all those of their keys."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        begun = _begun(held[-1].slice(len(held[-1]) - 1) if held else None, batch)
+        if begun:
+            yield from _by_unit([*held, batch.slice(0, begun[-1])])
+            held = []
+        held.append(batch.slice(begun[-1] if begun else 0))
+    yield from _by_unit(held)
+
+
+def _begun(last: pa.RecordBatch | None, batch: pa.RecordBatch) -> list[int]:
+    """Where keys begin that are not those of the rows before."""
+    table = pa.Table.from_batches([batch] if last is None else [last, batch]).select(["unit", "key"])
+    units, keys = (pc.fill_null(table[name], none).combine_chunks() for name, none in (("unit", -1), ("key", b"")))
+    skipped = 0 if last is None else 1
+    return [at - skipped for at in np.union1d(lanes.changes(units), lanes.changes(keys)).tolist() if at >= skipped]
+
+
+def _by_unit(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.Table]:
+    if batches:
+        table = pa.Table.from_batches(batches)
+        starts = lanes.changes(table["unit"].combine_chunks()).tolist()
+        yield from (table.slice(start, end - start) for start, end in pairwise([*starts, len(table)]))
+
+
+def _combined(unit: Unit, chunks: Iterator[pa.Table], store: str) -> dict[str, Any]:
+    first = next(chunks)
+    try:
+        said = first["key"].null_count
+        for failed in first["packed"][:said].drop_null():
+            result: dict[str, Any] = msgspec.json.decode(failed.as_py())
+            return result
+        with place(store) as here:
+            return uploaded(unit, here, _keys(unit, chain([first.slice(said)], chunks)))
+    except Exception as reason:  # that of one unit must not be that of the others
+        return failure(reason)
+
+
+def _keys(unit: Unit, chunks: Iterator[pa.Table]) -> Iterator[Packed]:
+    """The keys of a unit in order, with what they have."""
+    found = split(unit)
+    rest = msgspec.structs.replace(unit, lives=found.in_order)
+    for chunk in chunks:
+        ordered = making.combined(rest, _held(chunk)) if found.in_order else iter(())
+        if not found.lanes:
+            yield from ordered
+            continue
+        states = dict(ordered)
+        yield from ((key, {**states.get(key, {}), **packed}) for key, packed in lanes.imploded(found.lanes, chunk))
+
+
+def _held(chunk: pa.Table) -> Iterator[making.Held]:
+    own = chunk.filter(pc.equal(chunk["lane"], _IN_ORDER))
+    columns = (own[name].to_pylist() for name in ("key", "pane", "packed"))
+    return ((key, number, _PACKED.decode(packed)) for key, number, packed in zip(*columns, strict=True))

@@ -1,0 +1,67 @@
+"""The canonical envelope of a request log: what every stored event has, and the schema that says so."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+LEVELS = ("debug", "info", "warn", "error")
+Level = Literal["debug", "info", "warn", "error"]
+
+
+class Redaction(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """The dotted paths of what was replaced."""
+
+    keys: list[str]
+
+
+class Envelope(msgspec.Struct, gc=False, forbid_unknown_fields=True, rename="camel"):
+    """One event as it is stored; every member is always there, in this order."""
+
+    timestamp: str
+    level: Level
+    service: str | None
+    environment: str | None
+    version: str | None
+    region: str | None
+    request_id: str | None
+    trace_id: str | None
+    span_id: str | None
+    method: str | None
+    path: str | None
+    status: int | None
+    duration: Any
+    message: str | None
+    why: str | None
+    fix: str | None
+    link: str | None
+    sampling: dict[str, Any] | None
+    redaction: Redaction
+    context: dict[str, Any]
+
+
+#: The names of the members, as events have them.
+KEYS: tuple[str, ...] = Envelope.__struct_encode_fields__
+
+_TEXT = {"type": ["string", "null"]}
+_OTHERS: dict[str, Any] = {
+    "timestamp": {"type": "string"},
+    "level": {"type": "string", "enum": list(LEVELS)},
+    "status": {"type": ["integer", "null"]},
+    "duration": {"type": ["number", "null"]},
+    "sampling": {"type": ["object", "null"]},
+    "redaction": {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["keys"],
+        "properties": {"keys": {"type": "array", "items": {"type": "string"}}},
+    },
+    "context": {"type": "object"},
+}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": list(KEYS),
+    "properties": {name: _OTHERS.get(name, _TEXT) for name in KEYS},
+}

@@ -1,0 +1,74 @@
+"""What entries of a stream with a profile go through: a kind that normalises, judges or routes, and has no more rules.
+
+It answers for ``headrace.engine.kind.Kind``, which lies above.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.errors import BadRequest
+from headrace.schema.entries import Failure
+
+
+class Misfit(Exception):
+    """Why a profile does not take a record: where in it, and the reason."""
+
+    def __init__(self, pointer: str, reason: str) -> None:
+        super().__init__(reason)
+        self.pointer = pointer
+        self.reason = reason
+
+
+class Hook:
+    """The kind of a stream that has a profile; a profile overrides what it has something to say about."""
+
+    normalises = False
+    #: Whether the profile knows a routing key where neither the stream nor the request names one.
+    suggests = False
+    routes = False
+    dedupes = False
+    follows = False
+    dedupe_since = 0
+    most_keys = 0
+    window_us = 0
+    kept: None = None
+
+    def normalised(self, joined: bytes, terms: Any) -> bytes:
+        """Entries as they are stored."""
+        return joined
+
+    def vouches(self, schema: Any) -> bool:
+        """Whether everything that :meth:`normalised` gives fits this schema, so that nobody need look again."""
+        return False
+
+    def failures(self, joined: bytes) -> list[Failure]:
+        """What is wrong with entries that fit the schema of the stream."""
+        return []
+
+    def refusal(self, joined: bytes, failures: list[Failure], number: int = 0) -> BadRequest:
+        """Why entries do not fit; ``number`` is that of the first entry."""
+        return refusal(failures, number)
+
+    def routed(self, joined: bytes) -> list[str | None]:
+        """The routing key of each entry, where :attr:`suggests` says so."""
+        raise NotImplementedError
+
+    def check(self, batch: Any, stream: Any, joined: bytes, keys: Any) -> None:
+        """Nothing speaks against entries that the commit could find."""
+
+    def note(self, batch: Any, stream: Any, first_seq: int, joined: bytes, at_us: int) -> None:
+        """Nothing follows from entries."""
+
+    def unique(self, joined: bytes) -> list[str | None]:
+        """No entry is stored once only."""
+        raise NotImplementedError
+
+
+def refusal(failures: list[Failure], number: int = 0) -> BadRequest:
+    """The error for entries that a profile does not take."""
+    told = [{"index": number + one.index, "pointer": one.pointer, "reason": one.reason} for one in failures]
+    first = told[0]
+    where = first["pointer"] or "its root"
+    message = f"event {first['index']} does not fit: {first['reason']} (at {where})"
+    return BadRequest(message, field="body", failures=told)

@@ -1,0 +1,1 @@
+"""One request, seen from its events and its spans at once."""

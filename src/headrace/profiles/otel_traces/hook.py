@@ -1,0 +1,78 @@
+"""What spans of a stream go through, one by one as they are appended, or many as they are exported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headrace.profiles.hook import Hook, Misfit, refusal
+from headrace.profiles.otel_traces.normalising import Normaliser
+from headrace.profiles.otel_traces.rules import Rules
+from headrace.profiles.otel_traces.span import SCHEMA
+from headrace.schema import entries
+from headrace.schema.entries import Failure
+from headrace.schema.equality import same
+from headrace.schema.routing import MAX_FAILURES
+
+_ENCODE = msgspec.json.Encoder(decimal_format="number").encode
+
+
+class _Traced(msgspec.Struct, gc=False, rename="camel"):
+    """What routes a span."""
+
+    trace_id: str
+
+
+_TRACED = msgspec.json.Decoder(list[_Traced])
+
+
+class TracesHook(Hook):
+    """Makes canonical spans, and routes them by their traces."""
+
+    normalises = True
+    suggests = True
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._normaliser = Normaliser(rules)
+        #: Spans of an export, which are canonical already when they are appended.
+        self._exported = b""
+
+    def normalised(self, joined: bytes, terms: Any) -> bytes:
+        """Entries as canonical spans."""
+        if joined is self._exported:
+            return joined
+        values, failures = entries.read(joined)
+        made, misfits = self._made(values)
+        failures += misfits
+        if failures:
+            raise refusal(sorted(failures, key=lambda failure: failure.index)[:MAX_FAILURES])
+        return _ENCODE(made)[1:-1]
+
+    def exported(self, spans: list[dict[str, Any]]) -> tuple[bytes, int, list[Failure]]:
+        """The canonical ones of some spans, how many they are, and what is wrong with the others."""
+        made, failures = self._made(spans)
+        self._exported = joined = _ENCODE(made)[1:-1]
+        return joined, len(made), failures
+
+    def vouches(self, schema: Any) -> bool:
+        """Spans fit the schema that they come with."""
+        return same(schema, SCHEMA)
+
+    def routed(self, joined: bytes) -> list[str | None]:
+        """The trace of each span."""
+        return [one.trace_id for one in _TRACED.decode(b"[" + joined + b"]")]
+
+    def _made(self, values: list[Any]) -> tuple[list[dict[str, Any]], list[Failure]]:
+        made: list[dict[str, Any]] = []
+        failures: list[Failure] = []
+        for index, value in enumerate(values):
+            if type(value) is not dict:
+                failures.append(Failure(index, "", "is no object"))
+                continue
+            try:
+                made.append(self._normaliser.span(value))
+            except Misfit as misfit:
+                failures.append(Failure(index, misfit.pointer, misfit.reason))
+        return made, failures

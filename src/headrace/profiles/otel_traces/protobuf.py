@@ -1,0 +1,161 @@
+"""OTLP exports in protobuf: as much of the wire format as they need, read and written by hand."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from headrace.profiles.otel_traces.values import NESTED, Limits, finite
+
+#: The value of a field: a number, or the bytes of whatever has a length.
+Value = Any
+
+_DOUBLE, _FIXED64, _FIXED32 = struct.Struct("<d"), struct.Struct("<Q"), struct.Struct("<I")
+_SIGN, _WRAP = 1 << 63, 1 << 64
+_LONGEST_VARINT = 10
+
+
+class Malformed(ValueError):
+    """These bytes are no such message."""
+
+
+def fields(data: bytes) -> Iterator[tuple[int, Value]]:
+    """The fields of a message, in their order: number and value."""
+    at, end = 0, len(data)
+    while at < end:
+        tag, at = _varint(data, at)
+        number, kind = tag >> 3, tag & 7
+        value: Value
+        if kind == 2:
+            size, at = _varint(data, at)
+            value, at = data[at : at + size], at + size
+        elif kind == 0:
+            value, at = _varint(data, at)
+        elif kind == 1:
+            value, at = data[at : at + 8], at + 8
+        elif kind == 5:
+            value, at = data[at : at + 4], at + 4
+        else:
+            raise Malformed(f"wire type {kind} is not spoken")
+        if at > end or not number:
+            raise Malformed("the message ends early, or has a field without a number")
+        yield number, value
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    try:
+        byte = data[at]
+        if byte < 0x80:
+            return byte, at + 1
+        value = shift = 0
+        for place in range(at, at + _LONGEST_VARINT):
+            byte = data[place]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value & (_WRAP - 1), place + 1
+            shift += 7
+    except IndexError as reason:
+        raise Malformed("the message ends within a number") from reason
+    raise Malformed("a number is too long")
+
+
+def text(value: Value) -> str:
+    """A string."""
+    try:
+        return str(value, "utf-8")
+    except (UnicodeDecodeError, TypeError) as reason:
+        raise Malformed("a string is not UTF-8") from reason
+
+
+def message(value: Value) -> bytes:
+    """What has a length."""
+    if type(value) is not bytes:
+        raise Malformed("a message is expected, not a number")
+    return value
+
+
+def number(value: Value) -> int:
+    """A whole number, however wide."""
+    if type(value) is int:
+        return value
+    if len(value) == 8:
+        return int(_FIXED64.unpack(value)[0])
+    if len(value) == 4:
+        return int(_FIXED32.unpack(value)[0])
+    raise Malformed("a number is expected")
+
+
+def pair(data: bytes, limits: Limits) -> tuple[str, Any]:
+    """An attribute."""
+    key, value = "", None
+    for field, given in fields(data):
+        if field == 1:
+            key = text(given)
+        elif field == 2:
+            value = any_value(message(given), limits, 1)
+    return key, value
+
+
+def any_value(data: bytes, limits: Limits, depth: int) -> Any:
+    """The value of an attribute as JSON has it."""
+    found: Any = None
+    for field, given in fields(data):
+        if field == 1:
+            found = text(given)
+        elif field == 2:
+            found = bool(number(given))
+        elif field == 3:
+            whole = number(given)
+            found = whole - _WRAP if whole & _SIGN else whole
+        elif field == 4:
+            if len(given) != 8:
+                raise Malformed("a double has eight bytes")
+            found = finite(_DOUBLE.unpack(given)[0])
+        elif field == 5:
+            found = _several(message(given), limits, depth)
+        elif field == 6:
+            found = _named(message(given), limits, depth)
+        elif field == 7:
+            found = base64.b64encode(message(given)).decode()
+    return found
+
+
+def _several(data: bytes, limits: Limits, depth: int) -> Any:
+    if depth >= limits.depth:
+        return limits.cut(NESTED)
+    given = [message(value) for field, value in fields(data) if field == 1]
+    return [any_value(one, limits, depth + 1) for one in limits.few(given, limits.elements)]
+
+
+def _named(data: bytes, limits: Limits, depth: int) -> Any:
+    if depth >= limits.depth:
+        return limits.cut(NESTED)
+    found: dict[str, Any] = {}
+    given = [message(value) for field, value in fields(data) if field == 1]
+    for one in limits.few(given, limits.members):
+        key, value = "", None
+        for field, inner in fields(one):
+            if field == 1:
+                key = text(inner)
+            elif field == 2:
+                value = any_value(message(inner), limits, depth + 1)
+        found[key] = value
+    return found
+
+
+def partial_success(rejected: int, reason: str) -> bytes:
+    """The answer to an export some of whose spans were not taken."""
+    words = reason.encode()
+    inner = b"\x08" + _spelled(rejected) + b"\x12" + _spelled(len(words)) + words
+    return b"\x0a" + _spelled(len(inner)) + inner
+
+
+def _spelled(value: int) -> bytes:
+    spelled = bytearray()
+    while value >= 0x80:
+        spelled.append(value & 0x7F | 0x80)
+        value >>= 7
+    spelled.append(value)
+    return bytes(spelled)

@@ -1,0 +1,114 @@
+"""The canonical span: what every stored record of a stream of spans has, and the schema that says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")
+CODES = ("unset", "ok", "error")
+
+#: What is derived from attributes of a span: members of groups, and the attributes that tell them, the best first.
+GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
+    "http": {
+        "method": ("http.request.method", "http.method"),
+        "route": ("http.route",),
+        "path": ("url.path", "http.target"),
+        "url": ("url.full", "http.url"),
+        "statusCode": ("http.response.status_code", "http.status_code"),
+    },
+    "db": {
+        "system": ("db.system.name", "db.system"),
+        "name": ("db.namespace", "db.name"),
+        "operation": ("db.operation.name", "db.operation"),
+        "collection": ("db.collection.name", "db.sql.table"),
+        "statement": ("db.query.text", "db.statement"),
+    },
+    "rpc": {
+        "system": ("rpc.system",),
+        "service": ("rpc.service",),
+        "method": ("rpc.method",),
+        "statusCode": ("rpc.grpc.status_code",),
+    },
+    "messaging": {
+        "system": ("messaging.system",),
+        "destination": ("messaging.destination.name", "messaging.destination"),
+        "operation": ("messaging.operation.type", "messaging.operation.name", "messaging.operation"),
+    },
+}
+#: The same of attributes of its resource.
+RESOURCE = {
+    "service": ("service.name",),
+    "serviceNamespace": ("service.namespace",),
+    "serviceInstanceId": ("service.instance.id",),
+    "environment": ("deployment.environment.name", "deployment.environment"),
+    "version": ("service.version",),
+    "region": ("cloud.region",),
+}
+#: Attributes that hold what a database was told, and those that hold addresses.
+STATEMENTS = GROUPS["db"]["statement"]
+ADDRESSES = ("url.full", "http.url", "http.target", "url.path")
+QUERIES = ("url.query",)
+#: Members that are whole numbers.
+WHOLE = frozenset({"statusCode"})
+
+_DROPPED = ("attributes", "events", "links", "resourceAttributes", "scopeAttributes", "values")
+DROPPED: dict[str, int] = dict.fromkeys(_DROPPED, 0)
+
+_TEXT: dict[str, Any] = {"type": "string"}
+_MAYBE: dict[str, Any] = {"type": ["string", "null"]}
+_WHOLE: dict[str, Any] = {"type": ["integer", "null"]}
+_COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
+_TRACE: dict[str, Any] = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+_SPAN: dict[str, Any] = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
+_OPEN: dict[str, Any] = {"type": "object"}
+
+
+def _closed(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(properties),
+        "properties": properties,
+    }
+
+
+def _group(members: dict[str, tuple[str, ...]]) -> dict[str, Any]:
+    return _closed({name: _WHOLE if name in WHOLE else _MAYBE for name in members})
+
+
+_EVENT = _closed({"timeUnixNano": _MAYBE, "timestamp": _MAYBE, "name": _TEXT, "attributes": _OPEN})
+_LINK = _closed({"traceId": _MAYBE, "spanId": _MAYBE, "traceState": _MAYBE, "attributes": _OPEN})
+
+SCHEMA = _closed(
+    {
+        "schemaVersion": {"const": 1},
+        "signal": {"const": "trace.span"},
+        "traceId": _TRACE,
+        "spanId": _SPAN,
+        "parentSpanId": {"anyOf": [_SPAN, {"type": "null"}]},
+        "traceState": _MAYBE,
+        "traceFlags": _WHOLE,
+        "name": _TEXT,
+        "kind": {"enum": list(KINDS)},
+        "timestamp": _TEXT,
+        "endTimestamp": _TEXT,
+        "startUnixNano": _TEXT,
+        "endUnixNano": _TEXT,
+        "duration": {"type": "number", "minimum": 0},
+        "status": _closed({"code": {"enum": list(CODES)}, "message": _MAYBE}),
+        **dict.fromkeys((*RESOURCE, "requestId"), _MAYBE),
+        **{name: _group(members) for name, members in GROUPS.items()},
+        "error": _closed({"isError": {"type": "boolean"}, "type": _MAYBE, "message": _MAYBE, "stacktrace": _MAYBE}),
+        "resource": _closed({"attributes": _OPEN, "schemaUrl": _MAYBE}),
+        "instrumentationScope": _closed({"name": _MAYBE, "version": _MAYBE, "schemaUrl": _MAYBE, "attributes": _OPEN}),
+        "attributes": _OPEN,
+        "events": {"type": "array", "items": _EVENT},
+        "eventNames": {"type": "array", "items": _TEXT},
+        "links": {"type": "array", "items": _LINK},
+        "dropped": _closed({name: _COUNT for name in DROPPED}),
+        "redaction": _closed({"keys": {"type": "array", "items": _TEXT}}),
+        "identity": _closed({"spanKey": _TEXT}),
+    }
+)
+#: The names of the members, in their order.
+KEYS: tuple[str, ...] = tuple(SCHEMA["properties"])

@@ -1,0 +1,70 @@
+"""Redaction: values under listed keys are replaced, at any depth, and where they were is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+REDACTED = "[REDACTED]"
+
+#: Whether the value under a key must not be stored.
+Listed = Callable[[str], bool]
+
+#: Keys that are remembered not to be listed: most events have the same ones.
+_MOST_KNOWN = 10_000
+
+
+class Redactor:
+    """Replaces what stands under listed keys."""
+
+    def __init__(self, listed: Listed) -> None:
+        self._listed = listed
+        self._harmless: set[str] = set()
+
+    def is_clean(self, container: dict[str, Any]) -> bool:
+        """Whether no key in a container is listed, as far as its keys were met before."""
+        if not container.keys() <= self._harmless:
+            return False
+        for member in container.values():
+            kind = type(member)
+            if kind is dict:
+                if not self.is_clean(member):
+                    return False
+            elif kind is list and not self._is_clean_list(member):
+                return False
+        return True
+
+    def _is_clean_list(self, elements: list[Any]) -> bool:
+        for element in elements:
+            kind = type(element)
+            if kind is dict:
+                if not self.is_clean(element):
+                    return False
+            elif kind is list and not self._is_clean_list(element):
+                return False
+        return True
+
+    def redact(self, container: Any, paths: list[str], base: str = "") -> None:
+        """Replace what is listed, in place; ``paths`` gets the dotted way to each."""
+        waiting, harmless = [(base, container)], self._harmless
+        while waiting:
+            where, value = waiting.pop()
+            for name, member in value.items() if type(value) is dict else enumerate(value):
+                if name not in harmless and type(name) is str and self._is_listed(name):
+                    value[name] = REDACTED
+                    paths.append(f"{where}{name}")
+                elif type(member) is dict or type(member) is list:
+                    waiting.append((f"{where}{name}.", member))
+
+    def _is_listed(self, name: str) -> bool:
+        if self._listed(name):
+            return True
+        if len(self._harmless) < _MOST_KNOWN:
+            self._harmless.add(name)
+        return False
+
+
+def is_among(keys: Collection[str]) -> Listed:
+    """Whether a key is one of these, however its letters are cased."""
+    known = frozenset(keys)
+    return lambda name: name.lower() in known

@@ -1,0 +1,167 @@
+"""Messages of the state protocol: a change of a row, or a control mark between changes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from headrace.errors import BadRequest
+from headrace.format import offset as offsets
+from headrace.schema.date_time import is_date_time
+from headrace.schema.entries import Failure
+from headrace.schema.entries import read as read_entries
+from headrace.schema.pointer import text as pointer_text
+
+INSERT, UPDATE, DELETE = "insert", "update", "delete"
+_OPERATIONS = (INSERT, UPDATE, DELETE)
+_CONTROLS = ("snapshot-start", "snapshot-end", "reset")
+_CHANGE = frozenset({"type", "key", "value", "old_value", "headers"})
+_CHANGE_HEADERS = frozenset({"operation", "txid", "timestamp"})
+_CONTROL_HEADERS = frozenset({"control", "offset"})
+
+
+class ChangeHeaders(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What a change is."""
+
+    operation: Literal["insert", "update", "delete"]
+    txid: str | UnsetType = UNSET
+    timestamp: str | UnsetType = UNSET
+
+
+class Change(msgspec.Struct, forbid_unknown_fields=True):
+    """A row of an entity that came, changed or went."""
+
+    type: str
+    key: str
+    headers: ChangeHeaders
+    value: Any = UNSET
+    old_value: Any = UNSET
+
+
+class _Outline(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A change whose rows are not looked into."""
+
+    type: str
+    key: str
+    headers: ChangeHeaders
+    value: msgspec.Raw | UnsetType = UNSET
+    old_value: msgspec.Raw | UnsetType = UNSET
+
+
+_OUTLINES = msgspec.json.Decoder(list[_Outline])
+_CHANGES = msgspec.json.Decoder(list[Change])
+_ONE = msgspec.json.Decoder(Change)
+_RAW = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def changes_of(joined: bytes) -> list[Change | None]:
+    """The changes among stored messages joined by commas, in their order; None for what is no change."""
+    body = b"[" + joined + b"]"
+    try:
+        return list(_CHANGES.decode(body))
+    except (msgspec.DecodeError, RecursionError):
+        return [_change(raw) for raw in _RAW.decode(body)]
+
+
+def _change(raw: msgspec.Raw) -> Change | None:
+    try:
+        return _ONE.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def failures(joined: bytes) -> list[Failure]:
+    """What is wrong with messages joined by commas, the first fault of each."""
+    try:
+        if all(map(_is_plain, _OUTLINES.decode(b"[" + joined + b"]"))):
+            return []
+    except (msgspec.DecodeError, RecursionError):
+        pass  # a control mark is among them, or something is wrong
+    values, found = read_entries(joined)
+    known = {one.index for one in found}
+    told = [_fault(value) if index not in known else None for index, value in enumerate(values)]
+    found += [Failure(index, pointer_text(fault[0]), fault[1]) for index, fault in enumerate(told) if fault]
+    return sorted(found, key=lambda one: one.index)
+
+
+def refusal(failures: list[Failure], number: int = 0) -> BadRequest:
+    """Why messages are not taken; ``number`` is that of the first of them."""
+    told = [{**msgspec.structs.asdict(one), "index": number + one.index} for one in failures]
+    first = told[0]
+    message = f"message {first['index']} is not one of the state protocol: {first['pointer'] or 'it'} {first['reason']}"
+    return BadRequest(message, field="body", failures=told)
+
+
+def _is_plain(change: _Outline) -> bool:
+    headers = change.headers
+    return (
+        bool(change.type.strip() and change.key.strip())
+        and (change.value is not UNSET or headers.operation == DELETE)
+        and (headers.txid is UNSET or bool(headers.txid.strip()))
+        and (headers.timestamp is UNSET or is_date_time(headers.timestamp))
+    )
+
+
+_Fault = tuple[tuple[str, ...], str] | None
+
+
+def _fault(message: Any) -> _Fault:
+    if not isinstance(message, dict):
+        return (), "is not an object"
+    headers = message.get("headers")
+    if not isinstance(headers, dict):
+        return ("headers",), "is not an object"
+    if ("operation" in headers) == ("control" in headers):
+        return ("headers",), "must have exactly one of operation and control"
+    return _change_fault(message, headers) if "operation" in headers else _control_fault(message, headers)
+
+
+def _change_fault(message: dict[str, Any], headers: dict[str, Any]) -> _Fault:
+    unknown = _unknown(message, _CHANGE) or _unknown(headers, _CHANGE_HEADERS, "headers")
+    if unknown:
+        return unknown
+    for name in ("type", "key"):
+        if not _is_word(message.get(name)):
+            return (name,), "must be a text that is not blank"
+    if headers["operation"] not in _OPERATIONS:
+        return ("headers", "operation"), f"must be one of {', '.join(_OPERATIONS)}"
+    if headers["operation"] != DELETE and "value" not in message:
+        return ("value",), f"must be there for an {headers['operation']}"
+    if not _is_word(headers.get("txid", "none")):
+        return ("headers", "txid"), "must be a text that is not blank"
+    timestamp = headers.get("timestamp", "")
+    if "timestamp" in headers and not (isinstance(timestamp, str) and is_date_time(timestamp)):
+        return ("headers", "timestamp"), "must be a time in RFC 3339"
+    return None
+
+
+def _control_fault(message: dict[str, Any], headers: dict[str, Any]) -> _Fault:
+    unknown = _unknown(message, frozenset({"headers"})) or _unknown(headers, _CONTROL_HEADERS, "headers")
+    if unknown:
+        return unknown
+    if headers["control"] not in _CONTROLS:
+        return ("headers", "control"), f"must be one of {', '.join(_CONTROLS)}"
+    if "offset" in headers and not _is_offset(headers["offset"]):
+        return ("headers", "offset"), "must be an offset of a stream"
+    return None
+
+
+def _unknown(found: dict[str, Any], known: frozenset[str], *where: str) -> _Fault:
+    name = next((name for name in found if name not in known), None)
+    return None if name is None else ((*where, name), "is not known here")
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_offset(value: Any) -> bool:
+    if value == "-1":
+        return True
+    try:
+        offsets.decode(value if isinstance(value, str) else "")
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,209 @@
+"""The states of a table's keys as rows for Catalyst, and back: many keys at once, without a Python call for each.
+
+A row has a key, a lane, a pane and columns. A *lane* holds lives that have the same panes and no column twice, so that
+rows can serve them all; the first one holds the frames. Rows of the same key, lane and pane are reduced to one by the
+aggregates of their columns.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from headrace.reduce.features.packing import pack, unpack_all
+from headrace.reduce.features.partials import parts_of
+from headrace.reduce.features.parts import COLUMNS, Parts
+from headrace.reduce.features.table import TableReducer
+from headrace.reduce.features.window import Windowed
+
+#: What a frame is in the first lane.
+_FRAME = ("least", "earliest", "greatest", "latest")
+_ARROW = {"bigint": pa.int64(), "double": pa.float64(), "binary": pa.binary(), "array<double>": pa.list_(pa.float64())}
+
+Longs = NDArray[np.int64]
+Packed = tuple[bytes, dict[str, bytes]]
+
+
+class Member(NamedTuple):
+    """A life in a lane."""
+
+    life: str
+    parts: Parts
+    #: How many panes count; 0 where there is no window.
+    span: int
+
+
+class Lane(NamedTuple):
+    """Lives that share rows."""
+
+    number: int
+    width_ms: int
+    columns: tuple[str, ...]
+    #: Whether any of its aggregates holds more than a number.
+    gathers: bool = False
+    members: tuple[Member, ...] = ()
+
+    def takes(self, width_ms: int, parts: Parts) -> bool:
+        """Whether there is room for a further life."""
+        is_alike = (width_ms, parts.gathers) == (self.width_ms, self.gathers)
+        return is_alike and set(self.columns).isdisjoint(parts.columns)
+
+    def with_life(self, life: Member) -> Lane:
+        """The lane with one more."""
+        return self._replace(columns=self.columns + life.parts.columns, members=(*self.members, life))
+
+
+class _Rows(NamedTuple):
+    """Rows of one lane: the places of their keys, their panes, and columns."""
+
+    places: Longs
+    panes: Longs
+    columns: dict[str, Sequence[Any]]
+
+
+def lanes(reducer: TableReducer) -> list[Lane]:
+    """The lanes of a table's lives; those that Catalyst does not reduce are in none."""
+    found = [Lane(0, 0, _FRAME)]
+    for name, operator in sorted(reducer.operators.items()):
+        parts = parts_of(operator)
+        if parts is None:
+            continue
+        width_ms, span = (operator.width_ms, operator.span) if isinstance(operator, Windowed) else (0, 0)
+        lane = next((one for one in found if one.takes(width_ms, parts)), Lane(len(found), width_ms, (), parts.gathers))
+        found[lane.number :] = [
+            lane.with_life(Member(reducer.lives[name].id, parts, span)),
+            *found[lane.number + 1 :],
+        ]
+    return found
+
+
+def columns(found: Iterable[Lane]) -> list[str]:
+    """The columns that lanes need, in the order of all."""
+    used = {name for lane in found for name in lane.columns}
+    return [name for name in COLUMNS if name in used]
+
+
+def arrow(name: str) -> pa.Field:
+    """A column before it is reduced."""
+    return pa.field(name, _ARROW[COLUMNS[name].type])
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Nobody looks for cycles, of which there are none: with so many small lists that takes half of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def exploded(found: Iterable[Lane], keys: Sequence[bytes], states: Mapping[str, Sequence[Any]]) -> list[pa.RecordBatch]:
+    """The rows of keys, given what they have packed by life, and their frames under the empty name."""
+    known, batches = pa.array(keys, pa.binary()), []
+    with _uncollected():
+        for lane in found:
+            made = [] if lane.number else [_frames(states[""])]
+            for member in lane.members:
+                if member.life in states:
+                    _add(made, _rows(member, states[member.life]))
+            batches += [_batch(rows, known, lane.number) for rows in made]
+    return batches
+
+
+def _frames(packed: Sequence[bytes]) -> _Rows:
+    *columns, _ = zip(*unpack_all(packed), strict=True)
+    return _Rows(np.arange(len(packed)), np.zeros(len(packed), np.int64), dict(zip(_FRAME, columns, strict=True)))
+
+
+def _rows(member: Member, packed: Sequence[bytes | None]) -> _Rows:
+    places = np.array([place for place, one in enumerate(packed) if one is not None], np.int64)
+    states = unpack_all([one for one in packed if one is not None])
+    panes = np.zeros(len(states), np.int64)
+    if member.span:
+        places = np.repeat(places, [len(state) for state in states])
+        panes = np.array(list(chain.from_iterable(states)), np.int64)
+        states = list(chain.from_iterable(state.values() for state in states))
+    return _Rows(places, panes, dict(zip(member.parts.columns, member.parts.explode(states), strict=True)))
+
+
+def _add(made: list[_Rows], rows: _Rows) -> None:
+    """Let lives that have the same rows share them; where they have some of them, Catalyst does."""
+    for other in made:
+        if np.array_equal(other.places, rows.places) and np.array_equal(other.panes, rows.panes):
+            other.columns.update(rows.columns)
+            return
+    made.append(rows)
+
+
+def _batch(rows: _Rows, keys: pa.Array, lane: int) -> pa.RecordBatch:
+    made = {
+        "key": keys.take(pa.array(rows.places)),
+        "lane": pa.repeat(pa.scalar(lane, pa.int32()), len(rows.places)),
+        "pane": pa.array(rows.panes),
+    }
+    made |= {name: pa.array(held, arrow(name).type) for name, held in rows.columns.items()}
+    return pa.RecordBatch.from_pydict(made)
+
+
+def imploded(found: Iterable[Lane], rows: pa.Table) -> list[Packed]:
+    """What keys have packed, in order, given all their reduced rows, sorted."""
+    keys = rows["key"].combine_chunks()
+    starts = changes(keys)
+    key_of = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(keys)))
+    made: list[Packed] = [(key, {}) for key in keys.take(pa.array(starts)).to_pylist()]
+    numbers = rows["lane"].to_numpy()
+    with _uncollected():
+        for lane in found:
+            at = np.flatnonzero(numbers == lane.number)
+            own = rows.take(pa.array(at))
+            if lane.number == 0:
+                _implode_frames(own, key_of[at], made)
+            for member in lane.members:
+                _implode(member, own, key_of[at], made)
+    return made
+
+
+def _implode_frames(rows: pa.Table, key_of: Longs, made: list[Packed]) -> None:
+    frames = zip(*(rows[name].to_pylist() for name in _FRAME), strict=True)
+    for key, frame in zip(key_of.tolist(), frames, strict=True):
+        made[key][1][""] = pack([*frame, False])
+
+
+def changes(values: pa.Array) -> Longs:
+    """Where values begin that are not the ones before."""
+    if not len(values):
+        return np.zeros(0, np.int64)
+    differs = pc.not_equal(values[1:], values[:-1]).to_numpy(zero_copy_only=False)
+    return np.flatnonzero(np.append(True, differs))
+
+
+def _implode(member: Member, rows: pa.Table, key_of: Longs, made: list[Packed]) -> None:
+    """Put the states of a life to those of their keys."""
+    has_any = np.zeros(len(rows), np.bool_)
+    for name in member.parts.columns:
+        has_any |= rows[name].is_valid().to_numpy()
+    rows, key_of = rows.filter(pa.array(has_any)), key_of[has_any]
+    states = member.parts.implode([rows[name].to_pylist() for name in member.parts.columns])
+    if not member.span:
+        for key, state in zip(key_of.tolist(), states, strict=True):
+            made[key][1][member.life] = pack(state)
+        return
+    panes = rows["pane"].to_numpy()
+    firsts = np.flatnonzero(np.diff(key_of, prepend=-1))
+    lasts = np.append(firsts[1:], len(panes))[: len(firsts)]
+    counting = panes > np.repeat(panes[lasts - 1], lasts - firsts) - member.span
+    numbers = panes.tolist()
+    starts = lasts - np.add.reduceat(counting, firsts) if len(firsts) else firsts
+    for key, start, end in zip(key_of[firsts].tolist(), starts.tolist(), lasts.tolist(), strict=True):
+        made[key][1][member.life] = pack(dict(zip(numbers[start:end], states[start:end], strict=True)))

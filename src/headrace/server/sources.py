@@ -1,0 +1,41 @@
+"""``GET /v1/sources/{id}``: what a request brought, as it was given."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headrace.engine.engine import Engine
+from headrace.engine.entities.kind import ENTITIES
+from headrace.errors import BadRequest
+from headrace.server.answer import json_response
+from headrace.server.auth import Principal
+
+
+def routes(engine: Engine) -> list[Route]:
+    """Every route of this file."""
+    return [Route("/v1/sources/{id:path}", Api(engine).get, methods=["GET"])]
+
+
+class Api:
+    """Reads the request, asks the engine, writes the answer."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._sourcing = engine.sourcing
+
+    async def get(self, request: Request) -> Response:
+        """GET: the entities of a source, and the observations that they became."""
+        for name in request.query_params:
+            if name != "user_id":
+                raise BadRequest(f"there is no parameter {name} here", field=name)
+        principal: Principal = request.state.principal
+        user_id = principal.acting_for(request.query_params.get("user_id"))
+        source_id = request.path_params["id"]
+        places = self._sourcing.places(user_id, source_id)
+        for place in places:
+            if place.stream is not None:
+                principal.require_type("read", place.stream.name.removeprefix(ENTITIES))
+        return json_response(await asyncio.to_thread(self._sourcing.read, user_id, source_id, places))

@@ -1,0 +1,117 @@
+"""How entity types grow: settings, what fragments speak for, and migrations that do not count any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from headrace.storage.database import Connection
+
+ChangeKind = Literal["add_fields", "add_converters"]
+Status = Literal["pending", "approved", "rejected", "applied", "auto_applied"]
+#: Decided already: nothing is done about these again.
+SETTLED: tuple[Status, ...] = ("rejected", "applied", "auto_applied")
+
+
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A field or converters that fragments of a key speak for, what is decided about it, and the evidence."""
+
+    entity_type: str
+    #: Whose schema it is about; empty for the global one.
+    user_id: str
+    field: str
+    change: ChangeKind
+    status: Status
+    #: The version that it made, where it was applied.
+    schema_version: str | None = None
+    who: str = ""
+    at_us: int = 0
+    evidence: dict[str, Any] = {}
+
+    @property
+    def key(self) -> str:
+        """What guards against doing it twice."""
+        return f"auto_enhance_{self.entity_type}_{self.field}_{self.user_id or 'global'}"
+
+    @property
+    def can_rollback(self) -> bool:
+        """Whether it made a version that can be left again."""
+        return self.schema_version is not None
+
+
+class Enhancements:
+    """Reads and writes all of it through one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    # -- settings
+
+    def settings(self, entity_type: str, user_id: str) -> str | None:
+        """The document of the settings of a type, for an owner."""
+        sql = "SELECT document FROM enhancement_settings WHERE entity_type = ? AND user_id = ?"
+        row = self._connection.execute(sql, (entity_type, user_id)).fetchone()
+        return None if row is None else str(row[0])
+
+    def every_setting(self) -> list[tuple[str, str, str]]:
+        """All settings: the type, the owner, the document."""
+        sql = "SELECT entity_type, user_id, document FROM enhancement_settings ORDER BY entity_type, user_id"
+        return [(str(one), str(user), str(document)) for one, user, document in self._connection.execute(sql)]
+
+    def set(self, entity_type: str, user_id: str, document: str) -> None:
+        """Replace the settings of an owner."""
+        self._connection.execute(
+            "INSERT OR REPLACE INTO enhancement_settings VALUES (?, ?, ?)", (entity_type, user_id, document)
+        )
+
+    # -- recommendations
+
+    def recommendations(self, entity_type: str, user_id: str) -> list[Recommendation]:
+        """What was recommended to an owner, by field."""
+        sql = "SELECT document FROM recommendations WHERE entity_type = ? AND user_id = ? ORDER BY field, change"
+        rows = self._connection.execute(sql, (entity_type, user_id))
+        return [msgspec.json.decode(str(row[0]), type=Recommendation) for row in rows]
+
+    def recommend(self, found: Iterable[Recommendation]) -> None:
+        """Keep recommendations, in the place of earlier ones."""
+        rows = [
+            (one.entity_type, one.user_id, one.field, one.change, one.status, msgspec.json.encode(one).decode())
+            for one in found
+        ]
+        self._connection.executemany("INSERT OR REPLACE INTO recommendations VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    # -- migrations that were undone
+
+    def undone(self, entity_type: str) -> dict[str, tuple[str, ...]]:
+        """The runs that do not count any more, and the fields that they were about."""
+        sql = "SELECT run_id, fields FROM undone_migrations WHERE entity_type = ? ORDER BY run_id"
+        rows = self._connection.execute(sql, (entity_type,))
+        return {str(run): tuple(msgspec.json.decode(str(fields))) for run, fields in rows}
+
+    def undo(self, entity_type: str, run_id: str, fields: Iterable[str]) -> None:
+        """Let a run count no more."""
+        values = (entity_type, run_id, msgspec.json.encode(list(fields)).decode())
+        self._connection.execute("INSERT OR REPLACE INTO undone_migrations VALUES (?, ?, ?)", values)
+
+    # -- who asks about fragments
+
+    def read_types(self) -> list[str]:
+        """The types whose fragments somebody has asked about."""
+        rows = self._connection.execute("SELECT entity_type FROM fragment_readers ORDER BY entity_type")
+        return [str(row[0]) for row in rows]
+
+    def is_read(self, entity_type: str) -> bool:
+        """Whether somebody has asked about the fragments of a type."""
+        sql = "SELECT 1 FROM fragment_readers WHERE entity_type = ?"
+        return self._connection.execute(sql, (entity_type,)).fetchone() is not None
+
+    def note_reader(self, entity_type: str) -> None:
+        """Somebody asks about the fragments of a type."""
+        self._connection.execute("INSERT OR IGNORE INTO fragment_readers VALUES (?)", (entity_type,))
+
+    def clear(self) -> None:
+        """Forget what a recovery brings again."""
+        for table in ("enhancement_settings", "recommendations", "undone_migrations"):
+            self._connection.execute(f"DELETE FROM {table}")

@@ -1,0 +1,27 @@
+"""The rows of ``notes``: what was done, noted in the commit that did it, until a stream has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.storage.database import Connection
+
+
+class Notes:
+    """Reads and writes notes through one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, documents: Iterable[str]) -> None:
+        """Keep notes, in this order."""
+        self._connection.executemany("INSERT INTO notes (document) VALUES (?)", ((one,) for one in documents))
+
+    def first(self, limit: int) -> list[tuple[int, str]]:
+        """The oldest notes, with their numbers."""
+        sql = "SELECT id, document FROM notes ORDER BY id LIMIT ?"
+        return [(int(row[0]), str(row[1])) for row in self._connection.execute(sql, (limit,))]
+
+    def remove(self, through: int) -> None:
+        """Drop notes up to a number."""
+        self._connection.execute("DELETE FROM notes WHERE id <= ?", (through,))

@@ -1,0 +1,123 @@
+"""``headrace entity-type`` and ``headrace entity``: a story from a file to snapshots, and exit codes for scripts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.cli import output
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Headrace
+    from tests.conftest import ServerProcess
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def contact(headrace: Headrace, at: ServerProcess, tmp_path: Path) -> str:
+    """A type that no other test has, registered from a file."""
+    name = f"cli_contact{next(_numbers)}"
+    schema = {
+        "entity_type": name,
+        "schema_version": "1.0",
+        "schema_definition": {
+            "fields": {"name": {"type": "string"}, "age": {"type": "number"}},
+            "canonical_name_fields": ["name"],
+        },
+        "reducer_config": {"merge_policies": {}},
+    }
+    done = headrace("entity-type", "register", _file(tmp_path, schema), "--activate")
+    assert (done.code, done.lines[0]["schema_version"]) == (output.OK, "1.0.0")
+    return name
+
+
+def _file(directory: Path, value: Any) -> str:
+    path = directory / "given.json"
+    path.write_text(json.dumps(value))
+    return str(path)
+
+
+def test_a_file_of_entities_is_stored_once(headrace: Headrace, contact: str, tmp_path: Path) -> None:
+    file = tmp_path / "people.jsonl"
+    file.write_text('{"name": "Ada", "age": 36, "mood": "good"}\n\n{"name": "Bob"}\n')
+    dry = headrace("entity", "store", str(file), "--entity-type", contact, "--dry-run")
+    assert dry.lines == [{"entities": 2, "would_create": 2, "UNKNOWN_FIELD": 1}]
+    first = headrace("entity", "store", str(file), "--entity-type", contact)
+    again = headrace("entity", "store", str(file), "--entity-type", contact)
+    assert (first.lines[0]["created"], again.lines[0]["unchanged"]) == (2, 2)
+    names = [one["canonical_name"] for one in headrace("entity", "ls", contact).lines]
+    assert names == [f"{contact}:ada", f"{contact}:bob"]
+
+
+def test_an_entity_is_read_corrected_deleted_and_restored(headrace: Headrace, contact: str, tmp_path: Path) -> None:
+    file = _file(tmp_path, [{"entity_type": contact, "name": "Ada", "age": 36}])
+    headrace("entity", "store", file)
+    [ada] = [one["entity_id"] for one in headrace("entity", "ls", contact).lines]
+    headrace("entity", "correct", ada, "age=37", "name=Ada L.")
+    assert headrace("entity", "get", ada).lines[0]["snapshot"] == {"name": "Ada L.", "age": 37}
+    assert [one["kind"] for one in headrace("entity", "history", ada).lines] == ["correction", "observation"]
+    assert headrace("entity", "delete", ada).code == output.OK
+    gone = headrace("entity", "get", ada)
+    assert gone.code == output.FAILED and "deleted" in gone.err
+    headrace("entity", "restore", ada)
+    assert headrace("entity", "get", ada).code == output.OK
+
+
+def test_entities_are_merged_and_that_is_taken_back(headrace: Headrace, contact: str, tmp_path: Path) -> None:
+    rows = [{"entity_type": contact, "name": name} for name in ("Jon", "John")]
+    headrace("entity", "store", _file(tmp_path, rows))
+    jon, john = (one["entity_id"] for one in headrace("entity", "ls", contact).lines)
+    assert headrace("entity", "merge", jon, john).code == output.OK
+    assert headrace("entity", "get", jon).lines[0]["entity_id"] == john
+    assert headrace("entity", "merge", jon, "--undo").code == output.OK
+    assert headrace("entity", "get", jon).lines[0]["entity_id"] == jon
+    assert headrace("entity", "merge", jon).code == output.USAGE
+
+
+def test_a_type_is_changed_and_changed_back(headrace: Headrace, contact: str, tmp_path: Path) -> None:
+    change = _file(tmp_path, {"fields_to_add": [{"field_name": "mood", "field_type": "string"}]})
+    assert headrace("entity-type", "update", contact, change, "--dry-run").lines[0]["schema_version"] == "1.1.0"
+    assert headrace("entity-type", "show", contact).lines[0]["schema_version"] == "1.0.0"
+    assert headrace("entity-type", "update", contact, change).code == output.OK
+    shown = headrace("entity-type", "show", contact, "--versions").lines
+    assert [(one["schema_version"], one["active"]) for one in shown] == [("1.1.0", True), ("1.0.0", False)]
+    assert headrace("entity-type", "activate", contact, "1.0.0").lines[0]["active"]
+    listed = {one["entity_type"]: one["fields"] for one in headrace("entity-type", "ls").lines}
+    assert listed[contact] == ["name", "age"]
+    files = headrace("entity-type", "export", contact, str(tmp_path / "out")).lines
+    assert [Path(one["file"]).name for one in files] == ["v1.0.0.json", "v1.1.0.json"]
+    assert json.loads(Path(files[1]["file"]).read_text())["schema_definition"]["fields"]["mood"]
+
+
+def test_unknown_fields_become_fields_after_a_look(headrace: Headrace, contact: str, tmp_path: Path) -> None:
+    for number in range(4):
+        row = {"entity_type": contact, "name": f"P{number}", "city_name": "Town"}
+        headrace("entity", "store", _file(tmp_path, [row]))
+    [found] = headrace("entity-type", "candidates", contact).lines[0]["candidates"]
+    assert (found["fragment_key"], found["promotable"]) == ("city_name", True)
+    assert headrace("entity-type", "enhance", contact).lines[0]["dry_run"]
+    done = headrace("entity-type", "enhance", contact, "--apply", "--migrate").lines[0]
+    assert (done["fields_added"], done["migration"]["migrated"]) == (["city_name"], 4)
+    assert {one["snapshot"]["city_name"] for one in headrace("entity", "ls", contact).lines} == {"Town"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("entity", "get", "ent_unknown"), output.FAILED),
+        (("entity", "correct", "ent_unknown"), output.USAGE),
+        (("entity", "correct", "ent_unknown", "name"), output.USAGE),
+        (("entity", "store", "missing.json"), output.USAGE),
+        (("entity-type", "register", "missing.json"), output.USAGE),
+        (("entity-type", "show", "no_such_type"), output.FAILED),
+    ],
+)
+def test_what_cannot_be_done_is_said(headrace: Headrace, at: ServerProcess, words: tuple[str, ...], code: int) -> None:
+    done = headrace(*words)
+    assert (done.code, done.out) == (code, b"")
+    assert done.err.startswith("headrace: ")
