@@ -63,13 +63,13 @@ def names(api: Api) -> Iterator[str]:
 
 
 @schema.parametrize()
-@settings(max_examples=60 * SCALE)
+@settings(max_examples=30 * SCALE)
 def test_every_operation_answers_as_the_document_says(case: Any, server: ServerProcess, api: Api) -> None:
     case.call_and_validate(base_url=server.url, excluded_checks=FREE_TO_REFUSE)
 
 
 @of_streams.parametrize()
-@settings(max_examples=60 * SCALE)
+@settings(max_examples=30 * SCALE)
 def test_operations_on_living_streams_answer_as_the_document_says(
     case: Any, server: ServerProcess, names: Iterator[str]
 ) -> None:
