@@ -11,16 +11,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
 from headrace.config import PipelineConfig
-from headrace.engine.work.units import Result
-from headrace.pipeline import jobs
-from headrace.pipeline.work import Lease
-from headrace.server.work import store_url
 from snapshotting import Entities, contact
+from spark.working import work
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -83,15 +79,7 @@ class Sparked(Entities):
 
     def work_on_spark(self) -> int:
         """Everything that is due."""
-        units = 0
-        while granted := self.run(self.engine.work.lease("spark", 256, ("snapshots",))):
-            plain = tuple(msgspec.to_builtins(unit) for unit in granted.units)
-            lease = Lease(granted.lease.id, granted.lease.token, 60_000, store_url(self.engine.objects, ""), plain)
-            results = msgspec.convert(jobs.run(self.spark, lease, CONFIG), list[Result])
-            settled = self.run(self._commit(lease.id, lease.token, results))
-            assert [one.outcome for one in settled] == ["committed"] * len(plain), settled
-            units += len(plain)
-        return units
+        return work(self, self.spark, "snapshots")
 
 
 @pytest.fixture

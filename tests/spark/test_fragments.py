@@ -19,16 +19,13 @@ from pyspark.sql import SparkSession
 from enhancing import Growing, bytes_of
 from headrace.config import PipelineConfig
 from headrace.engine.entities.tallying import name_of
-from headrace.engine.work.units import Result
-from headrace.pipeline import jobs
-from headrace.pipeline.work import Lease
 from headrace.reduce.fragments.distinct import counted
 from headrace.reduce.fragments.shapes import SHAPES
 from headrace.reduce.fragments.stats import of_everyone, of_user, tallied
 from headrace.schema.entity.observation import decode
-from headrace.server.work import store_url
 from headrace.storage.schema_registry import EVERYBODY
 from snapshotting import contact
+from spark.working import work
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -121,16 +118,7 @@ class Sparked(Growing):
 
     def work_on_spark(self) -> int:
         """Every fragment that is due to be counted."""
-        units = 0
-        while granted := self.run(self.engine.work.lease("spark", 256, ("enhance",))):
-            plain = tuple(msgspec.to_builtins(unit) for unit in granted.units)
-            assert {unit["job"] for unit in plain} == {"enhance"}
-            lease = Lease(granted.lease.id, granted.lease.token, 60_000, store_url(self.engine.objects, ""), plain)
-            results = msgspec.convert(jobs.run(self.spark, lease, CONFIG), list[Result])
-            settled = self.run(self._commit(lease.id, lease.token, results))
-            assert [one.outcome for one in settled] == ["committed"] * len(plain), settled
-            units += len(plain)
-        return units
+        return work(self, self.spark, "enhance")
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ def work(pipelines: Pipelines, spark: SparkSession, *wanted: Job) -> int:
     units, engine = 0, pipelines.engine
     while granted := pipelines.run(engine.work.lease("spark", 256, wanted)):
         plain = tuple(msgspec.to_builtins(unit) for unit in granted.units)
+        assert {unit["job"] for unit in plain} <= set(wanted)
         lease = Lease(granted.lease.id, granted.lease.token, 60_000, store_url(engine.objects, ""), plain)
         results = msgspec.convert(jobs.run(spark, lease, CONFIG), list[Result])
         settled = pipelines.run(pipelines._commit(lease.id, lease.token, results))

@@ -14,18 +14,18 @@ from headrace.cli.output import UsageError
 def document(file: Path) -> Any:
     """The JSON value that a file holds."""
     try:
-        return msgspec.json.decode(_content(file))
+        return msgspec.json.decode(content(file))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as reason:
         raise UsageError(f"{file} is not JSON: {reason}") from reason
 
 
 def rows(file: Path) -> Iterator[Any]:
     """The JSON values of a file: the items of its array, else one on each line that is not blank."""
-    content = _content(file)
-    if content.lstrip()[:1] == b"[":
+    text = content(file)
+    if text.lstrip()[:1] == b"[":
         yield from document(file)
         return
-    for number, line in enumerate(content.splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 yield msgspec.json.decode(line)
@@ -33,7 +33,8 @@ def rows(file: Path) -> Iterator[Any]:
                 raise UsageError(f"line {number} of {file} is not JSON: {reason}") from reason
 
 
-def _content(file: Path) -> bytes:
+def content(file: Path) -> bytes:
+    """The bytes of a file."""
     try:
         return file.read_bytes()
     except OSError as reason:

@@ -14,6 +14,7 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from headrace.cli import output
+from headrace.cli.documents import content
 from headrace.cli.output import AsJson, UsageError
 from headrace.cli.remote import LOCAL, Remote
 from headrace.errors import KeyShapeMismatch
@@ -109,20 +110,13 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
 
 def _asked(file: Path | None) -> Iterator[_Asked]:
     """What the lines of a file ask for."""
-    text = sys.stdin.buffer.read() if file is None else _content(file)
+    text = sys.stdin.buffer.read() if file is None else content(file)
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 yield msgspec.json.decode(line, type=_Asked)
             except (msgspec.DecodeError, UnicodeDecodeError) as reason:
                 raise UsageError(f'line {number} is not {{"key": …, "at": …}}: {reason}') from reason
-
-
-def _content(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as reason:
-        raise UsageError(f"{file} cannot be read: {reason.strerror}") from reason
 
 
 def _row(client: Client, table: str, words: Sequence[str], options: GetOptions) -> Row:

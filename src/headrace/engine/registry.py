@@ -80,7 +80,7 @@ class StreamRegistry:
     """One revision of a registry. It is never changed: a new revision is a new object."""
 
     __slots__ = (
-        "_chain", "_routing", "_validator", "_vouched", "kind", "readable_from", "registry", "revision", "version",
+        "_chain", "_routing", "_validator", "kind", "readable_from", "registry", "revision", "version", "vouched",
     )  # fmt: skip
 
     def __init__(self, registry: Registry, revision: int, kind: Kind | None = None) -> None:
@@ -95,7 +95,8 @@ class StreamRegistry:
         self._chain = Chain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
         key = registry.routing_key
         self._routing = None if key is None else RoutingKey(pointers.parse(key.pointer) or (), key.required)
-        self._vouched = kind is not None and kind.normalises and kind.vouches(registry.current_schema)
+        #: Whether what the kind has made of entries fits for certain.
+        self.vouched = kind is not None and kind.normalises and kind.vouches(registry.current_schema)
 
     @property
     def has_routing_key(self) -> bool:
@@ -128,7 +129,7 @@ class StreamRegistry:
             if kind is not None and kind.normalises:
                 entries.given = entries.body
                 entries.body = kind.normalised(entries.given, entries.terms)
-            if not self._vouched and (failures := self.failures(entries.body)):
+            if not self.vouched and (failures := self.failures(entries.body)):
                 raise _refusal(failures) if kind is None else kind.refusal(entries.body, failures)
         if kind is not None:
             entries.unique = kind.unique(entries.body) if kind.dedupes else None
@@ -151,7 +152,7 @@ class StreamRegistry:
         """The same revision, with another kind of entries."""
         made = copy(self)
         made.kind = kind
-        made._vouched = kind.normalises and kind.vouches(made.registry.current_schema)
+        made.vouched = kind.normalises and kind.vouches(made.registry.current_schema)
         return made
 
     def view(self, version: int | None = None) -> View:

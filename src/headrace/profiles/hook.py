@@ -1,14 +1,18 @@
-"""What entries of a stream with a profile go through: a kind that normalises, judges or routes, and has no more rules.
+"""What entries go through that are more than entries to whoever their stream belongs to.
 
-It answers for ``headrace.engine.kind.Kind``, which lies above.
+It answers for ``headrace.engine.kind.Kind``, which lies above, and has nothing to say: profiles, event sources and
+entity types override what they have something to say about.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from headrace.errors import BadRequest
-from headrace.schema.entries import Failure
+from headrace.schema.entries import Failure, entries_of
+
+Made = TypeVar("Made")
 
 
 class Misfit(Exception):
@@ -21,10 +25,10 @@ class Misfit(Exception):
 
 
 class Hook:
-    """The kind of a stream that has a profile; a profile overrides what it has something to say about."""
+    """A kind that takes entries as they are."""
 
     normalises = False
-    #: Whether the profile knows a routing key where neither the stream nor the request names one.
+    #: Whether it knows a routing key where neither the stream nor the request names one.
     suggests = False
     routes = False
     dedupes = False
@@ -32,7 +36,7 @@ class Hook:
     dedupe_since = 0
     most_keys = 0
     window_us = 0
-    kept: None = None
+    kept: tuple[tuple[int, int | None], ...] | None = None
 
     def normalised(self, joined: bytes, terms: Any) -> bytes:
         """Entries as they are stored."""
@@ -51,8 +55,8 @@ class Hook:
         return refusal(failures, number)
 
     def routed(self, joined: bytes) -> list[str | None]:
-        """The routing key of each entry, where :attr:`suggests` says so."""
-        raise NotImplementedError
+        """The routing key of each entry: none has one."""
+        return [None] * len(entries_of(joined))
 
     def check(self, batch: Any, stream: Any, joined: bytes, keys: Any) -> None:
         """Nothing speaks against entries that the commit could find."""
@@ -61,8 +65,8 @@ class Hook:
         """Nothing follows from entries."""
 
     def unique(self, joined: bytes) -> list[str | None]:
-        """No entry is stored once only."""
-        raise NotImplementedError
+        """The key of each entry that is stored once: none is."""
+        return [None] * len(entries_of(joined))
 
 
 def refusal(failures: list[Failure], number: int = 0) -> BadRequest:
@@ -72,3 +76,18 @@ def refusal(failures: list[Failure], number: int = 0) -> BadRequest:
     where = first["pointer"] or "its root"
     message = f"event {first['index']} does not fit: {first['reason']} (at {where})"
     return BadRequest(message, field="body", failures=told)
+
+
+def made(values: Sequence[Any], make: Callable[[dict[str, Any]], Made]) -> tuple[list[Made], list[Failure]]:
+    """What a profile makes of records, and why it does not take the others."""
+    taken: list[Made] = []
+    failures: list[Failure] = []
+    for index, value in enumerate(values):
+        if type(value) is not dict:
+            failures.append(Failure(index, "", "is no object"))
+            continue
+        try:
+            taken.append(make(value))
+        except Misfit as misfit:
+            failures.append(Failure(index, misfit.pointer, misfit.reason))
+    return taken, failures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 REDACTED = "[REDACTED]"
@@ -23,24 +23,15 @@ class Redactor:
 
     def is_clean(self, container: dict[str, Any]) -> bool:
         """Whether no key in a container is listed, as far as its keys were met before."""
-        if not container.keys() <= self._harmless:
-            return False
-        for member in container.values():
-            kind = type(member)
-            if kind is dict:
-                if not self.is_clean(member):
-                    return False
-            elif kind is list and not self._is_clean_list(member):
-                return False
-        return True
+        return container.keys() <= self._harmless and self._are_clean(container.values())
 
-    def _is_clean_list(self, elements: list[Any]) -> bool:
-        for element in elements:
-            kind = type(element)
+    def _are_clean(self, values: Iterable[Any]) -> bool:
+        for value in values:
+            kind = type(value)
             if kind is dict:
-                if not self.is_clean(element):
+                if not self.is_clean(value):
                     return False
-            elif kind is list and not self._is_clean_list(element):
+            elif kind is list and not self._are_clean(value):
                 return False
         return True
 

@@ -10,6 +10,7 @@ from headrace.engine.engine import Engine
 from headrace.engine.stream import Stream
 from headrace.errors import BadRequest
 from headrace.server.exchange import Request
+from headrace.server.values import only
 from headrace.types import rfc3339
 
 if TYPE_CHECKING:
@@ -21,8 +22,7 @@ _MAX_BODY = 1024 * 1024
 
 def document(request: Request, what: str) -> Any:
     """The JSON document that a question is."""
-    for name in request.query:
-        raise BadRequest(f"there is no parameter {name} here", field=name)
+    only(request.query)
     if len(request.body) > _MAX_BODY:
         raise BadRequest(f"{what} has at most 1 MiB", field="body")
     try:

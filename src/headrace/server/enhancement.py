@@ -22,6 +22,7 @@ from headrace.server.answer import json_response
 from headrace.server.auth import Principal
 from headrace.server.bodies import read, require_json
 from headrace.server.entity_types import TYPES
+from headrace.server.values import only
 from headrace.storage.enhancement_runs import Run
 from headrace.storage.enhancements import Recommendation
 from headrace.storage.schema_registry import EVERYBODY
@@ -227,9 +228,7 @@ class Api:
     def _look(self, request: Request, *known: str) -> tuple[str, str]:
         """The type, and whose fragments are looked at."""
         query = request.query_params
-        for name in query:
-            if name not in (*known, "scope", "user_id"):
-                raise BadRequest(f"there is no parameter {name} here", field=name)
+        only(query, *known, "scope", "user_id")
         scope = query.get("scope", "user")
         if scope not in ("global", "user"):
             raise BadRequest("scope is global or user", field="scope")
@@ -250,8 +249,7 @@ class Api:
         return entity_type, user if scope == "user" else EVERYBODY
 
     async def _read(self, request: Request, kind: type[Body]) -> Body:
-        for name in request.query_params:
-            raise BadRequest(f"there is no parameter {name} here", field=name)
+        only(request.query_params)
         require_json(request)
         return await read(request, kind, limit=_BODY_BYTES)
 

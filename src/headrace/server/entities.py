@@ -14,6 +14,7 @@ from headrace.schema.entity.relations import links, moments
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.exchange import Request
+from headrace.server.values import only
 from headrace.types import parse_timestamp_us, rfc3339
 
 _COMPLETE = "headrace-coverage: complete\r\n"
@@ -54,9 +55,7 @@ def asked_of(query: dict[str, str], entity_id: str, principal: Principal) -> Ask
     """What is asked, and for whom: an admin may ask for another user."""
     if not query:
         return Asked(entity_id, principal.user_id)
-    for name in query:
-        if name not in _PARAMETERS:
-            raise BadRequest(f"there is no parameter {name} here", field=name)
+    only(query, *_PARAMETERS)
     as_of, at_ingested = query.get("as_of"), query.get("at_ingested")
     return Asked(
         entity_id,

@@ -23,6 +23,7 @@ from headrace.schema.entity.canonical import part
 from headrace.server.answer import json_response
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.entities import admit, asked_of, snapshot, user_of
+from headrace.server.values import only
 from headrace.types import rfc3339
 
 LISTED, MOST_LISTED = 50, 500
@@ -89,9 +90,7 @@ class Api:
         """GET: what was observed of an entity, the newest first or in order, each with its source."""
         query = _once(request)
         view = self._view(request, {name: query.pop(name) for name in list(query) if name == "user_id"})
-        for name in query:
-            if name not in ("after", "limit", "order"):
-                raise BadRequest(f"there is no parameter {name} here", field=name)
+        only(query, "after", "limit", "order")
         order = query.get("order", "newest")
         if order not in ("newest", "oldest"):
             raise BadRequest("order is newest or oldest", field="order")
@@ -121,9 +120,7 @@ class Api:
     async def duplicates(self, request: Request) -> Response:
         """GET: pairs of entities of a type that may be the same."""
         query = _once(request)
-        for name in query:
-            if name not in ("entity_type", "threshold", "limit", "user_id"):
-                raise BadRequest(f"there is no parameter {name} here", field=name)
+        only(query, "entity_type", "threshold", "limit", "user_id")
         if "entity_type" not in query:
             raise BadRequest("which entity_type is asked for", field="entity_type")
         user_id = user_of(query, request.state.principal)

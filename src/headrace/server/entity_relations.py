@@ -18,6 +18,7 @@ from headrace.server.answer import json_response
 from headrace.server.auth import Principal
 from headrace.server.bodies import read, require_json
 from headrace.server.entities import admit
+from headrace.server.values import only
 from headrace.storage.entities import EntityRow
 from headrace.types import parse_timestamp_us, rfc3339
 
@@ -162,8 +163,7 @@ class Api:
         return user_id
 
     async def _read(self, request: Request, kind: Any) -> Any:
-        for name in request.query_params:
-            raise BadRequest(f"there is no parameter {name} here", field=name)
+        only(request.query_params)
         require_json(request)
         return await read(request, kind, limit=_BODY_BYTES)
 

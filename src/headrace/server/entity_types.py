@@ -25,6 +25,7 @@ from headrace.server import values
 from headrace.server.answer import json_response
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.bodies import read, require_json
+from headrace.server.values import only
 from headrace.storage.schema_registry import EVERYBODY, SchemaRow
 
 TYPES = "/v1/entity-types"
@@ -191,7 +192,7 @@ class Api:
     async def _payload(self, request: Request) -> tuple[Any, str]:
         """What is asked for, with what the address says of it, and for whom."""
         query, principal = request.query_params, request.state.principal
-        _parameters(request, "dry_run")
+        only(request.query_params, "dry_run")
         require_json(request)
         payload: Any = await read(request, Any, limit=_BODY_BYTES)
         if not isinstance(payload, dict):
@@ -211,7 +212,7 @@ class Api:
 
     def _reader(self, request: Request, *known: str) -> str:
         """The user whose types are looked at."""
-        _parameters(request, *known, "user_id")
+        only(request.query_params, *known, "user_id")
         principal: Principal = request.state.principal
         principal.require_type("read", request.path_params.get("entity_type", ""))
         return principal.acting_for(request.query_params.get("user_id"))
@@ -232,9 +233,3 @@ def _limit(query: Any) -> int:
     if not 1 <= limit <= MOST:
         raise BadRequest(f"limit lies between 1 and {MOST}", field="limit")
     return limit
-
-
-def _parameters(request: Request, *known: str) -> None:
-    for name in request.query_params:
-        if name not in known:
-            raise BadRequest(f"there is no parameter {name} here", field=name)

@@ -19,6 +19,7 @@ from headrace.server.auth import Principal
 from headrace.server.bodies import read, require_json
 from headrace.server.entities import admit, user_of
 from headrace.server.entity_relations import Body
+from headrace.server.values import only
 from headrace.storage.erasures import ErasureRow
 from headrace.types import rfc3339
 
@@ -50,8 +51,7 @@ class Api:
 
     async def erase(self, request: Request) -> Response:
         """POST: remove an entity for good, or tell what that would remove."""
-        for name in request.query_params:
-            raise BadRequest(f"there is no parameter {name} here", field=name)
+        only(request.query_params)
         require_json(request)
         body = await read(request, EraseBody, limit=_BODY_BYTES)
         entity_id, user_id = request.path_params["id"], self._admitted(request, body)
@@ -89,9 +89,7 @@ class Api:
 
     def _reader(self, request: Request, *known: str) -> str:
         query, principal = dict(request.query_params), request.state.principal
-        for name in query:
-            if name not in (*known, "user_id"):
-                raise BadRequest(f"there is no parameter {name} here", field=name)
+        only(query, *known, "user_id")
         return user_of(query, principal)
 
 

@@ -29,6 +29,7 @@ from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.bodies import body_of, require_json
 from headrace.server.exchange import JSON_TYPE, Reply, Request
+from headrace.server.values import only
 from headrace.types import JSON
 
 _ASIDE_BYTES = 64 * 1024
@@ -59,8 +60,7 @@ class Observations:
         """POST: store observations of entities of any types, and acknowledge them once they are on disk."""
         if request.head.media_type != JSON:
             raise UnsupportedMedia("entities are stored as application/json", field="Content-Type")
-        for name in request.query:
-            raise BadRequest(f"there is no parameter {name} here", field=name)
+        only(request.query)
         user_id = request.principal.user_id
         if len(request.body) > _ASIDE_BYTES:
             self._aside.begin(request.exchange, self._read_aside(request, user_id))
@@ -197,8 +197,7 @@ class Api:
 
 
 async def _read(request: HttpRequest, kind: Any) -> Any:
-    for name in request.query_params:
-        raise BadRequest(f"there is no parameter {name} here", field=name)
+    only(request.query_params)
     body = await body_of(request, limit=_BODY_BYTES)
     if not body and kind is DecisionBody:
         return DecisionBody()

@@ -73,10 +73,10 @@ class Exports:
         else:
             taken = _read(profile.hook, body, kind)
         if taken.spans:
-            await self._append(stream, taken)
+            await self._append(stream, taken, profile.hook)
         request.exchange.reply(_answer(kind, taken, stream.tail_offset()))
 
-    async def _append(self, stream: Stream, taken: _Taken) -> None:
+    async def _append(self, stream: Stream, taken: _Taken, hook: TracesHook) -> None:
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(append: Append) -> None:
@@ -87,6 +87,8 @@ class Exports:
 
         append = Append(stream, taken.joined, taken.spans, done, PLAIN)
         registry = stream.head.registry
+        if registry is not None and registry.vouched and registry.kind is hook:
+            append.seen_by = registry
         stream.pins += 1
         try:
             if registry is not None and len(taken.joined) > _ASIDE_BYTES:

@@ -27,6 +27,7 @@ from headrace.server import values
 from headrace.server.answer import json_response
 from headrace.server.auth import Principal
 from headrace.server.bodies import Body, read, require_json
+from headrace.server.values import only
 from headrace.storage.feature_registry import FeatureRegistryRow
 from headrace.types import rfc3339
 
@@ -73,13 +74,13 @@ class Api:
 
     async def ping(self, request: Request) -> Response:
         """POST ``/v1/ping``: which server answers, and which version its registry has."""
-        _parameters(request)
+        only(request.query_params)
         told = {"server_version": version("headrace"), "registry_version": self._features.current.version}
         return json_response(told)
 
     async def reset(self, request: Request) -> Response:
         """POST ``/v1/reset``: remove every node of every app, on a server for tests."""
-        _parameters(request)
+        only(request.query_params)
         request.state.principal.require("admin")
         if not self._test_mode:
             raise ResetDisabled("this server keeps what it has; features.test_mode allows a reset")
@@ -88,7 +89,7 @@ class Api:
 
     async def register(self, request: Request) -> Response:
         """POST ``/v1/register``: make the nodes of an app what the payload says."""
-        _parameters(request)
+        only(request.query_params)
         _require_some(request.state.principal)
         current = self._features.current
         try:
@@ -106,7 +107,7 @@ class Api:
 
     async def rollback(self, request: Request) -> Response:
         """POST ``/v1/registry/rollback``: what an earlier version was, as a change like any other."""
-        _parameters(request)
+        only(request.query_params)
         request.state.principal.require("admin")
         try:
             body = await _read(request, RollbackBody)
@@ -139,7 +140,7 @@ class Api:
 
     async def registry(self, request: Request) -> Response:
         """GET ``/v1/registry``: every node, as it could be registered again."""
-        _parameters(request, "app")
+        only(request.query_params, "app")
         principal: Principal = request.state.principal
         principal.require("read")
         current, app = self._features.current, request.query_params.get("app")
@@ -165,7 +166,7 @@ class Api:
 
     async def history(self, request: Request) -> Response:
         """GET ``/v1/registry/history``: who changed what, and when."""
-        _parameters(request, "after", "limit")
+        only(request.query_params, "after", "limit")
         request.state.principal.require("read", EVENTS)
         after = values.whole(request.query_params.get("after", "0"), "after")
         limit = values.whole(request.query_params.get("limit", str(_PAGE)), "limit")
@@ -225,12 +226,6 @@ def _sources(current: Current, change: Change) -> set[str]:
         if isinstance(node, Event):
             found.add(node.name)
     return found
-
-
-def _parameters(request: Request, *known: str) -> None:
-    for name in request.query_params:
-        if name not in known:
-            raise BadRequest(f"there is no parameter {name} here", field=name)
 
 
 async def _read(request: Request, kind: type[Body]) -> Body:

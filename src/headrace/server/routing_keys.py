@@ -14,6 +14,7 @@ from headrace.engine.stream import Stream
 from headrace.errors import BadRequest, TimedOut
 from headrace.server.aside import Aside
 from headrace.server.exchange import Reply, Request
+from headrace.server.values import only
 
 LIMIT, MOST = 100, 500
 _LIMIT = re.compile(r"[1-9]\d{0,2}", re.ASCII)
@@ -32,9 +33,7 @@ class RoutingKeys:
         """One page of keys."""
         stream = self._engine.log.find(request.target.name)
         request.principal.require("read", stream.name)
-        for name in request.query:
-            if name not in ("limit", "after"):
-                raise BadRequest(f"there is no parameter {name} here", field=name)
+        only(request.query, "limit", "after")
         limit = _limit(request.query.get("limit", str(LIMIT)))
         registry = stream.head.registry
         if registry is None or not registry.has_routing_key:

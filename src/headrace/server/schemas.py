@@ -17,6 +17,7 @@ from headrace.schema.update import Update, parse_update
 from headrace.server.aside import Aside
 from headrace.server.exchange import Reply, Request
 from headrace.server.streams import refuse_owned
+from headrace.server.values import only
 from headrace.storage.verifications import VerificationRow
 from headrace.types import JSON, rfc3339
 
@@ -135,9 +136,7 @@ def _update(body: bytes) -> Update:
 
 def parameters(request: Request, *known: str) -> dict[str, str]:
     """The parameters of a request, which are among these."""
-    for name in request.query:
-        if name not in known:
-            raise BadRequest(f"there is no parameter {name} here", field=name)
+    only(request.query, *known)
     return request.query
 
 

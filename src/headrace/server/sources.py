@@ -10,9 +10,9 @@ from starlette.routing import Route
 
 from headrace.engine.engine import Engine
 from headrace.engine.entities.kind import ENTITIES
-from headrace.errors import BadRequest
 from headrace.server.answer import json_response
 from headrace.server.auth import Principal
+from headrace.server.values import only
 
 
 def routes(engine: Engine) -> list[Route]:
@@ -28,9 +28,7 @@ class Api:
 
     async def get(self, request: Request) -> Response:
         """GET: the entities of a source, and the observations that they became."""
-        for name in request.query_params:
-            if name != "user_id":
-                raise BadRequest(f"there is no parameter {name} here", field=name)
+        only(request.query_params, "user_id")
         principal: Principal = request.state.principal
         user_id = principal.acting_for(request.query_params.get("user_id"))
         source_id = request.path_params["id"]

@@ -14,9 +14,10 @@ from headrace.engine.features.histories import Answer
 from headrace.engine.features.past import Past
 from headrace.engine.features.questions import Question
 from headrace.engine.features.registry import EVENTS
-from headrace.errors import BadRequest, BatchTooLarge
+from headrace.errors import BatchTooLarge
 from headrace.server.answer import json_response
 from headrace.server.bodies import read, require_json
+from headrace.server.values import only
 from headrace.storage.histories import HistoryRow
 from headrace.types import parse_timestamp_us, rfc3339
 
@@ -97,8 +98,7 @@ class Api:
     def _admitted(self, request: Request) -> str:
         """The table; whoever reads it may read the events that it is made from."""
         table: str = request.path_params["table"]
-        for name in request.query_params:
-            raise BadRequest(f"there is no parameter {name} here", field=name)
+        only(request.query_params)
         current = self._engine.features.current
         current.table(table)
         request.state.principal.require("read", EVENTS + current.root_of(table))

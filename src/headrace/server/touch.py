@@ -26,6 +26,7 @@ from headrace.profiles.state_protocol import keys, templates
 from headrace.profiles.state_protocol.templates import Template
 from headrace.server.aside import Aside
 from headrace.server.exchange import Reply, Request
+from headrace.server.values import only
 
 MOST_MS = 120_000
 _WAIT_MS = 30_000
@@ -166,9 +167,7 @@ class Touches:
     def _find(self, request: Request, *parameters: str) -> Stream:
         stream = self._log.find(request.target.name)
         request.principal.require("read", stream.name)
-        for name in request.query:
-            if name not in parameters:
-                raise BadRequest(f"there is no parameter {name} here", field=name)
+        only(request.query, *parameters)
         if settings_of(stream) is None:
             raise NotFound("touch not enabled", stream=stream.name)
         return stream

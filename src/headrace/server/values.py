@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from urllib.parse import parse_qsl
 
 from headrace.engine.stream import Producer, Stream
@@ -170,3 +170,10 @@ def _counter(value: str, field: str) -> int:
 def title(name: bytes) -> str:
     """A header's name as people write it."""
     return "-".join("TTL" if part == "ttl" else part.capitalize() for part in name.decode().split("-"))
+
+
+def only(query: Iterable[str], *known: str) -> None:
+    """Refuse parameters that there are not."""
+    for name in query:
+        if name not in known:
+            raise BadRequest(f"there is no parameter {name} here", field=name)

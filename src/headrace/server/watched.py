@@ -15,6 +15,7 @@ from headrace.errors import BadRequest, HeadraceError
 from headrace.server import values
 from headrace.server.exchange import JSON_TYPE, Reply, Request
 from headrace.server.reads import matches
+from headrace.server.values import only
 from headrace.storage.derived import Stamp
 
 WAIT_S = 3.0
@@ -64,9 +65,7 @@ class Watched(ABC):
         """Answer at once, or with ``live`` when the caller's tag no longer fits."""
         stream = self.engine.log.find(request.target.name)
         request.principal.require("read", stream.name)
-        for name in request.query:
-            if name not in _PARAMETERS:
-                raise BadRequest(f"there is no parameter {name} here", field=name)
+        only(request.query, *_PARAMETERS)
         live = _LIVE.get(request.query.get("live", ""))
         if live is None:
             raise BadRequest(f"live: {request.query['live']!r} is none of false, true, long-poll", field="live")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from headrace.errors import BadRequest
+from headrace.profiles.hook import Hook
 from headrace.reduce.policies.lives import life_of
 from headrace.schema.descriptor.nodes import Life
 from headrace.schema.entity.accept import Acceptor
@@ -61,18 +62,15 @@ class _Named(msgspec.Struct, gc=False):
 _NAMED = msgspec.json.Decoder(list[_Named])
 
 
-class EntityKind:
+class EntityKind(Hook):
     """One entity type as of one change of it; never changed, only replaced."""
 
     normalises = True
     routes = True
-    suggests = False
     dedupes = True
     follows = True
-    dedupe_since = 0
     most_keys = _FOREVER
     window_us = _FOREVER
-    kept = None
 
     def __init__(self, entity_type: str, number: int, rows: Iterable[SchemaRow], undone: Iterable[str] = ()) -> None:
         """``rows`` are the active versions of everybody, ``number`` is that of the last change; of migrations that were
@@ -152,10 +150,6 @@ class EntityKind:
 
         appending.note(batch.connection, stream.id, first_seq, joined, at_us)
 
-    def failures(self, joined: bytes) -> list[Failure]:
-        """What is made here fits."""
-        return []
-
     def refusal(self, joined: bytes, failures: list[Failure], number: int = 0) -> BadRequest:
         """Why an observation does not fit."""
         first = failures[0]
@@ -164,10 +158,6 @@ class EntityKind:
     def unique(self, joined: bytes) -> list[str | None]:
         """Observations are told apart by their ids."""
         return [dedupe_key(one.id, one.source_id) for one in _NAMED.decode(b"[" + joined + b"]")]
-
-    def vouches(self, schema: Any) -> bool:
-        """Observations are looked at as they are stored."""
-        return False
 
     def routed(self, joined: bytes) -> list[str | None]:
         """Observations are routed by the entities that they are about."""

@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from headrace.engine.steps import Steps
 from headrace.errors import BadRequest, MissingField, SchemaMismatch, UnknownEvent, UnknownField
+from headrace.profiles.hook import Hook
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.entries import Failure, entries_of
 from headrace.schema.entries import read as read_entries
@@ -44,18 +45,13 @@ class Rules(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_def
         return msgspec.json.decode(text, type=cls)
 
 
-class Source:
+class Source(Hook):
     """The rules of one event source, ready for use; never changed, only replaced."""
-
-    #: The request says how events are routed.
-    routes = suggests = False
 
     __slots__ = (
         "_default_of", "_defaults", "_key_of", "_probe", "_whole", "dedupe_since", "dedupes", "kept", "most_keys",
         "normalises", "rules", "window_us",
     )  # fmt: skip
-
-    follows = False
 
     def __init__(self, rules: Rules, most_keys: int) -> None:
         event = rules.event
@@ -97,20 +93,6 @@ class Source:
         added = _ENCODE({name: default for (name, default), value in given if value is UNSET})
         inside = entry.strip()[1:-1]
         return b"{" + inside + b"," + added[1:] if inside.strip() else added
-
-    def vouches(self, schema: Any) -> bool:
-        """Events with defaults may not fit."""
-        return False
-
-    def routed(self, joined: bytes) -> list[str | None]:
-        """Events are not routed by what they say."""
-        raise NotImplementedError
-
-    def check(self, batch: Any, stream: Any, joined: bytes, keys: Any) -> None:
-        """Nothing speaks against entries that the commit could find."""
-
-    def note(self, batch: Any, stream: Any, first_seq: int, joined: bytes, at_us: int) -> None:
-        """Nothing follows from entries."""
 
     def unique(self, joined: bytes) -> list[str | None]:
         """The key of each entry, None for one that has none."""

@@ -6,11 +6,10 @@ from typing import Any
 
 import msgspec
 
-from headrace.profiles.hook import Hook, Misfit, refusal
-from headrace.profiles.metrics.envelope import SCHEMA, Interval
+from headrace.profiles.hook import Hook, made, refusal
+from headrace.profiles.metrics.envelope import SCHEMA
 from headrace.profiles.metrics.normalising import interval
 from headrace.schema import entries
-from headrace.schema.entries import Failure
 from headrace.schema.equality import same
 from headrace.schema.routing import MAX_FAILURES
 
@@ -35,18 +34,11 @@ class MetricsHook(Hook):
     def normalised(self, joined: bytes, terms: Any) -> bytes:
         """Records as intervals."""
         values, failures = entries.read(joined)
-        made: list[Interval] = []
-        for index, value in enumerate(values):
-            if type(value) is not dict:
-                failures.append(Failure(index, "", "is no object"))
-                continue
-            try:
-                made.append(interval(value))
-            except Misfit as misfit:
-                failures.append(Failure(index, misfit.pointer, misfit.reason))
+        intervals, misfits = made(values, interval)
+        failures += misfits
         if failures:
             raise refusal(sorted(failures, key=lambda failure: failure.index)[:MAX_FAILURES])
-        return _ENCODE(made)[1:-1]
+        return _ENCODE(intervals)[1:-1]
 
     def vouches(self, schema: Any) -> bool:
         """Intervals fit the schema that they come with."""

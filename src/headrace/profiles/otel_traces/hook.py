@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.profiles.hook import Hook, Misfit, refusal
+from headrace.profiles.hook import Hook, made, refusal
 from headrace.profiles.otel_traces.normalising import Normaliser
 from headrace.profiles.otel_traces.rules import Rules
 from headrace.profiles.otel_traces.span import SCHEMA
@@ -36,25 +36,20 @@ class TracesHook(Hook):
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self._normaliser = Normaliser(rules)
-        #: Spans of an export, which are canonical already when they are appended.
-        self._exported = b""
 
     def normalised(self, joined: bytes, terms: Any) -> bytes:
         """Entries as canonical spans."""
-        if joined is self._exported:
-            return joined
         values, failures = entries.read(joined)
-        made, misfits = self._made(values)
+        spans, misfits = made(values, self._normaliser.span)
         failures += misfits
         if failures:
             raise refusal(sorted(failures, key=lambda failure: failure.index)[:MAX_FAILURES])
-        return _ENCODE(made)[1:-1]
+        return _ENCODE(spans)[1:-1]
 
     def exported(self, spans: list[dict[str, Any]]) -> tuple[bytes, int, list[Failure]]:
         """The canonical ones of some spans, how many they are, and what is wrong with the others."""
-        made, failures = self._made(spans)
-        self._exported = joined = _ENCODE(made)[1:-1]
-        return joined, len(made), failures
+        canonical, failures = made(spans, self._normaliser.span)
+        return _ENCODE(canonical)[1:-1], len(canonical), failures
 
     def vouches(self, schema: Any) -> bool:
         """Spans fit the schema that they come with."""
@@ -63,16 +58,3 @@ class TracesHook(Hook):
     def routed(self, joined: bytes) -> list[str | None]:
         """The trace of each span."""
         return [one.trace_id for one in _TRACED.decode(b"[" + joined + b"]")]
-
-    def _made(self, values: list[Any]) -> tuple[list[dict[str, Any]], list[Failure]]:
-        made: list[dict[str, Any]] = []
-        failures: list[Failure] = []
-        for index, value in enumerate(values):
-            if type(value) is not dict:
-                failures.append(Failure(index, "", "is no object"))
-                continue
-            try:
-                made.append(self._normaliser.span(value))
-            except Misfit as misfit:
-                failures.append(Failure(index, misfit.pointer, misfit.reason))
-        return made, failures
