@@ -11,9 +11,10 @@ BIN := $(VENV)/bin
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Headrace needs Python 3.11 to 3.13")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Headrace needs Python 3.11 to 3.13")'
+	@echo 'Setting up $(VENV): this takes a minute or two, once.'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 up: setup

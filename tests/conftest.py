@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from nursery import Child, Nursery
+
 if TYPE_CHECKING:
     from s3 import S3
 
+gc.disable()  # until everything is collected: nothing of it goes
+
 settings.register_profile(
     "default",
+    max_examples=60,  # the same ones every time: many more, and others, are for the deep profile
     deadline=None,
     derandomize=True,
     print_blob=True,
@@ -25,6 +32,21 @@ settings.register_profile(
 )
 settings.register_profile("deep", settings.get_profile("default"), max_examples=2_000, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what may take longest, so that nobody is left alone with it in the end."""
+    items.sort(key=_patience_s, reverse=True)
+
+
+def _patience_s(item: pytest.Item) -> float:
+    mark = item.get_closest_marker("timeout")
+    return float(item.config.getini("timeout") if mark is None else mark.args[0])
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector of garbage look at what tests leave behind."""
+    gc.enable()
 
 
 class ServerProcess:
@@ -40,18 +62,11 @@ class ServerProcess:
         }
         self.url = ""
         self._log = data_dir.with_name(data_dir.name + ".log")
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str] | Child | None = None
 
     def start(self) -> ServerProcess:
         """Start it and wait until it listens."""
-        with self._log.open("a") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "headrace.server"],
-                env=self._environ,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+        self.process = _begin(self._environ, self._log)
         assert self.process.stdout is not None
         line = self.process.stdout.readline().strip()
         if not line:
@@ -80,6 +95,20 @@ class ServerProcess:
         self.process.stdout.close()
         self.process = None
         return code
+
+
+@cache
+def _nursery() -> Nursery:
+    return Nursery()
+
+
+def _begin(environ: dict[str, str], log: Path) -> subprocess.Popen[str] | Child:
+    """A process that runs a server; where the system allows it, one that need not import it first."""
+    if sys.platform == "linux":
+        return _nursery().begin(environ, log)
+    command = [sys.executable, "-m", "headrace.server"]
+    with log.open("a") as file:
+        return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=file, text=True)
 
 
 StartServer = Callable[..., ServerProcess]

@@ -22,24 +22,34 @@ GiB = 1024 * MiB
 Doc = msgspec.Meta
 
 
+def amount(description: str, *, least: int = 0, most: int = 2**53) -> msgspec.Meta:
+    """What a number means, and between what it lies."""
+    return msgspec.Meta(description=description, ge=least, le=most)
+
+
+def positive(description: str) -> msgspec.Meta:
+    """What a number of seconds means that cannot be none."""
+    return msgspec.Meta(description=description, gt=0, le=2**53)
+
+
 class ServerConfig(msgspec.Struct, frozen=True):
     """How the server listens and whom it lets in."""
 
     host: Annotated[str, Doc(description="address to bind")] = "127.0.0.1"
-    port: Annotated[int, Doc(description="port to bind; 0 takes a free one")] = 4437
+    port: Annotated[int, amount("port to bind; 0 takes a free one", most=65_535)] = 4437
     cors_origins: Annotated[tuple[str, ...], Doc(description="web origins that may call this server")] = ()
     tls_cert: Annotated[str, Doc(description="certificate file; with tls_key the server speaks TLS")] = ""
     tls_key: Annotated[str, Doc(description="private key file")] = ""
-    max_connections: Annotated[int, Doc(description="open connections at most")] = 20_000
-    idle_timeout_s: Annotated[float, Doc(description="an idle connection is closed after this")] = 75.0
-    request_timeout_s: Annotated[float, Doc(description="a request must have arrived whole within this")] = 30.0
-    resolver_timeout_s: Annotated[float, Doc(description="working time of any request")] = 5.0
-    append_timeout_s: Annotated[float, Doc(description="working time of an append")] = 3.0
-    long_poll_s: Annotated[float, Doc(description="default wait of a long-poll")] = 4.0
-    max_long_poll_s: Annotated[float, Doc(description="longest wait a client may ask for")] = 60.0
-    sse_lifetime_s: Annotated[float, Doc(description="an SSE response ends after this and is resumed")] = 60.0
-    write_timeout_s: Annotated[float, Doc(description="a reader that takes nothing for this long is cut off")] = 30.0
-    shutdown_grace_s: Annotated[float, Doc(description="time to answer what was accepted at shutdown")] = 10.0
+    max_connections: Annotated[int, amount("open connections at most", least=1)] = 20_000
+    idle_timeout_s: Annotated[float, positive("an idle connection is closed after this")] = 75.0
+    request_timeout_s: Annotated[float, positive("a request must have arrived whole within this")] = 30.0
+    resolver_timeout_s: Annotated[float, positive("working time of any request")] = 5.0
+    append_timeout_s: Annotated[float, positive("working time of an append")] = 3.0
+    long_poll_s: Annotated[float, amount("default wait of a long-poll")] = 4.0
+    max_long_poll_s: Annotated[float, amount("longest wait a client may ask for")] = 60.0
+    sse_lifetime_s: Annotated[float, positive("an SSE response ends after this and is resumed")] = 60.0
+    write_timeout_s: Annotated[float, positive("a reader that takes nothing for this long is cut off")] = 30.0
+    shutdown_grace_s: Annotated[float, amount("time to answer what was accepted at shutdown")] = 10.0
 
 
 class StorageConfig(msgspec.Struct, frozen=True):
@@ -47,92 +57,90 @@ class StorageConfig(msgspec.Struct, frozen=True):
 
     data_dir: Annotated[str, Doc(description="directory of the log")] = "./headrace-data"
     object_store: Annotated[str, Doc(description="URL of the object store; empty: objects/ in data_dir")] = ""
-    seal_bytes: Annotated[int, Doc(description="payload that is sealed at once into a segment")] = 16 * MiB
-    seal_rows: Annotated[int, Doc(description="entries that are sealed at once into a segment")] = 100_000
-    seal_age_s: Annotated[float, Doc(description="entries wait at most this long to be published")] = 300.0
-    backlog_bytes: Annotated[int, Doc(description="unpublished payload; beyond it appends are refused")] = 10 * GiB
-    segment_cache_bytes: Annotated[int, Doc(description="disk for segments fetched from the store")] = 1 * GiB
-    decoded_bytes: Annotated[int, Doc(description="memory for decoded parts of segments")] = 64 * MiB
-    companion_cache_bytes: Annotated[int, Doc(description="disk for companions fetched from the store")] = 2 * GiB
-    store_timeout_s: Annotated[float, Doc(description="a request to the object store, with its retries")] = 30.0
-    cache_bytes: Annotated[int, Doc(description="SQLite page cache")] = 64 * MiB
-    checkpoint_pages: Annotated[int, Doc(description="WAL pages between checkpoints")] = 4000
-    max_database_bytes: Annotated[int, Doc(description="size limit of the log; 0 is the disk's")] = 0
+    seal_bytes: Annotated[int, amount("payload that is sealed at once into a segment", least=1)] = 16 * MiB
+    seal_rows: Annotated[int, amount("entries that are sealed at once into a segment", least=1)] = 100_000
+    seal_age_s: Annotated[float, amount("entries wait at most this long to be published")] = 300.0
+    backlog_bytes: Annotated[int, amount("unpublished payload; beyond it appends are refused")] = 10 * GiB
+    segment_cache_bytes: Annotated[int, amount("disk for segments fetched from the store")] = 1 * GiB
+    decoded_bytes: Annotated[int, amount("memory for decoded parts of segments")] = 64 * MiB
+    companion_cache_bytes: Annotated[int, amount("disk for companions fetched from the store")] = 2 * GiB
+    store_timeout_s: Annotated[float, positive("a request to the object store, with its retries")] = 30.0
+    cache_bytes: Annotated[int, amount("SQLite page cache")] = 64 * MiB
+    checkpoint_pages: Annotated[int, amount("WAL pages between checkpoints", least=1)] = 4000
+    max_database_bytes: Annotated[int, amount("size limit of the log; 0 is the disk's")] = 0
 
 
 class LimitsConfig(msgspec.Struct, frozen=True):
     """What one request, one queue and one cache may hold."""
 
-    body_bytes: Annotated[int, Doc(description="an append's body, after decoding")] = 10 * MiB
-    header_bytes: Annotated[int, Doc(description="all headers of a request")] = 32 * 1024
-    url_bytes: Annotated[int, Doc(description="a request's target")] = 8 * 1024
-    name_bytes: Annotated[int, Doc(description="a stream name in UTF-8")] = 512
-    read_bytes: Annotated[int, Doc(description="payload of one read")] = 1 * MiB
-    filter_scan_bytes: Annotated[int, Doc(description="payload a filtered read looks at without an index")] = 100 * MiB
-    tail_columns_bytes: Annotated[int, Doc(description="memory for columns of events that no file covers")] = 128 * MiB
-    companion_bytes: Annotated[int, Doc(description="memory for decoded parts of companions")] = 128 * MiB
-    queue_requests: Annotated[int, Doc(description="appends waiting for the writer")] = 50_000
-    queue_bytes: Annotated[int, Doc(description="bytes waiting for the writer")] = 64 * MiB
-    batch_requests: Annotated[int, Doc(description="appends in one commit")] = 2_000
-    batch_bytes: Annotated[int, Doc(description="bytes in one commit")] = 8 * MiB
-    cached_streams: Annotated[int, Doc(description="stream heads kept in memory")] = 50_000
-    arriving_bytes: Annotated[int, Doc(description="bodies that have not arrived whole yet")] = 128 * MiB
-    unsent_bytes: Annotated[int, Doc(description="answers that slow readers have not taken yet")] = 256 * MiB
-    waiters: Annotated[int, Doc(description="parked long-polls and SSE responses")] = 20_000
-    concurrent_reads: Annotated[int, Doc(description="read gate: reads working off the loop")] = 4
-    concurrent_searches: Annotated[int, Doc(description="search gate")] = 2
-    concurrent_index_work: Annotated[int, Doc(description="index gate")] = 1
+    body_bytes: Annotated[int, amount("an append's body, after decoding", least=1)] = 10 * MiB
+    header_bytes: Annotated[int, amount("all headers of a request", least=1)] = 32 * 1024
+    url_bytes: Annotated[int, amount("a request's target", least=1)] = 8 * 1024
+    name_bytes: Annotated[int, amount("a stream name in UTF-8", least=1)] = 512
+    read_bytes: Annotated[int, amount("payload of one read", least=1)] = 1 * MiB
+    filter_scan_bytes: Annotated[int, amount("payload a filtered read looks at without an index")] = 100 * MiB
+    tail_columns_bytes: Annotated[int, amount("memory for columns of events that no file covers")] = 128 * MiB
+    companion_bytes: Annotated[int, amount("memory for decoded parts of companions")] = 128 * MiB
+    queue_requests: Annotated[int, amount("appends waiting for the writer", least=1)] = 50_000
+    queue_bytes: Annotated[int, amount("bytes waiting for the writer", least=1)] = 64 * MiB
+    batch_requests: Annotated[int, amount("appends in one commit", least=1)] = 2_000
+    batch_bytes: Annotated[int, amount("bytes in one commit", least=1)] = 8 * MiB
+    cached_streams: Annotated[int, amount("stream heads kept in memory", least=1)] = 50_000
+    arriving_bytes: Annotated[int, amount("bodies that have not arrived whole yet")] = 128 * MiB
+    unsent_bytes: Annotated[int, amount("answers that slow readers have not taken yet")] = 256 * MiB
+    waiters: Annotated[int, amount("parked long-polls and SSE responses")] = 20_000
+    concurrent_reads: Annotated[int, amount("read gate: reads working off the loop", least=1)] = 4
+    concurrent_searches: Annotated[int, amount("search gate", least=1)] = 2
+    concurrent_index_work: Annotated[int, amount("index gate", least=1)] = 1
 
 
 class MemoryConfig(msgspec.Struct, frozen=True):
     """How much memory the server may use."""
 
     auto_tune: Annotated[bool, Doc(description="size caches, queues and gates from the memory limit")] = False
-    limit_mb: Annotated[int, Doc(description="memory limit; 0 is the machine's or the container's")] = 0
+    limit_mb: Annotated[int, amount("memory limit; 0 is the machine's or the container's")] = 0
 
 
 class SubscriptionsConfig(msgspec.Struct, frozen=True):
     """Wake-ups under ``__ds``."""
 
     enabled: Annotated[bool, Doc(description="serve subscriptions")] = True
-    webhook_timeout_s: Annotated[float, Doc(description="a webhook must answer within this")] = 10.0
+    webhook_timeout_s: Annotated[float, positive("a webhook must answer within this")] = 10.0
 
 
 class PipelineConfig(msgspec.Struct, frozen=True):
     """What is derived from streams, and where that is computed."""
 
-    min_rows: Annotated[int, Doc(description="published entries that are indexed together; 0: any number")] = 10_000
-    unit_bytes: Annotated[int, Doc(description="payload that one task indexes")] = 16 * MiB
-    fan_out: Annotated[int, Doc(description="companions that are merged into one of the next level")] = 16
-    lease_s: Annotated[float, Doc(description="a worker that is silent for this long has lost its work")] = 60.0
-    idle_s: Annotated[float, Doc(description="without work Spark stops after this")] = 300.0
+    min_rows: Annotated[int, amount("published entries that are indexed together; 0: any number")] = 10_000
+    unit_bytes: Annotated[int, amount("payload that one task indexes", least=1)] = 16 * MiB
+    fan_out: Annotated[int, amount("companions that are merged into one of the next level", least=2)] = 16
+    lease_s: Annotated[float, positive("a worker that is silent for this long has lost its work")] = 60.0
+    idle_s: Annotated[float, positive("without work Spark stops after this")] = 300.0
     master: Annotated[str, Doc(description="Spark master: local[*], spark://…, yarn, k8s://…")] = "local[*]"
     remote: Annotated[str, Doc(description="Spark Connect server (sc://…), in place of a master")] = ""
     memory: Annotated[str, Doc(description="memory of the Spark driver")] = "1g"
-    poll_s: Annotated[float, Doc(description="time between looks for work")] = 1.0
-    lease_units: Annotated[int, Doc(description="units of work in one Spark job")] = 16
-    tasks: Annotated[int, Doc(description="tasks of one Spark job at most")] = 16
-    shuffle_partitions: Annotated[int, Doc(description="partitions of what Spark groups")] = 4
+    poll_s: Annotated[float, positive("time between looks for work")] = 1.0
+    lease_units: Annotated[int, amount("units of work in one Spark job", least=1)] = 16
+    tasks: Annotated[int, amount("tasks of one Spark job at most", least=1)] = 16
+    shuffle_partitions: Annotated[int, amount("partitions of what Spark groups", least=1)] = 4
 
 
 class FeaturesConfig(msgspec.Struct, frozen=True):
     """Feature tables: what the server holds and folds itself."""
 
-    fold_rows: Annotated[int, Doc(description="published events that the server folds itself, without Spark")] = 100_000
-    tail_bytes: Annotated[int, Doc(description="memory for the folded tails of tables")] = 256 * MiB
-    row_bytes: Annotated[int, Doc(description="memory for rows that were looked up")] = 64 * MiB
-    state_cache_bytes: Annotated[int, Doc(description="disk for states fetched from the store")] = 2 * GiB
-    dedupe_keys: Annotated[int, Doc(description="keys that one event source remembers; then the oldest go")] = 1_000_000
+    fold_rows: Annotated[int, amount("published events that the server folds itself, without Spark")] = 100_000
+    tail_bytes: Annotated[int, amount("memory for the folded tails of tables")] = 256 * MiB
+    row_bytes: Annotated[int, amount("memory for rows that were looked up")] = 64 * MiB
+    state_cache_bytes: Annotated[int, amount("disk for states fetched from the store")] = 2 * GiB
+    dedupe_keys: Annotated[int, amount("keys that one event source remembers; then the oldest go", least=1)] = 1_000_000
     test_mode: Annotated[bool, Doc(description="whether `/v1/reset` removes every event source and table")] = False
 
 
 class SystemConfig(msgspec.Struct, frozen=True):
     """The streams of the server itself, and where telemetry goes that names no stream."""
 
-    metrics_interval_s: Annotated[float, Doc(description="interval of `__stream_metrics__`; 0: it is not written")] = (
-        10.0
-    )
-    live_interval_s: Annotated[float, Doc(description="interval of `__live_metrics__`; 0: it is not written")] = 1.0
+    metrics_interval_s: Annotated[float, amount("interval of `__stream_metrics__`; 0: it is not written")] = 10.0
+    live_interval_s: Annotated[float, amount("interval of `__live_metrics__`; 0: it is not written")] = 1.0
     registry_log: Annotated[bool, Doc(description="keep account of who changed what in `__registry__`")] = True
     traces_stream: Annotated[str, Doc(description="the stream of spans sent to `/v1/traces`; empty: none")] = ""
     traces_auto_create: Annotated[bool, Doc(description="make that stream where there is none")] = False
@@ -159,12 +167,18 @@ class ConfigError(BadRequest):
 
 def fields() -> dict[str, tuple[Any, Any, str]]:
     """Every setting as ``section.name`` → (type, default, description)."""
-    found: dict[str, tuple[Any, Any, str]] = {}
+    return {
+        name: (hint.__origin__, default, hint.__metadata__[0].description) for name, (hint, default) in _known().items()
+    }
+
+
+def _known() -> dict[str, tuple[Any, Any]]:
+    """Every setting with its annotation, which has its limits, and its default."""
+    found: dict[str, tuple[Any, Any]] = {}
     for section in msgspec.structs.fields(Config):
+        hints = get_type_hints(section.type, include_extras=True)
         for field in msgspec.structs.fields(section.type):
-            hint = get_type_hints(section.type, include_extras=True)[field.name]
-            meta = hint.__metadata__[0]
-            found[f"{section.name}.{field.name}"] = (hint.__origin__, field.default, meta.description)
+            found[f"{section.name}.{field.name}"] = (hints[field.name], field.default)
     return found
 
 
@@ -175,8 +189,8 @@ def resolve(
     environ: Mapping[str, str] | None = None,
 ) -> dict[str, tuple[object, str]]:
     """Every setting with its value and its source: flag, environment, file or default."""
-    known = fields()
-    values = {name: (default, "default") for name, (_, default, _) in known.items()}
+    known = _known()
+    values = {name: (default, "default") for name, (_, default) in known.items()}
     for source, given in (
         ("file", _from_file(file)),
         ("environment", _from_environ(os.environ if environ is None else environ)),
@@ -185,7 +199,7 @@ def resolve(
         for name, value in given.items():
             if name not in known:
                 raise _unknown(name, source, known)
-            values[name] = (_convert(name, value, known[name][0]), source)
+            values[name] = (_convert(name, value, known[name][0], source), source)
     return values
 
 
@@ -237,18 +251,19 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, object]:
     flat: dict[str, object] = {}
     for name, value in environ.items():
         if name.startswith("HEADRACE_") and name not in _NOT_SETTINGS:
-            section, _, key = name.removeprefix("HEADRACE_").lower().partition("__")
-            flat[f"{section}.{key}"] = value
+            section, separator, key = name.removeprefix("HEADRACE_").lower().partition("__")
+            flat[f"{section}.{key}" if separator else name] = value
     return flat
 
 
-def _convert(name: str, value: object, kind: Any) -> object:
-    if isinstance(value, str) and getattr(kind, "__origin__", None) is tuple:
+def _convert(name: str, value: object, hint: Any, source: str) -> object:
+    given = value
+    if isinstance(value, str) and getattr(hint.__origin__, "__origin__", None) is tuple:
         value = tuple(part.strip() for part in value.split(",") if part.strip())
     try:
-        return msgspec.convert(value, kind, strict=not isinstance(value, str))
+        return msgspec.convert(value, hint, strict=not isinstance(value, str))
     except msgspec.ValidationError as reason:
-        raise ConfigError(f"{name}: {reason}", field=name) from reason
+        raise ConfigError(f"{name}: {reason}; {given!r} comes from the {source}", field=name) from reason
 
 
 def _unknown(name: str, source: str, known: Mapping[str, object]) -> ConfigError:

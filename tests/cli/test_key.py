@@ -27,6 +27,21 @@ def test_key_opens_its_streams_until_it_is_revoked(headrace: Headrace, start_ser
         assert time.monotonic() < deadline, "a revoked key still opens the door"
 
 
+def test_keys_made_without_a_server_are_told_when_there_is_one(
+    headrace: Headrace, start_server: StartServer, tmp_path: Path
+) -> None:
+    where = ["--data-dir", str(tmp_path / "later")]
+    (made,) = headrace("key", "create", "--user", "ada", *where).lines
+    headrace("key", "revoke", made["id"], "--yes", *where)
+    server = start_server(data="later")
+    deadline, told = time.monotonic() + 10, list[tuple[str, str]]()
+    while len(told) < 2:
+        assert time.monotonic() < deadline, told
+        found = headrace("stream", "read", "__registry__", "--url", server.url)
+        told = [(note["what"], note["key"]) for note in found.lines] if found.code == 0 else []
+    assert told == [("key_created", made["id"]), ("key_revoked", made["id"])]
+
+
 def test_list_shows_keys_without_their_tokens(headrace: Headrace, tmp_path: Path) -> None:
     where = ["--data-dir", str(tmp_path / "new")]
     (made,) = headrace("key", "create", "--user", "ada", "--name", "laptop", *where).lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from headrace.cli.main import COMMANDS, app
+from headrace.cli.moments import spelled
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Headrace
@@ -43,8 +47,56 @@ def test_exit_code_tells_how_it_went(headrace: Headrace, words: list[str], code:
 
 def test_help_names_every_command(headrace: Headrace) -> None:
     shown = headrace("--help").out.decode()
-    for command in ("aggregate", "config", "doctor", "key", "pipeline", "search", "serve", "stream", "up", "version"):
-        assert f" {command} " in shown
+    for commands in COMMANDS.values():
+        assert [command.name for command in commands if f" {command.name} " not in shown] == []
+
+
+def test_every_command_has_examples_that_can_be_run() -> None:
+    nouns = [command for commands in COMMANDS.values() for command in commands]
+    endings = {command.name: app[command.name].help_epilogue or "" for command in nouns}
+    for name, ending in {**endings, "headrace": app.help_epilogue or ""}.items():
+        lines = [line for line in ending.splitlines() if "headrace " in line]
+        assert lines, name
+        for line in lines:
+            words = shlex.split(line.partition("headrace ")[2])
+            app.parse_args(words, print_error=False, exit_on_error=False)
+
+
+def test_version_is_a_flag_too(headrace: Headrace) -> None:
+    (told,) = headrace("version").lines
+    assert headrace("--version").out.decode().startswith(f"headrace {told['headrace']} ")
+
+
+def test_help_shows_no_default_where_nothing_is_chosen(headrace: Headrace) -> None:
+    shown = headrace("search", "--help").out.decode()
+    assert "[default: 50]" in shown
+    assert "False" not in shown
+
+
+def test_a_missing_stream_is_named(at: ServerProcess, headrace: Headrace, name: str) -> None:
+    assert f"there is no such stream: {name}\n" in headrace("stream", "read", name).err
+    assert "headrace stream ls" in headrace("stream", "info", name).err
+
+
+def test_what_waiting_does_not_mend_has_no_hint_to_wait(at: ServerProcess, headrace: Headrace, tmp_path: Path) -> None:
+    where = ["--data-dir", str(tmp_path / "data")]
+    done = headrace("recover", "--from", str(tmp_path / "nowhere"), *where)
+    assert (done.code, done.err) == (1, f"headrace: there is no object store in {tmp_path / 'nowhere'}\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("2026-11-15", "2026-11-15T00:00:00+00:00"),
+        ("2026-11-15T10:30", "2026-11-15T10:30:00+00:00"),
+        ("2026-11-15T10:30:00+02:00", "2026-11-15T10:30:00+02:00"),
+        ("1794819489312000000", "1794819489312000000"),
+        ("yesterday", "yesterday"),
+        (None, None),
+    ],
+)
+def test_a_date_is_a_moment(given: str | None, meant: str | None) -> None:
+    assert spelled(given) == meant
 
 
 def test_interrupted_tail_ends_with_130(at: ServerProcess, headrace: Headrace, name: str) -> None:
@@ -108,6 +160,20 @@ class Terminal:
 @pytest.fixture
 def terminal(at: ServerProcess) -> Iterator[Callable[..., Terminal]]:
     yield lambda *words: Terminal(list(words))
+
+
+def test_people_are_told_that_there_is_nothing(terminal: Callable[..., Terminal], name: str) -> None:
+    listing = terminal("stream", "ls", "--prefix", name)
+    assert "There is nothing yet." in listing.shown()
+    assert listing.ended() == 0
+
+
+def test_names_stay_whole_in_narrow_tables(terminal: Callable[..., Terminal], headrace: Headrace, name: str) -> None:
+    long = f"{name}/{'x' * 40}"
+    headrace("stream", "create", long)
+    listing = terminal("stream", "ls", "--prefix", name)
+    assert long in listing.shown()
+    assert listing.ended() == 0
 
 
 def test_people_see_tables(terminal: Callable[..., Terminal], headrace: Headrace, name: str) -> None:

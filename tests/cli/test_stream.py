@@ -33,6 +33,21 @@ def test_many_lines_are_appended_in_order(headrace: Headrace, name: str) -> None
     assert headrace("stream", "read", name, "--limit", "3").out == b"0\n1\n2\n"
 
 
+def test_a_limit_cuts_the_last_batch_of_json_too(headrace: Headrace, name: str) -> None:
+    headrace("stream", "create", name)
+    headrace("stream", "append", name, "1", "2", "3")
+    [whole] = headrace("stream", "read", name, "--limit", "3", "--json").lines
+    [cut] = headrace("stream", "read", name, "--limit", "2", "--json").lines
+    assert whole["items"] == [1, 2, 3] and whole["next_offset"]
+    assert cut == {"items": [1, 2], "next_offset": None, "up_to_date": False, "closed": False}
+
+
+def test_tail_keeps_the_line_ends_of_text(headrace: Headrace, name: str) -> None:
+    headrace("stream", "create", name, "--content-type", "text/plain")
+    headrace("stream", "append", name, "--raw", stdin=b"one\r\ntwo\r")
+    assert headrace("stream", "tail", name, "--offset", "-1", "--limit", "1").out == b"one\r\ntwo\r"
+
+
 def test_events_can_be_given_as_arguments(headrace: Headrace, name: str) -> None:
     headrace("stream", "create", name)
     assert headrace("stream", "append", name, '{"a": 1}', "-2", "--routing-key", "k").code == 0
@@ -45,6 +60,7 @@ def test_line_that_is_not_json_is_named_and_what_came_before_is_kept(headrace: H
     done = headrace("stream", "append", name, stdin=b"1\n\n{oops\n4\n")
     assert done.code == 1
     assert "3 is not JSON" in done.err
+    assert "appended: 1" in done.err
     assert headrace("stream", "read", name).out == b"1\n"
 
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import queue
+import signal
+import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import headrace as hr
-from headrace.client.requests import Request
 from headrace.client.touches import Template
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Headrace
-    from tests.conftest import ServerProcess
+    from tests.conftest import ServerProcess, StartServer
 
 pytestmark = pytest.mark.usefixtures("at")
 
 CHANGE = '{"type": "todos", "key": "1", "value": {"user": "a", "n": 7, "on": true}, "headers": {"operation": "insert"}}'
-BODY = b'{"profile": {"kind": "state-protocol", "touch": {"enabled": true}}}'
 
 
 @pytest.fixture
@@ -31,9 +36,13 @@ def client(at: ServerProcess) -> Iterator[hr.Client]:
 @pytest.fixture
 def db(client: hr.Client, name: str) -> hr.Stream:
     """A stream whose touches are told."""
+    return touched(client, name)
+
+
+def touched(client: hr.Client, name: str, **touch: Any) -> hr.Stream:
     stream = client.stream(name)
     stream.create()
-    client.send(Request("POST", f"/v1/stream/{name}/_profile", {"content-type": "application/json"}, BODY)).checked()
+    stream.set_profile("state-protocol", {"touch": {"enabled": True, **touch}})
     return stream
 
 
@@ -72,6 +81,95 @@ def test_keys_can_be_waited_for_as_they_are(headrace: Headrace, db: hr.Stream) -
     assert (done.code, done.lines[0]["touched"]) == (0, True)
 
 
+class Following:
+    """``headrace touch wait --follow`` in a process of its own, whose lines come as they are printed."""
+
+    def __init__(self, *words: str) -> None:
+        command = [sys.executable, "-c", "from headrace.cli.main import main; main()", "touch", "wait", *words]
+        self._process = subprocess.Popen([*command, "--follow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self._lines: queue.Queue[bytes] = queue.Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+
+    def next(self) -> dict[str, Any]:
+        """The next line."""
+        found: dict[str, Any] = json.loads(self._lines.get(timeout=30))
+        return found
+
+    def interrupt(self) -> int:
+        """Press Control-C; nothing more was printed."""
+        self._process.send_signal(signal.SIGINT)
+        code = self._process.wait(timeout=30)
+        self._reader.join()
+        for pipe in (self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            pipe.close()
+        assert self._lines.empty()
+        return code
+
+
+def insert(user: str) -> dict[str, Any]:
+    return {"type": "todos", "key": "1", "value": {"user": user}, "headers": {"operation": "insert"}}
+
+
+def waits(db: hr.Stream, count: int = 1) -> None:
+    """Return when so many wait."""
+    until = time.monotonic() + 30
+    while db.touch.meta()["activeWaiters"] < count:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_who_follows_is_told_of_every_touch_until_interrupted(db: hr.Stream) -> None:
+    following = Following(db.name, "todos", "user=a", "--timeout", "0s")
+    waits(db)
+    seen = []
+    for user in ("a", "b", "a"):
+        db.append(insert(user))
+        if user == "a":
+            seen.append(following.next())
+            waits(db)
+    assert [line["touched"] for line in seen] == [True, True]
+    assert seen[0]["cursor"] != seen[1]["cursor"]
+    assert following.interrupt() == 130
+
+
+def test_who_follows_outlives_a_restart_of_the_server(start_server: StartServer, name: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = start_server(server__port=str(port))
+    with hr.Client(server.url) as client:
+        db = touched(client, name)
+        following = Following(name, "todos", "--url", server.url)
+        waits(db)
+        db.append(insert("a"))
+        assert following.next()["touched"] is True
+        server.stop()
+        server.start()
+        waits(db)
+        db.append(insert("b"))
+        assert following.next()["touched"] is True
+        assert following.interrupt() == 130
+
+
+def test_who_follows_is_told_once_that_nothing_can_be_told(client: hr.Client, name: str) -> None:
+    db = touched(client, name, onMissingBefore="error")
+    db.touch.activate(Template("todos", user="string"))
+    following = Following(name, "todos")
+    waits(db)
+    db.append({"type": "todos", "key": "1", "value": {"user": "a"}, "headers": {"operation": "update"}})
+    told = following.next()
+    assert told["stale"] is True and "onMissingBefore" in told["reason"]
+    time.sleep(2.5)
+    assert db.touch.meta()["waitStaleTotal"] <= 5
+    following.interrupt()
+
+
 def test_a_cursor_that_means_nothing_any_more_is_told(headrace: Headrace, db: hr.Stream) -> None:
     done = headrace("touch", "wait", db.name, "todos", "--cursor", f"{'0' * 16}:7", "--json")
     assert done.code == 5
@@ -86,7 +184,10 @@ def test_meta_shows_the_cursor(headrace: Headrace, db: hr.Stream) -> None:
     assert found["cursor"] == f"{found['epoch']}:{found['generation']}"
 
 
-@pytest.mark.parametrize("words", [(), ("todos", "--touch-key", "a"), ("todos", "user"), ("todos", "n:int64=x")])
+@pytest.mark.parametrize(
+    "words",
+    [(), ("todos", "--touch-key", "a"), ("todos", "user"), ("todos", "n:int64=x"), ("todos", "on:bool=yes")],
+)
 def test_what_cannot_be_waited_for_is_a_wrong_use(headrace: Headrace, db: hr.Stream, words: tuple[str, ...]) -> None:
     assert headrace("touch", "wait", db.name, *words).code == 2
 

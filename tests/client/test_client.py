@@ -6,6 +6,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 import headrace as hr
@@ -238,6 +239,25 @@ def test_tail_goes_on_where_it_was_when_the_line_is_cut(client: hr.Client, line:
             elif not batch.closed:
                 stream.close()
     assert seen == list(range(30))
+
+
+@pytest.mark.parametrize("data", [b"one\r\ntwo\rthree\n", b" led\n\n", b"\xff\r", b"\xef\xbb\xbfmark"])
+def test_tail_keeps_every_byte_of_text(client: hr.Client, name: str, data: bytes) -> None:
+    stream = client.stream(name)
+    stream.create(content_type="text/plain")
+    stream.append(data)
+    assert next(iter(stream.tail("-1"))).data == data
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_json_lacks_is_refused_and_not_made_null(stream: hr.Stream, number: float) -> None:
+    for value in (number, {"a": [None, number]}, [{"b": (1, number)}]):
+        with pytest.raises(ValueError, match="JSON does not have"):
+            stream.append(value)
+    with stream.producer() as producer, pytest.raises(ValueError, match="JSON does not have"):
+        producer.send({"a": number})
+    stream.append([None, {"a": None}, msgspec.Raw(b"null"), "nan"])
+    assert [batch.items for batch in stream.read()] == [[None, {"a": None}, None, "nan"]]
 
 
 def test_tail_gives_up_when_the_server_stays_away(start_server: StartServer) -> None:

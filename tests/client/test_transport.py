@@ -56,6 +56,9 @@ def test_server_is_trusted_only_with_its_certificate(start_server: StartServer, 
     with hr.Client(server.url, retry_for=0) as stranger, pytest.raises(hr.Unreachable) as caught:
         stranger.stream("x").info()
     assert not caught.value.sent
+    assert "--ca-file" in caught.value.message
+    with pytest.raises(ValueError, match=r"absent\.pem"):
+        hr.Client(server.url, ca_file=str(tmp_path / "absent.pem"))
 
 
 def test_value_that_no_header_can_carry_is_a_bad_request(client: hr.Client, name: str) -> None:

@@ -71,7 +71,7 @@ def test_an_access_restarts_the_sliding_window_and_a_restart_counts_as_one(tmp_p
         stream = rig.create("s", ttl_s=10)
         catalog = rig.engine.log.catalog
         rig.clock.us += 9 * SECOND
-        catalog.touch(stream)
+        catalog.note_access(stream)
         rig.clock.us += 9 * SECOND
         assert not catalog.expired(stream)
         rig.reopen()

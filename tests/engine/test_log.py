@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -65,6 +66,23 @@ def test_hooks_hear_of_the_first_position_of_every_append_and_of_deletes(rig: Ri
     rig.append("s", array(3), producer=("p", 0, 0))
     rig.delete("s")
     assert heard == [("s", 0), ("s", 2), ("s", -1)]
+
+
+def test_hooks_hear_of_a_stream_once_for_each_commit(rig: Rig) -> None:
+    heard: list[tuple[str, int]] = []
+    for name in ("a", "b"):
+        rig.create(name, JSON, array(0))
+    rig.engine.log.on_append.append(lambda stream, position: heard.append((stream.name, position)))
+    before = rig.engine.writer.commits
+
+    def begin(done: Callable[[Any], None]) -> None:
+        for name in ("a", "a", "b"):
+            rig.submit(name, array(1), lambda _: None)
+        rig.submit("a", array(2), done)
+
+    rig.settle(begin)
+    assert rig.engine.writer.commits == before + 1
+    assert heard == [("a", 1), ("b", 1)]
 
 
 def test_an_access_in_time_keeps_an_expiring_stream_and_nobody_hears_of_a_delete(rig: Rig) -> None:

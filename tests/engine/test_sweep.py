@@ -95,7 +95,7 @@ def test_streams_whose_time_is_over_are_deleted(rig: Rig) -> None:
     rig.create("fixed", deadline_us=rig.clock.us + 5 * SECOND, expires_us=rig.clock.us + 5 * SECOND)
     rig.create("accessed", ttl_s=5)
     rig.clock.us += 4 * SECOND
-    rig.engine.log.catalog.touch(rig.find("accessed"))
+    rig.engine.log.catalog.note_access(rig.find("accessed"))
     rig.clock.us += SECOND
     rig.sweep()
     assert rig.engine.counters.expired == 2
@@ -106,7 +106,7 @@ def test_streams_whose_time_is_over_are_deleted(rig: Rig) -> None:
 def test_an_access_is_stored_by_the_sweep(rig: Rig) -> None:
     stream = rig.create("s", ttl_s=5)
     rig.clock.us += SECOND
-    rig.engine.log.catalog.touch(stream)
+    rig.engine.log.catalog.note_access(stream)
     rig.sweep()
     found = rig.engine.streams.by_name("s")
     assert found is not None
@@ -118,7 +118,7 @@ def test_an_access_that_could_not_be_stored_is_stored_by_the_next_sweep(tmp_path
     with Rig(tmp_path, vfs=disk.name) as rig:
         stream = rig.create("s", ttl_s=5)
         rig.clock.us += SECOND
-        rig.engine.log.catalog.touch(stream)
+        rig.engine.log.catalog.note_access(stream)
         disk.fail["sync"] = apsw.FullError("full")
         rig.sweep()
         disk.fail.clear()

@@ -18,6 +18,10 @@ _TUNED = [
     "limits.queue_requests",
     "limits.tail_columns_bytes",
     "limits.companion_bytes",
+    "limits.arriving_bytes",
+    "limits.unsent_bytes",
+    "features.tail_bytes",
+    "features.row_bytes",
     "limits.cached_streams",
     "limits.waiters",
     "limits.concurrent_reads",
@@ -80,6 +84,11 @@ def test_sizes_lie_between_those_of_the_presets_around_the_limit() -> None:
 @pytest.mark.parametrize(("limit_mb", "preset"), [(256, 256), (511, 256), (512, 512), (5000, 4096), (10**6, 8192)])
 def test_the_preset_is_the_largest_that_fits(limit_mb: int, preset: int) -> None:
     assert tuning.preset_mb(limit_mb) == preset
+
+
+def test_a_body_of_the_longest_length_can_always_arrive() -> None:
+    tuned = tuning.tune(256, Config())
+    assert tuned.limits.arriving_bytes >= tuned.limits.body_bytes
 
 
 def test_beyond_the_largest_preset_nothing_grows() -> None:

@@ -106,6 +106,17 @@ def looked(rig: Rig, grant: Grant) -> list[Result]:
     return [msgspec.convert(msgspec.to_builtins(one), Result) for one in results]
 
 
+def test_the_server_looks_when_its_turn_comes_at_the_index_gate(tmp_path: Path) -> None:
+    with Rig(tmp_path / "data", storage={"seal_rows": 10}) as rig:
+        numbered(rig, "a", 0, tail=30)
+        gate = rig.engine.gates.index
+        rig.run(gate.__aenter__())
+        id = begin(rig, "a")
+        until(rig, lambda: gate.queued == 1)
+        rig.run(gate.__aexit__())
+        assert ended(rig, "a", id).findings.events == 30
+
+
 def test_the_server_looks_at_little_at_once_and_at_the_tail_too(tmp_path: Path) -> None:
     with Rig(tmp_path / "data", storage={"seal_rows": 10}) as rig:
         numbered(rig, "s", published=30, tail=15)

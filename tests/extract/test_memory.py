@@ -19,11 +19,9 @@ def made() -> MemoryCompanion:
 
 def test_it_holds_what_the_definition_says_and_nothing_else() -> None:
     companion = made()
-    assert companion.has_field("service", DEFINITION.field_hash("service", 1))
-    assert not companion.has_field("service", "0123456789abcdef")
-    assert not companion.has_field("unheard", "")
-    assert companion.has_rollup("requests", DEFINITION.rollup_hash("requests", 1))
-    assert not companion.has_rollup("unheard", "")
+    assert companion.fields["service"].hash == DEFINITION.field_hash("service", 1)
+    assert "unheard" not in companion.fields
+    assert companion.info.rollups == {"requests": DEFINITION.rollup_hash("requests", 1)}
     assert (companion.first_seq, companion.end_seq, companion.through_version) == (FIRST_SEQ, FIRST_SEQ + 9, 1)
 
 

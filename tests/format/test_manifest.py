@@ -10,8 +10,17 @@ from golden.contents import manifest as example
 from headrace.errors import CorruptData
 from headrace.format import manifest as manifests
 from headrace.format.companion.layout import Companion, Part
-from headrace.format.companion.names import companion_name
-from headrace.format.manifest import Manifest, Revision, Segment, decode, encode, generations, manifest_key, segment_key
+from headrace.format.manifest import (
+    Manifest,
+    Revision,
+    Segment,
+    decode,
+    encode,
+    generations,
+    manifest_key,
+    range_name,
+    segment_key,
+)
 from headrace.format.state.layout import State
 from headrace.types import JSON
 from sealing import Cell, seal
@@ -40,7 +49,7 @@ def segments(*bounds: tuple[int, int]) -> tuple[Segment, ...]:
 def companions(*bounds: tuple[int, int]) -> tuple[Companion, ...]:
     return tuple(
         Companion(
-            name=companion_name(max(first, 0), end - first, "a"), first_seq=first, count=end - first, level=0,
+            name=range_name(max(first, 0), end - first, "a"), first_seq=first, count=end - first, level=0,
             through_version=1, fields={"f": "0"}, rollups={}, keys=True, columns=Part(1, "0" * 64), postings=None,
             panes=None, times=None, segments=1, words={},
         )

@@ -88,6 +88,29 @@ def test_rows_of_one_key_come_with_their_numbers_and_times(reader: Reader) -> No
     assert rows(10, ALL, "z") == rows(15, ALL, "a") == []
 
 
+def test_entries_of_one_key_are_the_same_however_often_they_are_asked_for(reader: Reader) -> None:
+    def entries(position: int, end: int, key: str) -> list[tuple[int, int, bytes]]:
+        found = reader.having(position, end, key)
+        return [(one.seq, one.at_us - START_US, bytes(one.payload)) for one in found]
+
+    for _ in range(20):
+        assert entries(10, ALL, "a") == [(10, 0, b'{"n":0}'), (11, 0, b'{"n":1}'), (14, 9, b"[4,4]")]
+        assert entries(11, 14, "a") == [(11, 0, b'{"n":1}')]
+        assert entries(10, ALL, "z") == entries(15, ALL, "a") == []
+
+
+def test_an_index_of_keys_is_made_for_who_asks_often_and_makes_room_for_others() -> None:
+    data, decoded = seal(CELLS, first_seq=10)[0], Decoded(1024 * 1024)
+    reader = Reader(data, name="often", decoded=decoded)
+    for _ in range(7):
+        list(reader.having(0, ALL, "a"))
+    assert not decoded.bytes
+    list(reader.having(0, ALL, "a"))
+    assert decoded.bytes
+    small = Reader(data, name="never", decoded=Decoded(1))
+    assert [[one.seq for one in small.having(0, ALL, "b")] for _ in range(40)] == [[13]] * 40
+
+
 def test_a_moment_leads_to_the_first_entry_at_or_after_it(reader: Reader) -> None:
     moments = [START_US - 1, START_US, START_US + 1, START_US + 5, START_US + 9, START_US + 10]
     assert [reader.seek_time(moment) for moment in moments] == [10, 10, 12, 12, 14, 16]

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import CorruptData
+from headrace.format.manifest import range_name
 from headrace.format.state import layout, names
 from headrace.format.state.layout import Info, State
 from headrace.format.state.reader import Reader
@@ -97,11 +98,11 @@ def test_a_damaged_identity_is_refused() -> None:
 
 
 def test_keys_of_objects_tell_their_place() -> None:
-    name = names.state_name(10, 5, "abc1")
+    name = range_name(10, 5, "abc1")
     key = names.state_key("events/E", "7", name)
     place = names.state_place(key)
     assert key.startswith(names.state_prefix("events/E", "7") + "/")
     assert place is not None and place[0][1] == "7" and place[1] == name
     assert names.state_place(key.replace("states/", "segments/")) is None
     with pytest.raises(ValueError, match="cannot be part of a key"):
-        names.state_name(1, 1, "../x")
+        range_name(1, 1, "../x")

@@ -10,12 +10,10 @@ import msgspec
 
 from headrace.format import manifest as manifests
 from headrace.format.companion.layout import Companion, Part
-from headrace.format.companion.names import companion_name
-from headrace.format.manifest import Manifest, Revision, Segment
+from headrace.format.manifest import Manifest, Revision, Segment, range_name
 from headrace.format.segment.gathering import Run
 from headrace.format.segment.writer import Writer
 from headrace.format.state.layout import Info, State
-from headrace.format.state.names import state_name
 from headrace.format.state.writer import Packed
 from headrace.format.state.writer import write as write_state
 from headrace.schema.entries import entries_of
@@ -101,7 +99,7 @@ def manifest() -> Manifest:
 def manifest_v2() -> Manifest:
     """The same with companions: one that was merged, and one without postings, panes and times."""
     merged = Companion(
-        name=companion_name(200, 1300, "0ce2"),
+        name=range_name(200, 1300, "0ce2"),
         first_seq=200,
         count=1300,
         level=1,
@@ -117,7 +115,7 @@ def manifest_v2() -> Manifest:
         words={"größe": (1299, 70_000)},
     )
     plain = Companion(
-        name=companion_name(1500, 500, "a"),
+        name=range_name(1500, 500, "a"),
         first_seq=1500,
         count=500,
         level=0,
@@ -139,7 +137,7 @@ def manifest_v4() -> Manifest:
     """The same with states, of an event source."""
     state = State(
         table="Users",
-        name=state_name(0, 1500, "57a7e"),
+        name=range_name(0, 1500, "57a7e"),
         first_seq=0,
         count=1500,
         level=1,

@@ -176,6 +176,22 @@ def test_statements_and_queries_are_dropped_unless_they_are_wanted() -> None:
     assert given["redaction"]["keys"] == ["db.statement"]
 
 
+@pytest.mark.parametrize(
+    ("address", "kept"),
+    [
+        ("https://ada:secret@x.yz/a", "https://x.yz/a"),
+        ("https://ada@b@x.yz", "https://x.yz"),
+        ("https://x.yz/a#access_token=secret", "https://x.yz/a"),
+        ("https://x.yz/@ada", "https://x.yz/@ada"),
+        ("mailto:ada@x.yz", "mailto:ada@x.yz"),
+    ],
+)
+def test_addresses_tell_no_secrets(address: str, kept: str) -> None:
+    made = span(attributes={"url.full": address})
+    assert made["http"]["url"] == made["attributes"]["url.full"] == kept
+    assert made["redaction"]["keys"] == ([] if kept == address else ["attributes.url.full"])
+
+
 def test_what_is_too_much_is_cut_and_counted() -> None:
     limits = {"maxAttributeValueBytes": 8, "maxAttributesPerSpan": 2, "maxEventsPerSpan": 1, "maxLinksPerSpan": 1}
     made = span(

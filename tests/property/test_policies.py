@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.reduce.policies import arrays
+from headrace.reduce.policies import arrays, bulk
 from headrace.reduce.policies.batch import folded, reduced
 from headrace.reduce.policies.reducer import EVERYONE, Row, TypeReducer
 from headrace.schema.entity.nodes import DEFAULT_POLICY, Field, Policy, ReducerConfig
@@ -38,16 +39,18 @@ seeds = st.integers(0, 2**32)
 Told = tuple[int, int, Observation]
 
 
+KINDS = ("observation",) * 6 + ("correction", "migration", "deletion", "restoration")
+
+
 @st.composite
-def histories(draw: st.DrawFn) -> list[Told]:
+def histories(draw: st.DrawFn, kinds: Sequence[str] = KINDS, users: Sequence[str] = ("local", "ada")) -> list[Told]:
     """Observations of some entities, in the order of the log, with many ties."""
     found = []
     for seq in range(draw(st.integers(1, 14))):
-        kind = draw(st.sampled_from(["observation"] * 6 + ["correction", "migration", "deletion", "restoration"]))
         members = {
-            "kind": kind,
+            "kind": draw(st.sampled_from(kinds)),
             "entity_id": draw(st.sampled_from(ENTITIES)),
-            "user_id": draw(st.sampled_from(["local", "ada"])),
+            "user_id": draw(st.sampled_from(users)),
             "schema_version": draw(st.sampled_from(["1.0.0", "1.1.0"])),
             "source_priority": draw(st.sampled_from([100, 1000])),
             "observation_source": draw(st.sampled_from(["sensor", "human", "other"])),
@@ -134,6 +137,15 @@ def grouped(reducer: TypeReducer, rows: list[Row], draw: random.Random) -> Row:
     return reducer.merge(grouped(reducer, rows[:cut], draw), grouped(reducer, rows[cut:], draw))
 
 
+@given(st.one_of(histories(), histories(["observation"], ["ada"])), configs)
+def test_observations_of_an_entity_give_the_same_at_once_as_one_after_the_other(
+    history: list[Told], config: ReducerConfig
+) -> None:
+    reducer = reducer_of(config)
+    together = sorted(history, key=lambda told: told[2].entity_id)
+    assert list(bulk.packed(reducer, together)) == list(reduced(reducer, history))
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(0, 1)), min_size=1, max_size=40), seeds)
 def test_bounded_arrays_do_not_depend_on_order_or_splits(given_: list[tuple[int, int, int]], seed: int) -> None:
     config, draw = ReducerConfig({"tags": Policy("merge_array")}), random.Random(seed)
@@ -145,6 +157,7 @@ def test_bounded_arrays_do_not_depend_on_order_or_splits(given_: list[tuple[int,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrays, "MOST", 3)
         ((_, whole),) = reduced(reducer, history)
+        assert list(bulk.packed(reducer, history)) == [(b"ent_1", whole)]
         draw.shuffle(history)
         cut = draw.randrange(len(history) + 1)
         parts = [row for part in (history[:cut], history[cut:]) for row in folded(reducer, part).values()]

@@ -48,18 +48,26 @@ STEPS = st.lists(
 FIRST = st.lists(st.integers(0, len(TEMPLATES) - 1), max_size=3, unique=True)
 #: Settings under which little can be told.
 TIGHT = st.builds(
-    lambda budget, lag, reserve, index, pending: {
+    lambda budget, lag, reserve, index, pending, ttl, most: {
         "fineTouchBudgetPerBatch": budget,
         "lagDegradeFineTouchesAtSourceOffsets": lag,
         "lagRecoverFineTouchesAtSourceOffsets": 1,
         "lagReservedFineTouchBudgetPerBatch": reserve,
-        "memory": {"bucketMs": 1, "keyIndexMaxKeys": index, "pendingMaxKeys": pending},
+        "memory": {
+            "bucketMs": 1,
+            "keyIndexMaxKeys": index,
+            "pendingMaxKeys": pending,
+            "hotTemplateTtlMs": ttl,
+            "hotMaxTemplates": most,
+        },
     },
     st.integers(0, 2),
     st.sampled_from((0, 2, 4)),
     st.integers(0, 1),
     st.integers(1, 2),
     st.sampled_from((1, 100)),
+    st.sampled_from((1, 10_000)),
+    st.sampled_from((1, 2, 4096)),
 )
 
 

@@ -49,6 +49,11 @@ KEYWORDS: list[tuple[Any, Any, bool]] = [
     ({"type": "number", "maximum": 2**60}, {"maximum": float(2**60)}, True),
     ({"type": "number", "maximum": float(2**60)}, {"maximum": 2**60}, False),
     ({"maximum": 2**53}, {"maximum": 2**53 - 1}, False),
+    # An event may spell the number so, and it is then compared as the double below these digits.
+    ({"const": 1.152921504606847e18}, {"minimum": 1152921504606847000}, False),
+    ({**WHOLE, "minimum": 2**60 - 1, "maximum": 2**60}, {"enum": [2**60 - 1, 2**60]}, False),
+    ({**WHOLE, "minimum": 2**53 - 1, "maximum": 2**53}, {"enum": [2**53 - 1, 2**53]}, True),
+    ({"type": "number", "multipleOf": 10**16}, {"multipleOf": 10**8}, False),
     ({**WHOLE, "maximum": 4.5}, {"maximum": 4}, True),
     ({**WHOLE, "exclusiveMinimum": 0}, {"minimum": 2}, False),
     ({**WHOLE, "minimum": 0.5}, {"minimum": 1}, True),

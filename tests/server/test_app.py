@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from tests.conftest import ServerProcess
+    from tests.conftest import ServerProcess, StartServer
     from tests.server.conftest import Api, Wire
 
 Connect = Callable[..., "Wire"]
@@ -29,6 +31,59 @@ def test_a_route_tells_its_verbs(server: ServerProcess, connect: Connect, target
         answer = connect(server).request(method, target).answer()
         assert (answer.status, answer.code()) == (405, "method_not_allowed")
         assert "GET" in answer.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    ("target", "allow"),
+    [
+        ("/v1/streams", "GET, HEAD, OPTIONS"),
+        ("/v1/register", "OPTIONS, POST"),
+        ("/v1/entity-types", "GET, HEAD, OPTIONS, POST"),
+        ("/v1/entity-types/x/enhancement", "GET, HEAD, OPTIONS, POST"),
+        ("/v1/stream/__ds/subscriptions/x", "DELETE, GET, HEAD, OPTIONS, PUT"),
+    ],
+)
+def test_a_route_tells_all_its_verbs_also_where_each_has_its_own(
+    server: ServerProcess, connect: Connect, target: str, allow: str
+) -> None:
+    assert connect(server).request("PATCH", target).answer().headers["allow"] == allow
+
+
+def test_every_documented_route_refuses_other_verbs_with_those_it_has(server: ServerProcess, api: Api) -> None:
+    for path, operations in api.get("/openapi.json").json()["paths"].items():
+        verbs = {verb.upper() for verb in operations if verb in ("get", "put", "post", "delete")}
+        answer = api.call("PATCH", re.sub(r"\{[^}]+\}", "x", path), headers={"x-request-id": "r1"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed"), path
+        assert verbs <= set(answer.headers["allow"].split(", ")), path
+        assert answer.headers["x-request-id"] == "r1"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_body_on_its_way_is_not_working_time(start_server: StartServer, connect: Connect) -> None:
+    wire = connect(start_server(server__resolver_timeout_s="0.3"))
+    body = b'{"nodes": []}'
+    wire.request("POST", "/v1/register", b"", "Content-Type: application/json", f"Content-Length: {len(body)}")
+    time.sleep(0.8)
+    assert wire.send(body).answer().status in (200, 400)
+
+
+def test_bodies_that_arrive_together_have_one_limit_on_every_route(
+    start_server: StartServer, api_of: Any, connect: Connect, eventually: Callable[..., None]
+) -> None:
+    server = start_server(limits__arriving_bytes="100000")
+    first, second, head = connect(server), connect(server), ("Content-Type: application/json", "Content-Length: 90001")
+    first.request("POST", "/v1/register", b"", *head).send(b" " * 90_000)
+    eventually(lambda: second_refused(api_of(server)))
+    assert second.request("GET", "/health").answer().status == 200
+    first.send(b"1")
+    assert first.answer().status == 400
+    assert not second_refused(api_of(server))
+
+
+def second_refused(api: Api) -> bool:
+    answer = api.call("POST", "/v1/register", b" " * 50_000 + b"1", {"content-type": "application/json"})
+    assert answer.status_code in (400, 429)
+    return bool(answer.status_code == 429)
 
 
 def test_a_slash_too_many_does_not_send_the_caller_elsewhere(server: ServerProcess, connect: Connect) -> None:

@@ -123,3 +123,28 @@ def test_a_long_body_that_does_not_fit_is_refused_like_a_short_one(api: Api) -> 
     closing = api.post(path, events, {**JSON, "stream-closed": "true"})
     assert closing.status_code == 400 and "stream-closed" not in api.head(path).headers
     assert api.get(path).json() == []
+
+
+def test_a_question_whose_time_is_over_is_answered_once_and_the_next_one_gets_its_own_answer(
+    start_server: StartServer, api_of: Any, connect: Connect, eventually: Callable[..., None]
+) -> None:
+    server = start_server(server__resolver_timeout_s="0.05")
+    api, wire = api_of(server), connect(server)
+    fields = {"a": ("integer", "/a"), "at": ("date", "/at")}
+    search = {
+        "primaryTimestampField": "at",
+        "fields": {
+            name: {"kind": kind, "bindings": [{"version": 1, "jsonPointer": pointer}], "column": True}
+            for name, (kind, pointer) in fields.items()
+        },
+    }
+    path = api.stream()
+    assert post(api, path, schema={"type": "object"}, search=search).status_code == 200
+    append(api, path, {"a": 1})
+    # What computes answers is loaded for the first one, which takes longer than that.
+    wire.request("GET", f"{path}/_search?q=a:1").request("GET", path)
+    late = wire.answer()
+    assert (late.status, late.code()) == (408, "request_timeout")
+    assert wire.answer().body == b'[{"a": 1}]'
+    eventually(lambda: api.get(f"{path}/_search", q="a:1").status_code == 200)
+    assert wire.request("HEAD", path).answer("HEAD").status == 200  # and not what was found too late

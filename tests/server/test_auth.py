@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -10,8 +12,12 @@ from hypothesis import strategies as st
 
 from headrace.config import Config, ConfigError, ServerConfig
 from headrace.errors import Forbidden, Unauthorized
-from headrace.server.auth import LOCAL, Door, Principal, is_loopback, is_open, refuse_open_bind
+from headrace.server.auth import LOCAL, Door, Principal, is_loopback, is_open, refuse_bad_tls, refuse_open_bind
 from headrace.storage.keys import KeyStore
+
+if TYPE_CHECKING:
+    from tests.conftest import ServerProcess
+    from tests.server.conftest import Api
 
 
 @pytest.fixture
@@ -178,6 +184,24 @@ def test_a_prefix_limits_the_streams_and_keeps_the_server_to_itself() -> None:
             principal.require(scope, stream)
 
 
+def test_a_key_with_a_prefix_does_not_learn_which_other_streams_exist(
+    server: ServerProcess, api: Api, eventually: Callable[..., None]
+) -> None:
+    there, missing = api.stream(1), api.name()
+    store = KeyStore(server.data_dir / "keys.db")
+    token = store.create(user_id="ann", scopes=["read", "write"], prefix="team/")[1]
+    store.close()
+    key = {"authorization": f"Bearer {token}"}
+    eventually(lambda: api.get("/v1/streams", key).status_code == 200)
+    resources = ("", "/pk/k", "/_details", "/_schema", "/_profile", "/_retention", "/_index_status", "/_search")
+    for verb, resource in itertools.product(("GET", "HEAD", "POST", "PUT", "DELETE"), resources):
+        asked = [api.call(verb, path + resource, headers=key) for path in (there, missing)]
+        assert asked[0].status_code == asked[1].status_code in (403, 405), (verb, resource)
+        assert asked[0].content == asked[1].content
+    mine = api.get("/v1/stream/team/x", key)
+    assert mine.status_code == 404
+
+
 _NAMES = st.text("ab/", max_size=4)
 
 
@@ -252,6 +276,17 @@ def test_another_address_needs_a_living_key_to_start(keys: KeyStore, host: str) 
     keys.revoke(key.id)
     with pytest.raises(ConfigError):
         refuse_open_bind(config, keys)
+
+
+def test_half_of_what_tls_takes_is_refused_and_none_of_it_is_fine(tmp_path: Path) -> None:
+    words = tmp_path / "words.pem"
+    words.write_text("no certificate")
+    refuse_bad_tls(ServerConfig())
+    with pytest.raises(ConfigError, match="give its certificate"):
+        refuse_bad_tls(ServerConfig(tls_key=str(words)))
+    for key in ("", str(words)):
+        with pytest.raises(ConfigError, match=r"--tls-key.*words\.pem"):
+            refuse_bad_tls(ServerConfig(tls_cert=str(words), tls_key=key))
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,15 @@ def test_a_request_in_pieces_is_one_request(server: ServerProcess, api: Api, con
     assert api.get(path).json() == [{"a": "b"}]
 
 
+def test_blanks_around_the_value_of_a_header_are_no_part_of_it(
+    server: ServerProcess, api: Api, connect: Connect
+) -> None:
+    path = api.stream()
+    for line in ("Stream-Key:k", "Stream-Key:  k", "Stream-Key: k  ", "Stream-Key: k\t "):
+        assert connect(server).append(path, b"1", line).answer().status == 204
+    assert api.get(path, key="k").json() == [1, 1, 1, 1]
+
+
 @pytest.mark.parametrize("size", [100_000, 1_000_000])
 def test_a_body_that_follows_a_split_head_is_not_counted_as_head(
     server: ServerProcess, api: Api, connect: Connect, size: int

@@ -432,7 +432,7 @@ def test_what_changed_without_waking_anyone_is_told_when_the_time_is_over(tmp_pa
         tag = (await Caller().ask(resource, stream).answered).headers["etag"]
         waiting = Caller().ask(resource, stream, tag, live="true", timeout="50ms")
         rig.clock.us += 1_000_000
-        rig.engine.log.catalog.touch(stream)
+        rig.engine.log.catalog.note_access(stream)
         reply = await asyncio.wait_for(waiting.answered, 10)
         assert (reply.status, reply.headers["etag"] == tag) == (200, False)
 

@@ -32,7 +32,7 @@ class Contacts:
         }
         self.register("1.0.0", {"tags": {"strategy": "merge_array"}})
 
-    def register(self, version: str, policies: dict[str, Any]) -> None:
+    def register(self, version: str, policies: dict[str, Any], scope: str = "global") -> None:
         answer = self.api.post(
             "/v1/entity-types",
             {
@@ -41,6 +41,7 @@ class Contacts:
                 "schema_definition": self.definition,
                 "reducer_config": {"merge_policies": policies},
                 "activate": True,
+                "scope": scope,
             },
         )
         assert answer.status_code < 300, answer.text
@@ -132,6 +133,24 @@ def test_an_entity_is_shown_under_a_named_version(contacts: Contacts) -> None:
     assert contacts.snapshot(ada, schema_version="1.0.0")["tags"] == ["b", "a"]
     assert contacts.snapshot(ada, schema_version="2.0.0")["tags"] == ["b"]
     assert contacts.get(ada, schema_version="9.9.9").status_code == 404
+
+
+def test_versions_of_one_number_are_told_apart_by_their_scopes(contacts: Contacts) -> None:
+    ada = contacts.id("ada@x.org", tags=["a"])
+    contacts.register("1.0.0", {"tags": {"strategy": "last_write"}}, "user")
+    contacts.id("ada@x.org", tags=["b"])
+    contacts.api.post(f"/v1/entities/{ada}/correct", {"field": "name", "value": "Ada"})
+    told = contacts.api.get(f"/v1/entities/{ada}/observations", order="oldest").json()["observations"]
+    assert [(one["schema_version"], one["schema_scope"]) for one in told] == [
+        ("1.0.0", "global"), ("1.0.0", "user"), ("1.0.0", "user"),
+    ]  # fmt: skip
+    assert contacts.snapshot(ada, schema_version="1.0.0")["tags"] == ["b"]
+    assert contacts.snapshot(ada, schema_version="1.0.0", scope="user")["tags"] == ["b"]
+    assert contacts.snapshot(ada, schema_version="1.0.0", scope="global")["tags"] == ["b", "a"]
+    assert refused(contacts.get(ada, schema_version="1.0.0", scope="mine")) == (400, "bad_request")
+    assert refused(contacts.get(ada, scope="user")) == (400, "bad_request")
+    contacts.register("2.0.0", {})
+    assert contacts.get(ada, schema_version="2.0.0", scope="user").status_code == 404
 
 
 def test_an_answer_explains_itself(contacts: Contacts) -> None:

@@ -81,6 +81,32 @@ def test_an_entity_is_planned_to_go_then_gone_then_reported(api: Api, kind: str)
     assert begun["erasure_id"] not in [one["erasure_id"] for one in older["erasures"]]
 
 
+def test_what_was_found_before_is_not_found_after(api: Api, kind: str) -> None:
+    gone, kept = stored(api, kind, "a@x.org"), stored(api, kind, "b@x.org")
+
+    def found() -> list[list[str]]:
+        """The entities that every way of asking the stream of a type finds."""
+        path = f"/v1/stream/entities/{kind}"
+        hits = api.post(f"{path}/_search", {"q": "kind:observation"}).json()["hits"]
+        filtered = api.get(path, filter="kind:observation").json()
+        keys = api.get(f"{path}/_routing_keys").json()["keys"]
+        return [sorted(one["source"]["entity_id"] for one in hits), sorted(one["entity_id"] for one in filtered), keys]
+
+    assert found() == [sorted([gone, kept])] * 3
+    ended(api, api.post(f"/v1/entities/{gone}/erase", {}).json()["erasure_id"])
+    assert found() == [[kept]] * 3
+
+
+def test_streams_of_entities_are_not_forked(api: Api, kind: str) -> None:
+    stored(api, kind, "a@x.org")
+    headers = {"stream-forked-from": f"/v1/stream/entities/{kind}", "content-type": "application/json"}
+    answer = api.put(f"/v1/stream/copy-of-{kind}", headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "managed_stream")
+    assert api.get(f"/v1/stream/copy-of-{kind}").status_code == 404
+    refused = api.call("DELETE", f"/v1/stream/entities/{kind}").json()["error"]
+    assert (refused["code"], "/v1/entity-types" in refused["message"]) == ("managed_stream", True)
+
+
 def test_an_entity_is_erased_once(api: Api, kind: str) -> None:
     gone = stored(api, kind, "a@x.org")
     assert api.post(f"/v1/entities/{gone}/erase", {}).status_code == 202

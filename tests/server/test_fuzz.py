@@ -16,6 +16,7 @@ from hypothesis.errors import FlakyStrategyDefinition
 from hypothesis.stateful import run_state_machine_as_test
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
+import requests
 from headrace.server.openapi import document
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from tests.server.conftest import Api
 
 SCALE = 20 if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 1
+#: Of each operation, besides the many that are the same every time: a value and its neighbours for every limit.
+EXAMPLES = 20 if SCALE == 1 else 600
 QUICK = {"server__long_poll_s": "0.02", "server__max_long_poll_s": "0.05", "server__sse_lifetime_s": "0.05"}
 
 # What fits the document one value at a time may still not fit together.
@@ -31,6 +34,7 @@ FREE_TO_REFUSE = [positive_data_acceptance]
 schemathesis.serializer.alias("application/x-protobuf", "application/octet-stream")
 schema = schemathesis.openapi.from_dict(copy.deepcopy(document()))
 of_streams = schema.include(path_regex=r"^/v1/stream/\{name\}")
+of_touches = schema.include(path_regex=r"^/v1/stream/\{name\}/touch/")
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +43,13 @@ def server(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> I
     quick = type(server)(tmp_path_factory.mktemp("quick") / "data", QUICK).start()
     yield quick
     quick.kill()
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    """A client that keeps its connections."""
+    with requests.Session() as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
@@ -62,19 +73,63 @@ def names(api: Api) -> Iterator[str]:
     return alive()
 
 
+class Touched:
+    """A stream of the state protocol, on which waits have something to wait for."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._path = "/v1/stream/touched"
+        self._turn = itertools.count()
+        touch = {"enabled": True, "memory": {"bucketMs": 1}, "templates": {"activationRateLimitPerMinute": 0}}
+        profile = {"kind": "state-protocol", "touch": touch}
+        assert api.put(self._path, headers={"content-type": "application/json"}).status_code == 201
+        assert api.post(f"{self._path}/_profile", {"profile": profile}).status_code == 200
+
+    def take_part_in(self, case: Any) -> None:
+        """Let a request be about this stream, while it changes; often with a cursor and templates that it knows."""
+        change = {"type": "todos", "key": "1", "value": {"user": "a"}, "headers": {"operation": "insert"}}
+        assert self._api.post(self._path, [change]).status_code == 204
+        case.path_parameters["name"] = "touched"
+        if isinstance(case.query, dict) and "timeoutMs" in case.query:
+            case.query["timeoutMs"] = "5"
+        body = case.body
+        if case.meta is None or not case.meta.generation.mode.is_positive or not isinstance(body, dict):
+            return
+        if "cursor" in body:
+            known = self._api.get(f"{self._path}/touch/meta").json()["cursor"]
+            body |= {"cursor": (known, "now", body["cursor"])[next(self._turn) % 3], "timeoutMs": 5}
+
+
 @schema.parametrize()
-@settings(max_examples=30 * SCALE)
-def test_every_operation_answers_as_the_document_says(case: Any, server: ServerProcess, api: Api) -> None:
-    case.call_and_validate(base_url=server.url, excluded_checks=FREE_TO_REFUSE)
+@settings(max_examples=EXAMPLES)
+def test_every_operation_answers_as_the_document_says(
+    case: Any, server: ServerProcess, api: Api, session: requests.Session
+) -> None:
+    case.call_and_validate(base_url=server.url, session=session, excluded_checks=FREE_TO_REFUSE)
 
 
 @of_streams.parametrize()
-@settings(max_examples=30 * SCALE)
+@settings(max_examples=EXAMPLES)
 def test_operations_on_living_streams_answer_as_the_document_says(
-    case: Any, server: ServerProcess, names: Iterator[str]
+    case: Any, server: ServerProcess, names: Iterator[str], session: requests.Session
 ) -> None:
     case.path_parameters["name"] = next(names)
-    case.call_and_validate(base_url=server.url, excluded_checks=[*FREE_TO_REFUSE, negative_data_rejection])
+    case.call_and_validate(
+        base_url=server.url, session=session, excluded_checks=[*FREE_TO_REFUSE, negative_data_rejection]
+    )
+
+
+@pytest.fixture(scope="module")
+def touched(api: Api) -> Touched:
+    """A stream whose touches are told, with a template and changes."""
+    return Touched(api)
+
+
+@of_touches.parametrize()
+@settings(max_examples=100 * SCALE)
+def test_touches_answer_as_the_document_says(case: Any, server: ServerProcess, touched: Touched) -> None:
+    touched.take_part_in(case)
+    case.call_and_validate(base_url=server.url, excluded_checks=FREE_TO_REFUSE)
 
 
 def test_chains_of_operations_answer_as_the_document_says(server: ServerProcess, api: Api) -> None:

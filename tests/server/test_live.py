@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headrace import testing
+from headrace.server import live
 from headrace.server.live import cursor
 
 if TYPE_CHECKING:
@@ -306,17 +308,20 @@ def test_a_response_ends_after_its_lifetime_and_can_be_resumed(
 
 
 def test_an_idle_subscriber_hears_a_control_event_now_and_then(
-    server: ServerProcess, api: Api, connect: Connect
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, wire = api.stream(1), connect(server)
-    wire.socket.settimeout(20)
-    subscribe(wire, path, "offset=now")
-    first = expect(wire, "control").json
-    started = time.monotonic()
-    second = expect(wire, "control").json
-    assert 5 < time.monotonic() - started < 20
-    assert second["streamNextOffset"] == first["streamNextOffset"]
-    assert second["upToDate"] is True
+    assert 5 < live._KEEP_ALIVE_S < 20, "what proxies and clients wait for"
+    monkeypatch.setattr(live, "_KEEP_ALIVE_S", 0.3)
+    with testing.app() as app:
+        app.client.stream("s").create(body=[1])
+        wire = connect(app.client.settings)
+        subscribe(wire, "/v1/stream/s", "offset=now")
+        first = expect(wire, "control").json
+        started = time.monotonic()
+        second = expect(wire, "control").json
+        assert time.monotonic() - started > 0.2
+        assert second["streamNextOffset"] == first["streamNextOffset"]
+        assert second["upToDate"] is True
 
 
 def test_a_subscriber_behind_another_request_is_served_too(server: ServerProcess, api: Api, connect: Connect) -> None:

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.touch.touched import NAME, Touched, by, change
 from headrace.config import Config, LimitsConfig, MiB, StorageConfig
 from headrace.engine.append import Append
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor, ProcessMemory
+from headrace.engine.touch.report import STANDING, report
+from headrace.profiles.state_protocol import keys
 from headrace.server.metrics import Metrics
 from headrace.storage.streams import StreamRow
 from rig import Rig
@@ -109,6 +113,35 @@ def test_a_segment_that_is_read_is_fetched_and_decoded(tmp_path: Path) -> None:
         assert found["headrace_segment_fetches_total", ()] == 1
         assert found["headrace_segment_decoded_bytes", ()] > 0
         assert found["headrace_object_store_requests_total", _asked("segment", "get", "ok")] == 1
+
+
+def test_touches_of_all_streams_are_measured_in_the_words_of_meta(tmp_path: Path) -> None:
+    with Touched(tmp_path) as db:
+        metrics, user = _metrics(db.rig), by("todos", "user")
+        assert _samples(metrics)["headrace_touch_touches_emitted_total", ()] == 0
+        db.activate(user)
+        wait = db.ask("now", keys.watch_key(user.id, ["a"]), templates=(user,))
+        db.ask("now", 7)
+        db.append(change("todos", "insert", after={"user": "a"}))
+        db.settle()
+        assert wait.outcome is True
+        found, meta = _samples(metrics), report(db.touching, 0.0)
+        for name in STANDING:
+            assert found[f"headrace_touch_{_snake(name)}", ()] == meta[name]
+        for name in ("touchesEmitted", "touchesTable", "waitTouched", "waitStale", "journalNotifyWakeups", "scanRows"):
+            assert found[f"headrace_touch_{_snake(name)}_total", ()] == meta[f"{name}Total"]
+        assert (meta["activeWaiters"], meta["journalKeys"], meta["waitTouchedTotal"]) == (1, 3, 1)
+        assert found["headrace_touch_journal_notify_wake_seconds_total", ()] == meta["journalNotifyWakeMsTotal"] / 1000
+        assert found["headrace_touch_streams", (("mode", "fine"),)] == 1
+        assert found["headrace_touch_templates_total", (("outcome", "activated"),)] == 1
+        db.rig.delete(NAME)
+        after = _samples(metrics)
+        assert after["headrace_touch_active_waiters", ()] == 0
+        assert after["headrace_touch_touches_emitted_total", ()] == meta["touchesEmittedTotal"]
+
+
+def _snake(name: str) -> str:
+    return re.sub("([A-Z])", r"_\1", name).lower()
 
 
 def test_a_node_that_was_replaced_says_so(tmp_path: Path) -> None:

@@ -106,6 +106,27 @@ def test_a_packed_body_is_unpacked(gadget: Type) -> None:
     assert gadget.api.post("/v1/observations", body, headers).status_code == 200
 
 
+@pytest.mark.parametrize("case", ["strict", "target", "key", "item key", "second type"])
+def test_what_is_refused_makes_no_types(api: Api, case: str) -> None:
+    known, fresh = Type(api), f"fresh_{next(_numbers)}x"
+    known.store(known.entity("a@x.org"), idempotency_key=f"key of {fresh}")
+    known.store({**known.entity("b@x.org"), "_meta": {"idempotency_key": f"item key of {fresh}"}})
+    refused: dict[str, tuple[Payload, Payload]] = {
+        "strict": (known.entity("a@x.org", age=3), {"strict": True}),
+        "target": ({**known.entity("c@x.org"), "_meta": {"target_id": "ent_" + "0" * 24}}, {}),
+        "key": (known.entity("c@x.org"), {"idempotency_key": f"key of {fresh}"}),
+        "item key": ({**known.entity("c@x.org"), "_meta": {"idempotency_key": f"item key of {fresh}"}}, {}),
+        "second type": ({"entity_type": f"taken_{fresh}", "name": "n"}, {}),
+    }
+    assert api.client.put(f"/v1/stream/entities/taken_{fresh}", headers={"content-type": "text/plain"}).is_success
+    entity, said = refused[case]
+    answer = known.post({"entity_type": fresh, "name": "first"}, entity, **said)
+    assert answer.status_code in (400, 409), answer.text
+    assert api.get(f"/v1/entity-types/{fresh}").status_code == 404
+    assert api.get(f"/v1/stream/entities/{fresh}").status_code == 404
+    assert known.post({"entity_type": fresh, "name": "first"}).json()["entities"][0]["action"] == "created"
+
+
 def test_what_is_refused_says_where(gadget: Type, code_of: Callable[..., str]) -> None:
     api = gadget.api
     assert code_of(api.post("/v1/observations", b"{}", {"content-type": "text/plain"})) == "unsupported_media_type"

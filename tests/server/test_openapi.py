@@ -14,8 +14,10 @@ from headrace.config import Config, LimitsConfig, StorageConfig
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor
+from headrace.engine.work.units import Result, Settled, Unit
 from headrace.errors import BadRequest, every_error
 from headrace.format import offset as offsets
+from headrace.format.state.layout import State
 from headrace.server import (
     enhancement,
     entity_lists,
@@ -32,6 +34,7 @@ from headrace.server import (
     tables,
     work,
 )
+from headrace.server.openapi import work as words
 from headrace.server.report import Report
 from headrace.server.streams import read_retention
 
@@ -88,6 +91,16 @@ def test_every_status_an_error_can_have_is_described() -> None:
     described = {int(status) for _, _, operation in _operations() for status in operation["responses"]}
     # 405 answers verbs that are not in the document, and 500 is never meant.
     assert {error.status for error in every_error()} - described == {405, 500}
+
+
+@pytest.mark.parametrize(
+    ("kind", "described"),
+    [(Unit, words.UNIT), (Result, words.RESULT), (Settled, words.SETTLED), (State, words.STATE)],
+)
+def test_work_is_described_member_by_member(kind: type[msgspec.Struct], described: dict[str, Any]) -> None:
+    fields = msgspec.structs.fields(kind)
+    assert set(described["properties"]) == {field.name for field in fields}
+    assert set(described["required"]) == {field.name for field in fields if field.required}
 
 
 def test_subscriptions_are_described_only_where_they_are_served() -> None:

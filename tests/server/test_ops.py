@@ -301,6 +301,9 @@ def test_details_show_the_settings_that_are_in_force(tmp_path: Path) -> None:
         assert limits["memory"]["pressure_limit_bytes"] == int(3000 * MiB * 0.85)
         assert limits["segmenting"] == {"segment_max_bytes": MiB, "segment_target_rows": 77, "segmenter_workers": 1}
         assert limits["caches"]["segment_cache_bytes"] == 5 * MiB
+        assert limits["caches"]["companion_file_cache_bytes"] == config.storage.companion_cache_bytes
+        assert limits["caches"]["companion_section_cache_bytes"] == config.limits.companion_bytes
+        assert limits["timeouts"]["search_request_timeout_ms"] == 3000
         assert details["runtime"]["concurrency"]["search"] == {
             "configured_limit": 6,
             "current_limit": 6,

@@ -17,14 +17,14 @@ def test_every_answer_is_counted_by_its_status() -> None:
     counters = Counters()
     log = RequestLog(counters)
     for status in (200, 204, 204, 404):
-        log.note("GET", b"/v1/stream/x", status, 0.001)
+        log.note("GET", b"/v1/stream/x", status, 0.001, {})
     assert counters.responses == {200: 1, 204: 2, 404: 1}
     assert counters.slow_requests == 0
 
 
 def test_a_slow_answer_is_counted_as_slow() -> None:
     counters = Counters()
-    RequestLog(counters).note("GET", b"/v1/stream/\xff", 200, 1.5)
+    RequestLog(counters).note("GET", b"/v1/stream/\xff", 200, 1.5, {})
     assert counters.slow_requests == 1
 
 
@@ -72,11 +72,11 @@ def test_slow_work_is_logged_and_a_parked_wait_is_not(
     assert wire.answer().status == 204
     assert _slow_lines(server) == []
     with stopped_writer(server):
-        wire.append(path, b"3")
+        wire.append(path, b"3", "X-Request-Id: r7")
         time.sleep(1.2)
     assert wire.answer().status == 204
     eventually(lambda: len(_slow_lines(server)) == 1)
     [line] = _slow_lines(server)
-    assert (line["method"], line["path"], line["status"]) == ("POST", path, 204)
+    assert (line["method"], line["path"], line["status"], line["request_id"]) == ("POST", path, 204, "r7")
     assert line["ms"] >= 1000
     assert api.metric("headrace_slow_requests_total") == 1

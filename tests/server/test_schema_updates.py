@@ -198,6 +198,12 @@ def test_a_registry_as_it_is_served_is_no_update(api: Api, code_of: Code) -> Non
     refuses(api, code_of, path, registry(api, path), "/currentVersion", "/boundaries", "/schemas", "/lenses", "/schema")
 
 
+def test_a_key_that_is_sent_twice_is_refused_where_it_is(api: Api, code_of: Code) -> None:
+    path = api.stream()
+    refuses(api, code_of, path, b'{"schema": {"type": "object"}, "schema": true}', "/schema")
+    refuses(api, code_of, path, b'{"schema": {"properties": {"a": true, "a": false}}}', "/schema/properties/a")
+
+
 @pytest.mark.parametrize(
     ("body", "pointers"),
     [

@@ -454,3 +454,27 @@ def test_what_a_service_holds_is_read_after_a_restart_and_refused_while_it_is_aw
     assert (refused.status_code, code_of(refused)) == (503, "store_unavailable")
     bucket.outage.clear()
     assert _follow(api, path) == [1, 2, 3]
+
+
+def test_a_read_that_waits_for_the_store_is_timed_out_and_is_quick_once_it_has_answered(
+    bucket: S3, start_server: StartServer, api_of: ApiOf, settle: Settle, eventually: Eventually, code_of: Code
+) -> None:
+    server = start_server(storage__object_store=bucket.url, storage__seal_age_s="0", server__resolver_timeout_s="0.3")
+    api = api_of(server)
+    path = api.stream(1, 2)
+    settle(api, path)
+    server.stop()
+    for file in (server.data_dir / "cache").iterdir():
+        file.unlink()
+    api = api_of(server.start())
+    bucket.answers = "hang"
+    bucket.outage.set()
+    begun = time.monotonic()
+    refused = api.get(path)
+    assert (refused.status_code, code_of(refused)) == (408, "request_timeout")
+    assert 0.25 < time.monotonic() - begun < 3
+    assert api.head(path).status_code == 200  # the connection is as good as new
+    bucket.outage.clear()
+    bucket.released.set()
+    eventually(lambda: api.get(path).status_code == 200)
+    assert api.get(path).json() == [1, 2]

@@ -82,7 +82,7 @@ def test_what_a_source_holds_is_told_with_its_observations(api: Api, kind: str) 
     assert source["observations"] == [
         {
             "observation_id": told["observation_id"], "entity_id": told["entity_id"], "entity_type": kind,
-            "schema_version": "1.0.0", "observed_at": "2026-01-01T00:00:00Z", "item": 0,
+            "schema_version": "1.0.0", "schema_scope": "global", "observed_at": "2026-01-01T00:00:00Z", "item": 0,
         }
     ]  # fmt: skip
     assert source["entities"] == [entity] and not source["content_addressed"]

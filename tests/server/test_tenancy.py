@@ -242,6 +242,76 @@ def test_streams_of_entities_take_an_admin(world: World, verb: str, path: str) -
         assert SECRET in world.ask(verb, path, world.admin).text
 
 
+def others() -> list[str]:
+    """Every documented address that is asked for with GET and has no parts to fill in, besides those above."""
+    return sorted(
+        path for path, item in openapi.document()["paths"].items()
+        if "get" in item and "{" not in path and ("get", path) not in ROUTES
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("path", others())
+def test_no_other_route_tells_that_there_are_streams_of_entities(world: World, path: str) -> None:
+    answer = world.api.get(path, world.ben)
+    assert not is_told(answer, world) and f"entities/{TYPE}" not in answer.text
+
+
+def test_streams_are_listed_without_those_of_entities_unless_an_admin_asks(world: World) -> None:
+    names = ["a-before", "entities-like", "z-after"]
+    for name in names:
+        assert world.api.put(f"/v1/stream/{name}", b"", {**world.ben, "content-type": "text/plain"}).status_code < 300
+
+    def listed(key: dict[str, str], **query: Any) -> list[str]:
+        found: list[str] = []
+        while page := world.api.get("/v1/streams", key, after=found[-1] if found else "", **query).json():
+            found += [one["name"] for one in page]
+        return found
+
+    entities = [f"entities/{name}" for name in sorted((TYPE, OWN))]
+    for limit in (1, 2, 100):
+        assert [name for name in listed(world.ben, limit=limit) if name in (*names, *entities)] == names
+        assert [name for name in listed(world.admin, limit=limit) if name in entities] == entities
+    assert listed(world.ben, prefix="entities/") == []
+
+
+@pytest.mark.parametrize("pattern", ["entities/**", "entities/*", f"entities/{TYPE}"])
+def test_nobody_subscribes_to_the_entities_of_others(world: World, pattern: str) -> None:
+    body = {"type": "pull-wake", "pattern": pattern, "wake_stream": "bens-wakes"}
+    path = "/v1/stream/__ds/subscriptions/"
+    assert world.api.call("PUT", f"{path}bens", body, world.ben).status_code == 403
+    told = world.done("PUT", f"{path}admins-{pattern.replace('/', '-')}", world.admin, body)
+    assert f"entities/{TYPE}" in [one["path"] for one in told["streams"]]
+
+
+@pytest.mark.parametrize("pattern", ["**", "*/*", f"**/{TYPE}"])
+def test_a_pattern_does_not_take_streams_of_entities_along(world: World, pattern: str) -> None:
+    name = f"bens-{len(pattern)}"
+    assert world.api.put(f"/v1/stream/{name}/{TYPE}", b"", {**world.ben, "content-type": "text/plain"}).is_success
+    body = {"type": "pull-wake", "pattern": pattern, "wake_stream": "bens-wakes"}
+    told = world.done("PUT", f"/v1/stream/__ds/subscriptions/{name}", world.ben, body)
+    linked = [one["path"] for one in told["streams"]]
+    assert f"{name}/{TYPE}" in linked and not [path for path in linked if path.startswith(("entities/", "__"))]
+    world.store(world.ann, f"{name}@x.org")
+    again = world.done("GET", f"/v1/stream/__ds/subscriptions/{name}", world.ben)
+    assert not [one for one in again["streams"] if one["path"].startswith("entities/")]
+
+
+def test_the_account_of_who_did_what_is_for_admins(world: World) -> None:
+    assert world.api.get("/v1/stream/__registry__", world.ben).status_code == 403
+    assert world.api.call("POST", "/v1/stream/__registry__/_search", {"q": "*"}, world.ben).status_code == 403
+    assert world.api.get("/v1/stream/__registry__", world.admin).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/entities", "/v1/entities/duplicates"])
+def test_a_type_that_only_another_has_is_like_one_that_nobody_has(world: World, path: str) -> None:
+    body = {"entities": [{"entity_type": "anns_alone", "name": "n"}]}
+    world.done("POST", "/v1/observations", world.ann, body)
+    assert world.api.get(path, world.ann, entity_type="anns_alone").status_code == 200
+    told = [world.api.get(path, world.ben, entity_type=name) for name in ("anns_alone", "nobodys_at_all")]
+    assert [answer.status_code for answer in told] == [404, 404]
+    assert told[0].text == told[1].text.replace("nobodys_at_all", "anns_alone")
+
+
 def test_the_stream_of_a_type_is_not_forked_by_others(world: World) -> None:
     headers = {**world.ben, "stream-forked-from": f"/v1/stream/entities/{TYPE}"}
     answer = world.api.put("/v1/stream/bens/copy", b"", headers)

@@ -149,7 +149,13 @@ def test_settling_takes_no_longer_than_it_may(db_of: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", [{"settle": "all"}, {"settle": ""}, {"settle": "flush", "timeoutMs": "x"}, {"x": "1"}]
+    "query",
+    [
+        {"settle": "all"},
+        {"settle": ""},
+        {"x": "1"},
+        *({"settle": "flush", "timeoutMs": text} for text in ("x", "nan", "inf", "1_0")),
+    ],
 )
 def test_a_wrong_parameter_of_meta_is_refused(db_of: Any, query: Any) -> None:
     db = db_of()
@@ -170,10 +176,10 @@ def test_templates_are_activated_once(db_of: Any) -> None:
 
 
 def test_templates_that_cannot_be_are_denied(db_of: Any) -> None:
-    wrong = [{"name": "a", "encoding": "uuid"}], [STATUS, STATUS], [{"name": "a"}]
+    wrong = [{"name": "a", "encoding": "uuid"}], [STATUS, STATUS], [{"name": "a"}], [{"name": "a", "encoding": {}}]
     found = db_of().activate(TEMPLATE, *({"entity": "todos", "fields": fields} for fields in wrong))
     assert [one["templateId"] for one in found["activated"]] == [keys.text(T)]
-    assert found["denied"] == [{"templateId": "0" * 16, "reason": "invalid"}] * 3
+    assert found["denied"] == [{"templateId": "0" * 16, "reason": "invalid"}] * 4
 
 
 def test_templates_are_activated_at_a_rate(db_of: Any) -> None:
@@ -194,6 +200,7 @@ def test_templates_are_activated_at_a_rate(db_of: Any) -> None:
         {"templates": [{"entity": "a", "fields": []}]},
         {"templates": [{"entity": "a", "fields": [USER] * 4}]},
         {"templates": [{"entity": "a", "fields": [{"name": "", "encoding": "string"}]}]},
+        {"templates": [{"entity": "a"}]},
         {"templates": [{"entity": "a", "fields": [USER], "x": 1}]},
         {"templates": [TEMPLATE], "inactivityTtlMs": -1},
         {"templates": [TEMPLATE], "x": 1},
@@ -244,6 +251,16 @@ def test_a_wait_ends_when_its_time_is_up_and_goes_on_from_its_cursor(db_of: Any)
     assert db.wait(cursor="now", keys=[key("open", 1)], timeoutMs=-5)["touched"] is False
     counted = db.meta()
     assert (counted["waitTouchedTotal"], counted["waitTimeoutTotal"], counted["activeWaiters"]) == (1, 3, 0)
+
+
+def test_who_waits_from_now_on_is_not_told_of_what_was_before(db_of: Any) -> None:
+    db = db_of(memory={"bucketMs": 2_000})
+    db.append(insert("open", 1))
+    table = keys.text(keys.table_key("todos"))
+    first = db.wait(cursor="now", keys=[table], timeoutMs=0)
+    assert first["cursor"].endswith(":1")
+    db.meta(settle="flush")
+    assert db.wait(cursor=first["cursor"], keys=[table], timeoutMs=0)["touched"] is False
 
 
 def test_a_wait_outlives_every_other_limit_of_a_request(start_server: Any, api_of: Any) -> None:

@@ -232,6 +232,15 @@ def test_only_what_names_its_version_is_kept_for_ever(start_server: StartServer,
     assert control(api, path, offset="now") == control(api, path, offset="now", schema_version=1) == "no-store"
 
 
+def test_the_tail_of_a_stream_with_a_schema_is_asked_for_again(api: Api) -> None:
+    path = renamed(api)
+    tail = api.offset(path)
+    assert control(api, path) == control(api, path, offset=tail) == "no-cache"
+    assert control(api, path, offset=tail, schema_version=1) == "no-cache"
+    api.post(path, headers={"stream-closed": "true"})
+    assert control(api, path, offset=tail) == "max-age=60"
+
+
 def test_a_slice_that_is_kept_for_ever_stays_what_it_was(start_server: StartServer, api_of: Any) -> None:
     api = api_of(start_server(limits__read_bytes="8"))
     path = renamed(api)

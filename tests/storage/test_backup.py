@@ -50,7 +50,7 @@ def append(log: Connection, first: int, count: int) -> None:
     with log:
         Wal(log).insert(
             [
-                (1, seq, 1, seq, 0, None, None, None, seq, Random(seq).randbytes(16_000))
+                (1, seq, 1, seq, 0, None, None, None, seq, Random(seq).randbytes(16_000), None)
                 for seq in range(first, first + count)
             ]
         )

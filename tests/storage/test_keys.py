@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,6 +66,32 @@ def test_a_revoked_key_opens_nothing_but_is_still_listed(keys: KeyStore) -> None
 def test_an_unknown_key_cannot_be_revoked(keys: KeyStore) -> None:
     with pytest.raises(NotFound):
         keys.revoke("nobody")
+    assert keys.noted(10) == []
+
+
+def test_what_was_done_is_noted_until_it_is_told(keys: KeyStore, path: Path) -> None:
+    key, token = keys.create(user_id="ann", scopes=["read"])
+    for _ in range(2):
+        keys.revoke(key.id)
+    notes = keys.noted(10)
+    assert [msgspec.json.decode(document)["what"] for _, document in notes] == ["key_created", "key_revoked"]
+    assert token.split("_", 2)[2] not in str(notes)
+    keys.told(notes[0][0])
+    other = KeyStore(path)
+    assert other.noted(10) == notes[1:]
+    other.close()
+
+
+def test_a_file_without_notes_gets_them(path: Path) -> None:
+    KeyStore(path).close()
+    connection = apsw.Connection(str(path))
+    connection.execute("DROP TABLE notes")
+    connection.pragma("user_version", 1)
+    connection.close()
+    store = KeyStore(path)
+    store.create(user_id="ann", scopes=["read"])
+    assert len(store.noted(10)) == 1
+    store.close()
 
 
 def test_the_secret_is_nowhere_in_the_files(keys: KeyStore, path: Path) -> None:

@@ -8,7 +8,7 @@ from headrace.format.manifest import Segment, segment_key, segment_name
 from headrace.storage import database
 from headrace.storage.published import Backlog, Grave, Placed, Published
 from headrace.storage.streams import DELETED, StreamRow, Streams
-from headrace.storage.wal import Wal
+from headrace.storage.wal import Row, Wal, stored
 
 INCARNATION = "42"
 
@@ -49,8 +49,8 @@ def _segment(first: int, count: int = 10, name: str = "x") -> Segment:
     )
 
 
-def _row(stream: int, seq: int, count: int, at_us: int, total: int, body: bytes) -> tuple[object, ...]:
-    return stream, seq, count, at_us, 0, None, None, None, total, body
+def _row(stream: int, seq: int, count: int, at_us: int, total: int, body: bytes) -> Row:
+    return stream, seq, count, at_us, 0, None, None, None, total, *stored(body)
 
 
 def _firsts(found: list[Placed]) -> list[int]:
@@ -125,7 +125,7 @@ def test_a_backlog_counts_entries_bytes_and_since_when_they_wait(
 ) -> None:
     assert published.backlogs(0, 10) == []
     rows = [_row(1, 30, 3, 50, 303, b"abc"), _row(1, 33, 1, 60, 308, b"defgh"), _row(2, 0, 1, 2, 2, b"xy")]
-    Wal(connection).insert(rows)  # type: ignore[arg-type]
+    Wal(connection).insert(rows)
     assert published.backlogs(0, 10) == [Backlog(1, 4, 8, 50), Backlog(2, 1, 2, 5)]  # 2 came before its stream
     assert published.backlogs(0, 1) == [Backlog(1, 4, 8, 50)]
     assert published.backlogs(1, 1) == [Backlog(2, 1, 2, 5)]
@@ -137,7 +137,7 @@ def test_a_backlog_counts_entries_bytes_and_since_when_they_wait(
 def test_a_backlog_counts_the_bytes_that_came_however_they_are_stored(
     connection: database.Connection, published: Published
 ) -> None:
-    Wal(connection).insert([_row(1, 0, 1, 50, 5_000, b"x" * 5_000)])  # type: ignore[arg-type]
+    Wal(connection).insert([_row(1, 0, 1, 50, 5_000, b"x" * 5_000)])
     assert published.backlog(1) == Backlog(1, 1, 5_000, 50)
 
 

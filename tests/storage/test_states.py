@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import CorruptData
+from headrace.format.manifest import range_name
 from headrace.format.state.layout import Info, State
-from headrace.format.state.names import state_key, state_name
+from headrace.format.state.names import state_key
 from headrace.format.state.writer import write
 from headrace.storage import database
 from headrace.storage.database import Connection
@@ -61,7 +62,7 @@ def test_retired_states_count_no_more_until_they_are_removed(connection: Connect
 
 
 def test_keys_of_objects_are_those_of_names() -> None:
-    named = state(0, state_name(0, 10, "ab"))
+    named = state(0, range_name(0, 10, "ab"))
     assert list(object_keys(STREAM, LIFE, [named])) == [state_key(STREAM, LIFE, named.name)]
 
 
@@ -80,7 +81,7 @@ class Store:
         info = Info(
             stream=STREAM, incarnation=LIFE, table="T", first_seq=first_seq, count=10, level=0, lives={"a": "a@1"}
         )
-        path, name = self.directory / f"{first_seq}.parquet", state_name(first_seq, 10, "ab")
+        path, name = self.directory / f"{first_seq}.parquet", range_name(first_seq, 10, "ab")
         made = write(path, info, name, [(key, {"": b"f", "a@1": value}) for key, value in sorted(rows.items())])
         self.objects.upload(state_key(STREAM, LIFE, name), path)
         return made

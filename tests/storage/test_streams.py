@@ -39,7 +39,7 @@ def test_a_row_is_read_back_as_it_was_stored(streams: Streams) -> None:
 def test_the_newest_row_of_the_wal_knows_the_head_better(streams: Streams, connection: Connection) -> None:
     stream = streams.insert(_row("a"))
     Wal(connection).insert(
-        [(stream, 0, 2, 11, 0, None, None, "q", 5, b"ab"), (stream, 2, 3, 12, 0, None, None, "r", 9, b"cd")]
+        [(stream, 0, 2, 11, 0, None, None, "q", 5, b"ab", None), (stream, 2, 3, 12, 0, None, None, "r", 9, b"cd", None)]
     )
     found = streams.by_name("a")
     assert found is not None
@@ -48,7 +48,7 @@ def test_the_newest_row_of_the_wal_knows_the_head_better(streams: Streams, conne
 
 def test_an_old_row_that_stays_for_a_fork_does_not_set_the_head_back(streams: Streams, connection: Connection) -> None:
     stream = streams.insert(_row("a", next_seq=9, last_us=20, bytes=30, stream_seq="z"))
-    Wal(connection).insert([(stream, 0, 2, 11, 0, None, None, "q", 5, b"ab")])
+    Wal(connection).insert([(stream, 0, 2, 11, 0, None, None, "q", 5, b"ab", None)])
     found = streams.by_name("a")
     assert found is not None
     assert (found.next_seq, found.last_us, found.bytes, found.stream_seq) == (9, 20, 30, "z")
@@ -117,7 +117,9 @@ def test_purging_removes_rows_and_producers_of_discarded_streams_in_slices(
 ) -> None:
     gone, kept = streams.insert(_row("gone")), streams.insert(_row("kept"))
     wal = Wal(connection)
-    wal.insert([(stream, seq, 1, 0, 0, None, None, None, seq, b"x") for stream in (gone, kept) for seq in range(5)])
+    wal.insert(
+        [(stream, seq, 1, 0, 0, None, None, None, seq, b"x", None) for stream in (gone, kept) for seq in range(5)]
+    )
     streams.save_producers([(gone, "p", 0, 0), (kept, "p", 0, 0)])
     streams.remove(gone)
     assert streams.purge(3) > 0

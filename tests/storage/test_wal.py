@@ -9,7 +9,7 @@ import pytest
 from headrace.format.packing import LEAST_BYTES
 from headrace.storage import database
 from headrace.storage.database import Connection, SQLiteError
-from headrace.storage.wal import Bundle, Row, Wal
+from headrace.storage.wal import Bundle, Row, Wal, stored
 
 STREAM = 1
 
@@ -26,12 +26,12 @@ def connection(tmp_path: Path) -> Iterator[Connection]:
 def wal(connection: Connection) -> Wal:
     """Three requests: entries 0-1, 2 (key k) and 3-5; and another stream's."""
     wal = Wal(connection)
-    wal.insert([_row(0, 2), _row(2, 1, key="k"), _row(3, 3), (2, 0, 9, 0, 0, "k", None, None, 1, b"other")])
+    wal.insert([_row(0, 2), _row(2, 1, key="k"), _row(3, 3), (2, 0, 9, 0, 0, "k", None, None, 1, b"other", None)])
     return wal
 
 
 def _row(seq: int, count: int, key: str | None = None) -> Row:
-    return STREAM, seq, count, 100 + seq, 0, key, None, None, seq + count, b"x" * count
+    return STREAM, seq, count, 100 + seq, 0, key, None, None, seq + count, b"x" * count, None
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 4, 17, 64, 150])
@@ -44,14 +44,14 @@ def test_any_number_of_rows_is_inserted_whole(connection: Connection, rows: int)
 @pytest.mark.parametrize("body", [b'{"n":1},' * 1000, bytes(100_000), Random(1).randbytes(5_000), b"x" * LEAST_BYTES])
 def test_a_long_body_is_read_as_it_came(connection: Connection, body: bytes) -> None:
     wal = Wal(connection)
-    wal.insert([_row(0, 1), (*_row(1, 1)[:-1], body), _row(2, 1)])
+    wal.insert([_row(0, 1), (*_row(1, 1)[:-2], *stored(body)), _row(2, 1)])
     assert [row.body for row in wal.scan(STREAM, 0, 3)] == [b"x", body, b"x"]
     found = wal.holding(STREAM, 1)
     assert found is not None and found.body == body
 
 
 def test_words_that_repeat_take_little_space(connection: Connection) -> None:
-    Wal(connection).insert([(*_row(0, 1)[:-1], b'{"n":1},' * 1000)])
+    Wal(connection).insert([(*_row(0, 1)[:-2], *stored(b'{"n":1},' * 1000))])
     size, packed = connection.execute("SELECT length(body), packed FROM wal").get
     assert (size < 200, packed) == (True, 8000)
 
@@ -60,10 +60,10 @@ def test_a_bundle_holds_what_its_rows_hold(connection: Connection) -> None:
     wal = Wal(connection)
     bodies = [b'{"n":1}', b'{"n":2},{"n":3}', '{"größe":"✓"}'.encode()]
     rows: list[Row] = [
-        (STREAM, seq, count, 100 + seq, 7, None, None, None, 10 * seq, body)
+        (STREAM, seq, count, 100 + seq, 7, None, None, None, 10 * seq, body, None)
         for (seq, count), body in zip([(4, 1), (5, 2), (7, 1)], bodies, strict=True)
     ]
-    wal.insert([*rows, _row(8, 1), (2, 4, 1, 0, 0, None, None, None, 1, b"other")])
+    wal.insert([*rows, _row(8, 1), (2, 4, 1, 0, 0, None, None, None, 1, b"other", None)])
     found = wal.bundle(STREAM, 4, 8)
     assert found == Bundle([1, 2, 1], [104, 105, 107], [None] * 3, 7, 8, 70, b",".join(bodies))
 
@@ -79,11 +79,11 @@ def test_rows_of_a_bundle_keep_their_keys(connection: Connection) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        (STREAM, 1, 1, 0, 0, None, '["k"]', None, 1, b"1"),
-        (STREAM, 1, 1, 0, 1, None, None, None, 1, b"1"),
-        (STREAM, 1, 1, 0, 0, None, None, None, 1, Random(1).randbytes(LEAST_BYTES)),
-        (STREAM, 1, 1, 0, 0, None, None, None, 1, b"1" * LEAST_BYTES),
-        (STREAM, 2, 1, 0, 0, None, None, None, 1, b"1"),
+        (STREAM, 1, 1, 0, 0, None, '["k"]', None, 1, b"1", None),
+        (STREAM, 1, 1, 0, 1, None, None, None, 1, b"1", None),
+        (STREAM, 1, 1, 0, 0, None, None, None, 1, *stored(Random(1).randbytes(LEAST_BYTES))),
+        (STREAM, 1, 1, 0, 0, None, None, None, 1, *stored(b"1" * LEAST_BYTES)),
+        (STREAM, 2, 1, 0, 0, None, None, None, 1, b"1", None),
     ],
     ids=["a list of keys", "another version", "a long body", "a packed body", "a gap"],
 )

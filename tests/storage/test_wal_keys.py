@@ -22,7 +22,7 @@ def connection(tmp_path: Path) -> Iterator[Connection]:
         for seq, keys in ROWS if stream == 1 else [(0, ["other"])]:
             same = len(set(keys)) == 1
             key, mixed = (keys[0], None) if same else (None, json.dumps(keys))
-            Wal(opened).insert([(stream, seq, len(keys), 0, 0, key, mixed, None, 0, b"")])
+            Wal(opened).insert([(stream, seq, len(keys), 0, 0, key, mixed, None, 0, b"", None)])
     yield opened
     opened.close()
 

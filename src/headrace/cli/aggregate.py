@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from headrace.cli import output
+from headrace.cli.moments import moment
 from headrace.cli.output import AsJson, UsageError
 from headrace.cli.queries import pointing
 from headrace.cli.remote import LOCAL, Remote
@@ -65,16 +66,7 @@ def _span(since: str | None, until: str | None, last: str | None) -> tuple[datet
         return now - timedelta(microseconds=parse_duration_us(last, "--last")), now
     if since is None:
         raise UsageError("Say from when on: --from MOMENT, or --last 24h.")
-    return _moment(since), now if until is None else _moment(until)
-
-
-def _moment(text: str) -> datetime | str:
-    """A date, or a date and time, in UTC unless it says otherwise; what else there is, the server judges."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return text
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return moment(since), now if until is None else moment(until)
 
 
 def _fitting(stream: Stream, rollup: str, start: datetime | str, end: datetime | str) -> str:

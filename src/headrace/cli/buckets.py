@@ -17,6 +17,7 @@ _HEIGHT = 6
 _SERIES = 10
 #: Of every kind of measure the part that is drawn, and those that stand in the table.
 _DRAWN = ("distinct", "avg", "p50", "count")
+_PERCENTILES = ("p50", "p95", "p99")
 _SHOWN = {"avg": ("avg", "min", "max", "p95"), "p50": ("p50", "p95", "p99"), "distinct": ("distinct",)}
 
 
@@ -26,9 +27,12 @@ class Part(NamedTuple):
     measure: str
     name: str
     alone: bool
+    #: Whether the true number may be greater: percentiles of histograms are lower ends of buckets.
+    is_bound: bool
 
     def __str__(self) -> str:
-        return self.measure if self.alone else f"{self.measure} {self.name}"
+        name = self.measure if self.alone else f"{self.measure} {self.name}"
+        return f"{name} ≥" if self.is_bound else name
 
     def of(self, group: Group) -> Any:
         """The number, None where the group has none."""
@@ -41,7 +45,7 @@ def show(result: AggregateResult, measures: Sequence[str], drawn: str) -> None:
     if not result.buckets:
         console.print(f"No events from {result.start} to {result.end}.")
         return
-    part = _drawn(result.buckets[0].groups[0], measures, drawn)
+    part = _drawn(result.buckets[0].groups[0], result.rollup, measures, drawn)
     if all(_has_year(bucket) for bucket in result.buckets):
         for line in _chart(result, part, console.width):
             console.print(line, markup=False, no_wrap=True, overflow="crop")
@@ -83,18 +87,25 @@ def _series(result: AggregateResult, part: Part) -> dict[str, list[Any]]:
     return series
 
 
-def _drawn(group: Group, measures: Sequence[str], asked: str) -> Part:
+def _drawn(group: Group, rollup: str, measures: Sequence[str], asked: str) -> Part:
+    """What is drawn: what was asked for, else the measure that the rollup is named after, else a plain count."""
     measure, _, name = asked.partition(".")
     known = list(group.measures)
-    plain = (one for one in known if set(group.measures[one]) == {"count"})
-    measure = measure or (measures[0] if measures else next(plain, known[0]))
+    plain = [one for one in known if set(group.measures[one]) == {"count"}]
+    usual = [one for one in (rollup, *plain, *known) if one in known]
+    measure = measure or (measures[0] if measures else usual[0])
     if measure not in known:
         raise UsageError(f"--chart: there is no measure {measure}; there are {', '.join(known)}.")
     numbers = _numbers(group, measure)
     name = name or next(part for part in _DRAWN if part in numbers)
     if name not in numbers:
         raise UsageError(f"--chart: {measure} has no {name}; it has {', '.join(numbers)}.")
-    return Part(measure, name, len(numbers) == 1)
+    return _part(group, measure, name)
+
+
+def _part(group: Group, measure: str, name: str) -> Part:
+    is_bound = group.measures[measure].get("histogram") is not None and name in _PERCENTILES
+    return Part(measure, name, len(_numbers(group, measure)) == 1, is_bound)
 
 
 def _numbers(group: Group, measure: str) -> list[str]:
@@ -128,7 +139,7 @@ def _parts(buckets: Sequence[Bucket], measures: Sequence[str]) -> list[Part]:
     for measure in measures or group.measures:
         numbers = _numbers(group, measure)
         kind = next(part for part in _DRAWN if part in numbers)
-        found += [Part(measure, name, len(numbers) == 1) for name in _SHOWN.get(kind, (kind,))]
+        found += [_part(group, measure, name) for name in _SHOWN.get(kind, (kind,))]
     groups = [group for bucket in buckets for group in bucket.groups]
     return [part for part in found if any(part.of(one) is not None for one in groups)]
 

@@ -12,7 +12,15 @@ from headrace.cli.output import AsJson
 
 ConfigFile = Annotated[Path | None, Parameter(name="--config", help="A TOML file; default ./headrace.toml.")]
 
-app = App(name="config", help="Show the configuration.", version_flags=())
+app = App(
+    name="config",
+    help="Show the configuration.",
+    version_flags=(),
+    help_epilogue=output.examples(
+        "headrace config show",
+        "HEADRACE_SERVER__PORT=8080 headrace config show",
+    ),
+)
 
 
 @app.command

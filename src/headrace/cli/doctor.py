@@ -53,6 +53,8 @@ def examine(config: Config) -> Iterator[Finding]:
             yield check(config)
         except (HeadraceError, OSError, ImportError) as reason:
             status, advice = _FAILED.get(name, ("bad", ""))
+            if isinstance(reason, ImportError):
+                advice = "pip install 'headrace[server]'"
             yield Finding(name, status, str(reason), advice)
 
 

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import output
 from headrace.cli.documents import rows
+from headrace.cli.moments import spelled
 from headrace.cli.output import AsJson, UsageError
 from headrace.cli.remote import LOCAL, Remote
 
 Id = Annotated[str, Parameter(help="The id of an entity.")]
-Moment = Annotated[str | None, Parameter(help="A moment, such as 2026-11-15T10:00:00Z.")]
 
-app = App(name="entity", help="Store, read, correct and merge entities.", version_flags=())
+app = App(
+    name="entity",
+    help="Store, read, correct and merge entities.",
+    version_flags=(),
+    help_epilogue=output.examples(
+        "headrace entity store people.jsonl --entity-type contact",
+        "headrace entity ls contact --search grace",
+        "headrace entity get ent_29ab6436c7c63c95d8ccc613 --provenance",
+        "headrace entity correct ent_29ab6436c7c63c95d8ccc613 email=ada@example.com city=null",
+    ),
+)
 app.command("headrace.cli.erasing:erase", name="erase", help="Remove the data of an entity for good.")
 
 
@@ -27,7 +38,7 @@ def store(
     /,
     *,
     entity_type: Annotated[str | None, Parameter(help="The type of those that do not say theirs.")] = None,
-    observed_at: Moment = None,
+    observed_at: Annotated[str | None, Parameter(help="When it was so, such as 2026-11-15; default: now.")] = None,
     source_priority: Annotated[int | None, Parameter(help="How much it counts.")] = None,
     observation_source: Annotated[str | None, Parameter(help="sensor, human, import, sync …")] = None,
     dry_run: Annotated[bool, Parameter(negative=(), help="Store nothing; say what would become of each.")] = False,
@@ -39,7 +50,7 @@ def store(
     from headrace.client.observing import StoreOptions
 
     options: StoreOptions = {
-        "observed_at": observed_at,
+        "observed_at": spelled(observed_at),
         "source_priority": source_priority,
         "observation_source": observation_source,
         "commit": False if dry_run else None,
@@ -54,6 +65,8 @@ def store(
             for warning in stored.store_warnings:
                 warnings[warning["code"]] = warnings.get(warning["code"], 0) + len(warning["items"])
             tell(sum(counts.values()), len(entities))
+    if output.wants_table(json):
+        warnings = {f"{code.lower()} (kept)": count for code, count in warnings.items()}
     output.show({"entities": len(entities), **counts, **warnings}, as_json=json)
 
 
@@ -65,6 +78,7 @@ def get(
     as_of: Annotated[str | None, Parameter(help="As was observed by this moment.")] = None,
     at_ingested: Annotated[str | None, Parameter(help="As was stored by this moment.")] = None,
     schema_version: Annotated[str | None, Parameter(help="Under this version of the schema.")] = None,
+    scope: Annotated[Literal["global", "user"] | None, Parameter(help="Whose version that is.")] = None,
     provenance: Annotated[bool, Parameter(negative=(), help="Say where each value is from.")] = False,
     remote: Remote = LOCAL,
     json: AsJson = False,
@@ -73,14 +87,16 @@ def get(
     from headrace.client.entities import Entities
 
     with remote.connect() as client:
-        found = Entities(client).get(entity_id, as_of=as_of, at_ingested=at_ingested, schema_version=schema_version)
+        times = {"as_of": spelled(as_of), "at_ingested": spelled(at_ingested)}
+        found = Entities(client).get(entity_id, **times, schema_version=schema_version, scope=scope)
     if not output.wants_table(json):
         print(output.encode(found))
         return
     facts = {"entity_id": found.entity_id, "name": found.canonical_name, "schema_version": found.schema_version}
     output.show({**facts, "observations": found.observation_count, "computed_at": found.computed_at}, as_json=False)
+    print()
     shown = (
-        {"field": name, "value": _shown(value), "from": found.provenance.get(name)}
+        {"field": name, "value": _shown(value), "from": found.provenance.get(name, "").replace(",", "\n")}
         for name, value in found.snapshot.items()
     )
     output.show_all(shown, ("field", "value", "from") if provenance else ("field", "value"), as_json=False)
@@ -101,8 +117,11 @@ def list_entities(
 
     with remote.connect() as client:
         found = islice(Entities(client).list(entity_type, search=search), limit)
-        columns = ("entity_id", "entity_type", "canonical_name", "observation_count", "last_observation_at")
-        output.show_all(map(msgspec.structs.asdict, found), columns, as_json=json)
+        rows = map(msgspec.structs.asdict, found)
+        if output.wants_table(json):
+            rows = map(_line, rows)
+        columns = ("entity_id", *(("entity_type",) if entity_type is None else ()), "name", "observations", "last_at")
+        output.show_all(rows, columns, as_json=json)
 
 
 @app.command
@@ -122,7 +141,7 @@ def history(
         order = "oldest" if oldest_first else "newest"
         found = islice(Entities(client).observations(entity_id, order=order), limit)
         shown = ({**one, "fields": _shown(one["fields"])} for one in found) if output.wants_table(json) else found
-        columns = ("observed_at", "kind", "schema_version", "source_priority", "source_id", "fields")
+        columns = ("observed_at", "kind", "schema_version", "source_priority", "fields")
         output.show_all(shown, columns, as_json=json)
 
 
@@ -141,7 +160,7 @@ def correct(
     if not given:
         raise UsageError("Say what to correct: FIELD=VALUE.")
     with remote.connect() as client:
-        output.show(Entities(client).correct(entity_id, given), as_json=json)
+        _told(Entities(client).correct(entity_id, given), json)
 
 
 @app.command
@@ -150,7 +169,7 @@ def delete(entity_id: Id, /, *, remote: Remote = LOCAL, json: AsJson = False) ->
     from headrace.client.entities import Entities
 
     with remote.connect() as client:
-        output.show(Entities(client).delete(entity_id), as_json=json)
+        _told(Entities(client).delete(entity_id), json)
 
 
 @app.command
@@ -159,7 +178,7 @@ def restore(entity_id: Id, /, *, remote: Remote = LOCAL, json: AsJson = False) -
     from headrace.client.entities import Entities
 
     with remote.connect() as client:
-        output.show(Entities(client).restore(entity_id), as_json=json)
+        _told(Entities(client).restore(entity_id), json)
 
 
 @app.command
@@ -181,6 +200,23 @@ def merge(
         entities = Entities(client)
         done = entities.unmerge(from_entity_id) if undo else entities.merge(from_entity_id, to_entity_id)
     output.show(done, as_json=json)
+
+
+def _line(entity: dict[str, Any]) -> dict[str, Any]:
+    """An entity in a table; its name without the type that it begins with."""
+    name = entity["canonical_name"].removeprefix(f"{entity['entity_type']}:")
+    last = {"observations": entity["observation_count"], "last_at": entity["last_observation_at"]}
+    return {**entity, "name": name, **last}
+
+
+def _told(done: dict[str, Any], as_json: bool) -> None:
+    """Print what was decided of an entity; for people, warnings in words and nothing that is empty."""
+    if not output.wants_table(as_json):
+        output.show(done, as_json=as_json)
+        return
+    output.show({name: value for name, value in done.items() if value and name != "store_warnings"}, as_json=False)
+    for warning in done.get("store_warnings", ()):
+        print(f"headrace: {warning['message']} ({warning['code']})", file=sys.stderr)
 
 
 def _typed(row: Any, entity_type: str | None, number: int) -> dict[str, Any]:

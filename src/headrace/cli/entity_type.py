@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from headrace.cli import output, plans
 from headrace.cli.documents import document
-from headrace.cli.output import AsJson, UsageError
+from headrace.cli.output import AsJson, DryRun, UsageError
 from headrace.cli.remote import LOCAL, Remote
 
 if TYPE_CHECKING:
@@ -20,10 +20,19 @@ if TYPE_CHECKING:
 Type = Annotated[str, Parameter(help="The entity type.")]
 Version = Annotated[str, Parameter(help="A version, such as 1.2.0.")]
 File = Annotated[Path, Parameter(help="A file with the request as JSON.")]
-DryRun = Annotated[bool, Parameter(negative=(), help="Change nothing; say what would change.")]
 Scope = Annotated[Literal["global", "user"] | None, Parameter(help="Everybody's schema, or one's own.")]
 
-app = App(name="entity-type", help="Show and change what entities look like.", version_flags=())
+app = App(
+    name="entity-type",
+    help="Show and change what entities look like.",
+    version_flags=(),
+    help_epilogue=output.examples(
+        "headrace entity-type register contact.json --activate",
+        "headrace entity-type update contact change.json --dry-run",
+        "headrace entity-type candidates contact",
+        "headrace entity-type enhance contact --apply --migrate",
+    ),
+)
 
 
 @Parameter(name="*")

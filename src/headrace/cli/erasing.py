@@ -9,7 +9,7 @@ import msgspec
 from cyclopts import Parameter
 
 from headrace.cli import output
-from headrace.cli.output import AsJson
+from headrace.cli.output import AsJson, Yes
 from headrace.cli.remote import LOCAL, Remote
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def erase(
     /,
     *,
     dry_run: Annotated[bool, Parameter(negative=(), help="Only say what would be removed.")] = False,
-    yes: Annotated[bool, Parameter(negative=(), help="Do not ask.")] = False,
+    yes: Yes = False,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:

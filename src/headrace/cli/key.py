@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 DataDir = Annotated[str | None, Parameter(help="Directory of the log.")]
 Scope = Literal["read", "write", "admin"]
 
-app = App(name="key", help="Make, list and revoke API keys.", version_flags=())
+app = App(
+    name="key",
+    help="Make, list and revoke API keys.",
+    version_flags=(),
+    help_epilogue=output.examples(
+        "headrace key create --user ada --scope read --prefix orders/",
+        "headrace key list",
+        "headrace key revoke 7a01544f4bce",
+    ),
+)
 
 
 @app.command
@@ -38,6 +47,8 @@ def create(
     with _store(data_dir, config) as keys:
         key, token = keys.create(user_id=user, scopes=scope or ["read", "write"], prefix=prefix, name=name)
     output.show({**_facts(key), "token": token}, as_json=json)
+    if output.wants_table(json):
+        print("Keep the token: it is not shown again. Commands take it as HEADRACE_KEY, or with --key.")
 
 
 @app.command(name="list")
@@ -63,10 +74,11 @@ def revoke(
 def _store(data_dir: str | None, config: Path | None) -> Iterator[KeyStore]:
     from headrace.config import load
     from headrace.storage.keys import KeyStore
+    from headrace.storage.lock import make_directory
 
     flags = {} if data_dir is None else {"storage.data_dir": data_dir}
     directory = Path(load(file=config, flags=flags).storage.data_dir)
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     keys = KeyStore(directory / "keys.db")
     try:
         yield keys

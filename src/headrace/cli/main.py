@@ -5,40 +5,135 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from cyclopts import App
+from cyclopts import App, Group, Parameter
 
 from headrace.cli import output
+from headrace.cli.version import sentence
 from headrace.errors import HeadraceError
 
 app = App(
     name="headrace",
-    help="Durable event streams over HTTP.",
-    version_flags=(),
+    help="Durable event streams over HTTP: append, follow, search, measure; features and entities from the same log.",
+    help_epilogue=output.examples(
+        "headrace up",
+        "headrace stream create orders",
+        "headrace stream append orders '{\"id\": 1}'",
+        "headrace stream tail orders --offset -1",
+    ),
+    version=sentence,
+    default_parameter=Parameter(show_default=output.shown_default),
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )
-app.command("headrace.cli.serve:serve", name="serve", help="Run the server.")
-app.command("headrace.cli.serve:up", name="up", help="Run everything on this machine.")
-app.command("headrace.cli.stream:app", name="stream", help="Create, append to, read and follow streams.")
-app.command("headrace.cli.schema:app", name="schema", help="Show, plan and apply changes of a stream's schema.")
-app.command("headrace.cli.profile:app", name="profile", help="Show and set what a stream means.")
-app.command("headrace.cli.search:search", name="search", help="Find events of a stream by a query.")
-app.command("headrace.cli.aggregate:aggregate", name="aggregate", help="Measure events of a stream over time.")
-app.command("headrace.cli.register:register", name="register", help="Say which features are computed from events.")
-app.command("headrace.cli.table:app", name="table", help="Get features by key, and list tables.")
-app.command("headrace.cli.touch:app", name="touch", help="Wait for changes of rows.")
-app.command("headrace.cli.entity_type:app", name="entity-type", help="Show and change what entities look like.")
-app.command("headrace.cli.entity:app", name="entity", help="Store, read, correct and merge entities.")
-app.command("headrace.cli.pipeline:app", name="pipeline", help="Compute derived data on Spark.")
-app.command("headrace.cli.doctor:doctor", name="doctor", help="Check what this machine has for Headrace.")
-app.command("headrace.cli.key:app", name="key", help="Make, list and revoke API keys.")
-app.command("headrace.cli.storage:recover", name="recover", help="Fill a new data directory from an object store.")
-app.command("headrace.cli.storage:verify", name="verify", help="Check every object of a store against its manifest.")
-app.command("headrace.cli.storage:backup", name="backup", help="Copy a data directory while a server runs on it.")
-app.command("headrace.cli.storage:restore", name="restore", help="Fill a new data directory from a backup.")
-app.command("headrace.cli.config:app", name="config", help="Show the configuration.")
-app.command("headrace.cli.version:version", name="version", help="Print the version.")
+
+
+class Command(NamedTuple):
+    """A command: where it is defined, and what help says of it; a noun has the examples of its verbs itself."""
+
+    home: str
+    name: str
+    help: str
+    examples: tuple[str, ...] = ()
+
+
+COMMANDS = {
+    "Run": (
+        Command(
+            "serve:up",
+            "up",
+            "Run everything on this machine: server and pipeline.",
+            ("headrace up", "headrace up --port 8080 --data-dir /var/lib/headrace"),
+        ),
+        Command(
+            "serve:serve",
+            "serve",
+            "Run the server alone.",
+            ("headrace serve --port 8080", "headrace serve --object-store s3://bucket/headrace"),
+        ),
+        Command("pipeline:app", "pipeline", "Compute derived data on Spark."),
+    ),
+    "Streams": (
+        Command("stream:app", "stream", "Create, append to, read and follow streams."),
+        Command("schema:app", "schema", "Show, plan and apply changes of a stream's schema."),
+        Command("profile:app", "profile", "Show and set what a stream means."),
+        Command(
+            "search:search",
+            "search",
+            "Find events of a stream by a query.\n\nThe newest come first, or the best; fresh ones are among them.",
+            (
+                "headrace search web 'status:>=500 timeout' --snippets",
+                "headrace search web 'service:api -tags:eu' --sort at:asc --all --json",
+            ),
+        ),
+        Command(
+            "aggregate:aggregate",
+            "aggregate",
+            "Measure events of a stream over time.\n\nPer pane of time and per group; fresh events always count.",
+            (
+                "headrace aggregate web requests --last 24h",
+                "headrace aggregate web requests --from 2026-11-15 --interval 1h --by service --chart latency.p95",
+            ),
+        ),
+        Command("touch:app", "touch", "Wait for changes of rows."),
+    ),
+    "Features and entities": (
+        Command(
+            "register:register",
+            "register",
+            "Say which features are computed from events.\n\nWhat the file declares is all that the app computes. Exit "
+            "code 3 says that the registry does not allow it: state would be lost, or a name is another app's.",
+            ("headrace register features.py --dry-run", "headrace register features.py"),
+        ),
+        Command("table:app", "table", "Get features by key, and list tables."),
+        Command("entity_type:app", "entity-type", "Show and change what entities look like."),
+        Command("entity:app", "entity", "Store, read, correct and merge entities."),
+    ),
+    "Operate": (
+        Command(
+            "doctor:doctor",
+            "doctor",
+            "Check what this machine has for Headrace.\n\nExit code 1 says that something would not work.",
+            ("headrace doctor", "headrace doctor --data-dir /var/lib/headrace"),
+        ),
+        Command("config:app", "config", "Show the configuration."),
+        Command("key:app", "key", "Make, list and revoke API keys."),
+        Command(
+            "storage:backup",
+            "backup",
+            "Copy a data directory while a server runs on it.",
+            ("headrace backup /backups/today",),
+        ),
+        Command(
+            "storage:restore",
+            "restore",
+            "Fill a new data directory from a backup.\n\nA server goes on there from what was published since.",
+            ("headrace restore /backups/today --data-dir ./restored",),
+        ),
+        Command(
+            "storage:recover",
+            "recover",
+            "Fill a new data directory from an object store.\n\nWho does so becomes the writer of the store.",
+            ("headrace recover --from s3://bucket/headrace --data-dir ./recovered",),
+        ),
+        Command(
+            "storage:verify",
+            "verify",
+            "Check every object of a store against its manifest.\n\nExit code 1 says that one is damaged.",
+            ("headrace verify", "headrace verify --object-store s3://bucket/headrace"),
+        ),
+        Command("version:version", "version", "Print the version.", ("headrace version",)),
+    ),
+}
+
+for place, (title, commands) in enumerate(COMMANDS.items(), 1):
+    group = Group(title, sort_key=place)
+    for order, command in enumerate(commands):
+        home, name, text, lines = command
+        ending = {"help_epilogue": output.examples(*lines)} if lines else {}
+        app.command(f"headrace.cli.{home}", name=name, help=text, group=group, sort_key=order, **ending)
+app["--help"].group = app["--version"].group = Group("Help", sort_key=len(COMMANDS) + 1)
 
 
 def main() -> None:

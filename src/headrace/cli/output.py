@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,21 +11,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NotFound
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_LATER = "Try again in a moment."
 OK, FAILED, USAGE, UNREACHABLE, PARTIAL, INTERRUPTED = 0, 1, 2, 4, 5, 130
 
 AsJson = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON.")]
+DryRun = Annotated[bool, Parameter(negative=(), help="Change nothing; say what would change.")]
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not ask.")]
 
+#: What to do next, by the code of an error; where a code has many meanings, by its message.
 _NEXT_STEPS = {
-    "unreachable": "Start a server with `headrace serve`, or name another with --url or HEADRACE_URL.",
+    "unreachable": "Start a server with `headrace up`, or name another with --url or HEADRACE_URL.",
     "unauthorized": "Pass a key with --key or HEADRACE_KEY; `headrace key create` makes one.",
     "forbidden": "Use a key whose scopes and prefix allow this; `headrace key list` shows them.",
-    "not_found": "`headrace stream ls` lists what there is; `headrace stream create NAME` makes a stream.",
+    "there is no such stream": "`headrace stream ls` lists what there is; `headrace stream create NAME` makes one.",
+    "touch not enabled": "Give the stream the profile state-protocol with touch: `headrace profile set --help`.",
+    "search is not configured for this stream; see _schema": "Declare what can be asked: "
+    "`headrace schema apply NAME --search FILE`.",
+    "RESOURCE_NOT_FOUND": "`headrace entity ls TYPE` lists what there is.",
+    "unknown_entity_type": "`headrace entity-type ls` lists what there is; `entity-type register FILE` makes one.",
+    "version_taken": "Raise schema_version in the file, or let `headrace entity-type update` count on.",
+    "key_shape_mismatch": "Give a word for each key field: `headrace table get TABLE KEY…`.",
     "unknown_table": "`headrace table ls` lists what there is; `headrace register FILE` makes tables.",
     "stream_closed": "A closed stream stays closed; `headrace stream fork OLD NEW` makes an open copy.",
     "offset_gone": "Read from the earliest offset that is left: --offset -1.",
@@ -32,12 +43,17 @@ _NEXT_STEPS = {
     "precondition_failed": "Someone else appended first; read on, then try again with the new offset.",
     "append_timeout": "Look at `headrace stream info NAME` before sending it again.",
     "outcome_unknown": "Look at the end of the stream before sending it again.",
-    "overloaded": "Try again in a moment.",
-    "unavailable": "Try again in a moment.",
+    "overloaded": _LATER,
     "payload_too_large": "Send smaller events, or raise limits.body_bytes on the server.",
     "invalid_config": "`headrace config show` lists every setting.",
     "store_unavailable": "Look at storage.object_store, and at the credentials in the environment.",
 }
+#: Columns whose values are typed again in other commands, and so are not broken up to this width.
+_IDS = ("name", "stream", "entity_id", "entity_type", "id", "offset")
+_ID_WIDTH = 60
+_MOMENT = re.compile(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)\.\d+Z$")
+#: Facts that name what is not there.
+_SUBJECTS = ("stream", "table", "entity_type", "entity_id", "event")
 _EXIT_CODES = {"unreachable": UNREACHABLE, "invalid_config": USAGE, "usage": USAGE}
 
 
@@ -51,14 +67,27 @@ class UsageError(HeadraceError):
 def complain(error: Exception, *, as_json: bool) -> int:
     """Say on stderr what failed and what to do next; the exit code for it."""
     known = error if isinstance(error, HeadraceError) else _as_known(error)
-    hint = _NEXT_STEPS.get(known.code, "")
+    hint = _hint(known)
     if as_json:
         body = known.body()
         body["error"] |= {"hint": hint} if hint else {}
         print(encode(body), file=sys.stderr)
     else:
-        print(f"headrace: {known.message}", *([hint] if hint else []), sep="\n", file=sys.stderr)
+        print(f"headrace: {_message(known)}", *([hint] if hint else []), sep="\n", file=sys.stderr)
     return _EXIT_CODES.get(known.code, FAILED)
+
+
+def _hint(error: HeadraceError) -> str:
+    # Where there is a reason, waiting does not help or the message says so.
+    later = _LATER if "retry_after" in error.facts and "reason" not in error.facts else ""
+    return _NEXT_STEPS.get(error.message) or _NEXT_STEPS.get(error.code, later)
+
+
+def _message(error: HeadraceError) -> str:
+    """What the error says, and of what where that is left out."""
+    subject = next((str(error.facts[name]) for name in _SUBJECTS if name in error.facts), "")
+    is_missing = error.status == NotFound.status and subject not in error.message
+    return f"{error.message}: {subject}" if is_missing else error.message
 
 
 def _as_known(error: Exception) -> HeadraceError:
@@ -70,6 +99,16 @@ def _as_known(error: Exception) -> HeadraceError:
 def encode(value: Any) -> str:
     """Compact JSON text."""
     return msgspec.json.encode(value).decode()
+
+
+def examples(*lines: str) -> str:
+    """The end of a help text: commands that can be copied."""
+    return "\n".join(("**Examples**", "", "```", *lines, "```"))
+
+
+def shown_default(value: Any) -> str | None:
+    """How help shows a default: not at all where it means that nothing is chosen."""
+    return None if value in (None, False, "") else str(value)
 
 
 def wants_table(as_json: bool) -> bool:
@@ -96,11 +135,25 @@ def show_all(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_js
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*(column.replace("_", " ") for column in columns), box=None, pad_edge=False)
-    for row in rows:
-        # As text: what stands in brackets would be taken for markup.
-        table.add_row(*(Text(cell(row.get(column))) for column in columns))
+    # As text: what stands in brackets would be taken for markup.
+    cells = [[Text(_short(cell(row.get(column)))) for column in columns] for row in rows]
+    if not cells:
+        console().print(Text("There is nothing yet.", "dim"))
+        return
+    table = Table(box=None, pad_edge=False)
+    for place, column in enumerate(columns):
+        widest = max(row[place].cell_len for row in cells)
+        table.add_column(
+            column.replace("_", " "), overflow="fold", min_width=min(widest, _ID_WIDTH) if column in _IDS else None
+        )
+    for line in cells:
+        table.add_row(*line)
     console().print(table)
+
+
+def _short(text: str) -> str:
+    """A moment to the second, in UTC; anything else as it is."""
+    return _MOMENT.sub(r"\1 \2", text)
 
 
 def write_bytes(data: bytes) -> None:

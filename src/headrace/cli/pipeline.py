@@ -17,7 +17,17 @@ from headrace.cli.remote import LOCAL, Remote
 if TYPE_CHECKING:
     from headrace.pipeline.work import Work
 
-app = App(name="pipeline", help="Compute derived data on Spark.", version_flags=())
+app = App(
+    name="pipeline",
+    help="Compute derived data on Spark.",
+    version_flags=(),
+    help_epilogue=output.examples(
+        "headrace pipeline --master 'local[4]'",
+        "headrace pipeline --remote sc://spark:15002",
+        "headrace pipeline status",
+        "headrace pipeline run --stream orders --wait",
+    ),
+)
 
 
 @app.default

@@ -22,13 +22,20 @@ _MARKS = {
     "forbidden": ("!", "bold red"),
 }
 _WHOLE = "(event)"
+#: The version before the first one of an entity type.
+_NOTHING = ""
+#: Refusals that are shown; the others are much the same.
+_MOST = 10
 
 
 def show_plan(plan: Mapping[str, Any]) -> None:
     """Print everything that a plan holds."""
     before, after = plan["from_version"], plan["to_version"]
-    versions = f"version {before}" if before == after else f"version {before} to {after}"
-    show_changes(f"{plan['subject']}: {versions}", plan["classification"], plan["changes"])
+    if before == _NOTHING:
+        _print(_heading(f"{plan['subject']}: version {after}, the first"))
+    else:
+        versions = f"version {before}" if before == after else f"version {before} to {after}"
+        show_changes(f"{plan['subject']}: {versions}", plan["classification"], plan["changes"])
     _print(*(_dim(f"  {reason}") for reason in plan["reasons"]))
     if plan["lens"] is not None:
         by = "written by the server" if plan["lens"]["written"] else "proven by the server"
@@ -103,10 +110,12 @@ def _changes(changes: Iterable[Mapping[str, Any]]) -> Table:
 def _refusals(refusals: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
     """Each refusal, and once each event that shows why."""
     table = _grid()
-    for refusal in refusals:
+    for refusal in refusals[:_MOST]:
         reason = f"{refusal['message']} ({refusal['code']})"
         table.add_row("", _text("!", "red"), _text(refusal["pointer"] or "(request)", "red"), _dim(reason))
     yield table
+    if len(refusals) > _MOST:
+        yield _dim(f"  and {len(refusals) - _MOST:,} more, which --json shows")
     examples = [refusal["counter_example"] for refusal in refusals if "counter_example" in refusal]
     for example in dict.fromkeys(map(output.encode, examples)):
         yield _text(f"  this event would break: {example}")

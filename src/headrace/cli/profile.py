@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from headrace.cli import output, plans
 from headrace.cli.documents import document
-from headrace.cli.output import AsJson, UsageError, Yes
+from headrace.cli.output import AsJson, DryRun, UsageError, Yes
 from headrace.cli.remote import LOCAL, Remote
 from headrace.cli.schema import PlanRefused
 
@@ -19,9 +19,17 @@ GENERIC = "generic"
 Name = Annotated[str, Parameter(help="The stream.")]
 Kind = Annotated[str, Parameter(help="generic, evlog, metrics, state-protocol or otel-traces.")]
 File = Annotated[Path | None, Parameter(help="A file with its settings as JSON; none: as they are by default.")]
-DryRun = Annotated[bool, Parameter(negative=(), help="Change nothing; say what would change.")]
 
-app = App(name="profile", help="Show and set what a stream means.", version_flags=())
+app = App(
+    name="profile",
+    help="Show and set what a stream means.",
+    version_flags=(),
+    help_epilogue=output.examples(
+        "headrace profile set requests evlog --dry-run",
+        "headrace profile set requests evlog settings.json",
+        "headrace profile show requests",
+    ),
+)
 
 
 @app.command

@@ -11,7 +11,7 @@ import msgspec
 from cyclopts import Parameter
 
 from headrace.cli import output
-from headrace.cli.output import AsJson, UsageError
+from headrace.cli.output import AsJson, DryRun, UsageError
 from headrace.cli.remote import LOCAL, Remote
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def register(
     file: Annotated[Path, Parameter(help="Descriptors as JSON, or a Python file that declares them.")],
     /,
     *,
-    dry_run: Annotated[bool, Parameter(negative=(), help="Change nothing; say what would change.")] = False,
+    dry_run: DryRun = False,
     force: Annotated[bool, Parameter(negative=(), help="Do what loses state, too.")] = False,
     backfill: Annotated[bool | None, Parameter(help="Compute features from the events that are there, or not.")] = None,
     app: Annotated[str | None, Parameter(help="Whose descriptors these are.")] = None,

@@ -26,6 +26,7 @@ _NEXT_STEPS = {
     ("lens_unsound", ""): "Mend the lens, or let the new schema allow what the lens makes of older events.",
     ("conflict", ""): "Look at `headrace schema show {name}`, and begin from its current version.",
     ("registry_full", ""): "Make a new stream with this schema, and go on there.",
+    ("bad_request", "/search"): "Pass --schema and --search together.",
     ("bad_request", "/schema"): "Make a new stream with this schema, then copy the events: "
     "`headrace stream read {name} | headrace stream append NEW`.",
 }
@@ -35,7 +36,17 @@ Name = Annotated[str, Parameter(help="The stream.")]
 OnData = Annotated[bool, Parameter(negative=(), help="Hold the change against every stored event too.")]
 SchemaFile = Annotated[Path, Parameter(help="A file with a JSON Schema.")]
 
-app = App(name="schema", help="Show, plan and apply changes of a stream's schema.", version_flags=())
+app = App(
+    name="schema",
+    help="Show, plan and apply changes of a stream's schema.",
+    version_flags=(),
+    help_epilogue=output.examples(
+        "headrace schema plan orders --schema v2.json --lens lens.json --on-data",
+        "headrace schema apply orders --schema v2.json --lens lens.json",
+        "headrace schema apply orders --search search.json",
+        "headrace schema diff v1.json v2.json",
+    ),
+)
 
 
 class PlanRefused(HeadraceError):
@@ -183,7 +194,8 @@ def _check(planned: Plan) -> None:
     if planned.refusals:
         first = planned.refusals[0]
         step = _NEXT_STEPS.get((first["code"], "")) or _NEXT_STEPS.get((first["code"], first["pointer"]), _ELSE)
-        message = f"The change is refused: {first['message']}\n{step.format(name=planned.subject)}"
+        where = f"{first['pointer']}: " if first["message"].startswith("is ") else ""
+        message = f"The change is refused: {where}{first['message']}\n{step.format(name=planned.subject)}"
         raise PlanRefused(message, refusals=planned.refusals)
 
 

@@ -7,14 +7,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from headrace.cli.config import ConfigFile
-from headrace.cli.output import UsageError
 
 if TYPE_CHECKING:
     from headrace.config import Config
@@ -77,9 +75,6 @@ def serve(
     from headrace.config import given, load
 
     chosen = load(file=config, flags=flags.settings())
-    for file in filter(None, (chosen.server.tls_cert, chosen.server.tls_key)):
-        if not Path(file).is_file():
-            raise UsageError(f"there is no file {file}")
     from headrace.server import main
 
     def announce(address: str) -> None:

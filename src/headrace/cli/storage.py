@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -43,6 +44,7 @@ def recover(
     refuse_if_used(Path(chosen.data_dir), *_MAY_BE_THERE)
     _refuse_missing(source)
     brought: list[Brought] = []
+    logging.getLogger("headrace").addHandler(logging.NullHandler())  # what is logged is complained of below
     with output.progressing("recovering") as tell:
 
         def told(done: int, total: int, one: Brought | None) -> None:

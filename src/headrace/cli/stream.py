@@ -10,6 +10,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import ingest, output, standing
+from headrace.cli.moments import spelled
 from headrace.cli.output import AsJson, Yes
 from headrace.cli.queries import pointing
 from headrace.cli.remote import LOCAL, Remote
@@ -26,7 +27,18 @@ Filter = Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Only e
 SchemaVersion = Annotated[int | None, Parameter(help="The shape of events; default: the newest.")]
 Limit = Annotated[int | None, Parameter(help="Stop after so many.")]
 
-app = App(name="stream", help="Create, append to, read and follow streams.", version_flags=())
+app = App(
+    name="stream",
+    help="Create, append to, read and follow streams.",
+    version_flags=(),
+    help_epilogue=output.examples(
+        "headrace stream create orders --retention-age 30d",
+        "headrace stream append orders '{\"id\": 1}' '{\"id\": 2}'",
+        "cat events.jsonl | headrace stream append orders",
+        "headrace stream read orders --offset -1 --limit 10",
+        "headrace stream tail orders",
+    ),
+)
 
 
 @app.command
@@ -92,7 +104,7 @@ def read(
     /,
     *,
     offset: Offset = "-1",
-    since: Annotated[str | None, Parameter(help="Begin at this time instead.")] = None,
+    since: Annotated[str | None, Parameter(help="Begin at this moment instead, such as 2026-11-15.")] = None,
     routing_key: RoutingKey = None,
     filter: Filter = None,
     schema_version: SchemaVersion = None,
@@ -103,7 +115,9 @@ def read(
     """Print what the stream holds, one event per line; --json prints batches with their offsets."""
     with remote.connect() as client, pointing(filter or "", as_json=json):
         stream = client.stream(name)
-        batches = stream.read(offset, since=since, key=routing_key, schema_version=schema_version, filter=filter)
+        batches = stream.read(
+            offset, since=spelled(since), key=routing_key, schema_version=schema_version, filter=filter
+        )
         _print(batches, limit, json)
 
 
@@ -124,10 +138,9 @@ def tail(
     """Print what is appended from now on, until the stream is closed."""
     with remote.connect() as client:
         content_type = client.stream(name).info().content_type
-    how = live or ("sse" if filter is None else "long-poll")
     with remote.connect(patient=True) as client, pointing(filter or "", as_json=json):
         stream = client.stream(name, content_type=content_type)
-        batches = stream.tail(offset, live=how, key=routing_key, schema_version=schema_version, filter=filter)
+        batches = stream.tail(offset, live=live, key=routing_key, schema_version=schema_version, filter=filter)
         _print(batches, limit, json)
 
 
@@ -143,8 +156,10 @@ def list_streams(
     """List streams in name order."""
     with remote.connect() as client:
         found = islice(client.streams(prefix=prefix, after=after, limit=min(limit or 1000, 1000)), limit)
-        columns = ("name", "content_type", "next_offset", "closed", "created_at", "expires_at")
-        output.show_all(found, columns, as_json=json)
+        columns = ("name", "content_type", "entries", "closed", "created_at", "expires_at")
+        # In lists the offset is a plain number, which people take for what it is.
+        shown = ({**one, "entries": one["next_offset"]} for one in found) if output.wants_table(json) else found
+        output.show_all(shown, columns, as_json=json)
 
 
 @app.command
@@ -206,7 +221,7 @@ def _print(batches: Iterable[Batch], limit: int | None, as_json: bool) -> None:
     left = limit
     for batch in batches:
         if as_json:
-            print(output.encode(_envelope(batch)), flush=True)
+            print(output.encode(_envelope(batch, left)), flush=True)
         else:
             line_end = b"\n" if media_type(batch.content_type) == JSON else b""
             output.write_bytes(b"".join(item + line_end for item in batch.raw_items[:left]))
@@ -216,10 +231,13 @@ def _print(batches: Iterable[Batch], limit: int | None, as_json: bool) -> None:
                 return
 
 
-def _envelope(batch: Batch) -> dict[str, object]:
+def _envelope(batch: Batch, limit: int | None) -> dict[str, object]:
+    """A batch as a document; one that the limit cuts short has no offset to go on from."""
     facts = {"next_offset": batch.next_offset, "up_to_date": batch.up_to_date, "closed": batch.closed}
+    if limit is not None and limit < len(batch.raw_items):
+        facts = {"next_offset": None, "up_to_date": False, "closed": False}
     if media_type(batch.content_type) == JSON or not batch.data:
-        return {"items": [msgspec.Raw(item) for item in batch.raw_items], **facts}
+        return {"items": [msgspec.Raw(item) for item in batch.raw_items[:limit]], **facts}
     try:
         return {"text": batch.data.decode(), **facts}
     except UnicodeDecodeError:

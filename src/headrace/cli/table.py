@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from headrace.cli import output
 from headrace.cli.documents import content
+from headrace.cli.moments import spelled
 from headrace.cli.output import AsJson, UsageError
 from headrace.cli.remote import LOCAL, Remote
 from headrace.errors import KeyShapeMismatch
@@ -26,9 +27,19 @@ if TYPE_CHECKING:
 Name = Annotated[str, Parameter(help="The table.")]
 KeyWords = Annotated[str, Parameter(allow_leading_hyphen=True, help="The value of each key field, in order.")]
 Features = Annotated[list[str] | None, Parameter(negative=(), help="Only this feature; may be repeated.")]
-AsOf = Annotated[str | None, Parameter(help="As it was at this moment, such as 2026-11-15T10:00:00Z.")]
+AsOf = Annotated[str | None, Parameter(help="As it was at this moment: 2026-11-15, or 2026-11-15T10:00:00Z.")]
 
-app = Commands(name="table", help="Get features by key, and list tables.", version_flags=())
+app = Commands(
+    name="table",
+    help="Get features by key, and list tables.",
+    version_flags=(),
+    help_epilogue=output.examples(
+        "headrace table ls",
+        "headrace table get Spending u1 --feature total",
+        "headrace table get ByCountry u1 FR --as-of 2026-11-15T10:00:00Z",
+        "headrace table export Spending rows.jsonl",
+    ),
+)
 
 
 @app.command
@@ -43,9 +54,11 @@ def get(
 ) -> int:
     """Print the features of a key; one that was never seen has none, and a global table has no key."""
     with remote.connect() as client:
-        row = _row(client, table, key, {"features": feature, "as_of": as_of})
+        row = _row(client, table, key, {"features": feature, "as_of": spelled(as_of)})
     if output.wants_table(json) and row:
         output.show({name: _shown(value) for name, value in row.items()}, as_json=False)
+    elif output.wants_table(json):
+        print("There are no features of this key: it was never seen, or is cold.")
     else:
         print(output.encode(row))
     if row.complete:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from cyclopts import App, Parameter
 
@@ -19,8 +23,19 @@ Timeout = Annotated[str, Parameter(help="How long, such as 90s; two minutes at m
 #: Nothing was touched in time.
 TIMED_OUT = 3
 _MOST_S = 120.0
+#: Whoever follows does not ask more often.
+_LEAST_S = 1.0
 
-app = App(name="touch", help="Wait for changes of rows.", version_flags=())
+app = App(
+    name="touch",
+    help="Wait for changes of rows.",
+    version_flags=(),
+    help_epilogue=output.examples(
+        "headrace touch wait shop todos --timeout 90s",
+        "headrace touch wait shop todos user=ada --follow",
+        "headrace touch meta shop",
+    ),
+)
 
 
 @app.command
@@ -43,17 +58,26 @@ def wait(
     wanted, templates = _wanted(entity, fields, touch_key or [])
     seconds = min(parse_duration_us(timeout, "timeout") / 1_000_000, _MOST_S)
     with remote.connect(patient=follow) as client:
-        touches = client.stream(name).touch
-        while True:
-            coarse = not templates and not touch_key
-            touch = touches.wait(
-                *wanted, cursor=cursor, timeout=seconds, templates=templates, exact=exact, coarse=coarse
-            )
-            if not follow or touch.touched or touch.stale:
-                _print(touch, json)
-            if not follow:
-                return output.OK if touch.touched else output.PARTIAL if touch.stale else TIMED_OUT
-            cursor = touch.cursor
+        wait_for = partial(client.stream(name).touch.wait, *wanted, templates=templates, exact=exact)
+        ask = partial(wait_for, coarse=not templates and not touch_key)
+        if follow:
+            _follow(partial(ask, timeout=max(seconds, _LEAST_S)), cursor, json)
+        touch = ask(cursor=cursor, timeout=seconds)
+        _print(touch, json)
+    return output.OK if touch.touched else output.PARTIAL if touch.stale else TIMED_OUT
+
+
+def _follow(ask: Callable[..., Touch], cursor: str, as_json: bool) -> NoReturn:
+    """Wait again and again; what cannot be told for as long as nobody mends it is said once, and looked at slowly."""
+    stale_at = None
+    while True:
+        touch = ask(cursor=cursor)
+        if touch.stale and touch.cursor == stale_at:
+            time.sleep(_LEAST_S)
+        elif touch.stale or touch.touched:
+            _print(touch, as_json)
+        stale_at = touch.cursor if touch.stale else None
+        cursor = touch.cursor
 
 
 @app.command
@@ -90,9 +114,12 @@ def _field(text: str) -> tuple[str, str, str | bool]:
     name, _, encoding = left.partition(":")
     if not equals or not name:
         raise UsageError(f"{text!r} is not name=value")
+    if encoding == "bool" and value not in ("true", "false"):
+        raise UsageError(f"{text!r}: a bool is true or false")
     return name, encoding or "string", value == "true" if encoding == "bool" else value
 
 
 def _print(touch: Touch, as_json: bool) -> None:
     facts = {"touched": touch.touched, "stale": touch.stale, "cursor": touch.cursor}
     output.show(facts | ({} if touch.error is None else {"reason": touch.error.message}), as_json=as_json)
+    sys.stdout.flush()  # whoever follows through a pipe is told now

@@ -11,8 +11,16 @@ from headrace.cli.output import AsJson
 
 def version(*, json: AsJson = False) -> None:
     """Print the version."""
-    found = importlib.metadata.version("headrace")
     if output.wants_table(json):
-        print(f"headrace {found} (Python {platform.python_version()})")
+        print(sentence())
     else:
-        output.show({"headrace": found, "python": platform.python_version()}, as_json=True)
+        output.show({"headrace": _own(), "python": platform.python_version()}, as_json=True)
+
+
+def sentence() -> str:
+    """The version for people."""
+    return f"headrace {_own()} (Python {platform.python_version()})"
+
+
+def _own() -> str:
+    return importlib.metadata.version("headrace")

@@ -105,12 +105,15 @@ class Stream(Handle):
         self,
         offset: str = NOW,
         *,
-        live: Live = "sse",
+        live: Live | None = None,
         key: str | None = None,
         schema_version: int | None = None,
         filter: str | None = None,
     ) -> Iterator[Batch]:
-        """What follows ``offset``, for as long as the stream is open; lost connections are taken up again."""
+        """What follows ``offset``, for as long as the stream is open; lost connections are taken up again.
+
+        Without ``live`` it waits by SSE, and by long-poll where that would not do: for filters, and for text.
+        """
         content_type = self.content_type or self.info().content_type
         patience = Patience(self._client.settings.retry_for_s)
         tail = Tail(

@@ -20,6 +20,8 @@ class View(TypedDict, total=False):
     as_of: Moment | None
     at_ingested: Moment | None
     schema_version: str | None
+    #: Whose that version is, ``global`` or ``user``.
+    scope: str | None
     user_id: str | None
 
 
@@ -125,5 +127,6 @@ def _view(view: View) -> dict[str, str | None]:
         "as_of": moment(view.get("as_of")) or None,
         "at_ingested": moment(view.get("at_ingested")) or None,
         "schema_version": view.get("schema_version"),
+        "scope": view.get("scope"),
         "user_id": view.get("user_id"),
     }

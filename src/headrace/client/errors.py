@@ -38,6 +38,8 @@ _KNOWN: tuple[type[HeadraceError], ...] = tuple(
 BY_CODE = {kind.code: kind for kind in reversed(_KNOWN)}
 # The plainest class of each status speaks for answers that carry no code.
 _BY_STATUS = {kind.status: kind for kind in reversed(_KNOWN) if kind.status != 500}
+# The answer to a HEAD has no words, and only streams are asked so.
+_WORDLESS = {404: "there is no such stream"}
 _NUMBERS = {"producer_epoch", "expected_seq", "received_seq", "retry_after"}
 
 
@@ -170,7 +172,7 @@ def _from_error(status: int, headers: Mapping[str, str], error: Mapping[str, Any
     for fact, header in kind.header_facts.items():
         if fact not in facts and header in headers:
             facts[fact] = _fact(fact, headers[header])
-    return kind(message or f"the server answered {status}", **facts)
+    return kind(message or _WORDLESS.get(status, f"the server answered {status}"), **facts)
 
 
 def _from_envelope(status: int, document: Mapping[str, Any]) -> RegistrationRefused:

@@ -11,7 +11,7 @@ import msgspec
 from headrace.client import answers
 from headrace.client.answers import Answer
 from headrace.client.errors import PushRefused
-from headrace.client.requests import Moment, Request, moment
+from headrace.client.requests import Moment, Request, moment, to_json
 from headrace.types import JSON
 
 #: The most events of one request.
@@ -64,7 +64,7 @@ class _Batch(msgspec.Struct):
 
 def push(event: str, fields: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Request:
     """POST: one event, or several."""
-    return Request("POST", f"/v1/push/{quote(event, safe='')}", {"content-type": JSON}, msgspec.json.encode(fields))
+    return Request("POST", f"/v1/push/{quote(event, safe='')}", {"content-type": JSON}, to_json(fields))
 
 
 def get(table: str, key: Key, **options: Unpack[GetOptions]) -> Request:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -17,8 +16,6 @@ _LONGEST_STACK = 16_000
 _ENCODER = msgspec.json.Encoder(enc_hook=str)
 #: Whole numbers that every JSON reader takes as they are.
 _SAFE = 2**53
-
-ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
 
 
 def encoded(event: Mapping[str, Any]) -> bytes:

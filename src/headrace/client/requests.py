@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from math import isfinite
 from typing import Any, Literal, TypedDict, Unpack
 from urllib.parse import quote, urlencode
 
@@ -151,6 +152,11 @@ def tail(
     return Request("GET", with_query(stream_path(name), query), accept, wait_s=90.0)
 
 
+def way_to_wait(content_type: str, filter: str | None) -> Live:
+    """How to follow a stream where nobody says: by SSE, which has no filters, and changes the line ends of text."""
+    return "long-poll" if filter is not None or media_type(content_type).startswith("text/") else "sse"
+
+
 def info(name: str) -> Request:
     """HEAD: what is known of the stream."""
     return Request("HEAD", stream_path(name))
@@ -177,16 +183,36 @@ def encode(value: Any, content_type: str) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if media_type(content_type) == JSON:
-        return msgspec.json.encode(value)
+        return to_json(value)
     if isinstance(value, str):
         return value.encode()
     raise TypeError(f"a {content_type} stream takes bytes or text, not {type(value).__name__}")
 
 
+def to_json(value: Any) -> bytes:
+    """JSON text; a number that JSON does not have is refused, where the encoder would write null in its place."""
+    body = msgspec.json.encode(value)
+    if b"null" in body:
+        _refuse_no_numbers(msgspec.to_builtins(value, enc_hook=_spelled_already))
+    return body
+
+
+def _spelled_already(_: Any) -> None:
+    """Raw JSON, which has no such numbers."""
+
+
+def _refuse_no_numbers(value: Any) -> None:
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{value} is a number that JSON does not have; send None, or text")
+    if isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            _refuse_no_numbers(part)
+
+
 def ask(target: str, document: Mapping[str, Any], *, changes: bool = True) -> Request:
     """POST: a document, without what is None in it."""
     given = {name: value for name, value in document.items() if value is not None}
-    return Request("POST", target, {"content-type": JSON}, msgspec.json.encode(given), changes=changes)
+    return Request("POST", target, {"content-type": JSON}, to_json(given), changes=changes)
 
 
 def with_query(path: str, query: Mapping[str, str | None]) -> str:

@@ -40,7 +40,7 @@ class Tail:
         self,
         name: str,
         offset: str,
-        live: Live,
+        live: Live | None,
         *,
         content_type: str,
         key: str | None,
@@ -51,7 +51,7 @@ class Tail:
         self.offset = offset
         self.ended = False
         self._name = name
-        self._live = live
+        self._live = live or requests.way_to_wait(content_type, filter)
         self._content_type = content_type
         self._key = key
         self._schema_version = schema_version

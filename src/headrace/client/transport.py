@@ -17,6 +17,7 @@ from headrace.client.requests import Request
 from headrace.errors import BadRequest
 
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+_DISTRUST = "CERTIFICATE_VERIFY_FAILED"
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -102,7 +103,14 @@ def _options(settings: Settings) -> dict[str, Any]:
     if settings.url.startswith("http://"):
         # Loading certificates costs more than a whole request, and here there is nothing to verify.
         return {**options, "verify": False}
-    return {**options, "verify": ssl.create_default_context(cafile=settings.ca_file)} if settings.ca_file else options
+    return {**options, "verify": _trusting(settings.ca_file)} if settings.ca_file else options
+
+
+def _trusting(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as reason:  # an SSLError is one
+        raise ValueError(f"{ca_file} is not a file with certificates in PEM: {reason}") from reason
 
 
 def _arguments(settings: Settings, request: Request) -> dict[str, Any]:
@@ -121,7 +129,8 @@ def _translated(url: str) -> Iterator[None]:
     try:
         yield
     except _NEVER_SENT as reason:
-        raise Unreachable(f"no server answers at {url}: {reason}", sent=False) from reason
+        hint = "; ca_file (--ca-file) names certificates to trust" if _DISTRUST in str(reason) else ""
+        raise Unreachable(f"no server answers at {url}: {reason}{hint}", sent=False) from reason
     except httpx2.LocalProtocolError as reason:
         raise BadRequest(f"the request cannot be written: {reason}") from reason
     except httpx2.DecodingError as reason:

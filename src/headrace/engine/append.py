@@ -22,6 +22,7 @@ from headrace.errors import (
 )
 from headrace.schema.entries import entries_of
 from headrace.storage.streams import LIVE
+from headrace.storage.wal import Stored, stored
 
 MAX_AHEAD_US = 60_000_000
 
@@ -55,6 +56,8 @@ class Append(Operation):
     seen_by: StreamRegistry | None = None
     version = 0
     keys: str | None = None
+    #: The body as the log keeps it, where that was made ready on the way to the writer.
+    stored: Stored | None = None
     position = 0
     producer_last = 0
     #: Keys of entries that are to be stored once; then the sequence number of each, and how many were there before.
@@ -127,6 +130,7 @@ class Append(Operation):
     def _admit_again(self, head: Head) -> None:
         """The registry has changed since the entries were queued, or refused what might have been a repetition."""
         if head.registry is not None:
+            self.stored = None
             head.registry.admit(self)
 
     def _check(self, batch: Batch, head: Head) -> None:
@@ -167,8 +171,9 @@ class Append(Operation):
         head.next_seq = self.position = seq + count
         head.last_us = at_us
         head.bytes = total = head.bytes + len(body)
+        held, packed = self.stored or stored(body)
         batch.rows.append(
-            (self.stream.id, seq, count, at_us, self.version, self.key, self.keys, head.stream_seq, total, body)
+            (self.stream.id, seq, count, at_us, self.version, self.key, self.keys, head.stream_seq, total, held, packed)
         )
 
     def route(self, keys: list[str | None], head: Head) -> None:
@@ -192,7 +197,7 @@ class Append(Operation):
             routed = zip(msgspec.json.decode(self.keys, type=list[str | None]), self.seqs, strict=True)
             first = {seq: key for key, seq in reversed(list(routed)) if seq >= head.next_seq}
             self.key, self.keys = stored_keys([first[seq] for seq in sorted(first)])
-        self.body, self.count = b",".join(kept), len(kept)
+        self.body, self.count, self.stored = b",".join(kept), len(kept), None
 
     def _close(self, batch: Batch, head: Head, producer: Producer | None) -> None:
         head.closed, head.closed_by = True, producer

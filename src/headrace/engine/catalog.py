@@ -37,7 +37,7 @@ class Catalog:
         self._kinds = kinds
         self._cache: OrderedDict[str, Stream] = OrderedDict()
         self._started_us = clock.now_us()
-        self.touched: dict[Stream, None] = {}
+        self.accessed: dict[Stream, None] = {}
 
     def __len__(self) -> int:
         return len(self._cache)
@@ -87,18 +87,18 @@ class Catalog:
         """Whether the stream's lifetime is over."""
         return stream.deadline_us is not None and stream.deadline_us <= self._clock.now_us()
 
-    def touch(self, stream: Stream) -> None:
-        """An access: restart the sliding window, in memory."""
+    def note_access(self, stream: Stream) -> None:
+        """Restart the sliding window of a stream that is accessed, in memory."""
         if stream.ttl_s is not None:
             stream.deadline_us = self._clock.now_us() + stream.ttl_s * 1_000_000
-            self.touched[stream] = None
+            self.accessed[stream] = None
 
     def forget(self, name: str, stream_id: int) -> None:
         """Drop a deleted stream from the cache; a new one that took its name stays."""
         stream = self._cache.get(name)
         if stream is not None and stream.id == stream_id:
             del self._cache[name]
-            self.touched.pop(stream, None)
+            self.accessed.pop(stream, None)
 
     def _lineage(self, parent: int | None, fork_seq: int | None) -> tuple[tuple[int, int], ...]:
         """The ancestors a fork reads from, oldest first, each with the end of its part."""
@@ -115,7 +115,7 @@ class Catalog:
         """Drop some of the longest cached streams that nobody holds."""
         for name in list(islice(self._cache, _EVICT_STEP)):
             stream = self._cache[name]
-            if stream.pins or stream in self.touched:
+            if stream.pins or stream in self.accessed:
                 self._cache.move_to_end(name)
             else:
                 del self._cache[name]

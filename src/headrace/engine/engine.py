@@ -1,9 +1,8 @@
-"""Where the parts meet: opens them, owns their lifetimes, and runs what time does to them."""
+"""Where the parts meet: opens them, and owns their lifetimes."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.config import Config, MiB
-from headrace.engine import sweep
 from headrace.engine.catalog import Catalog
 from headrace.engine.counters import Counters
 from headrace.engine.entities import enhancement, erasing
@@ -31,6 +29,7 @@ from headrace.engine.features.recovering import DEDUPE_DUE
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.remembering import remember
 from headrace.engine.features.tables import Ground, Tables
+from headrace.engine.gates import Gates
 from headrace.engine.inspect.indexes import Indexes
 from headrace.engine.kinds import Kinds
 from headrace.engine.lifecycle import Change, carry_out
@@ -45,7 +44,7 @@ from headrace.engine.states.branch import Branch
 from headrace.engine.states.building import Workbench
 from headrace.engine.states.helping import Helper
 from headrace.engine.states.needing import Needs
-from headrace.engine.stream import Stream
+from headrace.engine.sweeper import Sweeper
 from headrace.engine.tail import Tail
 from headrace.engine.tiers import Tiers
 from headrace.engine.touch.touches import Touches
@@ -54,17 +53,16 @@ from headrace.engine.work.coverage import Coverage
 from headrace.engine.work.definitions import Definitions
 from headrace.engine.work.foreman import Foreman
 from headrace.engine.writer import Batch, Writer
-from headrace.errors import HeadraceError
 from headrace.storage import database
 from headrace.storage.companions import Companions
 from headrace.storage.entity_changes import EntityChanges
 from headrace.storage.feature_registry import FeatureRegistry
-from headrace.storage.lock import DirectoryLock
+from headrace.storage.lock import DirectoryLock, make_directory
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects, StoreUnavailable
 from headrace.storage.published import Published
 from headrace.storage.registries import Registries
-from headrace.storage.streams import LIVE, Streams
+from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
 from headrace.types import Clock, SystemClock
 
@@ -74,8 +72,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.engine")
 
-SWEEP_S = 10.0
-_SWEEP_STREAMS = 500
 #: A row group is decoded ahead for so much room among the decoded ones, so that readers do not crowd each other out.
 _AHEAD_BYTES, _MOST_AHEAD = 16 * MiB, 4
 
@@ -87,8 +83,9 @@ class Engine:
         self.config = config
         self.clock = clock
         self.counters = Counters()
+        self.gates = Gates(config.limits)
         data_dir = Path(config.storage.data_dir)
-        data_dir.mkdir(parents=True, exist_ok=True)
+        make_directory(data_dir)
         self._lock = DirectoryLock(data_dir)
         path = data_dir / "headrace.db"
         try:
@@ -130,11 +127,9 @@ class Engine:
         ]
         self.work = Foreman(*known, config.pipeline, definitions, branches)
         self._keep_states()
-        self.verifier = Verifier(
-            self.apply, self.writer, self.log, self.work, self._reader, self.connect, self._open_segments
-        )
+        self.verifier = self._hire_verifier()
         self.touches = Touches(self.log, self.tiers, self.apply, self._reader)
-        self._sweeper: asyncio.Task[None] | None = None
+        self.sweeper = Sweeper(self.writer, self.log, self.streams, self.wal, self.published, self.features)
         self.recovered: Recovered | None = None
         self._opening = threading.RLock()
         self._segments: Segments | None = None
@@ -160,22 +155,20 @@ class Engine:
         engine.erasing.start()
         if Companions(engine._reader).are_there():
             threading.Thread(target=engine.warm_up, name="headrace-warm", daemon=True).start()
-        engine._sweeper = asyncio.create_task(engine._sweep_forever())
+        engine.sweeper.start()
         return engine
 
     async def close(self) -> None:
         """Persist what lives in memory, answer what was accepted, and let go of the files."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sweeper
+        await self.sweeper.stop()
+        self.gates.index.open()
         try:
             await self.erasing.stop()
             await self.enhancement.queue.stop()
             await self.helper.stop()
             await self.touches.stop()
             await self.tables.stop()
-            await self.snapshots.serving.stop()
+            await self.snapshots.stop()
             await self.enhancement.stop()
             await self.verifier.stop()
             await self.work.stop()
@@ -253,6 +246,10 @@ class Engine:
         known = self.log, self.writer, self.streams, self.published
         return Sealer(*known, *registries, workshop, self.clock, self.config.storage)
 
+    def _hire_verifier(self) -> Verifier:
+        known = self.apply, self.writer, self.log, self.work
+        return Verifier(*known, self._reader, self.connect, self._open_segments, self.gates.index)
+
     def _keep_states(self) -> None:
         """What is folded of streams, and who does it where no worker comes."""
         self.bench = self._open_bench()
@@ -269,6 +266,7 @@ class Engine:
             Path(self.config.storage.data_dir) / "cache" / "states",
             self.connect,
             self._open_segments,
+            self.gates.index,
             cache_bytes=settings.state_cache_bytes,
             row_bytes=settings.row_bytes,
         )
@@ -292,7 +290,7 @@ class Engine:
             row_bytes=settings.row_bytes // 4,
         )
         self.work.on_states.append(self.snapshots.serving.states_changed)
-        self.listing = Listing(self.snapshots, self._reader, self.connect, self._open_segments)
+        self.listing = Listing(self.snapshots, self._reader)
         self.aliasing = Aliasing(self.writer, self.log, self.snapshots.stream, self._reader)
         stored = self._reader, self.connect, self._open_segments, self.bench
         ground = enhancement.Ground(self.types, self.stores, self.log, self.work, *stored, self.apply, self.clock)
@@ -305,21 +303,24 @@ class Engine:
         return erasing.Erasing(erasing.Ground(*known, *stored, path, self.clock))
 
     def _prune(self) -> int:
-        """Remove files here of objects that nothing lists; answers how many of them are in use."""
+        """Let go of what is kept of events, and of files of objects that nothing lists; answers how many are in use."""
         connection = self.connect()
         try:
             segments, parts, states = erasing.listed_files(connection)
         finally:
             connection.close()
         used = self._open_segments().prune(segments) + self.bench.files.prune(states)
-        return used + self.open_archive().files.prune(parts)
+        archive = self.open_archive()
+        archive.forget()
+        return used + archive.files.prune(parts)
 
     def _hire_helper(self) -> Helper:
         connect, segments, objects, clock = self.connect, self._open_segments, self.objects, self.clock
         servings = self.snapshots.serving, self.enhancement.candidates.serving
         more = [Needs(serving, self.published, clock, self.config.features) for serving in servings]
         needs = [self.tables.needs, *more]
-        return Helper(self.work, needs, self.bench, self.log, self._reader, connect, segments, objects, clock)
+        known = self.work, needs, self.bench, self.log, self._reader
+        return Helper(*known, connect, segments, objects, clock, self.gates.index)
 
     def open_archive(self) -> Archive:
         """What answers are computed from; loads what computes them, which a server without questions never does."""
@@ -343,6 +344,11 @@ class Engine:
         """The segments at hand; None while nobody has needed any."""
         return self._segments
 
+    @property
+    def archive(self) -> Archive | None:
+        """What answers are computed from; None while nobody has asked."""
+        return self._archive
+
     def connect(self) -> database.Connection:
         """A connection that only reads, for a thread, which closes it."""
         path, cache_bytes = Path(self.config.storage.data_dir) / "headrace.db", self.config.storage.cache_bytes // 8
@@ -362,86 +368,8 @@ class Engine:
         return (int(pragma("page_count")) - int(pragma("freelist_count"))) * int(pragma("page_size"))
 
     async def sweep(self) -> None:
-        """Expire, retain, persist accesses and purge, once."""
-        # What frees space comes first, and a full disk that stops one step does not stop the others.
-        for step in (self._purge, self._persist_touches, self._expire, self._retain, self._purge):
-            with contextlib.suppress(HeadraceError):
-                await step()
-        await asyncio.to_thread(self.writer.reserve.restock)
-
-    async def _purge(self) -> None:
-        while await self._run(sweep.Purge) >= sweep.PURGE_ROWS:
-            await asyncio.sleep(0)
-
-    async def _sweep_forever(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            try:
-                await self.sweep()
-            except Exception:
-                log.exception("a sweep failed; the next one tries again")
-
-    async def _persist_touches(self) -> None:
-        catalog = self.log.catalog
-        touched = tuple(catalog.touched)
-        catalog.touched.clear()
-        for start in range(0, len(touched), _SWEEP_STREAMS):
-            try:
-                await self._run(sweep.Touch, touched[start : start + _SWEEP_STREAMS])
-            except HeadraceError:
-                catalog.touched.update(dict.fromkeys(touched[start:]))
-                raise
-
-    async def _expire(self) -> None:
-        while True:
-            rows = self.streams.due(self.clock.now_us(), _SWEEP_STREAMS)
-            found = [self.log.catalog.find(row.name) for row in rows]
-            living = [stream for stream in found if stream is not None and stream.head.state == LIVE]
-            over = [stream for stream in living if self.log.catalog.expired(stream)]
-            await asyncio.gather(*(self._expire_one(stream) for stream in over))
-            # The others were accessed since their deadline was stored, and would hide those that come later.
-            self.log.catalog.touched.update(dict.fromkeys(set(living) - set(over)))
-            await self._persist_touches()
-            if len(rows) < _SWEEP_STREAMS:
-                break
-
-    async def _expire_one(self, stream: Stream) -> None:
-        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.log.delete(
-            stream,
-            lambda delete: settled.set_result(None) if delete.settled else None,
-            deadline_us=stream.deadline_us,
-        )
-        await settled
-        self.counters.expired += 1
-
-    async def _retain(self) -> None:
-        after = 0
-        while rows := self.streams.retained(after, _SWEEP_STREAMS):
-            for row in rows:
-                after = row.id
-                if row.managed and row.name.startswith(ENTITIES):
-                    continue  # observations are kept, and so is what tells them apart
-                stream = self.log.catalog.find(row.name)
-                if stream is not None and stream.id == row.id:
-                    await self._retain_one(stream)
-
-    async def _retain_one(self, stream: Stream) -> None:
-        held_from = self.features.holds(stream) if stream.managed else None
-        first = sweep.first_retained(self.wal, self.published, stream, stream.head, self.clock.now_us())
-        if first.seq > stream.head.first_seq and (held_from is None or first.seq <= held_from):
-            await self._run(sweep.Retain, stream)
-        if self.wal.starts_before(stream.id, stream.head.first_seq):
-            while await self._run(sweep.Trim, stream) >= sweep.PURGE_ROWS:
-                await asyncio.sleep(0)
-        kind = None if stream.head.registry is None else stream.head.registry.kind
-        if kind is not None and kind.dedupes:
-            while await self._run(sweep.ForgetKeys, stream) >= sweep.PURGE_ROWS:
-                await asyncio.sleep(0)
-
-    async def _run(self, kind: Callable[..., Change], *facts: Any) -> int:
-        """Carry out a sweep's operation; answers how many rows it removed."""
-        return getattr(await carry_out(self.writer, kind, *facts), "removed", 0)
+        """Do once what time does to streams."""
+        await self.sweeper.sweep()
 
 
 class _Call(Change):

@@ -37,6 +37,10 @@ class Gate:
         self.current_limit = max(1, limit)
         self._admit()
 
+    def open(self) -> None:
+        """Let everybody in, for good: the server stops, and nothing that has to end may wait for its turn."""
+        self.set_limit(MAX_QUEUED * 2)
+
     async def __aenter__(self) -> Gate:
         if self.active < self.current_limit and not self._waiting:
             self.active += 1

@@ -21,6 +21,7 @@ from headrace.storage.registries import RegistryRow
 from headrace.storage.states import States
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow
 from headrace.storage.verifications import Verifications
+from headrace.storage.wal import stored
 from headrace.storage.work import Work
 from headrace.types import JSON
 
@@ -105,6 +106,7 @@ class Create(Change):
         if self.replaces is not None and batch.draft(self.replaces).state == LIVE:
             batch.flush()
             self.dropped += delete(batch, self.replaces)
+            batch.note("stream_expired", SERVER, stream=self.replaces.name)
         found = batch.streams.by_name(self.row.name)
         if found is not None and found.state == SOFT_DELETED:
             raise Conflict("the name belongs to a deleted stream that forks still need", stream=found.name)
@@ -131,9 +133,13 @@ class Create(Change):
         batch.note(
             "stream_created", self.who, stream=self.row.name, content_type=self.row.content_type, **self._origin()
         )
+        if self.row.closed:
+            batch.note("stream_closed", self.who, stream=self.row.name)
 
     def _origin(self) -> dict[str, object]:
-        return {} if self.fork is None else {"forked_from": self.fork.source.name, "profile": self.row.profile}
+        if self.fork is None:
+            return {}
+        return {"forked_from": self.fork.source.name, "profile": table.load(self.row.profile).document}
 
     def _inherit(self, batch: Batch, fork: Fork) -> None:
         """Set the row's head to the fork point."""
@@ -167,7 +173,7 @@ class Create(Change):
         row.last_us = max(at_us, row.last_us)
         row.bytes += len(body)
         batch.rows.append(
-            (row.id, row.next_seq, count, row.last_us, self.version, key, self.keys, None, row.bytes, body)
+            (row.id, row.next_seq, count, row.last_us, self.version, key, self.keys, None, row.bytes, *stored(body))
         )
         row.next_seq += count
 

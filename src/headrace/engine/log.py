@@ -16,8 +16,15 @@ from headrace.engine.tail import Tail
 from headrace.engine.tiers import Tiers
 from headrace.engine.writer import Writer
 from headrace.errors import Gone, HeadraceError, NotFound
+from headrace.format.packing import LEAST_BYTES
 from headrace.storage.streams import LIVE, StreamRow, Streams
+from headrace.storage.wal import stored
 from headrace.types import RESERVED, Clock
+
+#: Comes after every character that a name can have.
+_LAST = "\U0010ffff"
+#: Longer bodies are packed by the writer: the loop has others to serve.
+_PACKED_HERE = 64 * 1024
 
 
 class Log:
@@ -41,6 +48,9 @@ class Log:
         self.counters = counters
         self.clock = clock
         self.on_append: list[Callable[[Stream, int], None]] = []
+        #: Streams that the commit which is being answered has moved, each with its first new entry.
+        self._moved: dict[Stream, int] = {}
+        writer.on_settled = self._tell
         self.on_delete: list[Callable[[Stream], None]] = []
 
     def find(self, name: str) -> Stream:
@@ -91,12 +101,13 @@ class Log:
             except HeadraceError:
                 if append.terms.producer is None:
                     raise  # what a producer repeats was admitted when the registry was another: the commit decides
+        if LEAST_BYTES <= len(append.body) <= _PACKED_HERE:
+            append.stored = stored(append.body)
         self._writer.submit(append)
         append.stream.pins += 1
 
     def settled(self, append: Append) -> None:
-        """Count a settled append and wake who waits for it."""
-        stream = append.stream
+        """Count a settled append; who waits for it is woken when its whole commit is answered."""
         if append.error is not None:
             return
         counters = self.counters
@@ -106,10 +117,19 @@ class Log:
             counters.appends += 1
             counters.appended_events += append.count
             counters.appended_bytes += len(append.body)
+            if append.stream not in self._moved:
+                self._moved[append.stream] = append.position - append.count
+        elif append.stream.watchers:
+            self.tail.wake(append.stream)
+
+    def _tell(self) -> None:
+        """Tell who waits for the streams that a commit has moved, once for each."""
+        moved, self._moved = self._moved, {}
+        for stream, first in moved.items():
             for hook in self.on_append:
-                hook(stream, append.position - append.count)
-        if stream.watchers:
-            self.tail.wake(stream)
+                hook(stream, first)
+            if stream.watchers:
+                self.tail.wake(stream)
 
     def read(
         self,
@@ -172,20 +192,27 @@ class Log:
         change.who = who
         change.submit(self._writer)
 
-    def page(self, *, prefix: str, after: str, limit: int) -> list[Stream]:
-        """Living streams in name order, strictly after a name; those of the server only where they are asked for."""
+    def page(self, *, prefix: str, after: str, limit: int, without: str | None = None) -> list[Stream]:
+        """Living streams in name order, strictly after a name; those of the server only where they are asked for.
+
+        Names that begin like ``without`` are left out.
+        """
         found: list[Stream] = []
         while len(found) < limit:
             want = limit - len(found)
             rows = self._streams.page(prefix=prefix, after=after, now_us=self.clock.now_us(), limit=want)
             for row in rows:
+                if without is not None and row.name.startswith(without):
+                    after = without + _LAST  # there may be many
+                    break
                 after = row.name
                 stream = self.catalog.load(row)
                 hidden = stream.is_reserved and not prefix.startswith(RESERVED)
                 if not hidden and not self.catalog.expired(stream) and stream.head.state == LIVE:
                     found.append(stream)
-            if len(rows) < want:
-                break
+            else:
+                if len(rows) < want:
+                    break
         return found
 
     def buried(self, dropped: list[tuple[str, int]], streams: Iterable[Stream]) -> None:

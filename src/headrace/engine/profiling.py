@@ -29,6 +29,8 @@ from headrace.schema.update import UNSET, Update
 from headrace.storage.streams import LIVE
 
 _TRIES = 20
+#: Places that a refusal names.
+_NAMED = 5
 
 
 class SetProfile(Step):
@@ -68,7 +70,8 @@ class SetProfile(Step):
             save_registry(batch, stream.id, head.registry)
         batch.streams.update(stream.id, profile=self.profile.text)
         batch.published.mark(stream.id, batch.now_us)
-        batch.note("profile_changed", self.who, stream=stream.name, profile=self.profile.document)
+        facts = {"profile": self.profile.document, "version": planned.to_version}
+        batch.note("profile_changed", self.who, stream=stream.name, **facts)
         batch.afterwards.append(lambda: setattr(stream, "profile", self.profile.text))
 
 
@@ -132,12 +135,13 @@ def _misfits(defaults: Defaults, registry: Registry, name: str) -> list[Refusal]
     """Why entries as the profile makes them do not fit the schema of a stream that never had this profile."""
     if any(same(schema, defaults.schema) for schema in registry.schemas.values()):
         return []
+    changes = diff(defaults.schema, registry.current_schema)
+    places = list(dict.fromkeys(one.pointer or "their root" for one in changes if one.classification.breaking))
+    if not places:
+        return []
+    named = ", ".join(places[:_NAMED]) + (f" and {len(places) - _NAMED} more places" if len(places) > _NAMED else "")
     return [
-        Refusal(
-            "bad_request", "/profile/kind", f"events of profile {name} do not fit the stream's schema: {one.reason}"
-        )
-        for one in diff(defaults.schema, registry.current_schema)
-        if one.classification.breaking
+        Refusal("bad_request", "/profile/kind", f"events of profile {name} do not fit the stream's schema at {named}")
     ]
 
 

@@ -101,9 +101,8 @@ class Stream:
 
     def offset_at(self, position: int) -> str:
         """The offset after so many entries."""
-        seq = position - 1
         for epoch, first in reversed(self.epochs):
-            if seq >= first:
+            if position > first:
                 return offsets.encode(epoch, position)
         return offsets.START
 

@@ -31,7 +31,7 @@ REMEMBER_DELETED_US = 86_400_000_000
 ANSWERED_US, ANSWERED, ANSWERED_BYTES = 7 * 86_400_000_000, 50_000, 256 * 1024 * 1024
 
 
-class Touch(Change):
+class PersistAccesses(Change):
     """Persists the sliding windows of streams that were accessed."""
 
     def __init__(self, streams: tuple[Stream, ...], done: Callable[[Any], None]) -> None:

@@ -1,16 +1,20 @@
 """The streams of the server itself: its metrics, and what was done to streams and registries, by whom.
 
 ``__registry__`` gets what commits have noted. A note is on disk with what it tells of, and moves into the stream in one
-commit, so none is lost or told twice. ``__stream_metrics__`` has the schema of its profile and nothing else: no routing
-key and no search, so nothing is ever derived from it.
+commit, so none is lost or told twice. Keys have a file of their own, and notes in it, which are taken over.
+``__stream_metrics__`` has the schema of its profile and nothing else: no routing key and no search, so nothing is ever
+derived from it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +26,7 @@ from headrace.engine.writer import Batch
 from headrace.errors import Conflict, HeadraceError
 from headrace.profiles.metrics.envelope import SCHEMA
 from headrace.schema.registry import KeySetting, Registry
+from headrace.storage.keys import KeyStore
 from headrace.storage.notes import Notes
 
 if TYPE_CHECKING:
@@ -34,6 +39,9 @@ METRICS, REGISTRY, LIVE = "__stream_metrics__", "__registry__", "__live_metrics_
 METRICS_KEPT_US = 7 * 86_400_000_000
 _MOST_NOTES = 1_000
 _RETRY_S = 5.0
+_LOOK_S = 1.0
+#: Where it is remembered which note on keys was the last to be taken over.
+_TAKEN_OVER = "keys_told"
 #: Notes of so long are recorded together.
 _GATHERING_S = 0.5
 #: What is not recorded by then at the end is recorded at the next beginning.
@@ -91,6 +99,24 @@ class System:
             body = ",".join(document for _, document in notes).encode()
             await self._append(stream, body, len(notes), through=notes[-1][0])
 
+    async def follow_keys(self, path: Path) -> None:
+        """Tell, for ever, what is done to keys by whoever can write their file."""
+        with contextlib.closing(KeyStore(path)) as keys:
+            while True:
+                try:
+                    await self.take_over(keys)
+                except HeadraceError as reason:
+                    log.warning("notes on keys wait to be recorded: %s", reason)
+                await asyncio.sleep(_LOOK_S)
+
+    async def take_over(self, keys: KeyStore) -> None:
+        """Let notes on keys be notes like all others, each of them once."""
+        while notes := keys.noted(_MOST_NOTES):
+            documents = [document for _, document in notes]
+            await self._engine.apply(partial(_take_over, documents=documents))
+            self._noted.set()
+            await asyncio.to_thread(keys.told, notes[-1][0])
+
     async def measured(self, records: list[dict[str, Any]]) -> None:
         """Append what was measured in one interval."""
         if records:
@@ -136,6 +162,18 @@ class System:
             raise append.error
         # Readers at the tail hear of it; counters and subscriptions are for what clients append.
         self._engine.tail.wake(stream)
+
+
+def _take_over(batch: Batch, documents: list[str]) -> None:
+    """Add notes, but for those that were added when a crash kept them from being removed."""
+    marks = [_mark(document) for document in documents]
+    last = batch.streams.meta(_TAKEN_OVER)
+    Notes(batch.connection).add(documents[marks.index(last) + 1 if last in marks else 0 :])
+    batch.streams.set_meta(_TAKEN_OVER, marks[-1])
+
+
+def _mark(document: str) -> int:
+    return int.from_bytes(hashlib.sha256(document.encode()).digest()[:7])
 
 
 def _registry_stream(batch: Batch) -> int:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
-_THREADS = 2
+#: One is enough for what is decoded ahead: more of them take the processor from who answers.
+_THREADS = 1
 #: Answers that threads have found, and that are kept for who asked.
 _ANSWERS = 32
 _NOTHING: Any = object()

@@ -18,19 +18,24 @@ from headrace.config import Config, ConfigError, MiB
 PRESETS_MB = (256, 512, 1024, 2048, 4096, 8192)
 
 _PRESETS: dict[str, tuple[int, ...]] = {
-    "storage.cache_bytes": tuple(n * MiB for n in (4, 32, 112, 256, 512, 1024)),
-    "storage.decoded_bytes": tuple(n * MiB for n in (4, 16, 32, 64, 128, 256)),
-    "limits.queue_bytes": tuple(n * MiB for n in (8, 40, 96, 192, 384, 512)),
-    "limits.batch_bytes": tuple(n * MiB for n in (2, 4, 8, 8, 8, 16)),
+    "storage.cache_bytes": tuple(n * MiB for n in (4, 30, 88, 220, 512, 1024)),
+    "storage.decoded_bytes": tuple(n * MiB for n in (2, 16, 32, 64, 128, 256)),
+    "limits.queue_bytes": tuple(n * MiB for n in (8, 32, 72, 176, 384, 512)),
+    "limits.batch_bytes": tuple(n * MiB for n in (1, 4, 8, 8, 8, 16)),
     "limits.queue_requests": (10_000, 25_000, 50_000, 50_000, 100_000, 100_000),
-    "limits.tail_columns_bytes": tuple(n * MiB for n in (8, 16, 48, 128, 256, 512)),
-    "limits.companion_bytes": tuple(n * MiB for n in (8, 16, 48, 128, 256, 512)),
-    "limits.cached_streams": (4_000, 40_000, 100_000, 200_000, 400_000, 800_000),
+    "limits.tail_columns_bytes": tuple(n * MiB for n in (4, 16, 48, 128, 256, 512)),
+    "limits.companion_bytes": tuple(n * MiB for n in (4, 16, 48, 128, 256, 512)),
+    # A body of the longest length must fit in.
+    "limits.arriving_bytes": tuple(n * MiB for n in (12, 24, 48, 96, 128, 256)),
+    "limits.unsent_bytes": tuple(n * MiB for n in (8, 24, 64, 128, 256, 512)),
+    "features.tail_bytes": tuple(n * MiB for n in (1, 16, 24, 64, 256, 512)),
+    "features.row_bytes": tuple(n * MiB for n in (1, 8, 16, 32, 64, 256)),
+    "limits.cached_streams": (2_000, 28_000, 70_000, 150_000, 300_000, 800_000),
     "limits.waiters": (500, 3_000, 10_000, 20_000, 40_000, 60_000),
     "limits.concurrent_reads": (2, 4, 4, 8, 8, 16),
     "limits.concurrent_searches": (1, 1, 2, 2, 4, 8),
     "limits.concurrent_index_work": (1, 1, 1, 1, 2, 4),
-    "server.max_connections": (500, 3_000, 10_000, 20_000, 40_000, 60_000),
+    "server.max_connections": (300, 2_000, 7_000, 14_000, 30_000, 55_000),
 }
 
 # With what reads and writes Parquet, which is loaded with the first segment; code that the system may drop is left out.
@@ -75,6 +80,8 @@ def expected_parts(config: Config) -> dict[str, int]:
         "segment_footers": FOOTER_BYTES,
         "sealing": SEALING_BYTES,
         "append_queue": limits.queue_bytes,
+        "arriving_bodies": limits.arriving_bytes,
+        "unsent_answers": limits.unsent_bytes,
         # One batch is being committed while the one before it is being answered.
         "append_batches": limits.batch_bytes * 2,
         "cached_streams": limits.cached_streams * STREAM_BYTES,
@@ -86,6 +93,9 @@ def expected_parts(config: Config) -> dict[str, int]:
         "index_work": limits.concurrent_index_work * WORK_BYTES,
         "tail_columns": limits.tail_columns_bytes,
         "companions": limits.companion_bytes,
+        "feature_tails": config.features.tail_bytes,
+        # Rows of tables, and a quarter of that for entities.
+        "state_rows": config.features.row_bytes * 5 // 4,
     }
 
 

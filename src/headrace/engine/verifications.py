@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.engine.gates import Gate
 from headrace.engine.lifecycle import Change, carry_out
 from headrace.engine.log import Log
 from headrace.engine.stream import Head, Stream
@@ -89,6 +90,7 @@ class Verifier:
         reader: Connection,
         connect: Callable[[], Connection],
         segments: Callable[[], Segments],
+        gate: Gate,
     ) -> None:
         self._apply = apply
         self._writer = writer
@@ -97,6 +99,7 @@ class Verifier:
         self._rows, self._streams = Verifications(reader), Streams(reader)
         self._checks = Checks(reader, work.config, work.claims)
         self._eyes = Eyes(connect, segments)
+        self._gate = gate
         self._awake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         #: By verification, when a worker was last seen to look, and how often looking has failed.
@@ -195,7 +198,8 @@ class Verifier:
 
     async def _look(self, row: VerificationRow, stream: Stream, where: Range) -> bool:
         try:
-            end, findings = await self._eyes.look(row, stream, stream.head, where)
+            async with self._gate:
+                end, findings = await self._eyes.look(row, stream, stream.head, where)
         except CorruptData as reason:
             self._failures[row.id] = self._failures.get(row.id, 0) + 1
             # A segment that is not there may just have been replaced.

@@ -8,7 +8,9 @@ the event loop after its batch is on disk, or has failed as a whole.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -40,7 +42,7 @@ log = logging.getLogger("headrace.writer")
 
 _CACHED_PRODUCERS = 4096
 # Enough for a commit; while it is on its way to the disk, the loop reads the next ones.
-_HANDED_OVER = 16
+_HANDED_OVER = 32
 _RESERVE_BYTES = 4 * 1024 * 1024
 
 
@@ -256,6 +258,8 @@ class Writer:
         self.reserve.restock()
         #: Called on the loop when something was noted; nothing is while nobody listens.
         self.on_noted: Callable[[], None] | None = None
+        #: Called on the loop when everyone in a commit has been answered.
+        self.on_settled: Callable[[], None] | None = None
         self.commits = 0
         self.failed_commits = 0
 
@@ -341,6 +345,7 @@ class Writer:
         self.close()
 
     def _run(self) -> None:
+        _yield_to_loop()
         while (operations := self._queue.get()) is not None:
             last = self._take_more(operations)
             self._commit(operations)
@@ -424,6 +429,17 @@ class Writer:
                 operation.answer()
             except Exception:
                 log.exception("an operation could not be answered")
+        try:
+            if self.on_settled is not None:
+                self.on_settled()
+        except Exception:
+            log.exception("not everyone was told of a commit")
+
+
+def _yield_to_loop() -> None:
+    """Do not push the event loop off its core when the disk is done: it holds the interpreter's lock, which we need."""
+    with contextlib.suppress(AttributeError, OSError):  # not everywhere, and not allowed everywhere
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _refuse(operations: list[Operation], reason: Exception) -> None:

@@ -8,6 +8,7 @@ objects hold the same number they say the same.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -55,3 +56,12 @@ def decode(data: bytes, key_: str) -> list[Stored]:
     if not changes or key(numbers[0]) != key_ or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         raise corrupt(key_, "identity", "it belongs under another key")
     return changes
+
+
+def gaps(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """The first and the last of each run of changes that a journal lacks; ``numbers`` are those it has, ascending."""
+    expected = 1
+    for number in numbers:
+        if number > expected:
+            yield expected, number - 1
+        expected = number + 1

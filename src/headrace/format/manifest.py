@@ -195,9 +195,14 @@ def manifest_key(stream: str, incarnation: str, generation: int) -> str:
     return generation_key((name_hash(stream), checked(incarnation)), generation)
 
 
+def range_name(first_seq: int, count: int, unique: str) -> str:
+    """The name of what is made of a range of a stream, among others of its kind; ``unique`` tells attempts apart."""
+    return f"{first_seq:016}-{count}-{checked(unique)}"
+
+
 def segment_name(first_seq: int, count: int, unique: str) -> str:
-    """The name of a segment among those of its stream; ``unique`` tells attempts apart."""
-    return f"{first_seq:016}-{count}-{checked(unique)}.parquet"
+    """The name of a segment among those of its stream."""
+    return f"{range_name(first_seq, count, unique)}.parquet"
 
 
 def segment_key(stream: str, incarnation: str, name: str) -> str:

@@ -36,6 +36,7 @@ _YIELDING = 10
 #: How often the server hears how far a job is.
 _BEAT_S = 2.0
 _REASON_LENGTH = 2_000
+_SOON_S = 0.1
 
 
 class Orders(msgspec.Struct, frozen=True):
@@ -73,7 +74,7 @@ class Driver:
                 elif self._once or monotonic() - idle_since > self._config.idle_s:
                     return
                 else:
-                    self._stopping.wait(self._config.poll_s)
+                    self._stopping.wait(pause(monotonic() - idle_since, self._config.poll_s))
 
     def stop(self) -> None:
         """Give up the running job; what it leased goes back."""
@@ -147,6 +148,11 @@ class Driver:
     def _interrupt(self) -> None:
         if self._spark is not None:
             self._spark.interruptAll()
+
+
+def pause(idle_s: float, poll_s: float) -> float:
+    """How long to wait before looking for work: who has just had some looks again soon, since changes come in rows."""
+    return min(poll_s, max(_SOON_S, idle_s / 20))
 
 
 def main() -> None:

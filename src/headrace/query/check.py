@@ -26,7 +26,7 @@ def check(tree: Node, search: Search, *, mode: Mode) -> list[Fault]:
 
 def _reasons(clause: Clause, search: Search, mode: Mode) -> Iterator[str]:
     if clause.field is not None and clause.field not in search:
-        yield f"{shown(clause.field)} is no declared search field or alias"
+        yield f"{shown(clause.field)} is no declared search field or alias{search.hint(clause.field)}"
         return
     match clause:
         case Contains():

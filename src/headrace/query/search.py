@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -149,6 +150,11 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     def __getitem__(self, name: str) -> Field:
         """The field of that name or alias; KeyError where there is none."""
         return self.fields[self.aliases.get(name, name)]
+
+    def hint(self, name: str) -> str:
+        """What may have been meant by a name that is none, as the end of a sentence."""
+        near = get_close_matches(name, [*self.fields, *self.aliases], 1)
+        return f"; did you mean {near[0]!r}?" if near else ""
 
     def asked(self, clause: Clause) -> list[Field]:
         """The fields that a clause asks: the one it names, or the default fields."""

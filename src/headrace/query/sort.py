@@ -108,7 +108,7 @@ def _key(text: str, search: Search) -> SortKey | str:
     if name in (SCORE, OFFSET):
         return SortKey(name, descending)
     if name not in search:
-        return f"{name!r} is no declared search field or alias, nor {SCORE} or {OFFSET}"
+        return f"{name!r} is no declared search field or alias, nor {SCORE} or {OFFSET}{search.hint(name)}"
     field = search[name]
     if not (field.sortable or field.name == search.primary_timestamp):
         return f"{field.name} needs sortable to be sorted by"

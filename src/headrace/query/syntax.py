@@ -30,6 +30,7 @@ MAX_CLAUSES = 1_024
 MAX_DEPTH = 64
 
 _CONNECTIVES = frozenset({"AND", "OR", "NOT"})
+_CLAUSE = "expected a clause"
 _OPERATORS: dict[str, Operator] = {"<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 
@@ -137,8 +138,8 @@ class _Parser:
         if self._clauses > MAX_CLAUSES:
             raise QuerySyntaxError(start, f"a query has at most {MAX_CLAUSES} clauses")
         if self._connective():
-            raise self._unexpected("expected a clause")
-        head = self._word_or_string("expected a clause")
+            raise self._unexpected(_CLAUSE)
+        head = self._word_or_string(_CLAUSE)
         if not self._at_mark(":"):
             return _match(None, head, start)
         self._take()
@@ -199,7 +200,11 @@ class _Parser:
     def _unexpected(self, expected: str) -> QuerySyntaxError:
         token = self._peek()
         found = "the end" if token.kind == "end" else shown(token.value)
-        hint = "; quote a value that holds one" if token.kind == "mark" and token.text not in "()" else ""
+        hint = ""
+        if token.kind == "mark" and token.text not in "()":
+            # Who writes status>400 means status:>400.
+            is_comparison = expected == _CLAUSE and token.text in _OPERATORS
+            hint = f"; compare as in field:{token.text}value" if is_comparison else "; quote a value that holds one"
         return QuerySyntaxError(token.position, f"{expected}, found {found}{hint}")
 
 

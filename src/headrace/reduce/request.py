@@ -88,7 +88,7 @@ def _names(part: Part, known: Any, what: str) -> list[str]:
     for element in part.elements() if part.is_given else ():
         name = element.text()
         if name is not None and name not in known:
-            element.note(f"{shown(name)} is no {what} of this rollup")
+            element.note(f"{shown(name)} is no {what} of this rollup; there are: {', '.join(sorted(known)) or 'none'}")
         elif name is not None:
             names.add(name)
     return sorted(names)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: What is left of the working time of a request when the answer is written.
 _SHARE = 0.9
+#: An answer may be partial, but is not cut off before this: the first one loads what computes it.
+_LEAST_S = 5.0
 
 
 class Aggregates:
@@ -28,16 +30,16 @@ class Aggregates:
         self._engine = engine
         self._gate = gate
         self._aside = Aside()
-        self._time_s = engine.config.server.resolver_timeout_s * _SHARE
+        self._time_s = engine.config.server.resolver_timeout_s
 
     def post(self, request: Request) -> None:
         """The request is the body."""
         given = asking.document(request, "an aggregate")
         stream = asking.asked(self._engine, request)
-        self._aside.begin(request.exchange, self._answer(request, stream, given))
+        self._aside.ask(request, self._answer(request, stream, given), max(self._time_s, _LEAST_S))
 
     async def _answer(self, request: Request, stream: Stream, given: Any) -> None:
-        until = monotonic() + self._time_s
+        until = monotonic() + self._time_s * _SHARE
         async with self._gate:
             reply = await asyncio.to_thread(self._aggregate, stream, stream.head, given, until)
         request.exchange.reply(reply)

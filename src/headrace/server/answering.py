@@ -110,7 +110,7 @@ class Answering:
 
     def _answered(self, status: int) -> None:
         working_s = 0.0 if self.parked else monotonic() - self._started_s
-        self.request_log.note(self._head.method, self._head.url, status, working_s)
+        self.request_log.note(self._head.method, self._head.url, status, working_s, self._head.fields)
         self.on_gone = self.on_drained = None
         cycle = self._cycle
         cycle.response_complete = True

@@ -12,11 +12,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.errors import HeadraceError, MethodNotAllowed, NotFound, TimedOut
 from headrace.server.answer import failure_response
+from headrace.server.arrivals import Intake
 from headrace.server.auth import Door, is_open
 from headrace.server.bridge import Bridge
 from headrace.server.requestlog import RequestLog
@@ -60,6 +61,7 @@ class Front:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         common = [(k.encode(), v.encode()) for k, v in common_headers(scope["method"], headers, self._door)]
         started, status = monotonic(), 0
+        intake = Intake(self._bridge.arrivals, receive)
 
         async def send_secured(message: Message) -> None:
             nonlocal status
@@ -71,8 +73,8 @@ class Front:
         try:
             if not is_open(scope["path"]):
                 scope.setdefault("state", {})["principal"] = self._door.admit(headers)
-            async with asyncio.timeout(self._timeout_s):
-                await self._app(scope, receive, send_secured)
+            async with asyncio.timeout(self._timeout_s) as intake.deadline:
+                await self._app(scope, intake.receive, send_secured)
         except HeadraceError as refusal:
             await failure_response(refusal)(scope, receive, send_secured)
         except TimeoutError:
@@ -83,7 +85,10 @@ class Front:
             if not status:
                 broken = HeadraceError("the server failed; the log has the details")
                 await failure_response(broken)(scope, receive, send_secured)
-        self._request_log.note(scope["method"], scope["raw_path"], status, monotonic() - started)
+        finally:
+            intake.let_go()
+        worked_s = monotonic() - started - intake.waited_s
+        self._request_log.note(scope["method"], scope["raw_path"], status, worked_s, headers)
 
 
 async def _refused(_: Request, error: Exception) -> Response:
@@ -94,9 +99,18 @@ async def _refused(_: Request, error: Exception) -> Response:
 async def _unrouted(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        allow = (error.headers or {}).get("Allow", "")
+        allow = _allowed(request)
         return failure_response(MethodNotAllowed(f"{request.method} is not among {allow}", allow=allow))
     return failure_response(NotFound("there is nothing at this address", path=request.url.path))
+
+
+def _allowed(request: Request) -> str:
+    """The verbs of every route at this address: some have one route per verb."""
+    found: set[str] = {"OPTIONS"}
+    for route in request.app.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found |= route.methods
+    return ", ".join(sorted(found))
 
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {HeadraceError: _refused, HTTPException: _unrouted}

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from time import monotonic
+
+from starlette.types import Message, Receive
+
 from headrace.errors import Overloaded
 
 
@@ -21,3 +26,36 @@ class Arrivals:
     def give(self, size: int) -> None:
         """Let go of so many bytes."""
         self.held -= size
+
+
+class Intake:
+    """One body on its way in: its bytes are counted, and the time it takes to arrive is not working time."""
+
+    def __init__(self, arrivals: Arrivals, receive: Receive) -> None:
+        self._arrivals = arrivals
+        self._receive = receive
+        self._held = 0
+        self.waited_s = 0.0
+        #: The end of the working time, which waits while the body arrives.
+        self.deadline: asyncio.Timeout | None = None
+
+    async def receive(self) -> Message:
+        """The next part of the body."""
+        begun_s = monotonic()
+        until = None if self.deadline is None else self.deadline.when()
+        if self.deadline is not None:
+            self.deadline.reschedule(None)
+        message = await self._receive()
+        waited_s = monotonic() - begun_s
+        self.waited_s += waited_s
+        if self.deadline is not None and until is not None:
+            self.deadline.reschedule(until + waited_s)
+        size = len(message.get("body", b""))
+        self._arrivals.take(size)
+        self._held += size
+        return message
+
+    def let_go(self) -> None:
+        """Hold nothing more of the body."""
+        self._arrivals.give(self._held)
+        self._held = 0

@@ -36,7 +36,7 @@ def asked(engine: Engine, request: Request) -> Stream:
     stream = engine.log.find(request.target.name)
     request.principal.require("read", stream.name)
     if stream.ttl_s is not None:
-        engine.log.catalog.touch(stream)
+        engine.log.catalog.note_access(stream)
     return stream
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import ssl
 from collections.abc import Mapping
 from time import monotonic
 
 import msgspec
 
 from headrace.config import Config, ConfigError, ServerConfig
+from headrace.engine.system import REGISTRY
 from headrace.errors import BadRequest, Forbidden, Unauthorized
 from headrace.storage.keys import SCOPES, KeyStore
 
@@ -55,10 +57,11 @@ class Principal(msgspec.Struct, frozen=True):
     def require(self, scope: str, stream: str | None = None) -> None:
         """Refuse a caller who lacks the scope; ``stream`` None speaks of the whole server.
 
-        The streams of entity types hold the rows of all users, so that they are for admins only.
+        The streams of entity types hold the rows of all users, and the account of who did what tells of all of them,
+        so that they are for admins only.
         """
-        if stream is not None and stream.startswith(SHARED) and "admin" not in self.scopes:
-            raise Forbidden("streams of entities hold the rows of all users: this takes an admin key", scope="admin")
+        if stream is not None:
+            self._refuse_shared(stream)
         self._require(scope, stream)
 
     def require_type(self, scope: str, entity_type: str) -> None:
@@ -83,6 +86,23 @@ class Principal(msgspec.Struct, frozen=True):
     def covers(self, stream: str) -> bool:
         """Whether the key opens a stream at all."""
         return stream.startswith(self.prefix)
+
+    def enter(self, stream: str) -> None:
+        """Refuse a stream that the key does not open, before anyone looks whether it exists."""
+        self._refuse_shared(stream)
+        if not self.covers(stream):
+            raise Forbidden("this key opens only some streams", prefix=self.prefix)
+
+    @property
+    def hidden(self) -> str | None:
+        """What the names of streams begin with that the key does not open, whichever it does."""
+        return None if "admin" in self.scopes else SHARED
+
+    def _refuse_shared(self, stream: str) -> None:
+        if stream.startswith(SHARED) and "admin" not in self.scopes:
+            raise Forbidden("streams of entities hold the rows of all users: this takes an admin key", scope="admin")
+        if stream == REGISTRY and "admin" not in self.scopes:
+            raise Forbidden("the account of who did what takes an admin key", scope="admin")
 
     def narrow(self, prefix: str) -> str:
         """The prefix to list by, so that a limited key sees its own streams only."""
@@ -213,6 +233,22 @@ def refuse_open_bind(config: Config, keys: KeyStore) -> None:
             "`headrace key create`, or bind 127.0.0.1",
             field="server.host",
         )
+
+
+def refuse_bad_tls(server: ServerConfig) -> None:
+    """Refuse to start with half of what TLS takes, or with files that are no certificate and its key."""
+    if server.tls_key and not server.tls_cert:
+        raise ConfigError("TLS takes more than a private key: give its certificate, too", field="server.tls_cert")
+    if not server.tls_cert:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(server.tls_cert, server.tls_key or None)
+    except OSError as reason:  # an SSLError is one
+        files = " and ".join(filter(None, (server.tls_cert, server.tls_key)))
+        raise ConfigError(
+            f"TLS takes a certificate (--tls-cert) and its private key (--tls-key), both in PEM; {files}: {reason}",
+            field="server.tls_cert",
+        ) from reason
 
 
 def _text(value: bytes, *, lower: bool = True) -> str:

@@ -27,16 +27,17 @@ class Bridge:
 
     def __init__(self, dispatcher: Dispatcher, gate: Gate, request_log: RequestLog, body_bytes: int) -> None:
         self._dispatcher = dispatcher
+        self.arrivals = dispatcher.arrivals
         self._gate = gate
         self._request_log = request_log
         self._body_bytes = body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the whole body, dispatch, and send what comes back."""
-        started = monotonic()
         headers: dict[bytes, bytes] = dict(scope["headers"])
         common = common_headers(scope["method"], headers, self._dispatcher.door)
         exchange = scope["headrace.exchange"] = BridgedExchange(scope, common)
+        started = monotonic()
         try:
             self._dispatcher.door.admit(headers)  # before the body is read
             body = await self._read_body(headers, receive)
@@ -45,11 +46,12 @@ class Bridge:
         except _ClientGoneError:
             return
         else:
+            started = monotonic()  # the way of a body in is not working time
             query = scope["query_string"]
             url = scope["raw_path"] + b"?" + query if query else scope["raw_path"]
             self._dispatcher.handle(RequestHead(scope["method"], url, scope["headers"], headers), body, exchange)
         status = await exchange.run(receive, send)
-        self._request_log.note(scope["method"], scope["raw_path"], status, exchange.working_s(started))
+        self._request_log.note(scope["method"], scope["raw_path"], status, exchange.working_s(started), headers)
 
     async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         announced, coding = headers.get(b"content-length", b"0"), headers.get(b"transfer-encoding", b"chunked")
@@ -57,7 +59,7 @@ class Bridge:
             raise TooLarge(f"the body exceeds {self._body_bytes} bytes", limit=self._body_bytes)
         if coding.strip().lower() != b"chunked":
             raise BadRequest("the only transfer coding spoken here is chunked", field="Transfer-Encoding")
-        arrivals, body = self._dispatcher.arrivals, bytearray()
+        arrivals, body = self.arrivals, bytearray()
         try:
             async for chunk in _chunks(receive):
                 arrivals.take(len(chunk))

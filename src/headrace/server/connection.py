@@ -194,7 +194,7 @@ class Connection(Answering, HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_headers:  # trailers are no headers
-            super().on_header(name, value)
+            super().on_header(name, value.rstrip(b" \t"))  # the parser leaves the blanks after a value
 
     def on_headers_complete(self) -> None:
         self._in_headers = False

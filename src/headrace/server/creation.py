@@ -10,8 +10,9 @@ from headrace.engine.append import Terms
 from headrace.engine.log import Log
 from headrace.engine.split import split_json
 from headrace.engine.stream import Stream
-from headrace.errors import BadRequest, Conflict, Gone, NotFound
+from headrace.errors import BadRequest, Conflict, Gone, ManagedStream, NotFound
 from headrace.server import target, values
+from headrace.server.auth import SHARED
 from headrace.server.exchange import Headers, Reply, Request
 from headrace.storage.streams import LIVE, StreamRow
 from headrace.types import JSON, OCTETS, media_type, rfc3339
@@ -115,11 +116,15 @@ def _source(log: Log, request: Request, path: str) -> Stream:
     name = target.parse(raw[marker:]).name
     request.principal.require("read", name)
     try:
-        return log.find(name)
+        source = log.find(name)
     except Gone as reason:
         raise Conflict("the source was deleted", field="Stream-Forked-From", stream=name) from reason
     except NotFound as reason:
         raise NotFound("the source does not exist", field="Stream-Forked-From", stream=name) from reason
+    if source.managed and name.startswith(SHARED):
+        # A fork would be nobody's entities: open to others than admins, and out of reach of who erases one.
+        raise ManagedStream("streams of entities cannot be forked", field="Stream-Forked-From", stream=name)
+    return source
 
 
 def confirm(stream: Stream, wish: Wish, request: Request) -> Reply:

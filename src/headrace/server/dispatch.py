@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from time import monotonic
 
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gate
 from headrace.engine.tiers import Cold
-from headrace.errors import BadRequest, HeadraceError, MethodNotAllowed, NotFound, Overloaded
+from headrace.errors import BadRequest, HeadraceError, MethodNotAllowed, NotFound, Overloaded, TimedOut
 from headrace.server import target, values
 from headrace.server.arrivals import Arrivals
 from headrace.server.aside import Aside
@@ -36,14 +37,15 @@ class Dispatcher:
         self.door = door
         self._gate = gate
         self._aside = Aside()
+        self._time_s = engine.config.server.resolver_timeout_s
         self.arrivals = Arrivals(engine.config.limits.arriving_bytes)
         self.unsent_bytes = 0
         self.unsent_limit = engine.config.limits.unsent_bytes
         self._targets: dict[bytes, Target] = {}
         self._verbs = verbs
 
-    def handle(self, head: RequestHead, body: bytes, exchange: Exchange) -> None:
-        """Answer through the exchange, now or later; never raises."""
+    def handle(self, head: RequestHead, body: bytes, exchange: Exchange, until: float = 0.0) -> None:
+        """Answer through the exchange, now or later; never raises. ``until`` is when its time is over, once it runs."""
         try:
             route = head.route
             if route is None or route.generation != self.door.generation:
@@ -54,16 +56,25 @@ class Dispatcher:
         except HeadraceError as refusal:
             exchange.reply(Reply.failure(refusal))
         except Cold as cold:
-            self._aside.begin(exchange, self._thaw(cold, head, body, exchange))
+            until = until or monotonic() + self._time_s
+            self._aside.begin(exchange, self._thaw(cold, head, body, exchange, until))
         except Exception:
             log.exception("%s %s failed", head.method, head.path.decode("latin-1"))
             exchange.reply(Reply.failure(HeadraceError("the server failed; the log has the details")))
 
-    async def _thaw(self, cold: Cold, head: RequestHead, body: bytes, exchange: Exchange) -> None:
-        """Let a thread find what is not at hand, then answer."""
+    async def _thaw(self, cold: Cold, head: RequestHead, body: bytes, exchange: Exchange, until: float) -> None:
+        """Let a thread find what is not at hand, then answer; what is found too late is there for the next who ask."""
+        finding = self._aside.keep(self._work(cold))
+        await asyncio.wait({finding}, timeout=until - monotonic())
+        if not finding.done():
+            finding.add_done_callback(asyncio.Task.exception)
+            raise TimedOut("request timed out")
+        finding.result()
+        self.handle(head, body, exchange, until)
+
+    async def _work(self, cold: Cold) -> None:
         async with self._gate:
             await asyncio.to_thread(cold.work)
-        self.handle(head, body, exchange)
 
     def _route(self, head: RequestHead) -> Route:
         principal = self.door.admit(head.fields)
@@ -75,6 +86,8 @@ class Dispatcher:
             raise self._no_verb(head.method, place)
         if len(head.fields) != len(head.headers):
             _refuse_repeated(head.headers)
+        if not place.resource.startswith("/"):
+            principal.enter(place.name)
         return Route(
             verb, place, values.query(head.query, _LISTS.get(place.resource, ())), principal, self.door.generation
         )

@@ -19,7 +19,8 @@ from headrace.types import parse_timestamp_us, rfc3339
 
 _COMPLETE = "headrace-coverage: complete\r\n"
 _ENCODE = msgspec.json.Encoder().encode
-_PARAMETERS = frozenset({"as_of", "at_ingested", "schema_version", "explain", "user_id"})
+_PARAMETERS = frozenset({"as_of", "at_ingested", "schema_version", "scope", "explain", "user_id"})
+_SCOPES = ("global", "user")
 _FLAGS = {"true": True, "false": False}
 
 
@@ -29,6 +30,7 @@ class Entities:
     def __init__(self, engine: Engine) -> None:
         self._snapshots = engine.snapshots
         self._aside = Aside()
+        self._time_s = engine.config.server.resolver_timeout_s
 
     def get(self, request: Request) -> None:
         """GET: the snapshot of an entity, and the observations that its values are from."""
@@ -36,7 +38,7 @@ class Entities:
         try:
             shown = self._snapshots.get(asked)
         except Behind:
-            self._aside.begin(request.exchange, self._get_later(request, asked))
+            self._aside.ask(request, self._get_later(request, asked), self._time_s)
             return
         self._tell(request, shown)
 
@@ -57,12 +59,15 @@ def asked_of(query: dict[str, str], entity_id: str, principal: Principal) -> Ask
         return Asked(entity_id, principal.user_id)
     only(query, *_PARAMETERS)
     as_of, at_ingested = query.get("as_of"), query.get("at_ingested")
+    if "scope" in query and (query["scope"] not in _SCOPES or "schema_version" not in query):
+        raise BadRequest("scope is global or user, and says whose the schema_version is", field="scope")
     return Asked(
         entity_id,
         user_of(query, principal),
         None if as_of is None else parse_timestamp_us(as_of, "as_of"),
         None if at_ingested is None else parse_timestamp_us(at_ingested, "at_ingested"),
         query.get("schema_version"),
+        query.get("scope"),
     )
 
 

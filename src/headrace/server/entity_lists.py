@@ -81,8 +81,9 @@ class Api:
     def _stream(self, entity_type: str, user_id: str, principal: Principal) -> Stream:
         name = self._engine.types.resolve(entity_type, user_id)
         admit(principal, name)
-        stream = self._engine.types.stream(name)
-        if stream is None:
+        types = self._engine.types
+        stream = types.stream(name)
+        if stream is None or not (types.sees(name, user_id) or types.entities.page(stream.id, user_id, "", 1)):
             raise EntityNotFound("there is no entity type of this name", entity_type=entity_type)
         return stream
 
@@ -152,7 +153,7 @@ def observation(view: View, observed: Observed) -> dict[str, Any]:
     told.pop("observed_at_us")
     source = None if one.source_id is None else {"source_id": one.source_id, "href": f"/v1/sources/{one.source_id}"}
     times = {"observed_at": rfc3339(one.observed_at_us), "ingested_at": rfc3339(observed.at_us)}
-    facts = {"fields": one.fields, "fragments": msgspec.to_builtins(one.fragments)}
+    facts = {"schema_scope": one.schema_scope, "fields": one.fields, "fragments": msgspec.to_builtins(one.fragments)}
     return {**told, **facts, **times, "source": source, "offset": view.stream.offset_at(observed.seq + 1)}
 
 

@@ -60,6 +60,7 @@ class Gets:
         self._serving = engine.serving
         self._pasts = engine.pasts
         self._aside = Aside()
+        self._time_s = engine.config.server.resolver_timeout_s
 
     def get(self, request: Request) -> None:
         """POST ``/v1/get``: the row of one key, ``{}`` for a key that no event has had."""
@@ -72,7 +73,7 @@ class Gets:
         try:
             _tell(request, asked, self._ask(asked))
         except Behind:
-            self._aside.begin(request.exchange, self._get_later(request, asked))
+            self._aside.ask(request, self._get_later(request, asked), self._time_s)
 
     async def _get_later(self, request: Request, asked: GetBody) -> None:
         while True:
@@ -107,7 +108,7 @@ class Gets:
         try:
             _tell_all(request, self._ask_all(asked))
         except Behind:
-            self._aside.begin(request.exchange, self._batch_later(request, asked))
+            self._aside.ask(request, self._batch_later(request, asked), self._time_s)
 
     async def _batch_later(self, request: Request, asked: list[GetBody]) -> None:
         while True:

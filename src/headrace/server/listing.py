@@ -36,7 +36,7 @@ def routes(engine: Engine) -> list[Route]:
         principal = request.state.principal
         principal.require("read")
         prefix = principal.narrow(query.get("prefix", ""))
-        page = engine.log.page(prefix=prefix, after=query.get("after", ""), limit=limit)
+        page = engine.log.page(prefix=prefix, after=query.get("after", ""), limit=limit, without=principal.hidden)
         headers = {}
         if len(page) == limit:
             following = urlencode({**query, "after": page[-1].name, "limit": str(limit)})

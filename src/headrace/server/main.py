@@ -45,7 +45,7 @@ from headrace.server import (
     work,
 )
 from headrace.server.app import Front
-from headrace.server.auth import Door, refuse_open_bind
+from headrace.server.auth import Door, refuse_bad_tls, refuse_open_bind
 from headrace.server.bridge import Bridge
 from headrace.server.connection import HOT_BODY_BYTES, Connection
 from headrace.server.dispatch import Dispatcher
@@ -56,11 +56,13 @@ from headrace.server.ops import Readiness
 from headrace.server.requestlog import RequestLog
 from headrace.server.subscriptions import routes as subscription_routes
 from headrace.storage.keys import KeyStore
+from headrace.storage.lock import make_directory
 
 _TICK_S = 0.25
 _BACKLOG = 4096
-# With the default of 5 ms the writer's thread and the event loop starve each other.
-_SWITCH_INTERVAL_S = 0.0002
+# With the default of 5 ms the writer's thread and the event loop starve each other; with less than this they take the
+# interpreter's lock from each other before they are done.
+_SWITCH_INTERVAL_S = 0.0005
 # Requests make no cycles; the collector need not look at every few hundred of their objects.
 _GC_THRESHOLDS = (50_000, 50, 50)
 
@@ -91,9 +93,10 @@ class Server:
                 config = tune(limit_bytes // MiB, config, explicit)
         self._config = config
         data_dir = Path(config.storage.data_dir)
-        data_dir.mkdir(parents=True, exist_ok=True)
+        make_directory(data_dir)
         self._keys = KeyStore(data_dir / "keys.db")
         refuse_open_bind(config, self._keys)
+        refuse_bad_tls(config.server)
         self._door = Door(config.server, self._keys)
         self._server: _Uvicorn | None = None
 
@@ -118,7 +121,7 @@ class Server:
         subscriptions: Subscriptions | None,
         ready: Callable[[str], None] | None,
     ) -> None:
-        gates = Gates(self._config.limits)
+        gates = engine.gates
         monitor = MemoryMonitor(gates, limit_bytes=memory.limit_bytes(self._config.memory.limit_mb))
         readiness, metrics = Readiness(engine), Metrics(engine, gates, monitor)
         routes = [*listing.routes(engine), *ops.routes(engine, gates, monitor, readiness, metrics)]
@@ -133,6 +136,8 @@ class Server:
         listener = _listen(self._config.server.host, self._config.server.port)
         self._server = _Uvicorn(_uvicorn_config(self._config, front, protocol), engine.tail, readiness)
         chores = [self._keep_house(engine), monitor.watch(), self._announce(readiness, ready)]
+        if self._config.system.registry_log:
+            chores.append(system.follow_keys(Path(self._config.storage.data_dir) / "keys.db"))
         if (interval_s := self._config.system.metrics_interval_s) > 0:
             chores.append(Emitter(system, metrics.collect, engine.clock).run(interval_s))
         if (interval_s := self._config.system.live_interval_s) > 0:
@@ -226,9 +231,14 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server(address[4][:2], family=address[0], backlog=_BACKLOG)
     except OSError as reason:
         raise Unavailable(
-            f"cannot listen on {host}:{port} ({reason.strerror}); choose another port with --port",
+            f"cannot listen on {host}:{port}, {_plainly(reason)}; choose another port with --port",
             reason="cannot_listen",
         ) from reason
+
+
+def _plainly(reason: OSError) -> str:
+    """What the system says, without the address that Python repeats."""
+    return (reason.strerror or str(reason)).partition(" (while")[0].lower()
 
 
 def serve(config: Config, ready: Callable[[str], None] | None = None, *, explicit: Collection[str] = ()) -> None:

@@ -15,6 +15,7 @@ from headrace.engine.details import cache_usage
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor
+from headrace.server.metrics_touch import touch_metrics
 
 _COUNTED = {
     "appends": "append requests that wrote entries",
@@ -64,6 +65,7 @@ class _ServerNumbers(Collector):
         yield from self._deriving()
         yield from self._cached()
         yield from self._gated()
+        yield from touch_metrics(self._engine.touches)
         yield from self._held()
 
     def _counted(self) -> Iterator[Metric]:

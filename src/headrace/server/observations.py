@@ -82,7 +82,6 @@ class Observations:
         found = self._look(request.principal, asked)
         wish = self._stores.storing(asked, found)
         if found.unknown and asked.envelope.commit:
-            await asyncio.to_thread(wish.prepare, found.typed)  # what is refused makes no types
             await self._stores.ensure(asked, found)
             found = self._look(request.principal, asked)
         with found.held():

@@ -75,7 +75,7 @@ class Observer:
             message = f"streams.{signal} must be a stream with the profile {wanted}; {name} has {profile.name}"
             raise BadRequest(message, field=f"streams.{signal}")
         if stream.ttl_s is not None:
-            self._engine.log.catalog.touch(stream)
+            self._engine.log.catalog.note_access(stream)
         return stream
 
     def _answer(self, asked: Asked, events: Stream | None, traces: Stream | None, time_s: float) -> dict[str, Any]:

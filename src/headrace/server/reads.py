@@ -20,7 +20,7 @@ from headrace.format import offset as offsets
 from headrace.schema.entries import entries_of
 from headrace.server import values
 from headrace.server.aside import Aside
-from headrace.server.auth import LOCAL
+from headrace.server.auth import LOCAL, SHARED
 from headrace.server.encoding import Encoder, accepted
 from headrace.server.exchange import Exchange, Headers, Reply, Request
 from headrace.server.filters import Filters
@@ -70,7 +70,7 @@ class Reads:
         stream = self._log.find(name if derived is None else EVENTS + derived.root)
         request.principal.require("read", name)
         if stream.ttl_s is not None:
-            self._log.catalog.touch(stream)
+            self._log.catalog.note_access(stream)
         live = _mode(request.query)
         wait_s = values.wait_s(request.query, self._config.long_poll_s, self._config.max_long_poll_s)
         question = self._question(stream, request, live)
@@ -233,10 +233,13 @@ def _version(head: Head, query: dict[str, str]) -> int | None:
 
 
 def _lifetime(question: Question, position: int, head: Head) -> str:
-    """How long a slice may be kept: for ever only where neither new entries nor a new schema can change it."""
+    """How long a slice may be kept: for ever only where no new entry, no new schema and no erasure can change it."""
+    may_grow = not question.is_real or (position >= head.next_seq and not head.closed)
+    if may_grow or question.stream.name.startswith(SHARED):
+        return "no-cache"
     if head.registry is not None and head.registry.version and question.version is None:
         return "max-age=60"
-    return _FOREVER if question.is_real and (position < head.next_seq or head.closed) else "no-cache"
+    return _FOREVER
 
 
 def etag(question: Question, position: int, head: Head) -> str:

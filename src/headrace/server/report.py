@@ -18,6 +18,7 @@ from headrace.engine.engine import Engine
 from headrace.engine.gates import Gate, Gates
 from headrace.engine.memory import HighWater, MemoryMonitor
 from headrace.engine.stream import Stream
+from headrace.query.request import MAX_TIMEOUT_MS
 from headrace.server.details import DetailsWait
 from headrace.storage import database
 from headrace.types import rfc3339
@@ -84,8 +85,10 @@ class Report:
                 "sqlite_cache_bytes": storage.cache_bytes,
                 "worker_sqlite_cache_bytes": storage.cache_bytes // 4,
                 "segment_cache_bytes": storage.segment_cache_bytes,
+                "companion_section_cache_bytes": limits.companion_bytes,
+                "companion_file_cache_bytes": storage.companion_cache_bytes,
                 **_absent("index_run_memory_cache_bytes index_run_disk_cache_bytes lexicon_index_cache_bytes"),
-                **_absent("companion_toc_cache_bytes companion_section_cache_bytes companion_file_cache_bytes"),
+                **_absent("companion_toc_cache_bytes"),
             },
             "concurrency": {
                 "ingest": 1,
@@ -115,7 +118,7 @@ class Report:
                 "append_request_timeout_ms": round(server.append_timeout_s * 1000),
                 "resolver_timeout_ms": round(server.resolver_timeout_s * 1000),
                 "object_store_timeout_ms": round(storage.store_timeout_s * 1000),
-                **_absent("search_request_timeout_ms"),
+                "search_request_timeout_ms": MAX_TIMEOUT_MS,
             },
             "memory": {"pressure_limit_bytes": self._monitor.pressure_limit_bytes},
         }
@@ -186,6 +189,8 @@ class Report:
 
     def _subsystems(self) -> Document:
         engine, usage = self._engine, cache_usage(self._engine)
+        archive, journals = engine.archive, [touching.journal for touching in engine.touches.followed()]
+        companions = None if archive is None else archive.files.usage()
         streams, watchers = len(engine.log.catalog), engine.tail.watchers
         return {
             "heap_estimates": {
@@ -194,19 +199,30 @@ class Report:
                 "watchers": watchers * tuning.WAITER_BYTES,
                 "decoded_segments": usage.decoded_bytes if usage else 0,
                 "segment_footers": usage.reader_bytes if usage else 0,
+                "companions": companions.decoded_bytes if companions else 0,
+                "tail_columns": archive.blocks.bytes if archive else 0,
+                "state_rows": engine.bench.rows.bytes,
+                "touch_filters": sum(journal.filter_bytes for journal in journals),
             },
             "mapped_files": {"sqlite_wal_index": self._mapped_bytes()},
-            "disk_caches": {"segments": usage.bytes if usage else 0},
+            "disk_caches": {
+                "segments": usage.bytes if usage else 0,
+                "companions": companions.bytes if companions else 0,
+            },
             "configured_budgets": tuning.expected_parts(self._config),
             "pipeline_buffers": {},
             "sqlite_runtime": {"memory_used": database.sqlite_memory()["memory_used_bytes"]},
             "counts": {
                 "append_queue_requests": engine.writer.queued_requests,
                 "cached_streams": streams,
-                "touched_streams": len(engine.log.catalog.touched),
+                "touched_streams": len(engine.log.catalog.accessed),
                 "watchers": watchers,
                 "cached_segments": usage.files if usage else 0,
                 "open_segments": usage.readers if usage else 0,
+                "cached_companions": companions.files if companions else 0,
+                "open_companions": companions.opened if companions else 0,
+                "touch_journals": len(journals),
+                "touch_keys": sum(map(len, journals)),
                 "sqlite_connections": database.sqlite_memory()["open_connections"],
             },
         }
@@ -248,9 +264,22 @@ class Report:
                 {"stream": name, "pending_wal_bytes": held.pending.bytes, "pending_rows": held.pending.entries}
                 for name, held in largest
             ],
-            "touch_journal_filter_bytes": [],
+            "touch_journal_filter_bytes": self._touched(),
             "notifier_waiters": [_waiters(stream) for stream, _ in _largest(streams, _watched)],
         }
+
+    def _touched(self) -> list[Document]:
+        """The streams whose journals take most room."""
+        followed = [one for one in self._engine.touches.followed() if one.journal.filter_bytes]
+        return [
+            {
+                "stream": touching.stream.name,
+                "journal_filter_bytes": touching.journal.filter_bytes,
+                "dirty": not touching.settled,
+                "touch_mode": touching.mode,
+            }
+            for touching in heapq.nlargest(TOP, followed, key=lambda one: one.journal.filter_bytes)
+        ]
 
 
 _GC = {

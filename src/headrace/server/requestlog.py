@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from headrace.engine.counters import Counters
 from headrace.server.logging import SLOW_S, note_request
 
@@ -12,10 +14,11 @@ class RequestLog:
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
 
-    def note(self, method: str, url: bytes, status: int, took_s: float) -> None:
-        """An answer was given."""
+    def note(self, method: str, url: bytes, status: int, took_s: float, headers: Mapping[bytes, bytes]) -> None:
+        """An answer was given to a request with these headers."""
         responses = self._counters.responses
         responses[status] = responses.get(status, 0) + 1
         if status >= 500 or took_s > SLOW_S:
             self._counters.slow_requests += took_s > SLOW_S
-            note_request(method, url.decode("latin-1")[:200], status, took_s)
+            request_id = headers.get(b"x-request-id", b"").decode("latin-1")[:128] or None
+            note_request(method, url.decode("latin-1")[:200], status, took_s, request_id=request_id)

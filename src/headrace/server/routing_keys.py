@@ -28,6 +28,7 @@ class RoutingKeys:
         self._gate = gate
         self._lexicon = Lexicon(engine)
         self._aside = Aside()
+        self._time_s = engine.config.server.resolver_timeout_s
 
     def get(self, request: Request) -> None:
         """One page of keys."""
@@ -39,11 +40,11 @@ class RoutingKeys:
         if registry is None or not registry.has_routing_key:
             raise BadRequest("routing key not configured: the schema of this stream names none", field="routingKey")
         if stream.ttl_s is not None:
-            self._engine.log.catalog.touch(stream)
-        self._aside.begin(request.exchange, self._answer(request, stream, request.query.get("after", ""), limit))
+            self._engine.log.catalog.note_access(stream)
+        self._aside.ask(request, self._answer(request, stream, request.query.get("after", ""), limit), self._time_s)
 
     async def _answer(self, request: Request, stream: Stream, after: str, limit: int) -> None:
-        began_s, time_s = monotonic(), self._engine.config.server.resolver_timeout_s
+        began_s, time_s = monotonic(), self._time_s
         try:
             async with asyncio.timeout(time_s):
                 await self._gate.__aenter__()

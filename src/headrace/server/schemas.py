@@ -12,6 +12,7 @@ from headrace.engine.schemas import refused
 from headrace.engine.stream import Stream
 from headrace.engine.work.verifying import Progress
 from headrace.errors import BadRequest
+from headrace.schema import entries
 from headrace.schema.plan import Refusal
 from headrace.schema.update import Update, parse_update
 from headrace.server.aside import Aside
@@ -128,6 +129,8 @@ def _update(body: bytes) -> Update:
         given = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
         raise BadRequest(f"the body is not JSON: {reason}", field="body") from reason
+    if lost := entries.read(body)[1]:
+        raise refused(tuple(Refusal("bad_request", failure.pointer, failure.reason) for failure in lost))
     update = parse_update(given)
     if isinstance(update, list):
         raise refused(tuple(Refusal("bad_request", problem.pointer, problem.reason) for problem in update))

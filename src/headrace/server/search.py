@@ -46,6 +46,7 @@ class Searches:
         self._engine = engine
         self._gate = gate
         self._aside = Aside()
+        self._time_s = engine.config.server.resolver_timeout_s
 
     def get(self, request: Request) -> None:
         """GET ``_search``: the request stands in the query parameters."""
@@ -59,7 +60,7 @@ class Searches:
 
     def _begin(self, request: Request, reading: Reading) -> None:
         stream = asking.asked(self._engine, request)
-        self._aside.begin(request.exchange, self._answer(request, stream, reading))
+        self._aside.ask(request, self._answer(request, stream, reading), self._time_s)
 
     async def _answer(self, request: Request, stream: Stream, reading: Reading) -> None:
         arrived_s = monotonic()

@@ -28,7 +28,7 @@ from headrace.errors import (
 )
 from headrace.server import creation, target, values
 from headrace.server.aside import Aside
-from headrace.server.auth import LOCAL
+from headrace.server.auth import LOCAL, SHARED
 from headrace.server.exchange import Exchange, Headers, Reply, Request
 from headrace.server.heads import RequestHead
 from headrace.types import format_duration, rfc3339
@@ -82,7 +82,7 @@ class Streams:
         if terms is not PLAIN and b"if-match" in head.fields:
             terms = terms._replace(if_match=self._if_match(stream, head.fields))
         if stream.ttl_s is not None:
-            log.catalog.touch(stream)
+            log.catalog.note_access(stream)
         append = Append(stream, body, count, self._when_appended, terms, request.exchange)
         append.seen_by = seen_by
         if len(body) > _ASIDE_BYTES and stream.head.registry is not None:
@@ -149,8 +149,8 @@ class Streams:
         if append.error is not None:
             exchange.reply(Reply.failure(append.error))
             return
-        position, terms = append.position if append.seqs is None else append.acknowledged, append.terms
-        offset = append.stream.offset_at(position)
+        terms = append.terms
+        offset = append.stream.offset_at(append.position if append.seqs is None else append.acknowledged)
         if not append.deduplicated and (terms is PLAIN or (not terms.close and terms.producer is None)):
             exchange.appended(offset)
             return
@@ -273,7 +273,8 @@ def reserved(name: str) -> ReservedStream:
 
 def managed(name: str) -> ManagedStream:
     """What is answered where a stream changes only through its registry."""
-    return ManagedStream("this stream belongs to the feature registry: change it with /v1/register", stream=name)
+    kind, path = ("entity", "/v1/entity-types") if name.startswith(SHARED) else ("feature", "/v1/register")
+    return ManagedStream(f"this stream belongs to the {kind} registry: change it with {path}", stream=name)
 
 
 def _seen(registry: StreamRegistry, body: bytes) -> int | None:

@@ -9,10 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.engine.wakeups.glob import Glob
+from headrace.engine.wakeups.glob import APART, Glob
 from headrace.engine.wakeups.subscription import Definition, InvalidRequest, Subscription, TokenInvalid
 from headrace.engine.wakeups.subscriptions import Proof, Subscriptions
 from headrace.server.answer import json_response
+from headrace.server.auth import SHARED, Principal
 from headrace.server.subscription_documents import (
     AckBody,
     ClaimBody,
@@ -70,7 +71,7 @@ class Api:
         id = _id(request)
         definition = definition_of(await read(request, PutBody))
         _require(request, "write", definition)
-        found, created = await self._subscriptions.put(id, definition, _base_url(request))
+        found, created = await self._subscriptions.put(id, definition, _base_url(request), _who(request))
         return json_response(self._describe(request, found), status=201 if created else 200)
 
     async def delete(self, request: Request) -> Response:
@@ -78,7 +79,7 @@ class Api:
         found = self._subscriptions.find(_id(request))
         if found is not None:
             _require(request, "write", found.definition, found.links)
-            await self._subscriptions.delete(found.id)
+            await self._subscriptions.delete(found.id, _who(request))
         return Response(status_code=204)
 
     async def add_streams(self, request: Request) -> Response:
@@ -89,14 +90,14 @@ class Api:
         if found.definition.wake_stream in paths:
             raise InvalidRequest("a subscription is not woken by its own wakes", field="streams")
         _require(request, "write", found.definition, (*found.links, *paths))
-        await self._subscriptions.add_streams(found.id, paths)
+        await self._subscriptions.add_streams(found.id, paths, _who(request))
         return Response(status_code=204)
 
     async def remove_stream(self, request: Request) -> Response:
         """Undo the naming of a stream."""
         found = self._subscriptions.get(_id(request))
         _require(request, "write", found.definition, found.links)
-        await self._subscriptions.remove_stream(found.id, request.path_params["path"].strip("/"))
+        await self._subscriptions.remove_stream(found.id, request.path_params["path"].strip("/"), _who(request))
         return Response(status_code=204)
 
     async def claim(self, request: Request) -> Response:
@@ -173,6 +174,11 @@ def _id(request: Request) -> str:
     return id
 
 
+def _who(request: Request) -> str:
+    principal: Principal = request.state.principal
+    return principal.user_id
+
+
 def _token(request: Request) -> str:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
@@ -184,7 +190,8 @@ def _require(request: Request, scope: str, definition: Definition, paths: Iterab
     """Refuse a caller whose key does not open every stream that is concerned."""
     principal = request.state.principal
     if definition.pattern is not None:
-        principal.require(scope, Glob(definition.pattern).prefix)
+        prefix = Glob(definition.pattern).prefix
+        principal.require(scope, SHARED if prefix == APART else prefix)
     if definition.wake_stream is not None:
         principal.require(scope, definition.wake_stream)
     for path in (*definition.streams, *paths):

@@ -6,6 +6,7 @@ list of those that give up at the same time.
 
 from __future__ import annotations
 
+import re
 from time import time
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -31,6 +32,7 @@ from headrace.server.values import only
 MOST_MS = 120_000
 _WAIT_MS = 30_000
 _MOST_KEYS = 1024
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 Ttl = Annotated[float, msgspec.Meta(ge=0)]
 Word = Annotated[str, msgspec.Meta(pattern=r"\S")]
@@ -216,7 +218,8 @@ def _told(touching: Touching, waiter: Waiter, outcome: bool | str) -> bytes:
     journal, flushes = touching.journal, touching.flushes
     stale = isinstance(outcome, str)
     told: dict[str, Any] = {"stale": True} if stale else {"touched": outcome}
-    told["cursor"] = journal.cursor
+    # Who waited from now on knows everything up to then, though not all of it may be processed.
+    told["cursor"] = journal.cursor if stale else journal.at(max(waiter.since, journal.through))
     if stale:
         told |= {"epoch": journal.epoch, "generation": journal.through}
     told |= {
@@ -261,7 +264,6 @@ def _template_ids(given: list[str]) -> tuple[int, ...]:
 
 
 def _milliseconds(text: str) -> float:
-    try:
-        return min(max(float(text or _WAIT_MS), 0.0), MOST_MS)
-    except ValueError as reason:
-        raise BadRequest("timeoutMs is not a number of milliseconds", field="timeoutMs") from reason
+    if text and not _NUMBER.fullmatch(text):
+        raise BadRequest("timeoutMs is not a number of milliseconds", field="timeoutMs")
+    return min(max(float(text or _WAIT_MS), 0.0), MOST_MS)

@@ -120,14 +120,14 @@ class Api:
         await self._work.release(request.path_params["id"], body.token)
         return Response(status_code=204)
 
-    async def pause(self, _: Request) -> Response:
+    async def pause(self, request: Request) -> Response:
         """Give out nothing more."""
-        await self._work.pause(True)
+        await self._work.pause(True, request.state.principal.user_id)
         return json_response({"paused": True})
 
-    async def resume(self, _: Request) -> Response:
+    async def resume(self, request: Request) -> Response:
         """Give out work again."""
-        await self._work.pause(False)
+        await self._work.pause(False, request.state.principal.user_id)
         return json_response({"paused": False})
 
     async def run(self, request: Request) -> Response:
@@ -136,7 +136,7 @@ class Api:
         stream = self._engine.log.find(body.stream)
         is_due = self._engine.coverage.defined(stream) is not None
         if is_due:
-            await self._work.run(stream)
+            await self._work.run(stream, request.state.principal.user_id)
         return json_response({"stream": stream.name, "due": is_due})
 
     def _lasts(self, expires_us: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from headrace.format.companion.names import companion_key
 from headrace.format.state.names import state_key
 from headrace.storage import database
 from headrace.storage.database import SQLiteError
-from headrace.storage.lock import DirectoryLock
+from headrace.storage.lock import DirectoryLock, make_directory
 from headrace.storage.node import EPOCHS, NODES, skip_epochs
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.streams import Streams
@@ -103,7 +103,7 @@ def back_up(data_dir: Path, object_store: str, target: Path, clock: Clock, tell:
 def restore(source: Path, data_dir: Path, tell: Tell) -> Backup:
     """Fill an empty data directory from a backup; whoever starts there knows that it was restored."""
     backup = _contents(source)
-    data_dir.mkdir(parents=True, exist_ok=True)
+    make_directory(data_dir)
     lock = DirectoryLock(data_dir)
     try:
         refuse_if_used(data_dir)

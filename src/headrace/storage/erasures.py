@@ -52,6 +52,15 @@ class Erasures:
         sql = f"{_SELECT} WHERE state = 'running' AND ifnull(?1, stream) = stream ORDER BY begun_us, id"
         return [ErasureRow(*row) for row in self._connection.execute(sql, (stream,))]
 
+    def of_stream(self, stream: int) -> list[ErasureRow]:
+        """All of a stream, the oldest first."""
+        sql = f"{_SELECT} WHERE stream = ? ORDER BY before_seq, id"
+        return [ErasureRow(*row) for row in self._connection.execute(sql, (stream,))]
+
+    def count(self, stream: int) -> int:
+        """How many there ever were of a stream."""
+        return int(self._connection.execute("SELECT count(*) FROM erasures WHERE stream = ?", (stream,)).get)
+
     def is_running(self, stream: int) -> bool:
         """Whether one of a stream has not ended."""
         sql = "SELECT EXISTS (SELECT 1 FROM erasures WHERE stream = ? AND state = 'running')"

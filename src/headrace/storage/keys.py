@@ -1,7 +1,8 @@
 """API keys: who may call, kept hashed in a small SQLite file of their own.
 
 The command line writes the file while a server reads it: ``generation`` moves when keys have changed, here or,
-after a :meth:`KeyStore.look`, elsewhere. A secret has 256 random bits, so one SHA-256 is enough to store it by.
+after a :meth:`KeyStore.look`, elsewhere. A secret has 256 random bits, so one SHA-256 is enough to store it by. What
+was done is noted in the same commit, until a server tells it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ import msgspec
 from headrace.errors import BadRequest, NotFound
 from headrace.storage import database
 from headrace.storage.database import NewerDatabase, SQLiteError
-from headrace.types import Clock, SystemClock
+from headrace.storage.notes import Notes
+from headrace.types import Clock, SystemClock, rfc3339
 
 SCOPES = ("read", "write", "admin")
 MAX_TEXT = 128
 MAX_PREFIX = 512
+#: Whoever can write the file.
+LOCAL = "local"
 
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 _CACHE_BYTES = 256 * 1024
 _OPEN_WITHIN_S = 5.0
 _NO_HASH = bytes(32)
@@ -40,7 +44,8 @@ CREATE TABLE IF NOT EXISTS keys (
     created_us INTEGER NOT NULL,
     revoked_us INTEGER,
     hash       BLOB NOT NULL    -- SHA-256 of the secret
-) STRICT, WITHOUT ROWID"""
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS notes (id INTEGER PRIMARY KEY, document TEXT NOT NULL) STRICT"""
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -65,6 +70,7 @@ class KeyStore:
         self._migrate()
         self._data_version = int(self._connection.pragma("data_version"))
         self.generation = 0
+        self._notes = Notes(self._connection)
 
     def create(self, *, user_id: str, scopes: Collection[str], prefix: str = "", name: str = "") -> tuple[Key, str]:
         """Make a key; the token is shown this once and cannot be had again."""
@@ -74,7 +80,7 @@ class KeyStore:
         key = Key(secrets.token_hex(6), name, user_id, _ordered(scopes), prefix, self._clock.now_us())
         secret = secrets.token_urlsafe(32)
         row = (key.id, name, user_id, " ".join(key.scopes), prefix, key.created_us, None, _hash(secret))
-        self._write("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        self._write("key_created", key, "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
         return key, f"hr_{key.id}_{secret}"
 
     def list(self) -> Sequence[Key]:
@@ -83,10 +89,12 @@ class KeyStore:
 
     def revoke(self, key_id: str) -> Key:
         """End a key; doing it again changes nothing."""
-        self._write("UPDATE keys SET revoked_us = ifnull(revoked_us, ?) WHERE id = ?", (self._clock.now_us(), key_id))
-        for key, _ in self._rows("WHERE id = ?", key_id):
-            return key
-        raise NotFound("there is no such key", key=key_id)
+        known = next((key for key, _ in self._rows("WHERE id = ?", key_id)), None)
+        if known is None:
+            raise NotFound("there is no such key", key=key_id)
+        sql = "UPDATE keys SET revoked_us = ? WHERE id = ? AND revoked_us IS NULL"
+        self._write("key_revoked", known, sql, (self._clock.now_us(), key_id))
+        return next(key for key, _ in self._rows("WHERE id = ?", key_id))
 
     def verify(self, token: str) -> Key | None:
         """The key this token proves, unless it is unknown, wrong or revoked."""
@@ -109,6 +117,20 @@ class KeyStore:
             self._data_version = version
             self.generation += 1
 
+    def noted(self, limit: int) -> Sequence[tuple[int, str]]:
+        """What was done to keys and is told nowhere yet, the oldest first, with numbers."""
+        try:
+            return self._notes.first(limit)
+        except SQLiteError as reason:
+            raise database.unavailable(reason) from reason
+
+    def told(self, through: int) -> None:
+        """Notes up to this number are told elsewhere now."""
+        try:
+            self._notes.remove(through)
+        except SQLiteError as reason:
+            raise database.unavailable(reason) from reason
+
     def close(self) -> None:
         """Let go of the file."""
         self._connection.close()
@@ -125,9 +147,13 @@ class KeyStore:
             self._connection.pragma("user_version", _SCHEMA_VERSION)
             self._connection.execute("COMMIT")
 
-    def _write(self, sql: str, values: tuple[object, ...]) -> None:
+    def _write(self, what: str, key: Key, sql: str, values: tuple[object, ...]) -> None:
+        """Do something to a key, and note it where that changed anything."""
         try:
-            self._connection.execute(sql, values)
+            with self._connection:
+                self._connection.execute(sql, values)
+                if self._connection.changes():
+                    self._notes.add([_note(what, key, self._clock.now_us())])
         except SQLiteError as reason:
             raise database.unavailable(reason) from reason
         self.generation += 1
@@ -151,6 +177,11 @@ def _connect(path: Path) -> database.Connection:
             if time.monotonic() > give_up:
                 raise
             time.sleep(0.01)
+
+
+def _note(what: str, key: Key, now_us: int) -> str:
+    facts = {"key": key.id, "user_id": key.user_id, "scopes": key.scopes, "prefix": key.prefix, "name": key.name}
+    return msgspec.json.encode({"at": rfc3339(now_us), "who": LOCAL, "what": what, **facts}).decode()
 
 
 def _hash(secret: str) -> bytes:

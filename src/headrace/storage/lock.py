@@ -1,4 +1,4 @@
-"""One server per data directory."""
+"""The data directory: only its owner looks into it, and one server uses it at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ import fcntl
 import os
 from pathlib import Path
 
+from headrace.config import ConfigError
 from headrace.errors import Unavailable
+
+
+def make_directory(directory: Path) -> None:
+    """Make the data directory where there is none; one that is there keeps its permissions."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as reason:
+        raise ConfigError(
+            f"{directory} cannot hold the log: {reason.strerror}; choose another with --data-dir",
+            field="storage.data_dir",
+        ) from reason
 
 
 class DirectoryLock:

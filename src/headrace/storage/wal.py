@@ -48,8 +48,11 @@ _FROM = "seq >= ifnull((SELECT max(seq) FROM wal WHERE stream = ?1 AND seq <= ?2
 #: Rows of one statement: each lets go of the interpreter's lock, so many rows share one.
 AT_ONCE = 64
 
-#: A stream's id, and the fields of Entries.
-Row = tuple[int, int, int, int, int, str | None, str | None, str | None, int, bytes]
+#: A body as it is stored, and how long it was where it is packed.
+Stored = tuple[bytes, int | None]
+
+#: A stream's id, and the fields of Entries, the body as it is stored.
+Row = tuple[int, int, int, int, int, str | None, str | None, str | None, int, bytes, int | None]
 
 #: One step for many rows, in the order of the index; of a body no more is taken than a short one has.
 _BUNDLE = f"""
@@ -79,7 +82,7 @@ class Wal:
         """Store rows, so many with each statement."""
         for start in range(0, len(rows), AT_ONCE):
             some = rows[start : start + AT_ONCE]
-            self._connection.execute(_inserting(len(some)), tuple(chain.from_iterable(map(_stored, some))))
+            self._connection.execute(_inserting(len(some)), tuple(chain.from_iterable(some)))
 
     def scan(self, stream: int, position: int, end: int) -> Generator[Entries, None, None]:
         """Rows that hold entries in [position, end), in order; the first may begin earlier, the last end later."""
@@ -115,14 +118,12 @@ class Wal:
 
     def probe(self) -> None:
         """Take pages as an append of what cannot be packed would, and give them back."""
-        self.insert([(_NO_STREAM, 0, 1, 0, 0, None, None, None, 0, os.urandom(_PROBE_BYTES))])
+        self.insert([(_NO_STREAM, 0, 1, 0, 0, None, None, None, 0, os.urandom(_PROBE_BYTES), None)])
         self._connection.execute("DELETE FROM wal WHERE stream = ?", (_NO_STREAM,))
 
     def rewrite(self, stream: int, seq: int, key: str | None, keys: str | None, body: bytes) -> None:
         """Replace the keys and the body of a row by others of the same count and length."""
-        packed = pack(body) if len(body) >= LEAST_BYTES else None
-        values = (key, keys, body, None, stream, seq) if packed is None else (key, keys, packed, len(body), stream, seq)
-        self._connection.execute(_REWRITE, values)
+        self._connection.execute(_REWRITE, (key, keys, *stored(body), stream, seq))
 
     def trim(self, stream: int, start: int, end: int, rows: int) -> int:
         """Remove up to so many rows whose entries all lie in [start, end); answers how many went."""
@@ -145,11 +146,10 @@ class Wal:
             cursor.close()
 
 
-def _stored(row: Row) -> tuple[object, ...]:
-    """A row as it is stored, in less space where that pays, and then how long its body was."""
-    body = row[-1]
+def stored(body: bytes) -> Stored:
+    """A body as it is stored: in less space where that pays."""
     packed = pack(body) if len(body) >= LEAST_BYTES else None
-    return (*row, None) if packed is None else (*row[:-1], packed, len(body))
+    return (body, None) if packed is None else (packed, len(body))
 
 
 @cache

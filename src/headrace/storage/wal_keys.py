@@ -13,7 +13,7 @@ _KEYS = msgspec.json.Decoder(list[str | None])
 
 
 class Mixed(NamedTuple):
-    """A row whose entries have different keys, or none: ``entries`` of them from ``seq`` on."""
+    """The keys of a row's entries, each with its own or none: ``entries`` of them from ``seq`` on."""
 
     seq: int
     entries: int
@@ -44,6 +44,16 @@ class WalKeys:
         finally:
             cursor.close()
 
+    def every(self, stream: int, start: int, end: int) -> Iterator[Mixed]:
+        """The keys of every row that holds entries of [start, end), in order."""
+        cursor = self._connection.cursor()
+        try:
+            for row in cursor.execute(_EVERY, (stream, self._row_at(stream, start), end)):
+                seq, count, key, keys = row
+                yield Mixed(seq, count, [key] * count if keys is None else _KEYS.decode(keys))
+        finally:
+            cursor.close()
+
     def _row_at(self, stream: int, seq: int) -> int:
         """Where the row begins that holds an entry; the entry itself where there is none."""
         row: Any = self._connection.execute(_HOLDING, (stream, seq)).fetchone()
@@ -55,4 +65,5 @@ _NEXT = "SELECT min(key) FROM wal WHERE stream = ? AND key > ?"
 _IS_HELD = "SELECT EXISTS (SELECT 1 FROM wal WHERE stream = ? AND key = ? AND seq >= ? AND seq < ?)"
 _MIXED = """SELECT seq, count, keys FROM wal
             WHERE stream = ? AND keys IS NOT NULL AND seq >= ? AND seq < ? ORDER BY seq"""
+_EVERY = "SELECT seq, count, key, keys FROM wal WHERE stream = ? AND seq >= ? AND seq < ? ORDER BY seq"
 _HOLDING = "SELECT seq, count FROM wal WHERE stream = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"

@@ -19,11 +19,12 @@ from headrace.engine.entities.erasing import is_over
 from headrace.engine.entities.journal import load
 from headrace.engine.entities.relating import Moved
 from headrace.engine.entities.snapshots import Asked
+from headrace.engine.entities.splitting import target
 from headrace.engine.sealing.standing import recover_directory
 from headrace.engine.sealing.verify import verify
 from headrace.engine.work.foreman import Grant
 from headrace.engine.work.units import Result
-from headrace.errors import EntityNotFound, NotFound
+from headrace.errors import Conflict, EntityNotFound, NotFound
 from headrace.pipeline.kernels import erase as erase_kernel
 from headrace.pipeline.kernels.units import result
 from headrace.schema.entity.observation import decode
@@ -230,6 +231,46 @@ def test_a_recovery_from_the_store_alone_does_not_bring_it_back(rig: Entities, t
         assert told(copy, others) == before and holding(tmp_path) == []
         with pytest.raises(EntityNotFound):
             copy.shown(gone)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone for good", "observed again"])
+def test_what_was_moved_from_it_does_not_bring_it_back_in_a_recovery(
+    rig: Entities, tmp_path: Path, again: bool
+) -> None:
+    gone = rig.said("gone@x.io", name=MARKER)
+    moved = rig.store({"entity_type": "contact", "email": "gone@x.io", "phone": "moved"})[0]["observation_id"]
+    view = rig.engine.snapshots.view(Asked(gone, USER))
+    rig.run(rig.engine.aliasing.split(USER, gone, target(view, "another"), [Moved(moved, gone, gone)]))
+    into = target(view, "another").entity_id
+    before = told(rig, [into])
+    rig.run(erase(rig, gone))
+    if again:
+        assert rig.said("gone@x.io", name="newer") == gone
+    rig.seal_type()
+    shutil.copytree(tmp_path / "data" / "objects", tmp_path / "store")
+    copied = StorageConfig(data_dir=str(tmp_path / "copy"), object_store=str(tmp_path / "store"))
+    recover_directory(copied, rig.clock)
+    with Entities(tmp_path / "copy", storage={"object_store": str(tmp_path / "store")}) as copy:
+        assert told(copy, [into]) == before
+        assert set(copy.rows()) == ({into, gone} if again else {into})
+        if again:
+            assert copy.snapshot(gone) == rig.snapshot(gone) == {"email": "gone@x.io", "name": "newer"}
+        else:
+            with pytest.raises(EntityNotFound):
+                copy.shown(gone)
+
+
+def test_an_entity_that_a_fork_holds_is_not_erased_before_the_fork_is_gone(rig: Entities, tmp_path: Path) -> None:
+    gone, others = filled(rig)
+    before = told(rig, [gone, *others])
+    rig.fork("entities/contact", "copy", rig.find("entities/contact").head.next_seq)
+    for refused in (rig.engine.erasing.plan(gone, USER), rig.engine.erasing.begin(gone, USER)):
+        with pytest.raises(Conflict) as caught:
+            rig.run(refused)
+        assert caught.value.facts["forks"] == ["copy"]
+    assert told(rig, [gone, *others]) == before
+    rig.delete("copy")
+    assert rig.run(erase(rig, gone)).state == "done" and holding(tmp_path) == []
 
 
 def test_observations_that_were_moved_go_with_the_entity_that_they_are_about(rig: Entities, tmp_path: Path) -> None:

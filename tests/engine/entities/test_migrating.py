@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from enhancing import Growing
-from headrace.engine.entities import moving, queue
+from headrace.engine.entities import asking, erasing, moving, queue
 from headrace.engine.entities.aliasing import Moved
 from headrace.engine.entities.snapshots import Asked
 from headrace.errors import BadRequest, Conflict, NotFound
@@ -53,6 +53,31 @@ def test_an_old_value_does_not_beat_a_newer_one(rig: Growing) -> None:
     (origin,) = shown.origins["nick"]
     assert (origin.source_priority, origin.source_id is not None) == (0, True)
     assert origin.observed_at_us == shown.computed_at_us == stored_us
+
+
+def test_no_value_comes_back_that_was_erased_while_it_was_moved(rig: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(erasing, "GRACE_S", 0.0)
+    gone, kept = rig.said("a@x.y", nick="erased"), rig.said("b@x.y", nick="kept")
+    rig.update_type(**NICK)
+    migrating, begin = rig.engine.enhancement.migrating, rig.engine.erasing.begin
+    read, reads = migrating._slice, []
+
+    async def slow(*facts: Any) -> Any:
+        """Between what is read and what is stored, an entity is erased, and another of its id comes."""
+        found = await read(*facts)
+        reads.append(len(found.values))
+        if len(reads) == 1:
+            await begin(gone, "local")
+            asked = asking.read(
+                msgspec.json.encode({"entities": [{"entity_type": "contact", "email": "a@x.y"}]}), "local"
+            )
+            await rig._store(asked)
+        return found
+
+    monkeypatch.setattr(migrating, "_slice", slow)
+    run = rig.migrate("nick")
+    assert (reads, run.migrated) == ([2, 1], 1)
+    assert (rig.snapshot(gone), rig.snapshot(kept)["nick"]) == ({"email": "a@x.y"}, "kept")
 
 
 def test_many_entities_of_one_source_get_their_own_values(rig: Growing) -> None:

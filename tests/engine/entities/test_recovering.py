@@ -164,5 +164,31 @@ def test_a_damaged_change_is_told_and_the_others_count(tmp_path: Path) -> None:
     objects.put(format_.key(1), b"{}")
     with opened(tmp_path, "second") as rig:
         assert rig.engine.recovered is not None
-        assert [format_.key(1) in problem for problem in rig.engine.recovered.problems] == [True]
+        told, missed = rig.engine.recovered.problems
+        assert format_.key(1) in told and missed.startswith("changes 1 to 1 of entity types are missing")
         assert (version_of(rig, "u"), version_of(rig, "u", "task")) == (None, "1.0.0")
+
+
+def test_a_change_that_is_missing_is_told(tmp_path: Path) -> None:
+    with opened(tmp_path, "first") as rig:
+        for name in ("a", "b", "c"):
+            register(rig, schema("1.0.0", name))
+            publish(rig)
+    objects = Objects.open(str(tmp_path / "store"))
+    objects.delete([format_.key(2)])
+    with opened(tmp_path, "second") as rig:
+        assert rig.engine.recovered is not None
+        assert rig.engine.recovered.problems == ["changes 2 to 2 of entity types are missing in the object store"]
+        assert [version_of(rig, "u", name) for name in ("a", "b", "c")] == ["1.0.0", None, "1.0.0"]
+
+
+def test_a_stream_whose_type_is_lost_is_told_and_found_when_the_type_is_registered_again(tmp_path: Path) -> None:
+    with opened(tmp_path, "first") as rig:
+        register(rig, schema())
+        publish(rig, "entities/contact")
+    Objects.open(str(tmp_path / "store")).delete([format_.key(1)])
+    with opened(tmp_path, "second") as rig:
+        assert rig.engine.recovered is not None
+        assert ["'entities/contact'" in problem for problem in rig.engine.recovered.problems] == [True]
+        register(rig, schema())
+        assert version_of(rig, "u") == "1.0.0"

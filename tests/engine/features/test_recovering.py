@@ -147,6 +147,26 @@ def test_a_registry_object_that_is_damaged_is_left_out(tmp_path: Path) -> None:
         assert set(rig.engine.features.current.nodes) == {"Txn"}
 
 
+@pytest.mark.parametrize("lost", [[2], [1, 2]])
+def test_a_stream_whose_registry_is_lost_stays_until_its_source_is_registered_again(
+    tmp_path: Path, lost: list[int]
+) -> None:
+    with opened(tmp_path, "first") as rig:
+        registered(rig, event("Other"))
+        registered(rig, event("Other"), event(), table())
+        rig.append("events/Txn", array(fine(1), fine(2)))
+        publish(rig, "events/Txn")
+    for version in lost:
+        (tmp_path / "store" / format_.key(version)).unlink()
+    with opened(tmp_path, "second") as rig:
+        assert rig.engine.recovered is not None
+        assert ["'events/Txn'" in problem for problem in rig.engine.recovered.problems] == [True]
+        assert len(rig.read("events/Txn")) == 2
+        registered(rig, event("Other"), event(), table())
+        rig.append("events/Txn", array(fine(3)))
+        assert len(rig.read("events/Txn")) == 3
+
+
 def test_a_stream_is_published_after_its_registry(tmp_path: Path) -> None:
     with opened(tmp_path, "first") as rig:
         registered(rig, event(), table())

@@ -131,6 +131,23 @@ def test_a_segment_with_half_the_bytes_is_not_written_again(opened: Open) -> Non
         assert spans(rig, "s") == expected
 
 
+@pytest.mark.parametrize("rule", [{"age_us": 80_000_000}, {"size": 80}])
+def test_what_comes_slowly_does_not_keep_alive_what_is_too_old(opened: Open, rule: dict[str, int]) -> None:
+    """One byte and one second at a time; were the segment written again for ever, nothing would ever go."""
+    rig = opened()
+    rig.create("s", OCTETS)
+    rig.retain("s", **rule)
+    for number in range(300):
+        rig.append("s", b"x")
+        rig.clock.us += 1_000_000
+        if number % 5 == 4:
+            rig.publish("s")
+            rig.sweep()
+    head = rig.find("s").head
+    assert 80 <= head.next_seq - head.first_seq <= 80 + 80 // 8 + 5
+    assert len(spans(rig, "s")) <= 9
+
+
 def test_a_segment_written_again_keeps_times_keys_and_requests(opened: Open) -> None:
     rig = opened()
     rig.create("s", JSON)

@@ -143,3 +143,12 @@ def test_a_node_goes_on_where_the_store_does_not_say_who_writes(opened: Open) ->
 
     rig.run(wait())
     assert rig.append("s", b"a").position == 1
+
+
+def test_streams_are_counted_page_by_page(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_PAGE", 2)
+    rig, pages = opened(), list[list[int]]()
+    streams = [rig.create(f"s{number}", OCTETS, ENTRY) for number in range(5)]
+    rig.run(rig.engine.sealer.watch.count(lambda page: pages.append([backlog.stream for backlog in page])))
+    assert pages == [[stream.id for stream in some] for some in (streams[:2], streams[2:4], streams[4:])]
+    assert rig.engine.sealer.watch.backlog_bytes == 5 * len(ENTRY)

@@ -86,6 +86,28 @@ def test_work_is_left_to_workers_while_they_have_any(tmp_path: Path) -> None:
         until(pipelines, lambda: bool(pipelines.states("Users")))
 
 
+def test_the_server_folds_when_its_turn_comes_at_the_index_gate(tmp_path: Path) -> None:
+    with opened(tmp_path) as pipelines:
+        gate = pipelines.engine.gates.index
+        pipelines.run(gate.__aenter__())
+        pipelines.register(ORDERS, USERS)
+        pushed(pipelines, 30)
+        until(pipelines, lambda: gate.queued == 1)
+        assert pipelines.states("Users") == []
+        pipelines.run(gate.__aexit__())
+        until(pipelines, lambda: bool(pipelines.states("Users")))
+
+
+def test_who_waits_for_a_turn_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    with opened(tmp_path) as pipelines:
+        gate = pipelines.engine.gates.index
+        pipelines.run(gate.__aenter__())
+        pipelines.register(ORDERS, USERS)
+        pushed(pipelines, 30)
+        until(pipelines, lambda: gate.queued == 1)
+    assert (gate.active, gate.queued) == (1, 0)
+
+
 def test_events_that_retention_waits_for_are_folded_however_few(tmp_path: Path) -> None:
     source = event("Order", {"user": "str", "amount": "f64"}, keep_events_for="1h")
     with opened(tmp_path, pipeline={"min_rows": 1000}) as pipelines:

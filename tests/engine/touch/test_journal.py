@@ -48,6 +48,20 @@ def test_a_filter_is_never_too_early(touched: dict[int, int], other: int) -> Non
         assert made.last(other) == 0
 
 
+@given(st.lists(KEYS, max_size=200), st.lists(KEYS, max_size=50), st.integers(0, 250))
+def test_a_journal_of_another_size_denies_nothing_either(before: list[int], after: list[int], since: int) -> None:
+    made, last = journal(), dict[int, int]()
+    for position, key in enumerate([*before, *after], start=1):
+        if position == len(before) + 1:
+            made.resize(Memory(filter_pow2=11, k=1))
+        made.record(key, position)
+        made.through = position
+        last[key] = position
+    made.resize(Memory(filter_pow2=10, k=2))
+    if since >= made.floor:
+        assert not [key for key, position in last.items() if position > since and made.touched(key, since) is False]
+
+
 def test_a_filter_that_is_large_enough_tells_keys_apart() -> None:
     made = Filter(20, 4)
     for key_id in range(0, 20_000, 2):
@@ -73,3 +87,12 @@ def test_positions_that_are_far_from_the_first_make_the_filter_begin_anew() -> N
     assert made.last(5) == 2**33 + 2
     assert made.last(3) >= 2**33
     assert made.floor >= 2
+
+
+def test_a_journal_takes_room_for_older_keys_when_it_has_some() -> None:
+    made = journal(recent=4)
+    for position in range(1, 5):
+        made.record(position, position)
+    assert made.filter_bytes == 0
+    made.record(5, 5)
+    assert made.filter_bytes == 4 * 2**SMALL.filter_pow2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from engine.touch.touched import NAME, Touched, by, change
 from headrace.engine.touch import touching
 from headrace.engine.touch.parking import FINE_KEY, TABLE_KEY, TEMPLATE_KEY
+from headrace.engine.touch.report import report
 from headrace.errors import BadRequest, NotFound, Overloaded
 from headrace.profiles.state_protocol import keys
 from headrace.profiles.state_protocol.templates import Invalid
@@ -229,6 +231,66 @@ def test_fine_touches_come_back_when_the_lag_is_gone(tmp_path: Path) -> None:
         db.append(insert("a"))
         db.settle()
         assert (db.touching.mode, wait.outcome) == ("fine", None)
+
+
+def test_templates_that_nobody_waits_for_are_left_out_under_pressure(tmp_path: Path) -> None:
+    with Touched(tmp_path, **NONE_LEFT, memory={"hotTemplateTtlMs": 60_000}) as db:
+        cold = by("todos", "status")
+        db.activate(BY_USER, cold)
+        start, wait = db.cursor, db.ask("now", A, templates=(BY_USER,))
+        row = {"user": "a", "status": "open"}
+        # The first change of a batch finds out that there is too much; the others go by that.
+        db.append(*(change("todos", "insert", after=row) for _ in range(3)))
+        db.settle()
+        assert wait.outcome is True
+        assert db.touching.counts.cold_templates == 2
+        late = keys.watch_key(cold.id, ["open"])
+        assert db.ask(start, late, templates=(cold,)).outcome is True
+        assert db.ask(start, late).outcome is True
+        assert db.ask(start, late, exact=True).outcome == touching.CANNOT_TELL
+        assert db.ask(db.cursor, late, templates=(cold,)).outcome is None
+
+
+def test_a_template_stays_hot_for_a_while_after_the_last_wait(tmp_path: Path) -> None:
+    for ttl_ms, skipped in ((60_000, 0), (1, 1)):
+        with Touched(tmp_path / str(ttl_ms), **NONE_LEFT, memory={"hotTemplateTtlMs": ttl_ms}) as db:
+            db.activate(BY_USER)
+            db.rig.engine.touches.leave(db.ask("now", A, templates=(BY_USER,)).waiter)
+            told = report(db.touching, 0.0)
+            assert (told["hotTemplates"], told["hotTemplatesActive"], told["hotTemplatesGrace"]) == (1, 0, 1)
+            time.sleep(0.01)
+            db.touching.parking.cool_down()
+            db.append(insert("a"), insert("a"))
+            db.settle()
+            assert db.touching.counts.cold_templates == skipped
+
+
+@pytest.mark.parametrize("more", ["nameless", "many", "first"])
+def test_no_template_is_left_out_where_it_may_concern_someone(tmp_path: Path, more: str) -> None:
+    with Touched(tmp_path, **NONE_LEFT, memory={"hotMaxTemplates": 1}) as db:
+        other, third, late = by("todos", "status"), by("todos", "other"), by("todos", "late")
+        db.activate(BY_USER, other, third)
+        db.ask("now", A, templates=(BY_USER, other) if more == "many" else (BY_USER,))
+        wanted = {"nameless": third, "many": third, "first": late}[more]
+        key = keys.watch_key(wanted.id, ["x"])
+        wait = db.ask("now", key, templates=() if more == "nameless" else (BY_USER,))
+        if more == "first":  # nobody could name it before it was there
+            db.append(insert("z"))
+            db.settle()
+            db.activate(late)
+        db.append(*(change("todos", "insert", after={wanted.fields[0].name: "x"}) for _ in range(2)))
+        db.settle()
+        assert wait.outcome is True
+
+
+def test_settings_of_memory_hold_from_then_on(tmp_path: Path) -> None:
+    with Touched(tmp_path, memory={"hotMaxKeys": 1}) as db:
+        with pytest.raises(Overloaded):
+            db.ask("now", 1, 2)
+        stream = db.rig.find(NAME)
+        stream.profile = stream.profile.replace('"hotMaxKeys": 1', '"hotMaxKeys": 9, "filterPow2": 10')
+        assert db.ask("now", 1, 2).outcome is None
+        assert report(db.touching, 0.0)["filterSize"] == 1024
 
 
 def test_tokens_run_out_and_grow_again(tmp_path: Path) -> None:

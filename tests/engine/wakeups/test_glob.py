@@ -30,6 +30,12 @@ from headrace.engine.wakeups.glob import Glob
         ("a/%2A", "a/*", True),
         ("a/%2A", "a/b", False),
         ("/a/", "a", True),
+        ("**", "entities/a", False),
+        ("*/a", "entities/a", False),
+        ("entities/*", "entities/a", True),
+        ("**", "entities-a", True),
+        ("**", "__registry__", False),
+        ("__registry__", "__registry__", True),
     ],
 )
 def test_a_star_is_one_segment_and_two_are_any_number(pattern: str, name: str, fits: bool) -> None:

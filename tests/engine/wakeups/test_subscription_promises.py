@@ -157,6 +157,6 @@ class Promises(RuleBasedStateMachine):
 
 
 def test_whatever_happens_work_is_covered_by_one_holder_at_a_time(world: Callable[..., Any]) -> None:
-    examples = min(200, settings.default.max_examples // 4)
+    examples = min(200, settings.default.max_examples // 2)
     bound = type("Bound", (Promises,), {"world": staticmethod(world)})
     run_state_machine_as_test(bound, settings=settings(max_examples=examples, stateful_step_count=30, deadline=None))

@@ -10,7 +10,8 @@ import pytest
 
 from headrace.errors import CorruptData
 from headrace.format.companion.layout import Companion, Info, Part, decode_info, listed
-from headrace.format.companion.names import companion_key, companion_name, companion_place, file_name
+from headrace.format.companion.names import companion_key, companion_place, file_name
+from headrace.format.manifest import range_name
 
 INFO = Info(
     stream="orders",
@@ -29,7 +30,7 @@ INFO = Info(
 
 def test_a_companion_survives_json() -> None:
     part = Part(100, "ab" * 32)
-    companion = listed(INFO, companion_name(10, 5, "x1"), {"columns": part, "panes": part})
+    companion = listed(INFO, range_name(10, 5, "x1"), {"columns": part, "panes": part})
     assert msgspec.json.decode(msgspec.json.encode(companion), type=Companion) == companion
     assert msgspec.convert(msgspec.to_builtins(companion), Companion) == companion
     assert list(companion.parts) == ["columns", "panes"]
@@ -37,7 +38,7 @@ def test_a_companion_survives_json() -> None:
 
 
 def test_the_names_of_objects_lead_back_to_the_companion() -> None:
-    name = companion_name(10, 5, "x1")
+    name = range_name(10, 5, "x1")
     assert name == "0000000000000010-5-x1"
     key = companion_key("orders/größe", "7", name, "panes")
     assert key.endswith(f"/7/{file_name(name, 'panes')}")
@@ -50,7 +51,7 @@ def test_the_names_of_objects_lead_back_to_the_companion() -> None:
 @pytest.mark.parametrize("unique", ["", "A", "a/b", "..", "a" * 65])
 def test_what_could_lead_elsewhere_is_no_part_of_a_name(unique: str) -> None:
     with pytest.raises(ValueError, match="cannot be part of a key"):
-        companion_name(0, 1, unique)
+        range_name(0, 1, unique)
 
 
 @pytest.mark.parametrize(

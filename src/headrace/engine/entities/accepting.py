@@ -20,7 +20,15 @@ from headrace.schema.entity.accept import Accepted, Refused
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.infer import inferred
 from headrace.schema.entity.nodes import OPT_OUT, Definition, ReducerConfig, Schema
-from headrace.schema.entity.observation import CORRECTED, DEFAULT_SOURCE, STORED, Observation, encode, observation_id
+from headrace.schema.entity.observation import (
+    CORRECTED,
+    DEFAULT_SOURCE,
+    STORED,
+    Observation,
+    encode,
+    observation_id,
+    of_scope,
+)
 from headrace.schema.entity.problem import Notice, Problem
 
 if TYPE_CHECKING:
@@ -78,6 +86,8 @@ class Prepared(NamedTuple):
 class Storing:
     """The wish to store entities: accepted as often as schemas change before it comes true."""
 
+    erasures: int | None = None
+
     def __init__(self, asked: Asked, names: Mapping[str, str], now_us: int) -> None:
         """``names`` are those of the types by how they were spelled."""
         self._asked, self._names, self._now_us = asked, names, now_us
@@ -122,7 +132,7 @@ class _Accepting:
         given = dict(entity)
         spelled = given.pop("entity_type")
         meta, common, typed = _NO_META, self.common, self.typed[spelled]
-        details: dict[str, Any] = {"item": number}
+        details: dict[str, Any] = {"item": number, **of_scope(typed.effective.schema.scope)}
         if spelled != typed.entity_type:
             details["given_type"] = spelled
         if "_meta" in given:

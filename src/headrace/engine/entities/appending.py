@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headrace.engine.stream import Stream
     from headrace.engine.writer import Batch
 
+NOTHING_ERASED: Mapping[str, int] = {}
 _OBSERVATIONS = msgspec.json.Decoder(list[Observation])
 
 
@@ -90,17 +91,24 @@ def note(connection: Connection, stream: int, first_seq: int, joined: bytes, at_
     replayed(connection, stream, ((first_seq + place, at_us, one) for place, one in enumerate(observations)))
 
 
-def replayed(connection: Connection, stream: int, events: Iterable[tuple[int, int, Observation]]) -> None:
+def replayed(
+    connection: Connection,
+    stream: int,
+    events: Iterable[tuple[int, int, Observation]],
+    erased: Mapping[str, int] = NOTHING_ERASED,
+) -> None:
     """Store which entities and sources observations of a stream are about, given in order with their times.
 
-    What is known of an entity stays; so a recovery can go through all observations again.
+    What is known of an entity stays; so a recovery can go through all observations again. ``erased`` has entities that
+    were erased, and up to where: observations before that were moved from them, and do not bring them back.
     """
     entities, sources = Entities(connection), Sources(connection)
     for (user_id, at_us), group in groupby(events, key=lambda event: (event[2].user_id, event[1])):
         run = list(group)
         found: dict[str, tuple[str, int]] = {}
         for seq, _, one in run:
-            found.setdefault(one.entity_id, (one.canonical_name or "", seq))
+            if seq >= erased.get(one.entity_id, 0):
+                found.setdefault(one.entity_id, (one.canonical_name or "", seq))
         entities.save(stream, user_id, at_us, [(entity_id, name, seq) for entity_id, (name, seq) in found.items()])
         for source_id, part in groupby(run, key=lambda event: source_of(event[2])):
             seqs = [seq for seq, _, _ in part]

@@ -18,6 +18,7 @@ from headrace.storage.enhancements import Enhancements
 from headrace.storage.entity_changes import EntityChangeRow, EntityChanges
 from headrace.storage.schema_registry import SchemaRegistry
 from headrace.storage.streams import DELETED, LIVE
+from headrace.types import JSON
 
 
 class Apply(Change):
@@ -42,6 +43,7 @@ class Apply(Change):
         self._record(batch, changes, registry)
         if epoch is not None:
             create_managed(batch, registry_of(base.entity_type), Rules(base.entity_type).dump(), epoch)
+            batch.note("stream_created", self.who, stream=ENTITIES + base.entity_type, content_type=JSON)
         elif self.stream is not None:
             self._replace_kind(batch, self.stream)
         document = self.proposal.steps[0].document

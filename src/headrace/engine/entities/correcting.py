@@ -16,7 +16,7 @@ from headrace.schema.entity.constraints import Limits
 from headrace.schema.entity.converters import UNFIT, converted
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.nodes import Definition
-from headrace.schema.entity.observation import CORRECTED, DELETED, RESTORED, Observation, observation_id
+from headrace.schema.entity.observation import CORRECTED, DELETED, RESTORED, Observation, observation_id, of_scope
 from headrace.schema.entity.problem import Notice
 from headrace.schema.entity.split import Fragment
 from headrace.schema.entity.validators import VALIDATORS
@@ -47,6 +47,7 @@ class Deciding:
     """The wish that a decision be stored."""
 
     commit = True
+    erasures: int | None = None
 
     def __init__(self, decision: Decision) -> None:
         self._decision = decision
@@ -164,6 +165,7 @@ def _draft(decision: Decision, typed: Typed, made: _Made) -> Draft:
         fragments=fragments,
         identity_basis="target_id",
         idempotency_key=decision.idempotency_key,
+        details=of_scope(schema.scope),
     )
     told = Told(
         decision.entity_id,

@@ -1,14 +1,19 @@
 """Entities that may be the same: pairs whose texts differ by few letters, however many entities there are.
 
 Not every pair is measured. Of two texts that differ by at most ``k`` edits, where one is cut into ``k + 1`` pieces at
-least one piece stands unchanged in the other, near its place. So pairs are looked for by pieces; those whose letters
-differ by more than ``k``, in whatever order, are left out; and what remains is measured. None is missed.
+least one piece stands unchanged in the other, near its place. So pairs are looked for by pieces, which are cut so that
+each is in as few texts as possible; those whose letters differ by more than ``k``, in whatever order, are left out; and
+what remains is measured. None is missed. Where the most similar pairs are enough, the others are not looked for.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge, nsmallest
+from itertools import islice
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -18,9 +23,15 @@ import numpy as np
 MOST_LETTERS = 256
 #: The least similarity that can be asked for.
 LEAST = 0.5
+#: The similarities that are looked for one after the other, until there are enough pairs.
+_STEPS = (0.97, 0.94, 0.9, 0.85, 0.8, 0.7, 0.6)
 _TOGETHER = 50_000
 _BUCKETS = 32
 _ROUNDING = 1e-9
+#: So many texts of a length tell where all of them are best cut; where there are fewer it does not matter.
+_SAMPLE = 64
+#: Letters that can be compared as bytes, whichever they are.
+_MOST_KINDS = 127
 
 
 class Pair(NamedTuple):
@@ -31,23 +42,57 @@ class Pair(NamedTuple):
     right: str
 
 
+class _Near(NamedTuple):
+    """Two texts, how similar they are, and the entities that come first of those that have them."""
+
+    similarity: float
+    first: tuple[str, str]
+    texts: tuple[str, str]
+
+
 def duplicates(texts: Mapping[str, str], threshold: float, limit: int) -> list[Pair]:
     """The most similar pairs of entities, given the text of each; for a thread."""
     by_text: dict[str, list[str]] = {}
     for entity, text in sorted(texts.items()):
         by_text.setdefault(text[:MOST_LETTERS], []).append(entity)
-    found = [Pair(1.0, *pair) for same in by_text.values() for pair in _pairs(same)]
-    for left, right, distance in _near(sorted(by_text, key=lambda text: (len(text), text)), threshold):
-        similarity = round(1 - distance / max(len(left), len(right)), 4)
-        found += [Pair(similarity, *sorted((a, b))) for a in by_text[left] for b in by_text[right]]
-    found.sort(key=lambda pair: (-pair.similarity, pair.left, pair.right))
-    return found[:limit]
+    found = list(islice(merge(*(_same(one) for one in by_text.values())), limit))
+    named = [Pair(1.0, *pair) for pair in found]
+    ordered = sorted(by_text, key=lambda text: (len(text), text))
+    for step in (*(step for step in _STEPS if step > threshold), threshold):
+        if len(named) >= limit:
+            break
+        near = nsmallest(limit, _nearest(ordered, by_text, step), key=lambda one: (-one.similarity, one.first))
+        named = [Pair(1.0, *pair) for pair in found] + _named(near, by_text, limit)
+    return named[:limit]
 
 
-def _pairs(entities: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _same(entities: Sequence[str]) -> Iterator[tuple[str, str]]:
     for place, left in enumerate(entities):
-        for right in entities[place + 1 :]:
+        for right in islice(entities, place + 1, None):
             yield left, right
+
+
+def _nearest(texts: list[str], by_text: Mapping[str, list[str]], threshold: float) -> Iterator[_Near]:
+    for left, right, apart in _near(texts, threshold):
+        similarity = round(1 - apart / max(len(left), len(right)), 4)
+        first = min(by_text[left][0], by_text[right][0]), max(by_text[left][0], by_text[right][0])
+        yield _Near(similarity, first, (left, right))
+
+
+def _named(near: list[_Near], by_text: Mapping[str, list[str]], limit: int) -> list[Pair]:
+    """Pairs of entities in order, given pairs of texts in order."""
+    found: list[Pair] = []
+    for similarity in dict.fromkeys(one.similarity for one in near):
+        parts = [_between(*map(by_text.__getitem__, one.texts)) for one in near if one.similarity == similarity]
+        found += (Pair(similarity, *pair) for pair in islice(merge(*parts), limit - len(found)))
+    return found
+
+
+def _between(left: list[str], right: list[str]) -> Iterator[tuple[str, str]]:
+    """Pairs of an entity of each, in order."""
+    for one, others in merge(((entity, right) for entity in left), ((entity, left) for entity in right)):
+        for other in islice(others, bisect_right(others, one), None):
+            yield one, other
 
 
 def _near(texts: list[str], threshold: float) -> Iterator[tuple[str, str, int]]:
@@ -68,6 +113,8 @@ class _Pieces:
     def __init__(self, texts: list[str], threshold: float) -> None:
         self._texts, self._threshold = texts, threshold
         self._having: dict[tuple[int, int, str], array[int]] = {}
+        self._known: dict[int, list[tuple[int, int]]] = {}
+        self._lengths = [len(text) for text in texts]
         #: How often each letter is in a text, and which are in it at all, a bit for each.
         self._letters: Any = np.zeros((len(texts), _BUCKETS), np.int16)
         self._marks: Any = np.zeros(len(texts), np.uint64)
@@ -112,18 +159,80 @@ class _Pieces:
 
     def _cuts(self, length: int) -> list[tuple[int, int]]:
         """Where a text is cut: into one piece more than it may have edits to the longest text that is near enough."""
-        longest = int(length / self._threshold + _ROUNDING)
-        count = int((1 - self._threshold) * longest + _ROUNDING) + 1
-        return [(length * place // count, length * (place + 1) // count) for place in range(count)]
+        known = self._known.get(length)
+        if known is None:
+            longest = int(length / self._threshold + _ROUNDING)
+            count = int((1 - self._threshold) * longest + _ROUNDING) + 1
+            known = self._known[length] = cuts(self._of_length(length), length, count)
+        return known
+
+    def _of_length(self, length: int) -> list[str]:
+        """Some of the texts of a length, from all over."""
+        first, end = bisect_left(self._lengths, length), bisect_right(self._lengths, length)
+        return self._texts[first : end : max(1, (end - first) // _SAMPLE)]
+
+
+def cuts(texts: Sequence[str], length: int, count: int) -> list[tuple[int, int]]:
+    """So many pieces of texts of a length, each of which is the same in as few of the texts as can be."""
+    evenly = [(length * place // count, length * (place + 1) // count) for place in range(count)]
+    if len(texts) < _SAMPLE or count > length or count == 1:
+        return evenly
+    cutting = _Cutting(texts, length, count)
+    found, most = evenly, max(cutting.alike(*piece) for piece in evenly)
+    while most and (better := cutting.pieces(most // 2)) is not None:
+        found, most = better, most // 2
+    return found
+
+
+class _Cutting:
+    """Looks for pieces of texts of one length."""
+
+    def __init__(self, texts: Sequence[str], length: int, count: int) -> None:
+        self._texts, self._length, self._count = texts, length, count
+        self._known: dict[tuple[int, int], int] = {}
+
+    def alike(self, start: int, end: int) -> int:
+        """How many pairs of texts have the same piece."""
+        known = self._known.get((start, end))
+        if known is None:
+            counted = Counter(text[start:end] for text in self._texts)
+            known = self._known[start, end] = sum(count * (count - 1) // 2 for count in counted.values())
+        return known
+
+    def pieces(self, most: int) -> list[tuple[int, int]] | None:
+        """Pieces that so many pairs have alike at most; None where there are too few."""
+        found: list[tuple[int, int]] = []
+        start = 0
+        for left in range(self._count - 1, -1, -1):
+            last = self._length - left
+            # A longer piece is in fewer texts.
+            end = bisect_left(range(last), True, start + 1, key=lambda end: self.alike(start, end) <= most)
+            end = self._length if not left else end
+            if end > last or self.alike(start, end) > most:
+                return None
+            found.append((start, end))
+            start = end
+        return found
 
 
 def _measured(pairs: list[tuple[str, str]], threshold: float) -> Iterator[tuple[str, str, int]]:
-    plain = [pair for pair in pairs if pair[0].isascii() and pair[1].isascii()]
-    others = [pair for pair in pairs if not (pair[0].isascii() and pair[1].isascii())]
-    distances = [*_native(plain), *(distance(left, right) for left, right in others)]
-    for (left, right), apart in zip([*plain, *others], distances, strict=True):
+    spelled = [_spelled(*pair) for pair in pairs]
+    found = iter(_native([one for one in spelled if one is not None]))
+    for (left, right), one in zip(pairs, spelled, strict=True):
+        apart = distance(left, right) if one is None else next(found)
         if apart <= (1 - threshold) * max(len(left), len(right)) + _ROUNDING:
             yield left, right, apart
+
+
+def _spelled(left: str, right: str) -> tuple[str, str] | None:
+    """Two texts with a byte for each letter; None where they have too many different letters."""
+    if left.isascii() and right.isascii():
+        return left, right
+    kinds = sorted({*left, *right})
+    if len(kinds) > _MOST_KINDS:
+        return None
+    table = {ord(letter): number for number, letter in enumerate(kinds, 1)}
+    return left.translate(table), right.translate(table)
 
 
 def _native(pairs: list[tuple[str, str]]) -> list[int]:

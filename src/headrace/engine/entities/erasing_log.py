@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.engine.entities.erasing_plan import Plan, Planned, targets_of
+from headrace.engine.entities.erasing_plan import Plan, Planned, refuse_forked, targets_of
 from headrace.engine.entities.erasing_targets import Targets
 from headrace.engine.entities.journal import Action, Document
 from headrace.engine.entities.kind import EntityKind
@@ -68,6 +68,7 @@ class Begin(Change):
         entity = Entities(connection).find(entity_id)
         if head.state != LIVE or entity is None or entity.user_id != self.user_id:
             raise EntityNotFound("there is no such entity", entity_id=entity_id)
+        refuse_forked(batch.streams, stream.id, entity_id)
         now = targets_of(connection, entity_id, planned.targets.entity_type)
         if msgspec.structs.replace(planned.targets, before_seq=0) != now:
             raise Outdated("the entity was merged or split meanwhile", entity_id=entity_id)

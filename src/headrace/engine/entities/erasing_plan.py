@@ -10,6 +10,7 @@ import msgspec
 from headrace.engine.entities.erasing_targets import Targets
 from headrace.engine.entities.observed import Observations, Observed
 from headrace.engine.stream import Head, Stream
+from headrace.errors import Conflict
 from headrace.storage.aliases import Aliases
 from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
@@ -17,6 +18,7 @@ from headrace.storage.idempotency import Idempotency
 from headrace.storage.published import Placed, Published
 from headrace.storage.sources import SourceRange, Sources
 from headrace.storage.states import States
+from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
 
 if TYPE_CHECKING:
@@ -63,6 +65,12 @@ class Planned(NamedTuple):
     answers: list[str]
 
 
+def refuse_forked(streams: Streams, stream: int, entity_id: str) -> None:
+    """Refuse an erasure that would leave the data to a fork, which is nobody's entities any more."""
+    if forks := [row.name for id, _ in streams.forks(stream) if (row := streams.by_id(id))]:
+        raise Conflict("forks of the stream hold the entity, too: delete them first", entity_id=entity_id, forks=forks)
+
+
 def targets_of(connection: Connection, entity_id: str, entity_type: str) -> Targets:
     """An entity and everything that was merged into it, as far as observations were moved until now."""
     aliases = Aliases(connection)
@@ -82,6 +90,7 @@ def planned(
     targets: Targets,
 ) -> Planned:
     """Read everything that is about some targets, up to a head."""
+    refuse_forked(Streams(connection), stream.id, targets.ids[0])
     targets = msgspec.structs.replace(targets, before_seq=head.next_seq)
     found = sorted(_observed(Observations(connection, segments, stream, head), targets))
     seqs = [one.seq for one in found]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 import msgspec
 
 from headrace.engine.states.definition import Folded, Told
-from headrace.engine.states.folding import of_batch
 from headrace.schema.entity.observation import Observation
 
 
@@ -42,12 +41,3 @@ class Shapes:
 
 
 SHAPES = Shapes()
-
-
-def observations(batches: Iterable[Any], slice_bytes: int) -> Iterator[list[tuple[int, int, Observation]]]:
-    """The observations in record batches, slice by slice, with their numbers and times in microseconds."""
-    for batch in batches:
-        for told in of_batch(batch, slice_bytes):
-            seqs = range(told.first_seq, told.first_seq + len(told.times_us))
-            found = OBSERVATIONS.decode(b"[" + told.body + b"]")
-            yield list(zip(seqs, told.times_us, found, strict=True))

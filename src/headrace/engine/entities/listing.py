@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from headrace.engine.entities.observed import Observations, Observed
+from headrace.engine.entities.observed import Observed
 from headrace.engine.entities.snapshots import Asked, Shown, Snapshots, View
 from headrace.storage.aliases import Aliases
 from headrace.storage.database import Connection
 from headrace.storage.entities import Entities, EntityRow
-
-if TYPE_CHECKING:
-    from headrace.storage.segments import Segments
 
 #: Entities that are looked at together, and for how long a page is filled.
 _STEP = 64
@@ -56,14 +52,8 @@ class Page(NamedTuple):
 class Listing:
     """Runs on the event loop, except what is read from the log."""
 
-    def __init__(
-        self,
-        snapshots: Snapshots,
-        reader: Connection,
-        connect: Callable[[], Connection],
-        segments: Callable[[], Segments],
-    ) -> None:
-        self._snapshots, self._connect, self._segments = snapshots, connect, segments
+    def __init__(self, snapshots: Snapshots, reader: Connection) -> None:
+        self._snapshots = snapshots
         self._entities, self._aliases = Entities(reader), Aliases(reader)
 
     async def page(self, wanted: Wanted, after: str, limit: int) -> Page:
@@ -107,7 +97,7 @@ class Listing:
         """The observations of an entity beyond one, in order or the newest first."""
 
         def read() -> list[Observed]:
-            with self._opened(view) as found:
+            with self._snapshots.reading.opened(view.stream, view.head) as found:
                 start, stop = (0, after) if newest_first else (0 if after is None else after + 1, None)
                 return list(islice(view.group.observations(found, start, stop, newest_first=newest_first), limit))
 
@@ -117,15 +107,7 @@ class Listing:
         """The observations of an entity with these ids."""
 
         def read() -> list[Observed]:
-            with self._opened(view) as found:
+            with self._snapshots.reading.opened(view.stream, view.head) as found:
                 return [one for one in view.group.observations(found) if one.observation.id in ids]
 
         return await asyncio.to_thread(read)
-
-    @contextmanager
-    def _opened(self, view: View) -> Iterator[Observations]:
-        connection = self._connect()
-        try:
-            yield Observations(connection, self._segments, view.stream, view.head)
-        finally:
-            connection.close()

@@ -9,30 +9,31 @@ from typing import Any
 import msgspec
 
 from headrace.engine.entities.defined import TypeDefined
-from headrace.engine.entities.folding import observations
+from headrace.engine.entities.gathering import Gathered
 from headrace.engine.work.units import Unit
 from headrace.errors import CorruptData
 from headrace.format.state.writer import Packed
-from headrace.reduce.policies.batch import folded as fold
-from headrace.reduce.policies.batch import packed
-from headrace.reduce.policies.reducer import Row
+from headrace.reduce.policies.batch import Told
+from headrace.reduce.policies.bulk import packed
 
-#: Payload that is decoded together.
-_SLICE_BYTES = 1024 * 1024
 _KEPT = 64
 
 
 def folded(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
     """The rows of a unit's observations, in the columns of segments; ``rest`` is called between slices of them."""
-    reducer, count = defined_by(unit).reducer, 0
-    rows: dict[bytes, Row] = {}
-    for told in observations(batches, _SLICE_BYTES):
-        fold(reducer, told, rows)
-        count += len(told)
+    gathered = Gathered()
+    for batch in batches:
+        gathered.add(batch)
         rest()
-    if count != unit.count:
+    if (count := len(gathered)) != unit.count:
         raise CorruptData(f"the segments of {unit.unit} hold {count} entries, not {unit.count}")
-    return packed(reducer, rows)
+    return packed(defined_by(unit).reducer, _paced(gathered, rest))
+
+
+def _paced(gathered: Gathered, rest: Callable[[], None]) -> Iterator[Told]:
+    for told in gathered.by_entity():
+        yield from told
+        rest()
 
 
 def defined_by(unit: Unit) -> TypeDefined:

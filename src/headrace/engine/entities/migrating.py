@@ -7,6 +7,7 @@ that was undone counts no more: from then on the type is folded without its obse
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -20,6 +21,7 @@ from headrace.engine.entities.candidates import Candidates
 from headrace.engine.entities.journal import Document
 from headrace.engine.entities.moving import Moving, Slice, Value, values_in
 from headrace.engine.entities.noting import noted
+from headrace.engine.entities.observing import Outdated
 from headrace.engine.entities.refusing import unknown
 from headrace.engine.entities.stores import Stores
 from headrace.engine.entities.types import EntityTypes
@@ -128,12 +130,18 @@ class Migrating:
         until = stream.head.next_seq if run.until is None else run.until
         run = msgspec.structs.replace(run, until=until)
         while run.through < until:
-            found = await self._slice(stream, run)
-            run = await self._moved(run, found)
+            run = await self._next(stream, run)
             await save(run)
         ended = msgspec.structs.replace(run, state="completed", ended_us=self._clock.now_us(), reason=None)
         await self._types.change(run.entity_type, run.user_id, noted(Document("migrate", run=ended)), run.who, False)
         return ended
+
+    async def _next(self, stream: Stream, run: Run) -> Run:
+        """Move the values of one step; they are looked for again where something was erased meanwhile."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(Outdated):
+                return await self._moved(run, await self._slice(stream, run))
+        raise Conflict(f"observations of {stream.name} keep being erased", stream=stream.name)
 
     async def _slice(self, stream: Stream, run: Run) -> Slice:
         from headrace.engine.search.events import Vanished
@@ -160,7 +168,7 @@ class Migrating:
         for user, group in groupby(sorted(found.values, key=_USER), key=_USER):
             if self._types.effective(run.entity_type, user) is None:
                 continue  # nothing holds for this user that would show the values
-            moving = Moving(run.entity_type, list(group), run.id, rounds)
+            moving = Moving(run.entity_type, list(group), run.id, rounds, found.erasures)
             observe = await self._stores.carry_out(moving, partial(self._stores.held, run.entity_type, user))
             stored = sum(part.count for part in observe.parts)
             run = msgspec.structs.replace(

@@ -13,17 +13,19 @@ import msgspec
 
 from headrace.engine.entities.accepting import Draft, Prepared, Typed, bodies
 from headrace.engine.entities.answering import Told, Warnings
+from headrace.engine.entities.erasing_targets import load
 from headrace.engine.entities.kind import dedupe_key
 from headrace.engine.states.folding import of_batch
 from headrace.engine.stream import Stream
 from headrace.schema.entity.constraints import Limits
 from headrace.schema.entity.identity import Identity
-from headrace.schema.entity.observation import MIGRATED, Kind, Observation, observation_id
+from headrace.schema.entity.observation import MIGRATED, Kind, Observation, observation_id, of_scope
 from headrace.schema.entity.split import Splitter
 from headrace.schema.entries import entries_of
 from headrace.storage.aliases import Aliases
 from headrace.storage.database import Connection
 from headrace.storage.entities import Entities
+from headrace.storage.erasures import Erasures
 
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
@@ -48,6 +50,8 @@ class Slice(NamedTuple):
 
     values: list[Value]
     through: int
+    #: How many erasures the type had seen.
+    erasures: int
 
 
 def values_in(
@@ -61,6 +65,8 @@ def values_in(
 ) -> Slice:
     """The next values of some keys, of one user or of all; for threads."""
     found: list[Value] = []
+    erasures = Erasures(connection).count(stream.id)
+    erased = [load(row.targets) for row in Erasures(connection).running(stream.id)]
     at = start = max(start, stream.head.first_seq)
     for seq, body in _entries(stream, connection, segments, start, stop):
         if seq - start >= MOST_OBSERVATIONS or len(found) >= MOST_VALUES:
@@ -71,6 +77,8 @@ def values_in(
         observation = _decoded(body)
         if observation is None or observation.kind != "observation" or user_id not in (None, observation.user_id):
             continue
+        if any(one.take(seq, observation) for one in erased):
+            continue  # it goes, and an entity of its id may be another
         found += [
             Value(observation, one.key, one.value, observation.entity_id)
             for one in observation.fragments
@@ -78,7 +86,7 @@ def values_in(
         ]
     else:
         at = stop
-    return Slice(_settled(connection, found), at)
+    return Slice(_settled(connection, found), at, erasures)
 
 
 def _entries(
@@ -124,8 +132,11 @@ class Moving:
     digest = b""
     commit = True
 
-    def __init__(self, entity_type: str, values: list[Value], run_id: str, rounds: Mapping[str, int]) -> None:
+    def __init__(
+        self, entity_type: str, values: list[Value], run_id: str, rounds: Mapping[str, int], erasures: int
+    ) -> None:
         """``rounds`` says how often migrations of each field were undone."""
+        self.erasures: int | None = erasures
         self.user_id = values[0].found_in.user_id
         self._entity_type, self._values, self._run_id, self._rounds = entity_type, values, run_id, rounds
         #: How many values the schema does not take.
@@ -180,7 +191,7 @@ class Moving:
             fields=fields,
             identity_basis="target_id",
             run_id=self._run_id,
-            details=details,
+            details={**details, **of_scope(typed.effective.schema.scope)},
         )
         identity = Identity(value.entity_id, origin.canonical_name or "", "target_id", "")
         named = value.entity_id, origin.entity_type, "", identifier, version

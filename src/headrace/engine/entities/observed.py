@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from headrace.engine.entities.tail_keys import TailKeys
 from headrace.engine.stream import Head, Stream
 from headrace.schema.entity.observation import Observation, decode
 from headrace.schema.entries import entries_of
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
 _KEYS = msgspec.json.Decoder(list[str | None])
+#: Connections that are kept for the next who reads.
+_IDLE = 4
 
 
 class Observed(NamedTuple):
@@ -28,11 +32,50 @@ class Observed(NamedTuple):
     observation: Observation
 
 
+class Reading:
+    """Lets observations be read: connections stay open between readers, and what is known of tails is shared."""
+
+    def __init__(self, connect: Callable[[], Connection], segments: Callable[[], Segments]) -> None:
+        self._connect, self._segments = connect, segments
+        self._tails = TailKeys()
+        self._idle: list[Connection] = []
+        self._closed = False
+
+    @contextmanager
+    def opened(self, stream: Stream, head: Head) -> Iterator[Observations]:
+        """The observations of a stream up to a head."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            yield Observations(connection, self._segments, stream, head, self._tails)
+        finally:
+            if self._closed or len(self._idle) >= _IDLE:
+                connection.close()
+            else:
+                self._idle.append(connection)
+
+    def close(self) -> None:
+        """Close the connections that nobody uses; the others are closed by who does."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+
 class Observations:
     """The observations of one stream up to a head, through one connection."""
 
-    def __init__(self, connection: Connection, segments: Callable[[], Segments], stream: Stream, head: Head) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        segments: Callable[[], Segments],
+        stream: Stream,
+        head: Head,
+        tails: TailKeys | None = None,
+    ) -> None:
         self._connection, self._segments, self._stream, self._head = connection, segments, stream, head
+        self._wal, self._tails = Wal(connection), tails
 
     def of(self, entity_id: str, start: int = 0, stop: int | None = None) -> Iterator[Observed]:
         """The observations with an entity's key in a range, in order."""
@@ -58,24 +101,34 @@ class Observations:
 
     def _look(self, key: str, start: int, stop: int) -> tuple[list[Placed], list[Entries]]:
         """The segments that may hold a key, and the rows of the log after them, as of one moment."""
-        published, wal, owner = Published(self._connection), Wal(self._connection), self._stream.id
         self._connection.execute("BEGIN")
         try:
-            placed = published.following(owner, start, stop)
+            placed = Published(self._connection).following(self._stream.id, start, stop)
             since = max(start, placed[-1].segment.end_seq if placed else start)
-            return placed, list(wal.scan_key(owner, key, since, stop)) if since < stop else []
+            return placed, self._logged(key, since, stop) if since < stop else []
         finally:
             self._connection.execute("COMMIT")
 
-    def _sealed(self, placed: Placed, key: str, start: int, stop: int) -> Iterator[Observed]:
-        from headrace.format.segment import layout
+    def _logged(self, key: str, start: int, stop: int) -> list[Entries]:
+        """The rows of the log that may hold a key."""
+        owner, found = self._stream.id, None
+        if self._tails is not None:
+            found = self._tails.of(self._connection, self._stream, key, self._head.published_seq, start, stop)
+        if found is None:
+            return list(self._wal.scan_key(owner, key, start, stop))
+        rows: list[Entries] = []
+        for seq in found:
+            if not rows or seq >= rows[-1].seq + rows[-1].count:
+                row = self._wal.holding(owner, seq)
+                rows += [] if row is None else [row]
+        return rows
 
+    def _sealed(self, placed: Placed, key: str, start: int, stop: int) -> Iterator[Observed]:
         with self._segments().open(placed.key, placed.segment) as reader:
-            for batch in reader.keyed(start, stop, key):
-                seqs = batch.column(layout.SEQ).to_pylist()
-                times = batch.column(layout.APPEND_TIME).cast("int64").to_pylist()
-                for seq, at_us, payload in zip(seqs, times, batch.column(layout.PAYLOAD).to_pylist(), strict=True):
-                    yield Observed(seq, at_us, decode(payload))
+            for seq, at_us, payload in reader.having(start, stop, key):
+                observation = decode(payload)
+                if observation.entity_id == key:  # others may have the hash of the key
+                    yield Observed(seq, at_us, observation)
 
 
 def _of_row(row: Entries, key: str, start: int, stop: int) -> Iterator[Observed]:

@@ -15,8 +15,10 @@ from headrace.engine.entities.answering import refusal
 from headrace.engine.entities.deciding import Share
 from headrace.engine.entities.kind import EntityKind
 from headrace.engine.log import Log
+from headrace.engine.stream import Stream
 from headrace.engine.writer import Batch, Operation, Writer
 from headrace.errors import Conflict, IdempotencyCollision
+from headrace.storage.erasures import Erasures
 from headrace.storage.idempotency import Answered, Idempotency
 from headrace.storage.streams import LIVE
 
@@ -36,6 +38,8 @@ class Wish(Protocol):
     digest: bytes
     #: Whether it is to come true, or only to be looked at.
     commit: bool
+    #: How many erasures a type had seen when what this is made of was read; None where nothing was read for it.
+    erasures: int | None
 
     def prepare(self, typed: Mapping[str, Typed]) -> Prepared:
         """The observations by the types that hold, by their names."""
@@ -86,6 +90,10 @@ class Observe(Operation):
             return
         self._admit_again(batch)
         prepared, wish = self.prepared, self.wish
+        if wish.commit and any(drafts[0].typed.stream is None for drafts in prepared.drafts.values()):
+            raise Outdated("a type of the request has no schema yet")
+        if wish.erasures is not None and any(_erasures(batch, one) != wish.erasures for one in self.streams):
+            raise Outdated("something was erased meanwhile")
         shares = {name: Share(batch, drafts, wish.user_id) for name, drafts in prepared.drafts.items()}
         self._refuse(batch, list(shares.values()))
         if wish.commit:
@@ -142,6 +150,22 @@ class Observe(Operation):
         for key, draft in self.prepared.keys:
             if records.find(wish.user_id, key) is None:
                 records.save(wish.user_id, key, Answered(draft.observation.id.encode(), b""), batch.now_us)
+
+
+class Rehearse(Observe):
+    """A request that is only looked at before it makes types: refused where it would be, and nothing is written."""
+
+    #: Whether it was answered before.
+    known = False
+
+    def _is_repeated(self, batch: Batch) -> bool:
+        super()._is_repeated(batch)
+        self.known = bool(self.body)
+        return self.known
+
+
+def _erasures(batch: Batch, stream: Stream) -> int:
+    return Erasures(batch.connection).count(stream.id)
 
 
 def _now(batch: Batch, typed: Typed, user_id: str) -> Typed:

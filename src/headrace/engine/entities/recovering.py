@@ -32,16 +32,21 @@ def recover(objects: Objects, batch: Batch, new_epoch: Callable[[], int], compla
     """Bring entity types up to what the store has, after their streams."""
     changes, registry = EntityChanges(batch.connection), SchemaRegistry(batch.connection)
     _take_changes(objects, changes, complain)
+    for first, last in format_.gaps(row.number for row in _every(changes)):
+        complain(f"changes {first} to {last} of entity types are missing in the object store")
     registry.clear()
     Enhancements(batch.connection).clear()
-    for row in _every(changes):
+    for change in _every(changes):
         try:
-            replay(registry, row.entity_type, row.user_id, load(row))
+            replay(registry, change.entity_type, change.user_id, load(change))
         except CorruptData as reason:
             complain(reason.message)
     types = registry.types()
     for entity_type in types:
         _follow(batch, entity_type, new_epoch, complain)
+    for row in managed(batch):
+        if row.name.removeprefix(ENTITIES) not in types:
+            complain(f"{row.name!r} is the stream of an entity type that the changes in the store do not have")
     if types:
         batch.streams.set_meta(ENTITIES_DUE, 1)
 

@@ -14,7 +14,7 @@ from headrace.errors import (
     EntityNotFound,
     MergeTargetAlreadyMerged,
 )
-from headrace.schema.entity.observation import Kind, Observation, observation_id
+from headrace.schema.entity.observation import Kind, Observation, observation_id, of_scope
 from headrace.storage.aliases import Aliases, AliasRow, SplitRow
 from headrace.storage.database import Connection
 from headrace.storage.entities import Entities, EntityRow
@@ -134,5 +134,5 @@ def _observation(head: Head, kind: Kind, row: EntityRow, at_us: int, details: di
         observed_at_us=at_us,
         source_priority=0,
         observation_source=_SOURCE,
-        details=details,
+        details=details if effective is None else {**details, **of_scope(effective.schema.scope)},
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -36,9 +36,11 @@ def remember(
         stream = find(row.name)
         if stream is not None:
             batch.streams.forget_entities(stream.id)
-            erased = [load(one.targets) for one in Erasures(batch.connection).running(stream.id)]
+            erasures = Erasures(batch.connection)
+            running = [load(one.targets) for one in erasures.running(stream.id)]
+            erased = {id: one.before_seq for one in erasures.of_stream(stream.id) for id in load(one.targets).ids}
             for told in _told(stream, connection, segments):
-                _note(batch.connection, stream.id, told, erased)
+                _note(batch.connection, stream.id, told, running, erased)
     batch.streams.set_meta(ENTITIES_DUE, 0)
 
 
@@ -56,15 +58,15 @@ def _told(stream: Stream, connection: Connection, segments: Callable[[], Segment
         at = chunk.stop
 
 
-def _note(connection: Connection, stream: int, told: Told, erased: list[Targets]) -> None:
-    """What a run of observations says, without those that are being erased."""
+def _note(connection: Connection, stream: int, told: Told, running: list[Targets], erased: Mapping[str, int]) -> None:
+    """What a run of observations says, without those that are being erased, and without entities that were."""
     found = map(decode, map(bytes, entries_of(told.body)))
     numbered = zip(count(told.first_seq), told.times_us, found, strict=False)
     counting = [event for event in numbered if event[2].kind != "erased"]
-    events = [event for event in counting if not any(one.take(event[0], event[2]) for one in erased)]
+    events = [event for event in counting if not any(one.take(event[0], event[2]) for one in running)]
     said = [event for event in events if event[2].kind not in _RELATIONS]
     Dedupe(connection).save((stream, dedupe_key(one.id, one.source_id), seq, at_us) for seq, at_us, one in said)
-    appending.replayed(connection, stream, events)
+    appending.replayed(connection, stream, events, erased)
     for seq, at_us, one in events:
         if one.kind in _RELATIONS:
             relating.replayed(connection, stream, seq, at_us, one)

@@ -16,7 +16,7 @@ from headrace.engine.entities.definitions import Known, Types, defined_of
 from headrace.engine.entities.folding import SHAPES
 from headrace.engine.entities.grouping import Group, Groups
 from headrace.engine.entities.kind import ENTITIES, EntityKind, schema_of
-from headrace.engine.entities.observed import Observations
+from headrace.engine.entities.observed import Reading
 from headrace.engine.gates import Gate
 from headrace.engine.log import Log
 from headrace.engine.states.building import Workbench
@@ -48,6 +48,13 @@ _EVER = 1 << 62
 _ROW_BYTES = 4096
 
 
+_OWNERS: dict[str | None, Callable[[str], tuple[str, ...]]] = {
+    None: lambda user: (user, EVERYBODY),
+    "user": lambda user: (user,),
+    "global": lambda _: (EVERYBODY,),
+}
+
+
 class Asked(NamedTuple):
     """Whose entity is asked for, and as of when: observed and ingested until then, and by which version."""
 
@@ -56,6 +63,8 @@ class Asked(NamedTuple):
     as_of_us: int | None = None
     at_ingested_us: int | None = None
     schema_version: str | None = None
+    #: Whose version that is: the user's own where they have it, if it is not said.
+    scope: str | None = None
 
     @property
     def is_past(self) -> bool:
@@ -113,8 +122,9 @@ class Snapshots:
         row_bytes: int,
     ) -> None:
         """``number`` is that of the last change of any entity type."""
-        self._log, self._reader, self._connect, self._segments = log, reader, connect, segments
-        self._number = number
+        self._log, self._reader, self._number = log, reader, number
+        #: How observations are read.
+        self.reading = Reading(connect, segments)
         self._known: Known = {}
         self._types = Types(reader, -1, self._known)
         self.serving: Serving[TypeDefined] = Serving(
@@ -126,6 +136,11 @@ class Snapshots:
         self._rows = Decoded(row_bytes)
         self._gate = Gate(AT_ONCE)
         log.on_append.append(self.serving.appended)
+
+    async def stop(self) -> None:
+        """Let go of everything; nothing that is in memory has to be kept."""
+        await self.serving.stop()
+        self.reading.close()
 
     def current(self) -> Types:
         """The entity types that hold now."""
@@ -164,7 +179,7 @@ class Snapshots:
             effective = kind.effective(row.user_id)
             schema = None if effective is None else effective.schema
         else:
-            schema = self._version(kind.entity_type, row.user_id, asked.schema_version)
+            schema = self._version(kind.entity_type, row.user_id, asked.schema_version, asked.scope)
             config = schema.reducer_config
         return View(asked, group, stream, head, kind, schema, life, config)
 
@@ -186,11 +201,11 @@ class Snapshots:
         """The stream of an entity type, if there is one."""
         return self._log.catalog.find(ENTITIES + entity_type)
 
-    def _version(self, entity_type: str, user_id: str, given: str) -> Schema:
-        """A version of a type by its number: the user's own, else the global one."""
+    def _version(self, entity_type: str, user_id: str, given: str, scope: str | None) -> Schema:
+        """A version of a type by its number: the user's own, else the global one, unless it is said whose."""
         parsed, registry = semver.parse(given), SchemaRegistry(self._reader)
         named = given if parsed is None else str(parsed)
-        for owner in (user_id, EVERYBODY):
+        for owner in _OWNERS[scope](user_id):
             row = registry.version(entity_type, owner, named)
             if row is not None:
                 return schema_of(row)
@@ -234,6 +249,8 @@ class Snapshots:
     async def _folded_anew(self, view: View) -> Shown:
         async with self._gate:
             known = _Folded(None, 0) if view.asked.is_past else self._rows.get(_mark(view)) or _Folded(None, 0)
+            if known.through >= view.head.next_seq > 0:
+                return _finished(view, known.row)  # somebody else has just done it
             row = await asyncio.to_thread(self._fold, view, known)
             if not view.asked.is_past:
                 self._rows.keep(_mark(view), _Folded(row, view.head.next_seq), _ROW_BYTES)
@@ -243,9 +260,7 @@ class Snapshots:
         """Go on with a row that was folded, from the observations that it lacks."""
         reducer, asked = _reducer(view), view.asked
         row = None if known.row is None else reducer.unpack(reducer.pack(known.row))
-        connection = self._connect()
-        try:
-            found = Observations(connection, self._segments, view.stream, view.head)
+        with self.reading.opened(view.stream, view.head) as found:
             for seq, at_us, observation in view.group.observations(found, known.through):
                 if asked.as_of_us is not None and observation.observed_at_us > asked.as_of_us:
                     continue
@@ -253,9 +268,7 @@ class Snapshots:
                     continue
                 if reducer.place(observation) is not None:
                     row = reducer.fold(row, observation, at_us // 1000, seq)
-            return row
-        finally:
-            connection.close()
+        return row
 
 
 def _reducer(view: View) -> TypeReducer:

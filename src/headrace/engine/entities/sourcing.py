@@ -141,6 +141,7 @@ def _told(one: Observation) -> dict[str, Any]:
         "entity_id": one.entity_id,
         "entity_type": one.entity_type,
         "schema_version": one.schema_version,
+        "schema_scope": one.schema_scope,
         "observed_at": rfc3339(one.observed_at_us),
         "item": one.details.get("item"),
     }

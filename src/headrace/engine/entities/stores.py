@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from headrace.engine.entities.accepting import Prepared, Storing, Typed, first_schema
 from headrace.engine.entities.asking import Asked
 from headrace.engine.entities.kind import ENTITIES, EntityKind, compiled
-from headrace.engine.entities.observing import Observe, Outdated, Wish
+from headrace.engine.entities.observing import Observe, Outdated, Rehearse, Wish
 from headrace.engine.entities.types import EntityTypes
 from headrace.engine.log import Log
 from headrace.engine.writer import Writer
@@ -22,6 +22,8 @@ from headrace.types import Clock
 
 #: How often a request is accepted again whose types went away meanwhile.
 TRIES = 5
+
+Kind = TypeVar("Kind", bound=Observe)
 
 
 class Found(NamedTuple):
@@ -89,9 +91,23 @@ class Stores:
         return {entity_type: typed}
 
     async def ensure(self, asked: Asked, found: Found) -> None:
-        """Give a schema to the types of a request that have none."""
-        for name in found.unknown:
-            await self._types.ensure(name, _rows(asked, found.names, name), asked.user_id)
+        """Give a schema to the types of a request that have none, unless it would be refused or is a replay."""
+        if await self._is_replay(asked, found):
+            return
+        given = {name: _rows(asked, found.names, name) for name in found.unknown}
+        for make in (self._types.check_inferred, self._types.ensure):  # all of them, or none
+            for name, rows in given.items():
+                await make(name, rows, asked.user_id)
+
+    async def _is_replay(self, asked: Asked, found: Found) -> bool:
+        """Whether a request was answered before; raises what would refuse it, and writes nothing."""
+        wish = self.storing(asked, found)
+        wish.commit = False
+        prepared = await asyncio.to_thread(wish.prepare, found.typed)
+        observe = await self._outcome(Rehearse, wish, prepared)
+        if observe.error is not None and not isinstance(observe.error, Outdated):
+            raise observe.error
+        return observe.known
 
     def submit(self, wish: Wish, prepared: Prepared, done: Callable[[Observe], None], caller: Any = None) -> None:
         """Queue what was accepted; ``done`` is told of the outcome."""
@@ -109,14 +125,18 @@ class Stores:
         return observe
 
     async def _settled(self, wish: Wish, typed: Callable[[], Mapping[str, Typed]]) -> Observe:
-        settled: asyncio.Future[Observe] = asyncio.get_running_loop().create_future()
+        return await self._outcome(Observe, wish, wish.prepare(typed()))
+
+    async def _outcome(self, kind: type[Kind], wish: Wish, prepared: Prepared) -> Kind:
+        settled: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def done(observe: Observe) -> None:
             if observe.settled and not settled.done():
                 settled.set_result(observe)
 
-        self.submit(wish, wish.prepare(typed()), done)
-        return await settled
+        kind(wish, prepared, self._log, done).submit(self._writer)
+        found: Kind = await settled
+        return found
 
 
 def _inferred(asked: Asked, names: Mapping[str, str], name: str) -> Typed:

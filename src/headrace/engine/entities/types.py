@@ -114,6 +114,10 @@ class EntityTypes:
             return entity_type
         return self._registry.aliased(entity_type, user_id) or entity_type
 
+    def sees(self, entity_type: str, user_id: str) -> bool:
+        """Whether a type has any version that a user sees."""
+        return any(self._registry.taken(entity_type, owner) for owner in {user_id, EVERYBODY})
+
     def active(self, entity_type: str, user_id: str) -> SchemaRow | None:
         """The active version that holds for a user: their own, else the global one."""
         kind = self.kind(entity_type)
@@ -180,16 +184,25 @@ class EntityTypes:
         """What would hold for a type that nobody has registered, from what is given for it; nothing is stored."""
         return compiled(first_schema(entity_type, given))
 
+    async def check_inferred(self, entity_type: str, given: Sequence[Mapping[str, Any]], user_id: str) -> None:
+        """Raise what speaks against a schema that is made of what is given, where none holds for the user."""
+        await self._infer(entity_type, given, user_id, dry_run=True)
+
     async def ensure(self, entity_type: str, given: Sequence[Mapping[str, Any]], user_id: str) -> Stream:
         """The stream of a type for which a schema holds for the user: where none does, one is made of what is given."""
-        if self.effective(entity_type, user_id) is None:
-            make = proposing.infer(first_schema(entity_type, given))
-            outcome = await self.change(entity_type, user_id, make, user_id, False)
-            if outcome.plan.refusals:
-                raise refusal(outcome.plan.refusals)
+        await self._infer(entity_type, given, user_id, dry_run=False)
         stream = self.stream(entity_type)
         assert stream is not None
         return stream
+
+    async def _infer(
+        self, entity_type: str, given: Sequence[Mapping[str, Any]], user_id: str, *, dry_run: bool
+    ) -> None:
+        if self.effective(entity_type, user_id) is None:
+            make = proposing.infer(first_schema(entity_type, given))
+            outcome = await self.change(entity_type, user_id, make, user_id, dry_run)
+            if outcome.plan.refusals:
+                raise refusal(outcome.plan.refusals)
 
     async def change(self, entity_type: str, owner: str, make: Make, who: str, dry_run: bool) -> Outcome:
         """Carry a change out, or only look at it; made again as often as others come in between."""
@@ -237,5 +250,5 @@ class EntityTypes:
 
     def _require(self, entity_type: str, owner: str) -> None:
         """Refuse a type that the owner cannot see."""
-        if not any(self._registry.taken(entity_type, user) for user in {owner, EVERYBODY}):
+        if not self.sees(entity_type, owner):
             raise unknown(entity_type)

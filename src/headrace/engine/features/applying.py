@@ -25,6 +25,8 @@ from headrace.storage.streams import LIVE
 
 #: How much history the registry keeps.
 KEPT_VERSIONS = 1_000
+#: What became of a stream, as it is noted.
+_TOLD = {"created": "stream_created", "deleted": "stream_deleted"}
 
 
 class Apply(Change):
@@ -67,9 +69,19 @@ class Apply(Change):
         except HeadraceError:
             _restore(batch, before)
             raise
-        batch.note("features_registered", self.who, version=self.current.version, app=self.proposal.change.app)
+        self._note(batch)
         current, publish = self.current, self._publish
         batch.afterwards.append(lambda: publish(current))
+
+    def _note(self, batch: Batch) -> None:
+        plan, change = self.current.document.plan, self.proposal.change
+        facts = {"added": plan.added, "removed": plan.removed, "changed": [one["name"] for one in plan.changed]}
+        version = self.current.version
+        batch.note("features_registered", self.who, version=version, app=change.app, action=plan.action, **facts)
+        for one in plan.streams:
+            what = _TOLD.get(one["change"], "schema_changed")
+            facts = {} if what == "stream_deleted" else {"version": one["schema_version"]}
+            batch.note(what, self.who, stream=EVENTS + one["event"], **facts)
 
     def _events(self) -> dict[str, Event]:
         return {name: node for name, node in self.proposal.nodes.items() if isinstance(node, Event)}

@@ -105,11 +105,15 @@ class Features:
         return found
 
     def _streams(self, proposal: Proposal) -> dict[str, Stream]:
-        """The streams of event sources that exist, by name of the source."""
-        nodes = proposal.base.nodes
+        """The streams of event sources that exist, by name of the source; of a new one where a recovery found it."""
+        nodes = {**proposal.nodes, **proposal.base.nodes}
         events = [name for name, node in nodes.items() if isinstance(node, Event)]
         found = {name: self._log.catalog.find(EVENTS + name) for name in events}
-        return {name: stream for name, stream in found.items() if stream is not None and stream.head.state == LIVE}
+        return {
+            name: stream
+            for name, stream in found.items()
+            if stream is not None and stream.managed and stream.head.state == LIVE
+        }
 
     async def _apply(self, proposal: Proposal, who: str) -> Apply:
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()

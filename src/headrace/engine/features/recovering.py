@@ -38,6 +38,7 @@ def recover(objects: Objects, batch: Batch, new_epoch: Callable[[], int], compla
     registry = FeatureRegistry(batch.connection)
     _take_versions(objects, registry, complain)
     history = list(_history(registry))
+    _judge_strangers(batch, history, complain)
     if not history:
         return
     batch.streams.set_meta(DEDUPE_DUE, 1)
@@ -45,7 +46,6 @@ def recover(objects: Objects, batch: Batch, new_epoch: Callable[[], int], compla
     for name, node in document.nodes.items():
         if isinstance(node, Event):
             _follow(batch, name, _lives_of(history, name), new_epoch, complain)
-    _delete_strangers(batch, document)
     clamped = _clamped(batch, document)
     if clamped != document:
         version, app = history[-1].version + 1, history[-1].app
@@ -119,13 +119,25 @@ def _follow(
     batch.streams.update(row.id, managed=rules.dump(), retention_age_us=age_us)
 
 
-def _delete_strangers(batch: Batch, document: Document) -> None:
-    """Streams of event sources that were removed, where only the registry knows so far."""
-    for row in managed(batch):
-        if not isinstance(document.nodes.get(row.name.removeprefix(EVENTS)), Event):
-            batch.streams.update(row.id, state=DELETED, deadline_us=batch.now_us)
-            batch.streams.discard(row.id)
-            batch.published.dig(Grave(row.incarnation, row.name))
+def _judge_strangers(batch: Batch, history: list[FeatureRegistryRow], complain: Callable[[str], None]) -> None:
+    """Streams of event sources that the registry does not have: those that it once had were removed, and go.
+
+    Of the others it lost the version that made them, so they stay as they are.
+    """
+    if not any(managed(batch)):
+        return
+    known, ever = set[str](), set[str]()
+    for row in history:
+        known = {name for name, node in load(row).nodes.items() if isinstance(node, Event)}
+        ever |= known
+    for stream in list(managed(batch)):
+        name = stream.name.removeprefix(EVENTS)
+        if name in ever - known:
+            batch.streams.update(stream.id, state=DELETED, deadline_us=batch.now_us)
+            batch.streams.discard(stream.id)
+            batch.published.dig(Grave(stream.incarnation, stream.name))
+        elif name not in known:
+            complain(f"{stream.name!r} is the stream of an event source that the feature registry in the store lacks")
 
 
 def managed(batch: Batch) -> Iterator[StreamRow]:

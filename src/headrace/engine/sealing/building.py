@@ -17,7 +17,7 @@ from headrace.engine.sealing.pacing import Pace
 from headrace.engine.sealing.publishing import Built
 from headrace.engine.sealing.snapshot import Snapshot
 from headrace.errors import CorruptData
-from headrace.format.manifest import listed, segment_name
+from headrace.format.manifest import Segment, listed, segment_name
 from headrace.format.packing import LEAST_BYTES
 from headrace.format.segment.gathering import Notes, Run
 from headrace.format.segment.layout import GROUP_BYTES, GROUP_ROWS
@@ -32,6 +32,8 @@ log = logging.getLogger("headrace.sealing")
 
 #: So many rows, or about so many bytes, are looked at together.
 _STRETCH_ROWS, _STRETCH_BYTES = 256, 256 * 1024
+#: Of what a retention rule keeps, a segment is written again only while it is less than one such part.
+_RETAINED_PARTS = 8
 
 
 class _File:
@@ -161,7 +163,7 @@ class Builder:
         is_small = last.segment.payload_bytes < most_bytes and last.segment.count < most_rows
         more_bytes, more_rows = row.bytes - last.segment.total_bytes, row.next_seq - row.published_seq
         are_few = more_bytes < max(most_bytes // 2, GROUP_BYTES) and more_rows < max(most_rows // 2, GROUP_ROWS)
-        return last if is_small and are_few else None
+        return last if is_small and are_few and not _is_retained_part(last.segment, snapshot) else None
 
     def _rewrite(self, stack: ExitStack, snapshot: Snapshot, small: Placed) -> _File | None:
         """A segment that begins with all of another; None where that is damaged, and so must be left as it is."""
@@ -195,6 +197,16 @@ class Builder:
         path = self._directory / f"{secrets.token_hex(8)}.parquet"
         with path.open("wb") as file:
             yield _File(file, path, snapshot, first_seq, before_bytes)
+
+
+def _is_retained_part(segment: Segment, snapshot: Snapshot) -> bool:
+    """Whether a segment holds so much of what retention keeps that it must end: as long as it grows nothing goes."""
+    row = snapshot.row
+    age_us, size = snapshot.taken_us - segment.min_us, row.bytes - segment.before_bytes
+    return any(
+        limit is not None and part * _RETAINED_PARTS > limit
+        for part, limit in ((age_us, row.retention_age_us), (size, row.retention_bytes))
+    )
 
 
 def _keys(row: Entries) -> str | msgspec.Raw | None:

@@ -19,7 +19,7 @@ from headrace.errors import Fenced
 from headrace.format import manifest as manifests
 from headrace.storage import database
 from headrace.storage.backup import RESTORED
-from headrace.storage.lock import DirectoryLock
+from headrace.storage.lock import DirectoryLock, make_directory
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.storage.streams import DELETED, Streams
@@ -63,7 +63,7 @@ def recover_directory(storage: StorageConfig, clock: Clock, tell: Tell | None = 
     """Make the log of a data directory that has none, from an object store; leaves nothing behind where that fails."""
     directory = Path(storage.data_dir)
     objects = Objects.open(storage.object_store, timeout_s=storage.store_timeout_s)
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     lock, path = DirectoryLock(directory), directory / "headrace.db"
     try:
         connection = database.connect(path, cache_bytes=storage.cache_bytes)

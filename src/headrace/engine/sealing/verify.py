@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.engine.sealing.journals import Journal, journals
 from headrace.engine.sealing.recovery import Place, newest_valid
 from headrace.errors import CorruptData
 from headrace.format import manifest as manifests
@@ -45,7 +46,10 @@ class Damage(NamedTuple):
 
 
 class Report(msgspec.Struct):
-    """One stream as the store has it; without a name where no manifest can be read."""
+    """One stream as the store has it; without a name where no manifest can be read.
+
+    A registry of the whole node has no name either: it is told by its state, its newest number is the generation.
+    """
 
     stream: str | None
     incarnation: str
@@ -79,6 +83,8 @@ class _Verification:
         for place, generations in sorted(places.items()):
             yield self._verify_newest(place, generations)
         yield from self._strays(places)
+        if not self._under:
+            yield from map(_registry, journals(self._objects))
 
     def _places(self, prefix: str) -> dict[Place, list[int]]:
         return manifests.generations(info.key for info in self._objects.list(prefix))
@@ -200,6 +206,18 @@ class _Verification:
         for found, keys in sorted(strays.items()):
             if not self._places(f"{manifests.MANIFESTS}/{'/'.join(found)}"):
                 yield Report(None, found[1], orphans=sorted(keys))
+
+
+def _registry(found: Journal) -> Report:
+    return Report(
+        None,
+        "",
+        generation=found.newest,
+        state=found.kind,
+        entries=found.entries,
+        bytes=found.bytes,
+        damage=[_damage(reason) for reason in found.damage],
+    )
 
 
 def _segments(manifest: Manifest) -> dict[str, Segment]:

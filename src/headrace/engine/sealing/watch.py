@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from time import monotonic
 
 from headrace.engine.writer import Writer
 from headrace.errors import Fenced, Unavailable
@@ -20,9 +21,9 @@ log = logging.getLogger("headrace.sealing")
 COUNT_S = 1.0
 #: How often a node asks whether another has taken over; every publication asks too.
 CHECK_S = 10.0
-_PAGE = 500
-# Counting is work for the event loop: it may take this part of it, however many streams wait.
-_SHARE = 5
+_PAGE = 200
+# Counting is work for the event loop, which rests so many times as long from it, however many streams wait.
+_RESTS = 9
 
 
 class Watch:
@@ -59,12 +60,16 @@ class Watch:
     async def _count(self, tell: Callable[[list[Backlog]], None]) -> None:
         writer, after, total, oldest_us = self._writer, 0, 0, self._clock.now_us()
         queued_bytes, room_bytes = writer.queued_bytes, writer.room_bytes
+        began_s = monotonic()
         while page := self._published.backlogs(after, _PAGE):
             after = page[-1].stream
             total += sum(backlog.bytes for backlog in page)
             oldest_us = min(oldest_us, *(backlog.since_us for backlog in page))
             tell(page)
-            await asyncio.sleep(0)
+            if len(page) < _PAGE:
+                break
+            await asyncio.sleep(_RESTS * (monotonic() - began_s))
+            began_s = monotonic()
         self.backlog_bytes, self.oldest_us = total, oldest_us if total else None
         # What came while we counted may have been missed.
         since_bytes = room_bytes - writer.room_bytes
@@ -73,9 +78,8 @@ class Watch:
 
     async def _count_forever(self) -> None:
         while not self._writer.fenced:
-            began_s = _now_s()
             await self.count()
-            await asyncio.sleep(max(COUNT_S, _SHARE * (_now_s() - began_s)))
+            await asyncio.sleep(COUNT_S)
             while (rest_s := self._counted_s + COUNT_S - _now_s()) > 0:
                 await asyncio.sleep(rest_s)  # someone else has counted meanwhile
 

@@ -67,6 +67,8 @@ class Look:
         self._archive = archive
         self._coverage = link.coverage
         self.stream, self.head, self.defined = stream, head, defined
+        # What it finds goes to where it was found: events may be erased meanwhile.
+        self._blocks = archive.blocks
         self.events = Events(link.connection, archive.segments, archive.recent, stream, head)
         row = Streams(link.connection).by_id(stream.id)
         if row is None or row.state != LIVE:
@@ -95,7 +97,7 @@ class Look:
             with self._archive.files.open(stream.name, stream.incarnation, stretch.companion, parts) as opened:
                 yield iter([Described(opened, stretch.start, stretch.stop, self.times(stretch.companion))])
             return
-        pieces = self._archive.blocks.pieces(
+        pieces = self._blocks.pieces(
             self.stream.incarnation, self.defined, self.events, stretch.start, stretch.stop, newest_first=newest_first
         )
         yield (Described(*piece, piece.companion.info.times) for piece in pieces)
@@ -123,7 +125,8 @@ class Archive:
         self._path, self._vfs = data_dir / "headrace.db", vfs
         self.segments = segments
         self.recent = Decoded(RECENT_BYTES)
-        self.blocks = Blocks(config.limits.tail_columns_bytes)
+        self._tail_bytes = config.limits.tail_columns_bytes
+        self.blocks = Blocks(self._tail_bytes)
         self.files = CompanionFiles(
             objects,
             data_dir / "cache" / "companions",
@@ -145,6 +148,10 @@ class Archive:
             for link in self._idle:
                 link.connection.close()
             self._idle.clear()
+
+    def forget(self) -> None:
+        """Answer from nothing that was kept of events: some were erased."""
+        self.recent, self.blocks = Decoded(RECENT_BYTES), Blocks(self._tail_bytes)
 
     def defined(self, stream: Stream, head: Head) -> Defined:
         """What is declared for search; refused where nothing is."""

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from headrace.engine.gates import Gate
 from headrace.engine.states.coverage import Base
 from headrace.engine.states.definition import Definition, Shapes
 from headrace.engine.states.generation import Generation
@@ -37,12 +38,14 @@ class Workbench:
         directory: Path,
         connect: Callable[[], Connection],
         segments: Callable[[], Segments],
+        gate: Gate,
         *,
         cache_bytes: int,
         row_bytes: int,
     ) -> None:
         self._connect = connect
         self.segments = segments
+        self._gate = gate
         self._objects, self._directory, self._cache_bytes = objects, directory, cache_bytes
         self._files: StateFiles | None = None
         self._opening = threading.Lock()
@@ -93,7 +96,10 @@ class Workbench:
                 raise
             return made
 
-        return await self.aside(build)
+        if not rests:
+            return await self.aside(build)
+        async with self._gate:
+            return await self.aside(build)
 
     async def fold(self, stream: Stream, head: Head, shapes: Shapes, tails: Iterable[Generation]) -> None:
         """Let tails that are asked for come to a head."""

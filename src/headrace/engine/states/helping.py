@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
+from headrace.engine.gates import Gate
 from headrace.engine.log import Log
 from headrace.engine.states import making
 from headrace.engine.states.building import Workbench
@@ -62,10 +63,12 @@ class Helper:
         segments: Callable[[], Segments],
         objects: Objects,
         clock: Clock,
+        gate: Gate,
     ) -> None:
         self._work, self._needs, self._log = work, needs, log
         self._rows = Work(reader)
         self._clock = clock
+        self._gate = gate
         self._hands = Hands(connect, segments, objects, bench)
         self._quiet_since = monotonic()
         self._task: asyncio.Task[None] | None = None
@@ -132,7 +135,7 @@ class Helper:
         if stream is None or stream.incarnation != unit.incarnation:
             await self._work.release(lease.id, lease.token)
             return
-        task = asyncio.create_task(self._hands.perform(unit, stream, stream.head))
+        task = asyncio.create_task(self._done(unit, stream))
         while not (await asyncio.wait({task}, timeout=self._work.ttl_us / 3e6))[0]:
             await self._work.heartbeat(lease.id, lease.token, 0, 1)
         try:
@@ -141,6 +144,10 @@ class Helper:
             await self._work.release(lease.id, lease.token)
             return
         await self._work.commit(lease.id, lease.token, [result])
+
+    async def _done(self, unit: Unit, stream: Stream) -> Result:
+        async with self._gate:
+            return await self._hands.perform(unit, stream, stream.head)
 
 
 class Hands:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.config import PipelineConfig
+from headrace.engine.states import widths
 from headrace.engine.states.branch import Branch, branches_of
 from headrace.engine.states.coverage import base, missing, span, useless
 from headrace.engine.states.definition import Definition
@@ -33,8 +34,6 @@ from headrace.storage.work import DueRow, Work
 MOST_ROWS = 1 << 26
 MOST_BYTES = 1 << 32
 _EVER = 1 << 62
-#: Of entities there are many, and each comes seldom: the wider a unit is, the fewer rows it leaves of them.
-_WIDTH: dict[Job, int] = {"snapshots": 4}
 
 
 class Found(NamedTuple):
@@ -75,7 +74,7 @@ class StatePlans:
         wanted = [(job, defined) for job, defined in found if job in jobs]
         if not wanted:
             return Found([], bool(found), lifeless)
-        desk = _Desk(row, parts(self._streams, row, row.first_seq), bool(due.run), now_us)
+        desk = _Desk(row, parts(self._streams, row, row.first_seq), bool(due.run), now_us, room)
         units = list(islice(self._units(desk, wanted, listed), room))
         failures = self._work.failures(due.stream)
         waits = bool(self._busy(due.stream)) or any(not one.parked and one.job.startswith(FOLDED) for one in failures)
@@ -90,8 +89,7 @@ class StatePlans:
         failures = self._work.failures(row.id)
         registry = msgspec.json.decode(self._registries.document(row.id, row.revision))
         for job, defined in definitions:
-            config = msgspec.structs.replace(self._config, unit_bytes=self._config.unit_bytes * _WIDTH.get(job, 1))
-            cutter = Cutter(row, desk.owned, self._published, config, failures, desk.now_us)
+            cutter = Cutter(row, desk.owned, self._published, self._config, failures, desk.now_us)
             taken = [range for name, range in busy if name == defined.name]
             taken += cutter.resting(job, defined.name)
             states = [state for state in listed if state.table == defined.name]
@@ -118,7 +116,18 @@ class StatePlans:
         is_worth_it = desk.run or size(newest) >= max(1, self._config.min_rows) or self._is_leaving(desk, newest)
         for cell, lives in cells:
             if cell.end <= start or is_worth_it:
-                yield from cutter.units(wanted=without([cell], taken), level=0, lives=lives, **facts)
+                for wanted in without([cell], taken):
+                    most_bytes = self._width(desk, cutter, wanted, facts["job"])
+                    yield from cutter.units(wanted=[wanted], most_bytes=most_bytes, level=0, lives=lives, **facts)
+
+    def _width(self, desk: _Desk, cutter: Cutter, wanted: Range, job: Job) -> int:
+        """The payload of a unit; who takes one at a time, as the server does, shall not hold much at once."""
+        unit_bytes = self._config.unit_bytes
+        if job != "snapshots":
+            return unit_bytes
+        if desk.room == 1:
+            return widths.LEAST * unit_bytes
+        return widths.even(cutter.pieces(wanted), unit_bytes, widths.side_by_side(self._config))
 
     def _is_leaving(self, desk: _Desk, cells: list[Range]) -> bool:
         """Whether retention waits for events to be folded."""
@@ -153,6 +162,8 @@ class _Desk(NamedTuple):
     owned: list[Part]
     run: bool
     now_us: int
+    #: Units that are asked for.
+    room: int
 
 
 def windows(

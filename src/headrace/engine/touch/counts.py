@@ -13,11 +13,25 @@ class Counts:
     def __init__(self) -> None:
         self.rows = self.batches = self.empty_batches = 0
         self.touches = self.table_touches = self.template_touches = 0
-        self.dropped = self.overflows = 0
+        self.dropped = self.cold_keys = self.cold_templates = self.overflows = 0
         self.waits_touched = self.waits_timed_out = self.waits_stale = 0
         self.flushes = self.wakeups = self.timeouts = 0
         self.wake_ms = self.wake_ms_max = self.timeout_ms = 0.0
         self.activated = self.retired = self.evicted = self.denied = 0
+
+    def add(self, other: Counts) -> None:
+        """Count what others have counted."""
+        longest_ms = max(self.wake_ms_max, other.wake_ms_max)
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+        self.wake_ms_max = longest_ms
+
+    def left_out(self, keys: int, *, behind: bool) -> None:
+        """Keys that nobody waits for were not told: processing is behind, or they were more than a stream may spend."""
+        if behind:
+            self.cold_keys += keys
+        else:
+            self.dropped += keys
 
     def waited(self, outcome: bool | str) -> None:
         """A wait has ended so."""

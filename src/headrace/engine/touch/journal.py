@@ -32,9 +32,10 @@ class Journal:
         self.through = floor
         #: Keys that were touched since are remembered exactly.
         self.exact_since = floor
-        #: Some keys of rows that were touched before it were left out; and: all of them.
+        #: Keys of rows that were touched before it were left out: some of them; all; those of some templates.
         self.thinned = 0
         self.coarse = 0
+        self.cold = 0
         self._memory = memory
         self._most = recent
         #: Id of a key → the position of its last touch, and in the low bits the key.
@@ -46,6 +47,15 @@ class Journal:
     def cursor(self) -> str:
         """Where whoever is told of everything so far goes on."""
         return self.at(self.through)
+
+    def __len__(self) -> int:
+        """How many keys are remembered exactly."""
+        return len(self._recent)
+
+    @property
+    def filter_bytes(self) -> int:
+        """The room of keys that are remembered less exactly."""
+        return 0 if self._filter is None else 4 << self._memory.filter_pow2
 
     def at(self, position: int) -> str:
         """The cursor of a position."""
@@ -75,6 +85,12 @@ class Journal:
         if packed is not None or since >= self.exact_since:
             return False
         return None if self.last(id_of(key)) > since else False
+
+    def resize(self, memory: Memory) -> None:
+        """Remember older touches in other room from now on; what was in a filter of another size is forgotten."""
+        if (memory.filter_pow2, memory.k) != (self._memory.filter_pow2, self._memory.k) and self._filter is not None:
+            self._filter, self._base, self.floor = None, self.exact_since - 1, self.exact_since
+        self._memory = memory
 
     def forget(self) -> None:
         """Nothing is known of what was before any more."""

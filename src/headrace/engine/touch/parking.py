@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 from time import monotonic
@@ -22,7 +23,7 @@ FINE_KEY, TEMPLATE_KEY, TABLE_KEY = "fineKey", "templateKey", "tableKey"
 class Waiter:
     """Someone who waits until one of some keys is touched after a position."""
 
-    __slots__ = ("answer", "exact", "fallbacks", "fine", "ids", "keys", "kind", "since", "templates", "tick")
+    __slots__ = ("answer", "exact", "fallbacks", "fine", "ids", "keys", "kind", "parked", "since", "templates", "tick")
 
     def __init__(
         self,
@@ -48,6 +49,8 @@ class Waiter:
         self.exact = exact
         #: Told the outcome: whether something was touched, or why that cannot be said.
         self.answer: Callable[[bool | str], None] = _nobody
+        #: How far changes were processed when it was parked.
+        self.parked = 0
         self.tick = 0
 
     def wants(self, key: Key) -> bool:
@@ -70,10 +73,16 @@ def _nobody(outcome: bool | str) -> None:
     """Nobody has asked yet."""
 
 
+def _past(until_s: dict[int, float], now_s: float) -> list[int]:
+    """Those whose time is up; it comes in the order in which they came."""
+    return list(takewhile(lambda one: until_s[one] < now_s, until_s))
+
+
 class Parking:
     """The waiters of one stream.
 
-    A key is hot while someone waits for it, and for a while after: whoever was woken comes back.
+    A key is hot while someone waits for it, and for a while after: whoever was woken comes back. So is a template, as
+    far as it is named by those who wait.
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -83,17 +92,24 @@ class Parking:
         self.index: dict[int, dict[Waiter, None]] = {}
         #: Ids of keys that nobody waits for just now, and until when they are hot.
         self.warm: dict[int, float] = {}
+        #: How many wait for rows of each template; templates of those who have gone, and until when they are hot.
+        self.templates: Counter[int] = Counter()
+        self.warm_templates: dict[int, float] = {}
+        self.memory = memory
         self._hot_from: dict[int, int] = {}
-        self._memory = memory
         self._keys = 0
+        #: How many wait for rows and do not say of which templates.
+        self._nameless = 0
 
     def add(self, waiter: Waiter, through: int) -> None:
         """Park someone, when changes before a position are processed; refused where there are too many keys."""
-        if self._keys + waiter.size > self._memory.hot_max_keys:
+        if self._keys + waiter.size > self.memory.hot_max_keys:
             raise Overloaded("too many keys are waited for on this stream", retry_after=1)
         self._keys += waiter.size
         self.waiters[waiter] = None
-        if waiter.size > self._memory.key_index_max_keys:
+        waiter.parked = through
+        self._name(waiter)
+        if waiter.size > self.memory.key_index_max_keys:
             self.broad[waiter] = None
             return
         for key_id in waiter.every_id():
@@ -110,6 +126,7 @@ class Parking:
             return False
         del self.waiters[waiter]
         self._keys -= waiter.size
+        self._unname(waiter)
         if waiter in self.broad:
             del self.broad[waiter]
             return True
@@ -123,17 +140,45 @@ class Parking:
 
     def _cool(self, key_id: int) -> None:
         del self.index[key_id]
-        if len(self.warm) < self._memory.hot_max_keys:
-            self.warm[key_id] = monotonic() + self._memory.hot_key_ttl_ms / 1000
+        if len(self.warm) < self.memory.hot_max_keys:
+            self.warm[key_id] = monotonic() + self.memory.hot_key_ttl_ms / 1000
         else:
             del self._hot_from[key_id]
 
+    def _name(self, waiter: Waiter) -> None:
+        self._nameless += waiter.fine and not waiter.templates
+        for template in waiter.templates:
+            self.templates[template.id] += 1
+            self.warm_templates.pop(template.id, None)
+
+    def _unname(self, waiter: Waiter) -> None:
+        self._nameless -= waiter.fine and not waiter.templates
+        for template in waiter.templates:
+            self.templates[template.id] -= 1
+            if not self.templates[template.id]:
+                del self.templates[template.id]
+                if len(self.templates) + len(self.warm_templates) < self.memory.hot_max_templates:
+                    self.warm_templates[template.id] = monotonic() + self.memory.hot_template_ttl_ms / 1000
+
     def cool_down(self) -> None:
-        """Forget keys that were hot for long enough."""
+        """Forget keys and templates that were hot for long enough."""
         now_s = monotonic()
-        cold = list(takewhile(lambda key_id: self.warm[key_id] < now_s, self.warm))
-        for key_id in cold:
+        for key_id in _past(self.warm, now_s):
             del self.warm[key_id], self._hot_from[key_id]
+        for template in _past(self.warm_templates, now_s):
+            del self.warm_templates[template]
+
+    @property
+    def tells_templates_apart(self) -> bool:
+        """Whether templates that are not hot concern nobody who waits."""
+        return not self._nameless and len(self.templates) <= self.memory.hot_max_templates
+
+    def is_cold(self, template: Template, active_from: int) -> bool:
+        """Whether nobody waits for rows of a template, nor did a moment ago; who was here first could not name it."""
+        if template.id in self.templates or template.id in self.warm_templates:
+            return False
+        first = next(iter(self.waiters), None)
+        return self.tells_templates_apart and (first is None or active_from <= first.parked)
 
     def is_hot(self, key: Key) -> bool:
         """Whether someone waits for a key, or did a moment ago."""

@@ -14,7 +14,8 @@ class Pressure:
         self.touch = touch
         #: How the last batch went.
         self.mode = IDLE
-        self._lags = False
+        #: Whether there is too much to process, and not only too much to tell.
+        self.lags = False
         self._tokens = float(touch.fine_burst_tokens)
         self._filled_s = now_s
         self._room = 0
@@ -24,9 +25,9 @@ class Pressure:
         """A batch begins, so many entries behind; ``fine``: there are templates; ``free``: keys cost nothing."""
         touch = self.touch
         if lag >= touch.lag_degrade_fine_touches_at_source_offsets > 0 and not free:
-            self._lags = True
+            self.lags = True
         elif lag <= touch.lag_recover_fine_touches_at_source_offsets or free:
-            self._lags = False
+            self.lags = False
         grown = (now_s - self._filled_s) * touch.fine_tokens_per_second
         self._tokens = min(touch.fine_burst_tokens, self._tokens + max(0.0, grown))
         self._filled_s = now_s
@@ -35,7 +36,7 @@ class Pressure:
         if free:
             self._room = 2**62
         behind = RESTRICTED if self._reserve else COARSE_ONLY
-        self.mode = IDLE if not fine else behind if self._lags else FINE
+        self.mode = IDLE if not fine else behind if self.lags else FINE
 
     def spend(self, keys: int) -> bool:
         """Whether so many keys may be told; where not, the rest of the batch is restricted."""
@@ -51,7 +52,7 @@ class Pressure:
     def spare(self, keys: int) -> bool:
         """Whether so many keys that someone waits for may be told; where not, only tables are for the rest of it."""
         self._reserve -= keys
-        if self._reserve < 0 and self._lags:
+        if self._reserve < 0 and self.lags:
             self.mode = COARSE_ONLY
             return False
         return True

@@ -7,8 +7,8 @@ from functools import lru_cache
 from headrace.engine.touch.counts import Counts
 from headrace.engine.touch.journal import Journal
 from headrace.engine.touch.parking import Parking
-from headrace.engine.touch.pressure import COARSE_ONLY, Pressure
-from headrace.engine.touch.roster import Roster
+from headrace.engine.touch.pressure import COARSE_ONLY, RESTRICTED, Pressure
+from headrace.engine.touch.roster import Active, Roster
 from headrace.profiles.state_protocol.derivation import touched
 from headrace.profiles.state_protocol.keys import Key, table_key
 from headrace.profiles.state_protocol.messages import Change
@@ -57,19 +57,26 @@ class Processor:
 
     def _take(self, change: Change, position: int) -> None:
         table = _table_key(change.type)
-        actives = [one.template for one in self._roster.of(change.type) if position > one.active_from]
+        actives = [one for one in self._roster.of(change.type) if position > one.active_from]
+        cold = [one.template for one in actives if self._is_left_cold(one)]
+        hot = [one.template for one in actives if one.template not in cold]
         # What cannot be told is found out before anything is put down: the change is taken whole or not at all.
         policy = self.pressure.touch.on_missing_before
-        told = [] if self.pressure.mode is COARSE_ONLY else [touched(one, change, policy) for one in actives]
+        told = [] if self.pressure.mode is COARSE_ONLY else [touched(one, change, policy) for one in hot]
         self._counts.table_touches += 1
         self._counts.touches += 1
         self._journal.record(table, position)
         if self._parking.hears(table):
             self._tell(self.bucket.tables, table, position)
-        if actives and not told:
+        if hot and not told:
             self._leave_out(position)
-        for template, keys in zip(actives, told, strict=False):
+        for template, keys in zip(hot, told, strict=False):
             self._put_down(template, keys, position)
+        for template in cold:
+            self._leave_cold(template, position)
+
+    def _is_left_cold(self, active: Active) -> bool:
+        return self.pressure.mode is RESTRICTED and self._parking.is_cold(active.template, active.active_from)
 
     def _put_down(self, template: Template, keys: set[Key] | None, position: int) -> None:
         if keys is None:
@@ -83,15 +90,24 @@ class Processor:
     def _thin_out(self, template: Template, keys: set[Key], position: int) -> None:
         """Tell those who wait; for those who come later, the template stands for its rows."""
         heard = {key for key in keys if self._parking.is_hot(key)}
-        self._counts.dropped += len(keys) - len(heard)
+        self._counts.left_out(len(keys) - len(heard), behind=self.pressure.lags)
         if self.pressure.mode is COARSE_ONLY or not self.pressure.spare(len(heard)):
             self._leave_out(position)
             return
         self._touch(heard, position)
-        self._counts.template_touches += 1
-        self._journal.record(template.key, position)
+        self._stand_for_rows(template, position)
         self._journal.thinned = position
         self.bucket.thinned = True
+
+    def _leave_cold(self, template: Template, position: int) -> None:
+        """Nobody who waits is concerned: rows are not even looked for, and the template stands for them."""
+        self._counts.cold_templates += 1
+        self._stand_for_rows(template, position)
+        self._journal.cold = position
+
+    def _stand_for_rows(self, template: Template, position: int) -> None:
+        self._counts.template_touches += 1
+        self._journal.record(template.key, position)
 
     def _leave_out(self, position: int) -> None:
         self._journal.coarse = position

@@ -1,16 +1,45 @@
-"""How things stand with the touches of a stream: what ``touch/meta`` says."""
+"""How things stand with the touches of a stream: what ``touch/meta`` says; and with those of all streams together."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from headrace.engine.touch.counts import Counts
 from headrace.engine.touch.pressure import COARSE_ONLY, RESTRICTED
 from headrace.engine.touch.touching import Touching
+
+if TYPE_CHECKING:
+    from headrace.engine.touch.touches import Touches
+
+#: What can be summed up over streams.
+STANDING = (
+    "pendingKeys", "journalKeys", "activeWaiters", "fineWaitersActive", "coarseWaitersActive", "broadFineWaitersActive",
+    "activeTemplates", "hotFineKeys", "hotTemplates", "lagSourceOffsets",
+)  # fmt: skip
 
 
 def report(touching: Touching, now_ms: float) -> dict[str, Any]:
     """The flat document of ``touch/meta``."""
-    return {**_journal(touching, now_ms), **_pressure(touching), **_waiting(touching), **_totals(touching)}
+    return {**_journal(touching, now_ms), **_pressure(touching), **_waiting(touching), **_totals(touching.counts)}
+
+
+def standing(touches: Touches) -> dict[str, int]:
+    """How things stand on all streams that are followed, in the words of ``touch/meta``."""
+    told = [{**_journal(one, 0.0), **_pressure(one), **_waiting(one)} for one in touches.followed()]
+    return {name: sum(one[name] for one in told) for name in STANDING}
+
+
+def totals(touches: Touches) -> dict[str, float]:
+    """What has happened on all streams since the server began, in the words of ``touch/meta``."""
+    return _totals(counted(touches))
+
+
+def counted(touches: Touches) -> Counts:
+    """The counts of all streams, of those that are not followed any more too."""
+    found = Counts()
+    for counts in (touches.past, *(touching.counts for touching in touches.followed())):
+        found.add(counts)
+    return found
 
 
 def _journal(touching: Touching, now_ms: float) -> dict[str, Any]:
@@ -27,6 +56,7 @@ def _journal(touching: Touching, now_ms: float) -> dict[str, Any]:
         "filterSize": 2**settings.memory.filter_pow2,
         "k": settings.memory.k,
         "pendingKeys": len(bucket.rows) + len(bucket.tables),
+        "journalKeys": len(journal),
         "overflowBuckets": touching.counts.overflows,
         "activeWaiters": len(touching.parking.waiters),
         "bucketMaxSourceOffsetSeq": str(journal.through - 1),
@@ -52,24 +82,23 @@ def _pressure(touching: Touching) -> dict[str, Any]:
 def _waiting(touching: Touching) -> dict[str, Any]:
     parking = touching.parking
     fine = sum(waiter.fine for waiter in parking.waiters)
-    used = len({one.id for waiter in parking.waiters for one in waiter.templates})
+    used, warm, restricted = len(parking.templates), len(parking.warm_templates), touching.mode == RESTRICTED
     return {
         "hotFineKeys": len(parking.index) + len(parking.warm),
-        "hotTemplates": used,
+        "hotTemplates": used + warm,
         "hotFineKeysActive": len(parking.index),
         "hotFineKeysGrace": len(parking.warm),
         "hotTemplatesActive": used,
-        "hotTemplatesGrace": 0,
+        "hotTemplatesGrace": warm,
         "fineWaitersActive": fine,
         "coarseWaitersActive": len(parking.waiters) - fine,
         "broadFineWaitersActive": sum(waiter.fine for waiter in parking.broad),
         "hotKeyFilteringEnabled": touching.mode in (RESTRICTED, COARSE_ONLY),
-        "hotTemplateFilteringEnabled": False,
+        "hotTemplateFilteringEnabled": restricted and parking.tells_templates_apart,
     }
 
 
-def _totals(touching: Touching) -> dict[str, Any]:
-    counts = touching.counts
+def _totals(counts: Counts) -> dict[str, float]:
     return {
         "scanRowsTotal": counts.rows,
         "scanBatchesTotal": counts.batches,
@@ -79,8 +108,8 @@ def _totals(touching: Touching) -> dict[str, Any]:
         "touchesTableTotal": counts.table_touches,
         "touchesTemplateTotal": counts.template_touches,
         "fineTouchesDroppedDueToBudgetTotal": counts.dropped,
-        "fineTouchesSkippedColdTemplateTotal": 0,
-        "fineTouchesSkippedColdKeyTotal": 0,
+        "fineTouchesSkippedColdTemplateTotal": counts.cold_templates,
+        "fineTouchesSkippedColdKeyTotal": counts.cold_keys,
         "fineTouchesSkippedTemplateBucketTotal": 0,
         "waitTouchedTotal": counts.waits_touched,
         "waitTimeoutTotal": counts.waits_timed_out,

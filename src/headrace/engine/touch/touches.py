@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
+from headrace.engine.touch.counts import Counts
 from headrace.engine.touch.journal import Journal
 from headrace.engine.touch.lives import Lives
 from headrace.engine.touch.pacing import Pace
@@ -62,6 +63,8 @@ class Touches:
         self._deadlines = Deadlines(self._give_up)
         self._house: asyncio.Task[None] | None = None
         self.lives = Lives()
+        #: What happened on streams that are not followed any more.
+        self.past = Counts()
         log.on_append.append(self._appended)
         log.on_delete.append(self._deleted)
 
@@ -178,8 +181,10 @@ class Touches:
     def _give_up(self, waiter: Waiter) -> None:
         touching = self._placed.get(waiter)
         if touching is not None:
-            touching.counts.timeouts += 1
+            began_s = monotonic()
             touching.give_up(waiter)
+            touching.counts.timeouts += 1
+            touching.counts.timeout_ms += (monotonic() - began_s) * 1000
 
     # -- what happens to streams
 
@@ -202,6 +207,7 @@ class Touches:
         if pace is None:
             return
         pace.close()
+        self.past.add(pace.touching.counts)
         for waiter in tuple(pace.touching.parking.waiters):
             pace.touching.parking.remove(waiter)
             waiter.answer("")

@@ -69,7 +69,10 @@ class Touching:
         """Go by other settings from now on."""
         self.processor.pressure = Pressure(settings, monotonic())
         self.roster.settings = settings.templates
+        self.parking.memory = settings.memory
+        self.journal.resize(settings.memory)
         self.halted = ""
+        self._review(self.parking.waiters)
 
     @property
     def mode(self) -> str:
@@ -220,7 +223,7 @@ class Touching:
             return False
         if not waiter.templates:
             thinned = journal.thinned > since and not self.parking.hot_since(waiter, since)
-            return thinned or journal.coarse > since
+            return thinned or max(journal.coarse, journal.cold) > since
         late = [one for one in waiter.templates if journal.coarse > since or self._began_after(one.id, since)]
         return any(journal.last(id_of(one.table_key)) > since for one in late)
 

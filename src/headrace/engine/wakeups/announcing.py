@@ -85,7 +85,7 @@ class Announcer:
         # A stream that is not JSON gets one event per line.
         body = event if stream.is_json else event + b"\n"
         self._engine.log.append(Append(stream, body, 1, done))
-        self._engine.log.catalog.touch(stream)
+        self._engine.log.catalog.note_access(stream)
         append: Any = await settled
         if append.error is not None:
             raise append.error

@@ -5,6 +5,11 @@ from __future__ import annotations
 from enum import Enum
 from itertools import takewhile
 
+from headrace.types import RESERVED
+
+#: Where the streams of entities are.
+APART = "entities"
+
 
 class Star(Enum):
     """The parts of a pattern that stand for others."""
@@ -29,8 +34,14 @@ class Glob:
         return text + "/" if text and self._parts[len(plain) :][:1] == [Star.ONE] else text
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name fits; takes at most the length of the name times that of the pattern."""
+        """Whether the whole name fits; takes at most the length of the name times that of the pattern.
+
+        Streams of entities and those of the server are matched only where a pattern names them: not everybody may
+        see that there are any.
+        """
         segments, parts = name.split("/"), self._parts
+        if (segments[0] == APART or name.startswith(RESERVED)) and parts[0] != segments[0]:
+            return False
         at = i = 0
         star, resume = -1, 0
         while at < len(segments):

@@ -25,6 +25,15 @@ class Stored(NamedTuple):
     links: list[LinkRow]
 
 
+class Note(NamedTuple):
+    """What was done to a subscription, and by whom."""
+
+    what: str
+    who: str
+    subscription: str
+    facts: Mapping[str, object] = {}
+
+
 class Ledger:
     """Reads and writes subscriptions inside the log's own commits."""
 
@@ -58,6 +67,7 @@ class Ledger:
         wakes: Wakes,
         moves: Mapping[str, str] = _NO_MOVES,
         base_url: str | None = None,
+        note: Note | None = None,
     ) -> None:
         """Write the next state, moved cursors and links that changed; only then is it the state in memory."""
         address = base_url or subscription.base_url
@@ -71,19 +81,21 @@ class Ledger:
             rows.unlink(subscription.id, unlinked)
             rows.save_links(links)
 
-        await self._apply(write)
+        await self._apply(write, note)
         subscription.wakes, subscription.base_url = wakes, address
         for path, text in moves.items():
             if path in touched and subscription.links.get(path) is touched[path]:
                 subscription.move(touched[path], text)
         _strike_out(subscription, touched, links, unlinked)
 
-    async def remove(self, subscription: Subscription) -> None:
+    async def remove(self, subscription: Subscription, note: Note) -> None:
         """Forget a subscription."""
-        await self._apply(lambda rows: rows.remove(subscription.id))
+        await self._apply(lambda rows: rows.remove(subscription.id), note)
 
-    async def _apply(self, work: Callable[[SubscriptionRows], T]) -> T:
+    async def _apply(self, work: Callable[[SubscriptionRows], T], note: Note | None = None) -> T:
         def perform(batch: Batch) -> T:
+            if note is not None:
+                batch.note(note.what, note.who, subscription=note.subscription, **note.facts)
             return work(SubscriptionRows(batch.connection))
 
         found: T = await self._engine.apply(perform)

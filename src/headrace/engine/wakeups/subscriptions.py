@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from headrace.engine.engine import Engine
+from headrace.engine.lifecycle import SERVER
 from headrace.engine.wakeups.announcing import Announcer
 from headrace.engine.wakeups.delivery import Delivery, new_wake_id
-from headrace.engine.wakeups.ledger import Ledger
+from headrace.engine.wakeups.ledger import Ledger, Note
 from headrace.engine.wakeups.roster import Bounds, Roster
 from headrace.engine.wakeups.signing import Keyring
 from headrace.engine.wakeups.snapshot import StreamView, first_pending, snapshot, stream_of
@@ -31,6 +32,7 @@ from headrace.engine.wakeups.wakes import Fenced, Wakes
 from headrace.engine.wakeups.webhook import Webhooks, check_url
 
 T = TypeVar("T")
+_CHANGED = "subscription_changed"
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -112,21 +114,21 @@ class Subscriptions:
             raise SubscriptionNotFound("there is no such subscription", subscription=id)
         return found
 
-    async def put(self, id: str, definition: Definition, base_url: str) -> tuple[Subscription, bool]:
+    async def put(self, id: str, definition: Definition, base_url: str, who: str = SERVER) -> tuple[Subscription, bool]:
         """Create a subscription, or confirm one that asks for the same; answers whether it is new."""
-        return await self._whole(self._put(id, definition, base_url))
+        return await self._whole(self._put(id, definition, base_url, who))
 
-    async def delete(self, id: str) -> None:
+    async def delete(self, id: str, who: str = SERVER) -> None:
         """Forget a subscription; workers that hold it are refused from now on."""
-        await self._whole(self._delete(id))
+        await self._whole(self._delete(id, who))
 
-    async def add_streams(self, id: str, paths: Iterable[str]) -> None:
+    async def add_streams(self, id: str, paths: Iterable[str], who: str = SERVER) -> None:
         """Link streams by name."""
-        await self._whole(self._add_streams(id, tuple(paths)))
+        await self._whole(self._add_streams(id, tuple(paths), who))
 
-    async def remove_stream(self, id: str, path: str) -> None:
+    async def remove_stream(self, id: str, path: str, who: str = SERVER) -> None:
         """Undo the naming of a stream."""
-        await self._whole(self._remove_stream(id, path))
+        await self._whole(self._remove_stream(id, path, who))
 
     async def claim(self, id: str, worker: str) -> Claim:
         """Give the wake to a worker, if there is work and nobody else has it."""
@@ -140,7 +142,7 @@ class Subscriptions:
         """Give a wake back unfinished."""
         await self._whole(self._release(id, proof))
 
-    async def _put(self, id: str, definition: Definition, base_url: str) -> tuple[Subscription, bool]:
+    async def _put(self, id: str, definition: Definition, base_url: str, who: str) -> tuple[Subscription, bool]:
         async with self._lock:
             found = self._roster.by_id.get(id)
             if found is not None:
@@ -151,7 +153,7 @@ class Subscriptions:
             if len(self._roster.by_id) >= self._bounds.subscriptions:
                 limit = self._bounds.subscriptions
                 raise TooManySubscriptions(f"this server keeps at most {limit} subscriptions", limit=limit)
-            return await self._create(id, definition, base_url), True
+            return await self._create(id, definition, base_url, who), True
 
     async def _confirm(self, found: Subscription, definition: Definition, base_url: str) -> None:
         if found.definition != definition:
@@ -160,14 +162,15 @@ class Subscriptions:
             async with self._turn(found):
                 await self._ledger.save(found, found.wakes, base_url=base_url)
 
-    async def _create(self, id: str, definition: Definition, base_url: str) -> Subscription:
+    async def _create(self, id: str, definition: Definition, base_url: str, who: str) -> Subscription:
         subscription = Subscription(id, definition, base_url, self._engine.clock.now_us(), Wakes())
         # Appends are noted from here on, so that none falls between the look at what exists and the commit.
         self._roster.add(subscription)
         try:
             self._roster.name(subscription, definition.streams)
             await self._roster.link_matches(subscription)
-            await self._ledger.save(subscription, subscription.wakes)
+            note = Note("subscription_created", who, id, {"type": definition.type})
+            await self._ledger.save(subscription, subscription.wakes, note=note)
         except BaseException:
             self._roster.drop(subscription)
             raise
@@ -175,27 +178,27 @@ class Subscriptions:
         self.delivery.changed(subscription)
         return subscription
 
-    async def _delete(self, id: str) -> None:
+    async def _delete(self, id: str, who: str) -> None:
         async with self._lock:
             found = self._roster.by_id.get(id)
             if found is None:
                 return
             async with self._turn(found):
-                await self._ledger.remove(found)
+                await self._ledger.remove(found, Note("subscription_deleted", who, id))
                 found.ready = False
                 self._roster.drop(found)
 
-    async def _add_streams(self, id: str, paths: tuple[str, ...]) -> None:
+    async def _add_streams(self, id: str, paths: tuple[str, ...], who: str) -> None:
         found = self.get(id)
         async with self._turn(found):
             self._roster.name(found, paths)
-            await self._ledger.save(found, found.wakes)
+            await self._ledger.save(found, found.wakes, note=Note(_CHANGED, who, id, {"linked": paths}))
 
-    async def _remove_stream(self, id: str, path: str) -> None:
+    async def _remove_stream(self, id: str, path: str, who: str) -> None:
         found = self.get(id)
         async with self._turn(found):
             self._roster.unname(found, path)
-            await self._ledger.save(found, found.wakes)
+            await self._ledger.save(found, found.wakes, note=Note(_CHANGED, who, id, {"unlinked": [path]}))
 
     async def _claim(self, id: str, worker: str) -> Claim:
         found = self._of_kind(id, "pull-wake")

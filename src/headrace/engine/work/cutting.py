@@ -10,8 +10,8 @@ from headrace.config import PipelineConfig
 from headrace.engine.work.ranges import Range
 from headrace.engine.work.readable import Part, Piece, pieces
 from headrace.engine.work.units import FOLDED, Job, Unit, concern
-from headrace.format.companion.names import COMPANIONS, companion_name
-from headrace.format.manifest import name_hash
+from headrace.format.companion.names import COMPANIONS
+from headrace.format.manifest import name_hash, range_name
 from headrace.format.state.names import STATES
 from headrace.storage.published import Published
 from headrace.storage.streams import StreamRow
@@ -59,11 +59,18 @@ class Cutter:
             if failure.job == concern(job, table) and (failure.parked or failure.retry_us > self._now_us):
                 yield Range(failure.first_seq, failure.end_seq)
 
-    def units(self, job: Job, wanted: Iterable[Range], **facts: Any) -> Iterator[Planned]:
-        """Units of adjacent segments; one on which work has failed is alone."""
+    def pieces(self, wanted: Range) -> Iterator[Piece]:
+        """The segments that hold a range, in order."""
+        return pieces(self._published, self._owned, wanted)
+
+    def units(
+        self, job: Job, wanted: Iterable[Range], most_bytes: int | None = None, **facts: Any
+    ) -> Iterator[Planned]:
+        """Units of adjacent segments, up to a size of their payload; one on which work has failed is alone."""
+        most = self._config.unit_bytes if most_bytes is None else most_bytes
         for one in wanted:
             failed = concern(job, facts.get("table"))
-            for together in self._grouped(failed, pieces(self._published, self._owned, one)):
+            for together in self._grouped(failed, self.pieces(one), most):
                 where = Range(together[0].range.first, together[-1].range.end)
                 yield self.planned(job, where, segments=tuple(piece.source for piece in together), **facts)
 
@@ -71,7 +78,7 @@ class Cutter:
         """A unit about a range."""
         row, unique = self._row, secrets.token_hex(6)
         kind = STATES if job in FOLDED else COMPANIONS
-        name = companion_name(where.first, where.end - where.first, unique)
+        name = range_name(where.first, where.end - where.first, unique)
         unit = Unit(
             unit=f"{job}-{row.incarnation}-{where.first}-{unique}",
             job=job,
@@ -84,12 +91,12 @@ class Cutter:
         )
         return Planned(unit, row.id, any(one.lost > 1 for one in self._failed(unit.concern, where)))
 
-    def _grouped(self, failed: str, found: Iterator[Piece]) -> Iterator[list[Piece]]:
+    def _grouped(self, failed: str, found: Iterator[Piece], most_bytes: int) -> Iterator[list[Piece]]:
         """Adjacent segments up to the size of a unit."""
         together: list[Piece] = []
         for piece in found:
             is_alone = any(True for _ in self._failed(failed, piece.range))
-            if together and (is_alone or self._is_full(together, piece)):
+            if together and (is_alone or _is_full(together, piece, most_bytes)):
                 yield together
                 together = []
             together.append(piece)
@@ -99,11 +106,12 @@ class Cutter:
         if together:
             yield together
 
-    def _is_full(self, together: list[Piece], piece: Piece) -> bool:
-        payload = sum(one.payload_bytes for one in together) + piece.payload_bytes
-        return payload > self._config.unit_bytes or len(together) >= MOST_SEGMENTS
-
     def _failed(self, failed: str, where: Range) -> Iterator[FailureRow]:
         for failure in self._failures:
             if failure.job == failed and where.overlaps(Range(failure.first_seq, failure.end_seq)):
                 yield failure
+
+
+def _is_full(together: list[Piece], piece: Piece, most_bytes: int) -> bool:
+    payload = sum(one.payload_bytes for one in together) + piece.payload_bytes
+    return payload > most_bytes or len(together) >= MOST_SEGMENTS

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from headrace.config import PipelineConfig
+from headrace.engine.lifecycle import SERVER
 from headrace.engine.states.branch import Branch
 from headrace.engine.stream import Stream
 from headrace.engine.work import commit as committing
@@ -111,11 +112,16 @@ class Foreman:
         """Whether no work is given out."""
         return bool(self._streams.meta(_PAUSED))
 
-    async def pause(self, paused: bool) -> None:
+    async def pause(self, paused: bool, who: str = SERVER) -> None:
         """Give out no work from now on, or again; what was given out goes on."""
-        await self._apply(lambda batch: batch.streams.set_meta(_PAUSED, int(paused)))
 
-    async def run(self, stream: Stream) -> None:
+        def perform(batch: Batch) -> None:
+            batch.streams.set_meta(_PAUSED, int(paused))
+            batch.note("work_paused" if paused else "work_resumed", who)
+
+        await self._apply(perform)
+
+    async def run(self, stream: Stream, who: str = SERVER) -> None:
         """Let a stream be due, however little there is to do, and try again what was parked."""
 
         def perform(batch: Batch) -> None:
@@ -124,6 +130,7 @@ class Foreman:
             work = Work(batch.connection)
             work.forgive(stream.id)
             work.mark(stream.id, batch.now_us, run=True)
+            batch.note("work_asked_for", who, stream=stream.name)
 
         await self._apply(perform)
 

@@ -40,15 +40,6 @@ class Answers(ABC):
     def groups(self, name: str) -> Sequence[Group]:
         """The row groups of a stored column."""
 
-    def has_field(self, name: str, hash: str) -> bool:
-        """Whether it holds a field as the definition with this hash wants it."""
-        shape = self.fields.get(name)
-        return shape is not None and shape.hash == hash
-
-    def has_rollup(self, name: str, hash: str) -> bool:
-        """Whether it holds a rollup's panes as the definition with this hash wants them."""
-        return self.info.rollups.get(name) == hash
-
     def rows(self, field: str, term: str) -> Int32s:
         """The distinct rows that have a value, or a word of a text."""
         found = postings.joined(self._found(field, term))

@@ -20,11 +20,12 @@ import pyarrow.compute as pc
 from headrace.format.companion import tables
 from headrace.format.companion.layout import KEYS, LIMITS, Companion, Info, Limits, Part, PartName, listed
 from headrace.format.companion.merged import merged
-from headrace.format.companion.names import companion_name, file_name
+from headrace.format.companion.names import file_name
 from headrace.format.companion.posting_file import Block, Piece, PostingsWriter, joined
 from headrace.format.companion.postings import text_of
 from headrace.format.companion.reader import FileCompanion
 from headrace.format.companion.writer import ColumnsWriter, write_panes
+from headrace.format.manifest import range_name
 
 
 def merge(
@@ -44,7 +45,7 @@ def merge(
     ``panes`` the caller writes them (`writer.write_panes` with what `merged` says) and adds them to what this returns.
     """
     info = merged([given.info for given in inputs], level=level, fields=fields, rollups=rollups)
-    name = companion_name(info.first_seq, info.count, unique)
+    name = range_name(info.first_seq, info.count, unique)
     parts: dict[PartName, Part] = {
         "columns": _merge_columns(inputs, directory / file_name(name, "columns"), info, limits),
         "postings": _merge_postings(inputs, directory / file_name(name, "postings"), info, limits),

@@ -21,11 +21,6 @@ _KEY = re.compile(
 )
 
 
-def companion_name(first_seq: int, count: int, unique: str) -> str:
-    """The name of a companion among those of its stream; ``unique`` tells attempts apart."""
-    return f"{first_seq:016}-{count}-{checked(unique)}"
-
-
 def file_name(name: str, part: PartName) -> str:
     """The last part of an object's key, and what the file is called."""
     return f"{name}.{part}.parquet"

@@ -51,12 +51,6 @@ class Rows(Protocol):
     def through_version(self) -> int:
         """The greatest schema version among its events."""
 
-    def has_field(self, name: str, hash: str) -> bool:
-        """Whether it holds a field as the definition with this hash wants it."""
-
-    def has_rollup(self, name: str, hash: str) -> bool:
-        """Whether it holds a rollup's panes as the definition with this hash wants them."""
-
     def rows(self, field: str, term: str) -> Int32s:
         """The distinct rows that have a value, or a word of a text."""
 

@@ -15,11 +15,12 @@ import pyarrow as pa
 
 from headrace.format.companion.index import ColumnsIndex, PanesIndex
 from headrace.format.companion.layout import LIMITS, Companion, Info, Limits, Part, PartName, listed
-from headrace.format.companion.names import companion_name, file_name
+from headrace.format.companion.names import file_name
 from headrace.format.companion.posting_file import PostingsWriter, blocks
 from headrace.format.companion.postings import one_array
 from headrace.format.companion.sink import Sink
 from headrace.format.companion.tables import zone
+from headrace.format.manifest import range_name
 
 
 def write(
@@ -39,7 +40,7 @@ def write(
     """
     if not 0 < columns.num_rows == info.count:
         raise ValueError(f"a companion of {info.count} events cannot have {columns.num_rows} rows")
-    name = companion_name(info.first_seq, info.count, unique)
+    name = range_name(info.first_seq, info.count, unique)
     column_file = ColumnsWriter(directory / file_name(name, "columns"), info, columns.schema, limits)
     column_file.add(columns)
     posting_file = PostingsWriter(directory / file_name(name, "postings"), info, limits)

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-#: A page of a column of which single values are wanted. The library looks at the size after every 1024 rows.
+#: A page of a column of which single values are wanted. Unless told otherwise the library looks at the size after
+#: every 1024 rows.
 PAGE_BYTES = 64 * 1024
+_USUAL_ROWS = 1024
 #: A column with larger pages is not worth a walk.
 _LARGEST = 4 * PAGE_BYTES
 #: So few values are picked, more are decoded.
@@ -33,6 +35,11 @@ class _Page(NamedTuple):
     checksum: int | None
     values: int
     encoding: int
+
+
+def rows_at_once(payload_bytes: int) -> int:
+    """After how many rows the library is to look at the size of a page, given the usual size of a payload."""
+    return max(1, min(_USUAL_ROWS, PAGE_BYTES // max(1, payload_bytes)))
 
 
 def pick(chunk: bytes, rows: Sequence[int]) -> list[bytes] | None:

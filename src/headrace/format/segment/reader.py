@@ -11,6 +11,7 @@ import hashlib
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from headrace.format.segment.columns import int32s, pieces, text
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.footer import Group, groups_of
 from headrace.format.segment.payloads import Payloads
+from headrace.format.segment.places import Places
 from headrace.types import Piece
 
 _COLUMNS = ["seq", "append_time", "key", "version", "first", "payload"]
@@ -32,6 +34,9 @@ _COLUMNS = ["seq", "append_time", "key", "version", "first", "payload"]
 _GROUP_FOOTPRINT = 6 * 1024
 # Where so large a part of a row group has the key, the whole of it is likely to be wanted again.
 _MANY = 8
+# An index of keys is made for who comes so often; twice as often once it had to make room for others.
+_OFTEN = 8
+_PLACES = "places"
 
 
 class Part(NamedTuple):
@@ -47,6 +52,14 @@ class Slice(NamedTuple):
 
     parts: list[Part]
     position: int
+
+
+class Entry(NamedTuple):
+    """One entry: its number, when it was appended, and its payload."""
+
+    seq: int
+    at_us: int
+    payload: Piece
 
 
 class _Found(NamedTuple):
@@ -73,7 +86,7 @@ class Reader:
     def __init__(self, source: Path | bytes, *, name: str, decoded: Decoded, sha256: str | None = None) -> None:
         self.name = name
         self._decoded = decoded
-        self._lock, self._loading = threading.Lock(), threading.Lock()
+        self._lock, self._loading, self._placing = threading.Lock(), threading.Lock(), threading.Lock()
         self._source = pa.BufferReader(source) if isinstance(source, bytes) else pa.OSFile(str(source))
         if sha256 is not None and hashlib.file_digest(self._source, "sha256").hexdigest() != sha256:
             raise CorruptData(f"{name} is not what was written: its checksum differs", object=name, check="checksum")
@@ -87,6 +100,7 @@ class Reader:
         self.end_seq = self.first_seq + self.info.count
         #: About how much memory the open footer takes.
         self.footprint = _GROUP_FOOTPRINT * (1 + len(self._groups))
+        self._asked, self._often = 0, _OFTEN
 
     def read(self, position: int, end: int, budget: int, key: str | None = None) -> Slice:
         """Entries of [position, end) in order, as many as the budget allows and at least one if there is any.
@@ -188,6 +202,23 @@ class Reader:
                 batch = pa.record_batch(self._decode(group, _COLUMNS), schema=layout.schema(self.info.json))
                 yield batch.slice(first - group.first_seq, stop - first).filter(mask)
 
+    def having(self, position: int, end: int, key: str) -> Iterator[Entry]:
+        """The entries of [position, end) that have a key, in order; where two keys have one hash, those of both."""
+        places = self._places()
+        if places is None:
+            for batch in self.keyed(position, end, key):
+                seqs, times = batch.column(layout.SEQ), batch.column(layout.APPEND_TIME).cast("int64")
+                payloads = Payloads.of(batch.column(layout.PAYLOAD))
+                pieces_ = (payloads.piece(place, place + 1) for place in range(payloads.count))
+                yield from map(Entry, seqs.to_pylist(), times.to_pylist(), pieces_)
+            return
+        rows = [row for row in places.of(key) if position <= self.first_seq + row < end]
+        for group, found in groupby(rows, lambda row: self._holding(self.first_seq + row)):
+            before, chosen = group.first_seq - self.first_seq, list(found)
+            payloads = self._picked(group, [row - before for row in chosen])
+            for place, row in enumerate(chosen):
+                yield Entry(self.first_seq + row, places.time(row), payloads.piece(place, place + 1))
+
     def keys(self, position: int, end: int) -> Any:
         """The keys of the entries of [position, end), each once and in order, as an Arrow array."""
         found = [pa.array([], pa.string())]
@@ -272,6 +303,21 @@ class Reader:
                 found = Payloads.of(self._decode(group, ["payload"])[0])
                 self._decoded.keep(name, found, found.bytes)
             return found
+
+    def _places(self) -> Places | None:
+        """Where keys lie, once that was asked for often enough; who comes while it is made does without."""
+        name = (self.name, _PLACES)
+        found: Places | None = self._decoded.get(name)
+        self._asked += found is None
+        if found is not None or self._asked < self._often or not self._placing.acquire(blocking=False):
+            return found
+        try:
+            found = Places(self._decode(group, ["append_time", "key"]) for group in self._groups)
+            self._decoded.keep(name, found, found.bytes)
+            self._asked, self._often = 0, 2 * self._often
+            return found
+        finally:
+            self._placing.release()
 
     def _times(self, group: Group) -> memoryview:
         return _int64s(self._decode(group, ["append_time"])[0])

@@ -186,6 +186,7 @@ class Writer:
             write_statistics=["seq", "append_time", "key", "version"],
             write_page_checksum=True,
             data_page_size=pages.PAGE_BYTES if keys else _PAGE_BYTES,
+            write_batch_size=pages.rows_at_once(payload_bytes(first) // first.num_rows) if keys else None,
             bloom_filter_options={"key": {"ndv": keys, "fpp": _FALSE_POSITIVES}} if keys else None,
             store_schema=False,
         )

@@ -18,11 +18,6 @@ STATES = "states"
 _KEY = re.compile(rf"{STATES}/([0-9a-f]{{32}})/([0-9a-z]{{1,64}})/(\d{{16}}-\d+-[0-9a-z]{{1,64}})\.parquet")
 
 
-def state_name(first_seq: int, count: int, unique: str) -> str:
-    """The name of a state among those of its stream; ``unique`` tells attempts apart."""
-    return f"{first_seq:016}-{count}-{checked(unique)}"
-
-
 def state_prefix(stream: str, incarnation: str) -> str:
     """How the keys of all states of a stream begin."""
     return f"{STATES}/{name_hash(stream)}/{checked(incarnation)}"

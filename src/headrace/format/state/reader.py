@@ -28,8 +28,11 @@ class Reader:
     def rows(self, lives: Collection[str] | None = None) -> Iterator[tuple[bytes, dict[str, bytes]]]:
         """Every key in order, with its frame under the empty name and the states of some lives, or of all."""
         for keys, columns in self.columns(lives):
-            for at, key in enumerate(keys):
-                yield key, {life: state for life, column in columns.items() if (state := column[at]) is not None}
+            names = tuple(columns)
+            rows = (dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True))
+            if any(None in column for column in columns.values()):
+                rows = ({life: state for life, state in row.items() if state is not None} for row in rows)
+            yield from zip(keys, rows, strict=True)
 
     def columns(self, lives: Collection[str] | None = None) -> Iterator[tuple[list[bytes], dict[str, list[Any]]]]:
         """The same, many keys at once: those in order, and what they have by life, None where one has nothing."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -52,13 +51,12 @@ class _Sink:
             write_page_checksum=True,
             store_schema=False,
         )
-        self._columns: list[list[Any]] = [[] for _ in fields]
+        self._held: list[Packed] = []
         self.rows = 0
 
     def add(self, key: bytes, packed: Mapping[str, bytes]) -> None:
         """One more row."""
-        for column, value in zip(self._columns, (key, packed[""], *map(packed.get, self._lives)), strict=True):
-            column.append(value)
+        self._held.append((key, packed))
         self.rows += 1
         if self.rows % ROWS == 0:
             self._flush()
@@ -70,7 +68,9 @@ class _Sink:
         self._file.close()
 
     def _flush(self) -> None:
-        if self._columns[0]:
-            arrays = [pa.array(column, pa.binary()) for column in self._columns]
+        if self._held:
+            keys, rows = zip(*self._held, strict=True)
+            columns = [keys, *([row.get(life) for row in rows] for life in ("", *self._lives))]
+            arrays = [pa.array(column, pa.binary()) for column in columns]
             self._file.write_table(pa.Table.from_arrays(arrays, schema=self._schema), row_group_size=ROWS)
-            self._columns = [[] for _ in self._columns]
+            self._held = []

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from headrace.profiles.otel_traces.rules import REDACTED_KEYS, Rules
 from headrace.profiles.otel_traces.span import ADDRESSES, QUERIES, STATEMENTS
 from headrace.profiles.redaction import REDACTED, Redactor
+
+_USER = re.compile("^([A-Za-z][A-Za-z0-9+.-]*://)[^/]*@")
+_END = re.compile("[?#]")
 
 
 class Cleaner:
@@ -45,7 +49,7 @@ class Cleaner:
                 return None
             return _short(value, self._limits.max_statement_bytes)
         if group == "http" and name in {"path", "url"} and not self._keeps_queries:
-            value = value.partition("?")[0]
+            value = _plain(value)
         return _short(value, self._limits.max_attribute_value_bytes)
 
     def limit(
@@ -81,8 +85,8 @@ class Cleaner:
                     yield name
             for name in ADDRESSES:
                 address = attributes.get(name)
-                if isinstance(address, str) and "?" in address:
-                    attributes[name] = address.partition("?")[0]
+                if isinstance(address, str) and (plain := _plain(address)) != address:
+                    attributes[name] = plain
                     yield name
 
     def _cut(self, value: Any) -> int:
@@ -108,6 +112,11 @@ def _sets(span: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for name in ("events", "links"):
         for number, one in enumerate(span[name]):
             yield f"{name}.{number}.attributes.", one["attributes"]
+
+
+def _plain(address: str) -> str:
+    """An address without a query, a fragment, and whoever was named before its host."""
+    return _USER.sub(r"\1", _END.split(address, maxsplit=1)[0])
 
 
 def _short(text: str, most: int) -> str:

@@ -81,7 +81,8 @@ def _template(raw: Any, where: str) -> Template | Invalid:
     found = [_members(one, f"{where}.fields[{number}]", "name", "encoding") for number, one in enumerate(fields)]
     named = [(_word(name, f"{where}.fields[{number}].name"), how) for number, (name, how) in enumerate(found)]
     word = _word(entity, f"{where}.entity")
-    if len({name for name, _ in named}) < len(named) or any(how not in ENCODINGS for _, how in named):
+    known = [how for _, how in named if isinstance(how, str) and how in ENCODINGS]
+    if len({name for name, _ in named}) < len(named) or len(known) < len(named):
         return Invalid()
     return Template(word, tuple(Field(name, how) for name, how in named))
 
@@ -98,4 +99,4 @@ def _members(raw: Any, where: str, first: str, second: str) -> tuple[Any, Any]:
 def _word(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise BadRequest(f"{where} is not a name", field=where)
-    return value.strip()
+    return value

@@ -9,6 +9,7 @@ A state holds at most ``MOST`` values. Of more, those that come first are kept, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -42,6 +43,19 @@ def gathered(state: Gathered | None, said: Said, value: Any) -> Gathered:
         _put(state.elements, identity(element), (_place(said, position), said, element))
     # Twice as many are let in before any is dropped, so that an observation costs the same however many there were.
     return bounded(state) if len(state.elements) > 2 * MOST else state
+
+
+def united(values: Iterable[tuple[int, Any]]) -> tuple[list[tuple[int, int, Any]], bool]:
+    """The different elements of numbered values that come in their order, and whether there are more than are kept.
+
+    Each has the number of the first value with it, and its position there.
+    """
+    found: dict[str, tuple[int, int, Any]] = {}
+    for number, value in values:
+        for position, element in enumerate(listed(value)):
+            found.setdefault(identity(element), (number, position, element))
+    elements = list(found.values())
+    return elements[:MOST], len(elements) > MOST
 
 
 def joined(left: Gathered, right: Gathered) -> Gathered:

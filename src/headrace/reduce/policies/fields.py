@@ -7,7 +7,7 @@ bounded values of merge_array, however many observations there were.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -34,7 +34,8 @@ class Policies:
         ranked = ranks(config)
         policies = config.merge_policies.items()
         self.arrays = frozenset(name for name, policy in policies if policy.strategy == "merge_array")
-        self._keys: dict[str, Callable[[Said], Key]] = {
+        #: The orders of fields that are not taken from the latest write.
+        self.keys: dict[str, Callable[[Said], Key]] = {
             name: keyed(policy, ranked) for name, policy in policies if policy.strategy != "last_write"
         }
 
@@ -42,7 +43,7 @@ class Policies:
         """Take in what an observation says."""
         told = said(observation)
         # Whatever the policies, corrections are ordered by time.
-        usual, keys = written(told), {} if told.correction else self._keys
+        usual, keys = written(told), {} if told.correction else self.keys
         for name, value in observation.fields.items():
             key, best = usual, held.get(name)
             if keys and name in keys:
@@ -72,7 +73,7 @@ class Policies:
                 rows.append((name, numbers.setdefault(found[1], len(numbers)), found[2]))
             else:
                 rows.append((name, *_packed(found, numbers)))
-        return _ENCODE((list(numbers), rows))
+        return laid_out(list(numbers), rows)
 
     def unpack(self, packed: bytes) -> Fields:
         """The fields that were packed."""
@@ -85,9 +86,14 @@ class Policies:
                 elements = [(saids[of], position, element) for of, position, element in value]
                 held[name] = restored(first, elements, more[0])
             else:
-                key = written if first.correction else self._keys.get(name, written)
+                key = written if first.correction else self.keys.get(name, written)
                 held[name] = (key(first), first, value)
         return held
+
+
+def laid_out(saids: Sequence[Said], rows: Sequence[Any]) -> bytes:
+    """Observations and fields as they are kept: a field is its name, the number of its observation and its value."""
+    return _ENCODE((saids, rows))
 
 
 def _packed(state: Gathered, numbers: dict[Said, int]) -> tuple[int, list[tuple[int, int, Any]], bool]:

@@ -15,7 +15,7 @@ most_specific by source_priority      specificity, priority, kind of source, lat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -28,7 +28,7 @@ Key = tuple[Any, ...]
 _ENCODE = msgspec.json.Encoder().encode
 
 
-class Said(NamedTuple):
+class Said(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a state keeps of an observation that it has values of."""
 
     observed_at_us: int

@@ -22,6 +22,11 @@ from headrace.schema.entity.observation import Observation
 #: The life that holds every entity.
 EVERYONE = ""
 
+#: The time (negative), the id and the schema version of an observation.
+Newest = tuple[int, str, str]
+#: The time (negative) of a deletion or restoration, whether it is a deletion, and its id.
+Fate = tuple[int, bool, str]
+
 _ASIDE = ("merge", "split", "undo", "erased")
 _FATES = {"deletion": True, "restoration": False}
 _ENCODE = msgspec.json.Encoder().encode
@@ -36,16 +41,23 @@ class Row(msgspec.Struct, gc=False):
     last_seq: int
     last_ms: int
     count: int
-    #: The time (negative), the id and the schema version of the latest observation.
-    newest: tuple[int, str, str]
-    #: The time (negative) of the last deletion or restoration, whether it is a deletion, and its id.
-    fate: tuple[int, bool, str] | None
+    #: Of the latest observation.
+    newest: Newest
+    #: Of the last deletion or restoration.
+    fate: Fate | None
     lives: dict[str, Fields]
 
     @property
     def is_deleted(self) -> bool:
         """Whether there is nothing to show."""
         return self.fate is not None and self.fate[1]
+
+
+def framed(
+    first_seq: int, first_ms: int, last_seq: int, last_ms: int, count: int, newest: Newest, fate: Fate | None
+) -> bytes:
+    """The frame of a state as it is kept."""
+    return _ENCODE((first_seq, first_ms, last_seq, last_ms, count, newest, fate))
 
 
 class TypeReducer:
@@ -62,7 +74,7 @@ class TypeReducer:
 
     def place(self, observation: Observation) -> tuple[bytes, Observation] | None:
         """The key and the row of an observation; None where it says nothing of an entity itself, or nobody asks."""
-        if observation.kind in _ASIDE or not self._lives_of(observation.user_id):
+        if observation.kind in _ASIDE or not self.lives_of(observation.user_id):
             return None
         if self._undone and observation.run_id in self._undone:
             return None
@@ -83,7 +95,7 @@ class TypeReducer:
         deletes = _FATES.get(row.kind)
         if deletes is not None:
             state.fate = _later(state.fate, (-row.observed_at_us, deletes, row.id))
-        for name in self._lives_of(row.user_id):
+        for name in self.lives_of(row.user_id):
             fields = state.lives.get(name)
             if fields is None:
                 fields = state.lives[name] = {}
@@ -113,8 +125,8 @@ class TypeReducer:
 
     def pack(self, state: Row) -> dict[str, bytes]:
         """The frame under the empty name, and the fields of every life that the entity is in."""
-        frame = (state.first_seq, state.first_ms, state.last_seq, state.last_ms, state.count, state.newest, state.fate)
-        packed = {"": _ENCODE(frame)}
+        seen = state.first_seq, state.first_ms, state.last_seq, state.last_ms
+        packed = {"": framed(*seen, state.count, state.newest, state.fate)}
         for name in sorted(state.lives):
             packed[self.ids[name]] = self.lives[name].pack(state.lives[name])
         return packed
@@ -137,11 +149,11 @@ class TypeReducer:
         """The life in which the entities of a user are told of."""
         return user_id if user_id in self.lives else EVERYONE
 
-    def _lives_of(self, user_id: str) -> tuple[str, ...]:
+    def lives_of(self, user_id: str) -> tuple[str, ...]:
         """The lives that the entities of a user are folded in."""
         return (*self._everyone, user_id) if user_id in self.lives else self._everyone
 
 
-def _later(held: tuple[int, bool, str] | None, fate: tuple[int, bool, str]) -> tuple[int, bool, str]:
+def _later(held: Fate | None, fate: Fate) -> Fate:
     """The later fate; of two at once a restoration."""
     return fate if held is None else min(held, fate)

@@ -29,6 +29,9 @@ from headrace.schema.shape.places import element, vacant
 from headrace.schema.shape.source import Source
 
 _FEW = 64
+_EXACT = 2**53
+"""Beyond it a number that is spelled with an exponent is compared as the nearest double, at times."""
+_LARGEST = 10**300
 
 
 def kind_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
@@ -75,6 +78,8 @@ def texts(one: Number | Text) -> frozenset[str] | None:
     low, high = lowest(one), highest(one)
     if low is None or high is None or int(high.value) - int(low.value) >= _FEW:
         return None
+    if not (-_EXACT <= low.value and high.value <= _EXACT):
+        return None
     return frozenset(str(number) for number in range(int(low.value), int(high.value) + 1))
 
 
@@ -99,7 +104,7 @@ def _only(shape: Shape, exact: Shape) -> bool:
 def lowest(number: Number) -> Bound | None:
     """Where the numbers begin; integers after an exclusive or broken bound begin at the next integer."""
     if number.values is not None:
-        return Bound(min(map(number_of, number.values)))
+        return Bound(min(way for text in number.values for way in _ways(number_of(text))))
     low = number.low
     if low is None or number.integer < WHOLE:
         return low
@@ -109,11 +114,18 @@ def lowest(number: Number) -> Bound | None:
 def highest(number: Number) -> Bound | None:
     """Where the numbers end, likewise."""
     if number.values is not None:
-        return Bound(max(map(number_of, number.values)))
+        return Bound(max(way for text in number.values for way in _ways(number_of(text))))
     high = number.high
     if high is None or number.integer < WHOLE:
         return high
     return Bound(math.ceil(high.value) - 1 if high.exclusive else math.floor(high.value))
+
+
+def _ways(number: int | Decimal) -> Iterator[int | Decimal]:
+    """What a listed number is compared as: its digits, and the nearest double where that may count."""
+    yield number
+    if _EXACT < number < _LARGEST or -_LARGEST < number < -_EXACT:
+        yield Decimal(float(number))
 
 
 def least_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
@@ -151,7 +163,7 @@ def multiple_rule(check: Check, one: Alternative, value: Any, source: Source, pl
         return
     factors = [number_of(text) for text in one.multiples]
     if isinstance(value, int) and not isinstance(value, bool):
-        if any(isinstance(factor, int) and factor % value == 0 for factor in factors):
+        if any(isinstance(factor, int) and factor % value == 0 and factor <= _EXACT for factor in factors):
             return
         if one.values is not None and all(_divides(value, number_of(text)) for text in one.values):
             return

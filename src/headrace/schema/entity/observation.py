@@ -9,19 +9,21 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.schema.entity.split import Fragment, rebuilt
+from headrace.types import Piece
 
 Kind = Literal["observation", "correction", "deletion", "restoration", "migration", "merge", "split", "undo", "erased"]
 
 #: The priority of what is stored without one, and of what comes from ourselves.
 STORED, CORRECTED, DELETED, RESTORED, MIGRATED = 100, 1000, 1000, 1001, 0
 DEFAULT_SOURCE = "llm_summary"
+_GLOBAL = "global"
 
 
 class Observation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One event of the stream ``entities/<type>``; when it was appended is known to the log.
 
     ``details`` are the members that a merge (``into``), a split (``into``, ``observations``) and an undo (``undoes``)
-    have of their own.
+    have of their own; and ``scope`` where the version is the user's own, as a global one may have the same number.
     """
 
     id: str
@@ -44,10 +46,20 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     run_id: str | None = None
     details: dict[str, Any] = {}
 
+    @property
+    def schema_scope(self) -> str:
+        """Whose version it names: everybody's or the user's."""
+        return str(self.details.get("scope", _GLOBAL))
+
 
 #: The two bits that say of which kind a UUID is, over any digit.
 _VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _decoder = msgspec.json.Decoder(Observation)
+
+
+def of_scope(scope: str) -> dict[str, Any]:
+    """What the details of an observation say of the scope of its version."""
+    return {} if scope == _GLOBAL else {"scope": scope}
 
 
 def encode(observation: Observation) -> bytes:
@@ -55,7 +67,7 @@ def encode(observation: Observation) -> bytes:
     return msgspec.json.encode(observation)
 
 
-def decode(body: bytes) -> Observation:
+def decode(body: Piece) -> Observation:
     """The observation that an event holds."""
     return _decoder.decode(body)
 

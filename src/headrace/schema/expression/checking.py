@@ -26,7 +26,6 @@ from headrace.schema.expression.tree import (
 Found: TypeAlias = Type | Literal["unknown"] | None
 
 ARITHMETIC = ("+", "-", "*", "/", "%")
-EQUALITY = ("==", "!=")
 ORDER = ("<", "<=", ">", ">=")
 NUMBERS = ("i64", "f64")
 TARGETS: dict[str, Type] = {"str": "str", "int": "i64", "float": "f64", "bool": "bool"}

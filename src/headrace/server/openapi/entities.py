@@ -50,6 +50,7 @@ OBSERVED = record(
     entity_id=ID,
     entity_type=TEXT,
     schema_version=TEXT,
+    schema_scope={"enum": ["global", "user"]},
     fields=OBJECT,
     fragments={"type": "array", "items": record("value", key=TEXT, reason=TEXT)},
     observed_at=WHEN,
@@ -81,6 +82,7 @@ _SEEN = (
     query("as_of", MOMENT, "by what was observed until then"),
     query("at_ingested", MOMENT, "by what was stored until then"),
     query("schema_version", GIVEN, "as this version shows it"),
+    query("scope", {"enum": ["global", "user"]}, "whose version that is; the user's own where they have it"),
     _flag("explain", "also how the answer came about"),
     _USER,
 )

@@ -102,7 +102,13 @@ SOURCE = record(
     observations={
         "type": "array",
         "items": record(
-            observation_id=TEXT, entity_id=TEXT, entity_type=TEXT, schema_version=TEXT, observed_at=WHEN, item=COUNTER
+            observation_id=TEXT,
+            entity_id=TEXT,
+            entity_type=TEXT,
+            schema_version=TEXT,
+            schema_scope={"enum": ["global", "user"]},
+            observed_at=WHEN,
+            item=COUNTER,
         ),
     },
 )

@@ -33,15 +33,15 @@ _TEMPLATE = closed_record(
         "type": "array",
         "minItems": 1,
         "maxItems": 3,
-        "items": closed_record("name encoding", name=_NAMED, encoding={"description": "string, int64, …"}),
+        "items": closed_record("name", name=_NAMED, encoding={"description": "string, int64, …; others are denied"}),
     },
 )
 _TEMPLATES: Node = {"type": "array", "items": _TEMPLATE, "minItems": 1, "maxItems": 256}
 _IDS: Node = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
 
 _WHOLES = (
-    "generation bucketMs filterSize k pendingKeys overflowBuckets activeWaiters lastFlushAtMs activeTemplates"
-    " lagSourceOffsets hotFineKeys hotTemplates hotFineKeysActive hotFineKeysGrace hotTemplatesActive"
+    "generation bucketMs filterSize k pendingKeys journalKeys overflowBuckets activeWaiters lastFlushAtMs"
+    " activeTemplates lagSourceOffsets hotFineKeys hotTemplates hotFineKeysActive hotFineKeysGrace hotTemplatesActive"
     " hotTemplatesGrace fineWaitersActive coarseWaitersActive broadFineWaitersActive scanRowsTotal scanBatchesTotal"
     " scannedButEmitted0BatchesTotal processedThroughDeltaTotal touchesEmittedTotal touchesTableTotal"
     " touchesTemplateTotal fineTouchesDroppedDueToBudgetTotal fineTouchesSkippedColdTemplateTotal"

@@ -8,6 +8,7 @@ from headrace.schema.findings import MOST_NAMED, MOST_TEXT
 from headrace.server.openapi.words import (
     COUNTER,
     FLAG,
+    OBJECTS,
     TEXT,
     WHOLE,
     Node,
@@ -50,7 +51,34 @@ COMPANION = closed_record(
     segments=WHOLE,
     words={"type": "object", "additionalProperties": PAIR},
 )
-UNIT: Node = record(unit=TEXT, job=JOB, stream=TEXT, incarnation=TEXT, **RANGE, level=WHOLE, out=TEXT, registry={})
+STATE = closed_record(
+    "table name first_seq count level lives rows bytes sha256",
+    table=TEXT,
+    name=TEXT,
+    **RANGE,
+    level=WHOLE,
+    lives=HASHES,
+    rows=WHOLE,
+    bytes=WHOLE,
+    sha256=TEXT,
+)
+UNIT: Node = record(unit=TEXT, job=JOB, stream=TEXT, incarnation=TEXT, **RANGE, level=WHOLE, out=TEXT)
+UNIT["properties"] |= {
+    "segments": {"type": "array", "items": record(key=TEXT, **RANGE, bytes=WHOLE, sha256=TEXT)},
+    "inputs": {"type": "array", "items": COMPANION},
+    "through_version": WHOLE,
+    "fields": HASHES,
+    "rollups": HASHES,
+    "verification": TEXT,
+    "table": TEXT,
+    "lives": HASHES,
+    "states": {"type": "array", "items": STATE},
+    "history": TEXT,
+    "known": {},
+    "registry": {},
+    "defined": {},
+    "question": {},
+}
 LASTS = {"id": TEXT, "expires_at": MOMENT, "ttl_ms": WHOLE}
 LEASED = record(
     lease=either(record(token=WHOLE, **LASTS)), store=TEXT, paused=FLAG, units={"type": "array", "items": UNIT}
@@ -84,12 +112,15 @@ RESULT = closed_record(
     "unit",
     unit=NAME,
     companion=either(COMPANION),
+    state=either(STATE),
     segment=either(SEGMENT),
     findings=either(FINDINGS),
+    rows=either(OBJECTS),
     gone=FLAG | {"default": False},
     error=either({"type": "string", "maxLength": 4096}),
 )
 SETTLED: Node = record(unit=TEXT, outcome=TEXT)
+SETTLED["properties"]["reason"] = TEXT
 OVERVIEW = record(
     paused=FLAG,
     counts=record(due=WHOLE, leases=WHOLE, units=WHOLE, parked=WHOLE),
