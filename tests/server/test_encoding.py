@@ -108,12 +108,12 @@ def test_the_limit_counts_decoded_bytes_exactly(name: str, over: int) -> None:
 @pytest.mark.parametrize("name", ["gzip", "zstd"])
 def test_a_body_of_very_many_empty_members_does_not_hold_up_the_server(name: str) -> None:
     body = PACK[name](b"") * 150_000
-    started = time.monotonic()
+    started = time.thread_time()
     try:
         decode(body, name, LIMIT)
     except BadRequest:
         pass
-    assert time.monotonic() - started < 2.5
+    assert time.thread_time() - started < 2.5
 
 
 def test_unknown_names_are_refused_by_the_decoder() -> None:

@@ -180,7 +180,7 @@ def test_limits_verbs_and_parameters_are_checked(http_client: httpx2.Client, are
     assert code(http_client.get(f"{sub(area)}?wait=1")) == (400, "INVALID_REQUEST")
     wrong = http_client.post(sub(area), json={})
     assert wrong.status_code == 405
-    assert set(wrong.headers["allow"].split(", ")) == {"GET", "HEAD", "PUT", "DELETE"}
+    assert set(wrong.headers["allow"].split(", ")) == {"GET", "HEAD", "PUT", "DELETE", "OPTIONS"}
     assert http_client.get("__ds/unknown").status_code == 404
 
 
