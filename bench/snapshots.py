@@ -7,8 +7,8 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from headrace.engine.entities.definitions import defined_of
 from headrace.engine.entities.kind import ENTITIES, EntityKind
+from headrace.engine.entities.reading.definitions import defined_of
 from headrace.engine.states.coverage import base
 from headrace.engine.states.making import joined
 from headrace.engine.states.merging import merged

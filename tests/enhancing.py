@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.engine.entities.candidates import Analysis, Tallied
-from headrace.engine.entities.enhancing import Enhanced
-from headrace.engine.entities.settings import EnhancementSettings
-from headrace.engine.entities.tallying import name_of
+from headrace.engine.entities.growing.candidates import Analysis, Tallied
+from headrace.engine.entities.growing.enhancing import Enhanced
+from headrace.engine.entities.growing.settings import EnhancementSettings
+from headrace.engine.entities.growing.tallying import name_of
 from headrace.engine.work.units import Job, Result, Settled
 from headrace.reduce.fragments.candidates import Candidate
 from headrace.reduce.fragments.stats import Stats, pack

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.entities import asking
-from headrace.engine.entities.listing import Wanted
-from headrace.engine.entities.observing import Observe
-from headrace.engine.entities.snapshots import Asked, Shown
-from headrace.engine.entities.types import Outcome
+from headrace.engine.entities.reading.listing import Wanted
+from headrace.engine.entities.reading.snapshots import Asked, Shown
+from headrace.engine.entities.storing import asking
+from headrace.engine.entities.storing.observing import Observe
+from headrace.engine.entities.types.verbs import Outcome
 from headrace.engine.work.units import Job
 from headrace.reduce.policies.batch import folded
 from headrace.reduce.policies.reducer import TypeReducer

@@ -178,10 +178,11 @@ def test_a_read_passes_over_what_a_filter_leaves_out(stream: hr.Stream) -> None:
 
 
 def test_a_filter_can_be_followed_by_long_polls(stream: hr.Stream) -> None:
-    following = stream.tail("-1", live="long-poll", filter="n:3")
-    assert [event["n"] for event in next(following).items] == [3]
+    for way in ("long-poll", None):
+        following = stream.tail("-1", live=way, filter="n:3")
+        assert [event["n"] for event in next(following).items] == [3]
     with pytest.raises(BadRequest, match="long-poll"):
-        next(stream.tail("-1", filter="n:3"))
+        next(stream.tail("-1", live="sse", filter="n:3"))
 
 
 def test_the_awaiting_client_answers_the_same(server: ServerProcess, stream: hr.Stream) -> None:

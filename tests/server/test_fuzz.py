@@ -90,12 +90,12 @@ class Touched:
         change = {"type": "todos", "key": "1", "value": {"user": "a"}, "headers": {"operation": "insert"}}
         assert self._api.post(self._path, [change]).status_code == 204
         case.path_parameters["name"] = "touched"
+        if case.meta is None or not case.meta.generation.mode.is_positive:
+            return  # what must be refused stays as it is
+        body = case.body
         if isinstance(case.query, dict) and "timeoutMs" in case.query:
             case.query["timeoutMs"] = "5"
-        body = case.body
-        if case.meta is None or not case.meta.generation.mode.is_positive or not isinstance(body, dict):
-            return
-        if "cursor" in body:
+        if isinstance(body, dict) and "cursor" in body:
             known = self._api.get(f"{self._path}/touch/meta").json()["cursor"]
             body |= {"cursor": (known, "now", body["cursor"])[next(self._turn) % 3], "timeoutMs": 5}
 

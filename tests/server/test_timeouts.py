@@ -198,6 +198,18 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(
     assert waiting.answer().status == 204
 
 
+def test_a_handshake_that_does_not_begin_is_cut_off(
+    start_server: StartServer, connect: Connect, certificate: tuple[str, str]
+) -> None:
+    tls_cert, tls_key = certificate
+    server = start_server(server__tls_cert=tls_cert, server__tls_key=tls_key, server__request_timeout_s="0.5")
+    silent, started = connect(server), time.monotonic()
+    assert silent.socket.recv(1) == b""
+    assert 0.4 < time.monotonic() - started < PATIENCE_S
+    speaking = httpx2.get(f"{server.url}/health", verify=ssl.create_default_context(cafile=tls_cert), trust_env=False)
+    assert speaking.status_code == 200
+
+
 def test_a_reader_that_takes_nothing_is_cut_off(start_server: StartServer, api_of: Any, connect: Connect) -> None:
     server = start_server(server__write_timeout_s="0.5", limits__read_bytes=str(8 * MiB))
     api = api_of(server)

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.config import PipelineConfig
-from headrace.engine.entities import erasing
+from headrace.engine.entities.erasing import erasures
 from headrace.engine.work.foreman import Grant
 from headrace.engine.work.units import Result
 from headrace.pipeline import jobs
@@ -38,7 +38,7 @@ async def offered(rig: Entities, entity_id: str) -> tuple[str, Grant]:
 def test_spark_rewrites_segments_without_what_is_erased(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(erasing, "OFFER_BYTES", 0)
+    monkeypatch.setattr(erasures, "OFFER_BYTES", 0)
     with Entities(tmp_path / "data", storage={"seal_rows": 4}) as rig:
         rig.register_type(contact())
         for part in range(PARTS):
@@ -56,11 +56,11 @@ def test_spark_rewrites_segments_without_what_is_erased(
             settled = (await rig.engine.work.commit(lease.id, lease.token, results)).settled
             assert [one.outcome for one in settled] == ["committed"] * len(units)
             async with asyncio.timeout(20):
-                while not erasing.is_over(rig.engine.erasing.find(id, USER)):
+                while not erasures.is_over(rig.engine.erasing.find(id, USER)):
                     await asyncio.sleep(0.01)
 
         rig.run(committed())
-        report = msgspec.json.decode(rig.engine.erasing.find(id, USER).report, type=erasing.Report)
+        report = msgspec.json.decode(rig.engine.erasing.find(id, USER).report, type=erasures.Report)
         made = {one.segment.name for one in results if one.segment is not None}
         assert len(made) == PARTS and set(report.rewritten.values()) == made
         segments = list((tmp_path / "data" / "objects" / "segments").rglob("*.parquet"))

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 from headrace.config import Config, MiB
 from headrace.engine.catalog import Catalog
 from headrace.engine.counters import Counters
-from headrace.engine.entities import enhancement, erasing
-from headrace.engine.entities.aliasing import Aliasing
-from headrace.engine.entities.candidates import Fragments
-from headrace.engine.entities.definitions import Types
+from headrace.engine.entities.erasing import erasures
+from headrace.engine.entities.growing import enhancement
+from headrace.engine.entities.growing.candidates import Fragments
 from headrace.engine.entities.kind import ENTITIES
-from headrace.engine.entities.listing import Listing
-from headrace.engine.entities.recovering import ENTITIES_DUE
-from headrace.engine.entities.remembering import remember as remember_entities
-from headrace.engine.entities.snapshots import Snapshots
-from headrace.engine.entities.sourcing import Sourcing
-from headrace.engine.entities.stores import Stores
-from headrace.engine.entities.types import EntityTypes
+from headrace.engine.entities.reading.definitions import Types
+from headrace.engine.entities.reading.listing import Listing
+from headrace.engine.entities.reading.snapshots import Snapshots
+from headrace.engine.entities.reading.sourcing import Sourcing
+from headrace.engine.entities.storing.aliasing import Aliasing
+from headrace.engine.entities.storing.remembering import remember as remember_entities
+from headrace.engine.entities.storing.stores import Stores
+from headrace.engine.entities.types.recovering import ENTITIES_DUE
+from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.features.features import Features
 from headrace.engine.features.recovering import DEDUPE_DUE
 from headrace.engine.features.registry import EVENTS
@@ -296,17 +297,17 @@ class Engine:
         ground = enhancement.Ground(self.types, self.stores, self.log, self.work, *stored, self.apply, self.clock)
         self.enhancement = enhancement.Enhancement(ground, settings.fold_rows)
 
-    def _stand_erasing(self) -> erasing.Erasing:
+    def _stand_erasing(self) -> erasures.Erasing:
         known = self.writer, self.log, self.sealer, self.snapshots, (self.enhancement.candidates.serving,)
         stored = self._reader, self.connect, self._open_segments, self._prune, self.apply
         path = Path(self.config.storage.data_dir) / "headrace.db"
-        return erasing.Erasing(erasing.Ground(*known, *stored, path, self.clock))
+        return erasures.Erasing(erasures.Ground(*known, *stored, path, self.clock))
 
     def _prune(self) -> int:
         """Let go of what is kept of events, and of files of objects that nothing lists; answers how many are in use."""
         connection = self.connect()
         try:
-            segments, parts, states = erasing.listed_files(connection)
+            segments, parts, states = erasures.listed_files(connection)
         finally:
             connection.close()
         used = self._open_segments().prune(segments) + self.bench.files.prune(states)

@@ -10,17 +10,12 @@ from headrace.engine.engine import Engine
 from headrace.engine.gates import Gate
 from headrace.engine.stream import Head, Stream
 from headrace.server import asking
-from headrace.server.aside import Aside
+from headrace.server.aside import LEAST_S, SHARE, Aside
 from headrace.server.exchange import Reply, Request
 
 if TYPE_CHECKING:
     from headrace.engine.search.aggregating import Aggregated
     from headrace.reduce.request import AggregateRequest
-
-#: What is left of the working time of a request when the answer is written.
-_SHARE = 0.9
-#: An answer may be partial, but is not cut off before this: the first one loads what computes it.
-_LEAST_S = 5.0
 
 
 class Aggregates:
@@ -36,10 +31,10 @@ class Aggregates:
         """The request is the body."""
         given = asking.document(request, "an aggregate")
         stream = asking.asked(self._engine, request)
-        self._aside.ask(request, self._answer(request, stream, given), max(self._time_s, _LEAST_S))
+        self._aside.ask(request, self._answer(request, stream, given), max(self._time_s, LEAST_S))
 
     async def _answer(self, request: Request, stream: Stream, given: Any) -> None:
-        until = monotonic() + self._time_s * _SHARE
+        until = monotonic() + self._time_s * SHARE
         async with self._gate:
             reply = await asyncio.to_thread(self._aggregate, stream, stream.head, given, until)
         request.exchange.reply(reply)

@@ -12,6 +12,11 @@ from headrace.server.exchange import Exchange, Headers, Reply, Request
 
 log = logging.getLogger("headrace.server")
 
+#: Of the working time of a request, what an answer that may be partial is looked for in; the rest is for writing it.
+SHARE = 0.9
+#: Such an answer is not cut off before this: the first one loads what computes it.
+LEAST_S = 5.0
+
 
 class Aside:
     """Holds the tasks of one resource."""

@@ -10,10 +10,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.engine import Engine
-from headrace.engine.entities.candidates import Analysis
-from headrace.engine.entities.migrating import told
-from headrace.engine.entities.queue import WAIT_S
-from headrace.engine.entities.settings import EnhancementSettings, Held
+from headrace.engine.entities.growing.candidates import Analysis
+from headrace.engine.entities.growing.migrating import told
+from headrace.engine.entities.growing.queue import WAIT_S
+from headrace.engine.entities.growing.settings import EnhancementSettings, Held
 from headrace.errors import BadRequest
 from headrace.reduce.fragments.agreement import Agreement
 from headrace.reduce.fragments.candidates import Candidate

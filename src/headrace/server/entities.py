@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from headrace.engine.engine import Engine
-from headrace.engine.entities.snapshots import Asked, Shown
+from headrace.engine.entities.reading.snapshots import Asked, Shown
 from headrace.engine.states.serving import Behind
 from headrace.errors import BadRequest, EntityNotFound
 from headrace.schema.entity.relations import links, moments

@@ -11,11 +11,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.engine import Engine
-from headrace.engine.entities.duplicates import LEAST, Pair, duplicates
 from headrace.engine.entities.kind import ENTITIES
-from headrace.engine.entities.listing import Wanted
-from headrace.engine.entities.observed import Observed
-from headrace.engine.entities.snapshots import View
+from headrace.engine.entities.reading.duplicates import LEAST, Pair, duplicates
+from headrace.engine.entities.reading.listing import Wanted
+from headrace.engine.entities.reading.observed import Observed
+from headrace.engine.entities.reading.snapshots import View
 from headrace.engine.stream import Stream
 from headrace.errors import BadRequest, EntityNotFound, InvalidCursor, OffsetGone
 from headrace.format import offset as offsets

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.engine import Engine
-from headrace.engine.entities.aliasing import Related
-from headrace.engine.entities.snapshots import Asked, View
-from headrace.engine.entities.splitting import Predicate, moved, target
+from headrace.engine.entities.reading.snapshots import Asked, View
+from headrace.engine.entities.storing.aliasing import Related
+from headrace.engine.entities.storing.splitting import Predicate, moved, target
 from headrace.errors import BadRequest, EntityNotFound
 from headrace.server.answer import json_response
 from headrace.server.auth import Principal

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from headrace.engine.entities import journal
-from headrace.engine.entities.refusing import refusal
-from headrace.engine.entities.types import Outcome
+from headrace.engine.entities.types import journal
+from headrace.engine.entities.types.refusing import refusal
+from headrace.engine.entities.types.verbs import Outcome
 from headrace.server.answer import json_response
 from headrace.storage.entity_changes import EntityChangeRow
 from headrace.storage.schema_registry import SchemaRow

@@ -9,11 +9,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.engine import Engine
-from headrace.engine.entities.exporting import files
 from headrace.engine.entities.kind import ENTITIES
-from headrace.engine.entities.refusing import refusal, unknown
-from headrace.engine.entities.rekeying import Rekeyed, is_rekeyed, rekey
-from headrace.engine.entities.types import Outcome
+from headrace.engine.entities.types.exporting import files
+from headrace.engine.entities.types.refusing import refusal, unknown
+from headrace.engine.entities.types.rekeying import Rekeyed, is_rekeyed, rekey
+from headrace.engine.entities.types.verbs import Outcome
 from headrace.errors import BadRequest
 from headrace.schema.entity import change_request, registration
 from headrace.schema.entity.change_request import ChangeRequest

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.engine import Engine
-from headrace.engine.entities.erasing_plan import Plan
-from headrace.engine.entities.erasing_targets import load
-from headrace.engine.entities.snapshots import Asked
+from headrace.engine.entities.erasing.planning import Plan
+from headrace.engine.entities.erasing.targets import load
+from headrace.engine.entities.reading.snapshots import Asked
 from headrace.errors import BadRequest, InvalidCursor
 from headrace.server.answer import json_response
 from headrace.server.auth import Principal

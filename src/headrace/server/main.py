@@ -68,12 +68,34 @@ _GC_THRESHOLDS = (50_000, 50, 50)
 
 
 class _Uvicorn(uvicorn.Server):
-    """Lets parked readers go before it waits for requests in flight."""
+    """Bounds the time of a TLS handshake, and lets parked readers go before it waits for requests in flight."""
 
-    def __init__(self, config: uvicorn.Config, tail: Tail, readiness: Readiness) -> None:
+    def __init__(self, config: uvicorn.Config, tail: Tail, readiness: Readiness, *, handshake_s: float) -> None:
         super().__init__(config)
         self._tail = tail
         self._readiness = readiness
+        self._handshake_s = handshake_s
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen here: uvicorn has no setting for the time of a handshake, and does not know of who is in one."""
+        listening = [await self._listen(listener) for listener in sockets or ()]
+        await super().startup([])
+        self.servers = listening
+
+    async def _listen(self, listener: socket.socket) -> asyncio.Server:
+        ssl = self.config.ssl
+        return await asyncio.get_running_loop().create_server(
+            self._connect,
+            sock=listener,
+            ssl=ssl,
+            backlog=_BACKLOG,
+            ssl_handshake_timeout=None if ssl is None else self._handshake_s,
+        )
+
+    def _connect(self) -> asyncio.Protocol:
+        protocol: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = protocol(self.config, self.server_state, self.lifespan.state)
+        return made
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._readiness.serving = False
@@ -134,7 +156,8 @@ class Server:
             routes += subscription_routes(subscriptions)
         front, protocol = self.build(engine, gates, routes)
         listener = _listen(self._config.server.host, self._config.server.port)
-        self._server = _Uvicorn(_uvicorn_config(self._config, front, protocol), engine.tail, readiness)
+        told, handshake_s = _uvicorn_config(self._config, front, protocol), self._config.server.request_timeout_s
+        self._server = _Uvicorn(told, engine.tail, readiness, handshake_s=handshake_s)
         chores = [self._keep_house(engine), monitor.watch(), self._announce(readiness, ready)]
         if self._config.system.registry_log:
             chores.append(system.follow_keys(Path(self._config.storage.data_dir) / "keys.db"))
@@ -221,7 +244,6 @@ def _uvicorn_config(config: Config, front: Front, protocol: type[Connection]) ->
         ssl_keyfile=server.tls_key or None,
         timeout_keep_alive=math.ceil(server.idle_timeout_s),
         timeout_graceful_shutdown=math.ceil(server.shutdown_grace_s),
-        backlog=_BACKLOG,
     )
 
 

@@ -15,11 +15,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.engine import Engine
-from headrace.engine.entities import asking
-from headrace.engine.entities.asking import Asked, Name
-from headrace.engine.entities.correcting import Deciding, Decision, Deed
-from headrace.engine.entities.observing import Observe, Outdated
-from headrace.engine.entities.stores import TRIES, Found
+from headrace.engine.entities.storing import asking
+from headrace.engine.entities.storing.asking import Asked, Name
+from headrace.engine.entities.storing.correcting import Deciding, Decision, Deed
+from headrace.engine.entities.storing.observing import Observe, Outdated
+from headrace.engine.entities.storing.stores import TRIES, Found
 from headrace.errors import (
     AppendTimedOut,
     BadRequest,

@@ -12,7 +12,7 @@ from headrace.engine.gates import Gate
 from headrace.engine.inspect.lexicon import Lexicon, Page, Question
 from headrace.engine.stream import Stream
 from headrace.errors import BadRequest, TimedOut
-from headrace.server.aside import Aside
+from headrace.server.aside import LEAST_S, SHARE, Aside
 from headrace.server.exchange import Reply, Request
 from headrace.server.values import only
 
@@ -41,10 +41,11 @@ class RoutingKeys:
             raise BadRequest("routing key not configured: the schema of this stream names none", field="routingKey")
         if stream.ttl_s is not None:
             self._engine.log.catalog.note_access(stream)
-        self._aside.ask(request, self._answer(request, stream, request.query.get("after", ""), limit), self._time_s)
+        listing = self._answer(request, stream, request.query.get("after", ""), limit)
+        self._aside.ask(request, listing, max(self._time_s, LEAST_S))
 
     async def _answer(self, request: Request, stream: Stream, after: str, limit: int) -> None:
-        began_s, time_s = monotonic(), self._time_s
+        began_s, time_s = monotonic(), self._time_s * SHARE
         try:
             async with asyncio.timeout(time_s):
                 await self._gate.__aenter__()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.entities.storing import CONTACT, Store
+from engine.entities.store import CONTACT, Store
 from rig import Rig
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.engine.entities.types import Outcome
+from headrace.engine.entities.types.verbs import Outcome
 from headrace.schema.entity import change_request, registration
 from headrace.schema.entity.change_request import ChangeRequest
 from headrace.schema.entity.registration import Registration

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.entities.document import registry_of
+from headrace.engine.entities.types.document import registry_of
 from headrace.schema.entity.observation import Kind, Observation, decode, encode, observation_id
 from headrace.schema.entity.tombstone import tombstone
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.config import StorageConfig
-from headrace.engine.entities import publishing as entities
-from headrace.engine.entities.erasing_segments import SegmentEraser
+from headrace.engine.entities.erasing.segments import SegmentEraser
+from headrace.engine.entities.types import publishing as entities
 from headrace.engine.features import publishing as features
 from headrace.engine.sealing.building import Builder
 from headrace.engine.sealing.pacing import Pace

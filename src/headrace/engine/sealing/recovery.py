@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.engine.entities import recovering as entities
+from headrace.engine.entities.types import recovering as entities
 from headrace.engine.features import recovering as features
 from headrace.engine.writer import Batch
 from headrace.errors import CorruptData, Fenced, Unavailable

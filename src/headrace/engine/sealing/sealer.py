@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from headrace.config import StorageConfig
-from headrace.engine.entities.publishing import Published as PublishedEntities
+from headrace.engine.entities.types.publishing import Published as PublishedEntities
 from headrace.engine.features.publishing import Published
 from headrace.engine.lifecycle import carry_out
 from headrace.engine.log import Log

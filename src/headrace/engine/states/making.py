@@ -37,11 +37,11 @@ class Making(Protocol):
 def making_of(job: Job) -> Making:
     """How the units of a job are made; what makes them is loaded then."""
     if job == "snapshots":
-        from headrace.engine.entities import making as types
+        from headrace.engine.entities.reading import making as types
 
         return types
     if job == "enhance":
-        from headrace.engine.entities import tallying as fragments
+        from headrace.engine.entities.growing import tallying as fragments
 
         return fragments
     from headrace.engine.features import making as tables

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from headrace.config import PipelineConfig
-from headrace.engine.entities.erasing_work import ErasePlans
+from headrace.engine.entities.erasing.work import ErasePlans
 from headrace.engine.features.histories import HistoryPlans
 from headrace.engine.states.branch import Branch
 from headrace.engine.states.planning import StatePlans

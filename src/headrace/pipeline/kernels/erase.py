@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.entities.erasing_rewrite import rewrite
-from headrace.engine.entities.erasing_targets import Targets
+from headrace.engine.entities.erasing.rewrite import rewrite
+from headrace.engine.entities.erasing.targets import Targets
 from headrace.engine.work.units import Unit
 from headrace.format.manifest import listed, segment_key
 from headrace.format.segment.decoded import Decoded

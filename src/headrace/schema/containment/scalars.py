@@ -78,7 +78,7 @@ def texts(one: Number | Text) -> frozenset[str] | None:
     low, high = lowest(one), highest(one)
     if low is None or high is None or int(high.value) - int(low.value) >= _FEW:
         return None
-    if not (-_EXACT <= low.value and high.value <= _EXACT):
+    if low.value < -_EXACT or high.value > _EXACT:
         return None
     return frozenset(str(number) for number in range(int(low.value), int(high.value) + 1))
 

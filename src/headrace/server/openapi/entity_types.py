@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from headrace.engine.entities.journal import Action
+from headrace.engine.entities.types.journal import Action
 from headrace.server.entity_types import MOST
 from headrace.server.openapi.words import (
     COUNTER,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.engine.entities.asking import MOST_CHARACTERS, MOST_ENTITIES, PRINTABLE
+from headrace.engine.entities.storing.asking import MOST_CHARACTERS, MOST_ENTITIES, PRINTABLE
 from headrace.schema.entity.nodes import SOURCE_KINDS
 from headrace.server.observations import MOST_FIELDS
 from headrace.server.openapi.words import (

@@ -34,7 +34,7 @@ RANGE = {"first_seq": WHOLE, "count": WHOLE}
 
 HASHES: Node = {"type": "object", "additionalProperties": TEXT}
 PART = closed_record("bytes sha256", bytes=WHOLE, sha256=TEXT)
-PAIR: Node = {"type": "array", "prefixItems": [{"type": "integer"}] * 2, "minItems": 2, "maxItems": 2}
+PAIR: Node = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
 COMPANION = closed_record(
     "name first_seq count level through_version fields rollups keys columns postings panes times segments words",
     name=TEXT,

@@ -1,0 +1,1 @@
+"""Erasures: planned, and carried out in the log, in segments and by workers."""

@@ -1,0 +1,1 @@
+"""Entity types that grow: fragments are tallied, promoted to fields, migrated and reconciled."""

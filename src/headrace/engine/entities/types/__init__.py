@@ -1,0 +1,1 @@
+"""Entity types: proposed, applied, written down, published, and taken over by a recovery."""

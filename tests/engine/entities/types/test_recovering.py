@@ -1,0 +1,194 @@
+"""An empty directory that is pointed at a store knows the types and entities that were published there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from engine.entities.registering import activate, added, deactivate, register, schema, update, version_of
+from engine.entities.store import Store
+from headrace.format import entity_registry as format_
+from headrace.storage.entity_changes import EntityChanges
+from headrace.storage.objects import Objects
+from headrace.storage.schema_registry import SchemaRegistry
+from rig import Rig
+
+#: What is known of entities, without the numbers of their streams, which are others on every node.
+COLUMNS = {
+    "entities": "entity_id, user_id, canonical_name, first_seq, at_us",
+    "aliases": "entity_id, into_id, user_id, seq, at_us",
+    "splits": "entity_id, observation_id, into_id, user_id, seq, at_us",
+    "sources": "source_id, first_seq, count, user_id, at_us",
+    "dedupe": "key, seq, at_us",
+}
+
+
+@contextmanager
+def opened(tmp_path: Path, name: str) -> Iterator[Rig]:
+    with Rig(tmp_path / name, storage={"object_store": str(tmp_path / "store")}) as rig:
+        yield rig
+
+
+def publish(rig: Rig, *streams: str) -> None:
+    rig.run(rig.engine.sealer.publish_entities())
+    for stream in streams:
+        rig.publish(stream)
+
+
+def tables(rig: Rig) -> dict[str, list[object]]:
+    """Everything that is known of types and entities."""
+    connection = rig.engine.connect()
+    try:
+        found: dict[str, list[object]] = {
+            name: list(connection.execute(f"SELECT {columns} FROM {name} ORDER BY 1, 2").fetchall())
+            for name, columns in COLUMNS.items()
+        }
+        found["schema_registry"] = list(SchemaRegistry(connection).every("", 1000))
+        found["entity_changes"] = list(EntityChanges(connection).every(0, 1000))
+        aliases = connection.execute("SELECT * FROM entity_type_aliases ORDER BY 1, 2").fetchall()
+        return {**found, "entity_type_aliases": list(aliases)}
+    finally:
+        connection.close()
+
+
+def test_types_come_back_from_the_store_alone(tmp_path: Path) -> None:
+    with opened(tmp_path, "first") as rig:
+        register(rig, schema(definition={"aliases": ["person"]}))
+        update(rig, "u", fields_to_add=[added("mine")])
+        update(rig, fields_to_add=[added("later")])
+        register(rig, schema("1.0.0", "task"))
+        deactivate(rig, "1.0.0", entity_type="task")
+        activate(rig, "1.0.0")
+        publish(rig, "entities/contact")
+        before = tables(rig)
+    with opened(tmp_path, "second") as rig:
+        assert tables(rig) == before
+        assert (rig.engine.recovered and rig.engine.recovered.problems) == []
+        assert (version_of(rig, "u"), version_of(rig, "v"), version_of(rig, "v", "task")) == ("2.0.0", "1.0.0", None)
+        assert rig.engine.types.resolve("person", "u") == "contact"
+        assert rig.find("entities/task").managed
+        assert update(rig, fields_to_add=[added("again")]).plan.to_version == "1.2.0"
+
+
+def test_entities_come_back_with_their_observations(tmp_path: Path) -> None:
+    with opened(tmp_path, "first") as rig:
+        store = Store(rig)
+        register(rig, schema())
+        for number in range(3):
+            store.store({"entity_type": "contact", "email": f"{number}@x.example", "name": f"n{number}", "odd": number})
+        store.store({"entity_type": "note", "title": "by itself"})
+        rows = rig.engine.types.entities.page(rig.find("entities/contact").id, "local", "", 10)
+        ids = [row.entity_id for row in rows]
+        rig.run(rig.engine.aliasing.merge("local", ids[0], ids[1]))
+        rig.run(rig.engine.aliasing.merge("local", ids[2], ids[1]))
+        rig.run(rig.engine.aliasing.unmerge("local", ids[2]))
+        publish(rig, "entities/contact", "entities/note")
+        before = tables(rig)
+        assert (len(before["entities"]), len(before["aliases"])) == (4, 1)
+    with opened(tmp_path, "second") as rig:
+        after = tables(rig)
+        assert after == before
+        again = Store(rig).store({"entity_type": "contact", "email": "1@x.example", "name": "n1", "odd": 1})
+        assert again["entities"][0]["action"] == "unchanged"
+        assert len(rig.read("entities/contact")) == 6
+
+
+def test_the_store_never_has_an_observation_whose_version_it_lacks(tmp_path: Path) -> None:
+    with opened(tmp_path, "first") as rig:
+        store = Store(rig)
+        register(rig, schema())
+        update(rig, fields_to_add=[added("age", "number")])
+        store.store({"entity_type": "contact", "email": "a@x.example", "age": 1})
+        rig.publish("entities/contact")  # that alone publishes the journal before it
+    with opened(tmp_path, "second") as rig:
+        assert (version_of(rig, "u"), len(rig.read("entities/contact"))) == ("1.1.0", 1)
+
+
+def test_a_type_that_was_never_published_with_its_stream_begins_empty(tmp_path: Path) -> None:
+    with opened(tmp_path, "first") as rig:
+        register(rig, schema())
+        publish(rig)
+    with opened(tmp_path, "second") as rig:
+        assert (version_of(rig, "u"), rig.read("entities/contact")) == ("1.0.0", [])
+
+
+def test_what_another_node_did_meanwhile_takes_the_place_of_what_was_only_here(tmp_path: Path) -> None:
+    with opened(tmp_path, "first") as rig:
+        register(rig, schema())
+        publish(rig, "entities/contact")
+        update(rig, fields_to_add=[added("only_here")])  # never published
+    with opened(tmp_path, "second") as rig:
+        update(rig, fields_to_add=[added("there")])
+        publish(rig, "entities/contact")
+    with opened(tmp_path, "first") as rig:
+        found = rig.engine.types.effective("contact", "u")
+        assert found is not None
+        assert set(found.schema.schema_definition.fields) == {"name", "email", "there"}
+        assert [row.schema_version for row in rig.engine.types.versions("contact", "u")] == ["1.1.0", "1.0.0"]
+
+
+def test_what_is_only_here_and_follows_the_store_stays(tmp_path: Path) -> None:
+    with opened(tmp_path, "first") as rig:
+        register(rig, schema())
+        publish(rig, "entities/contact")
+        update(rig, fields_to_add=[added("only_here")])
+    with opened(tmp_path, "second") as rig:
+        rig.create("other")
+    with opened(tmp_path, "first") as rig:
+        assert version_of(rig, "u") == "1.1.0"
+
+
+def test_a_crash_before_the_mark_publishes_the_same_again(tmp_path: Path) -> None:
+    with opened(tmp_path, "first") as rig:
+        register(rig, schema())
+        rig.publish("entities/contact")  # creates the object, and does not mark the change
+        update(rig, fields_to_add=[added("a")])
+        publish(rig, "entities/contact")
+        objects = Objects.open(str(tmp_path / "store"))
+        keys = [info.key for info in objects.list(format_.ENTITIES)]
+        assert keys == [format_.key(1)]
+        assert [one.number for one in format_.decode(objects.get(keys[0]), keys[0])] == [1, 2]
+        update(rig, fields_to_add=[added("b")])
+        publish(rig)
+        assert [info.key for info in objects.list(format_.ENTITIES)] == [format_.key(1), format_.key(3)]
+
+
+def test_a_damaged_change_is_told_and_the_others_count(tmp_path: Path) -> None:
+    with opened(tmp_path, "first") as rig:
+        register(rig, schema())
+        publish(rig)
+        register(rig, schema("1.0.0", "task"))
+        publish(rig)
+    objects = Objects.open(str(tmp_path / "store"))
+    objects.put(format_.key(1), b"{}")
+    with opened(tmp_path, "second") as rig:
+        assert rig.engine.recovered is not None
+        told, missed = rig.engine.recovered.problems
+        assert format_.key(1) in told and missed.startswith("changes 1 to 1 of entity types are missing")
+        assert (version_of(rig, "u"), version_of(rig, "u", "task")) == (None, "1.0.0")
+
+
+def test_a_change_that_is_missing_is_told(tmp_path: Path) -> None:
+    with opened(tmp_path, "first") as rig:
+        for name in ("a", "b", "c"):
+            register(rig, schema("1.0.0", name))
+            publish(rig)
+    objects = Objects.open(str(tmp_path / "store"))
+    objects.delete([format_.key(2)])
+    with opened(tmp_path, "second") as rig:
+        assert rig.engine.recovered is not None
+        assert rig.engine.recovered.problems == ["changes 2 to 2 of entity types are missing in the object store"]
+        assert [version_of(rig, "u", name) for name in ("a", "b", "c")] == ["1.0.0", None, "1.0.0"]
+
+
+def test_a_stream_whose_type_is_lost_is_told_and_found_when_the_type_is_registered_again(tmp_path: Path) -> None:
+    with opened(tmp_path, "first") as rig:
+        register(rig, schema())
+        publish(rig, "entities/contact")
+    Objects.open(str(tmp_path / "store")).delete([format_.key(1)])
+    with opened(tmp_path, "second") as rig:
+        assert rig.engine.recovered is not None
+        assert ["'entities/contact'" in problem for problem in rig.engine.recovered.problems] == [True]
+        register(rig, schema())
+        assert version_of(rig, "u") == "1.0.0"
