@@ -49,6 +49,22 @@ def test_a_route_tells_all_its_verbs_also_where_each_has_its_own(
     assert connect(server).request("PATCH", target).answer().headers["allow"] == allow
 
 
+@pytest.mark.parametrize(
+    ("method", "word", "allow"),
+    [
+        ("GET", "merge", "OPTIONS, POST"),
+        ("HEAD", "split", "OPTIONS, POST"),
+        ("POST", "duplicates", "GET, HEAD, OPTIONS"),
+        ("POST", "merged", "GET, HEAD, OPTIONS"),
+    ],
+)
+def test_a_word_that_has_an_address_of_its_own_is_no_id(
+    server: ServerProcess, connect: Connect, method: str, word: str, allow: str
+) -> None:
+    answer = connect(server).request(method, f"/v1/entities/{word}").answer(method)
+    assert (answer.status, answer.headers["allow"]) == (405, allow)
+
+
 def test_every_documented_route_refuses_other_verbs_with_those_it_has(server: ServerProcess, api: Api) -> None:
     for path, operations in api.get("/openapi.json").json()["paths"].items():
         verbs = {verb.upper() for verb in operations if verb in ("get", "put", "post", "delete")}

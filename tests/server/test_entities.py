@@ -124,6 +124,14 @@ def test_the_past_is_told_by_observed_and_by_ingest_time(contacts: Contacts) -> 
     assert refused(contacts.get(ada, at_ingested=ingested, as_of="2024-01-15T00:00:00Z"))[0] == 404
 
 
+def test_head_tells_of_an_entity_what_get_does_but_for_the_body(contacts: Contacts, api: Api) -> None:
+    entity_id = contacts.store("ada@x.org")["entity_id"]
+    got, head = contacts.get(entity_id), api.head(f"/v1/entities/{entity_id}")
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == str(len(got.content))
+    assert contacts.get(entity_id).json() == got.json()
+
+
 def test_an_entity_is_shown_under_a_named_version(contacts: Contacts) -> None:
     ada = contacts.id("ada@x.org", tags=["a"])
     contacts.id("ada@x.org", tags=["b"])

@@ -50,7 +50,8 @@ class Writer:
         self.appended += 1
         if not self.appended % 5:
             self._places[0] = answer.headers["stream-next-offset"]
-        assert [hit["source"]["request"] for hit in self._searched(f'request:"{name}"')["hits"]] == [name]
+        found = searched(self._caller, q=f'request:"{name}"')
+        assert [hit["source"]["request"] for hit in found["hits"]] == [name]
         mine = {"rollup": "requests", "interval": "1h", "measures": ["requests"], "q": f"service:writer-{self._number}"}
         found = self._caller.done("POST", "logs/_aggregate", {**mine, **EVER}).json()
         counted = [group["measures"]["requests"]["count"] for one in found["buckets"] for group in one["groups"]]
@@ -59,14 +60,15 @@ class Writer:
         read = self._caller.done("GET", "logs", filter="status:>0", offset=before).json()
         assert name in [one["request"] for one in read]
 
-    def _searched(self, query: str) -> Any:
-        """The answer to a search; a busy machine may have no time for it at first."""
-        for _ in range(20):
-            answer = self._caller.ask("POST", "logs/_search", {"q": query})
-            if answer.status != 408:
-                break
-        assert answer.status == 200, answer.content
-        return answer.json()
+
+def searched(caller: Caller, **asked: Any) -> Any:
+    """The answer to a search; a busy machine may have no time for it at first."""
+    for _ in range(20):
+        answer = caller.ask("POST", "logs/_search", asked)
+        if answer.status != 408:
+            break
+    assert answer.status == 200, answer.content
+    return answer.json()
 
 
 def test_every_append_is_found_at_once_under_constant_ingest(start_server: StartServer) -> None:
@@ -76,6 +78,7 @@ def test_every_append_is_found_at_once_under_constant_ingest(start_server: Start
         pipeline__fan_out="3",
         pipeline__unit_bytes="20000",
         server__resolver_timeout_s="60",
+        server__append_timeout_s="60",
     )
     logs = Logs(server.url)
     logs.create("logs")
@@ -103,7 +106,8 @@ def test_every_append_is_found_at_once_under_constant_ingest(start_server: Start
             enough.set()
         working.result()
         appended = sum(done.result() for done in writing)
-    answer = logs.ask("POST", "/v1/stream/logs/_search", {"q": "has:request", "size": 0, "track_total_hits": True})
+    with closing(Caller(server.url)) as caller:
+        answer = searched(caller, q="has:request", size=0, track_total_hits=True)
     assert answer["total"] == {"value": appended, "relation": "eq"}
 
 

@@ -123,7 +123,7 @@ def test_the_server_answers_as_described(tmp_path: Path) -> None:
         ours += [*observations.routes(engine), *sources.routes(engine), *observe.routes(engine, gates.search)]
         ours += erasures.routes(engine)
         ours += [*entity_lists.routes(engine), *entity_relations.routes(engine), *enhancement.routes(engine)]
-        served = {route.path.replace(":path", "") for route in ours}
+        served = {route.path_format for route in ours}
         assert served == {path for path in DOCUMENT["paths"] if not path.startswith(HOT)}
         await engine.close()
 

@@ -74,7 +74,7 @@ class Answering:
             common = self._head.lines or self._common()
             ends = "" if self._cycle.keep_alive else "connection: close\r\n"
             head = f"{_JSON}{lines}{common}{ends}content-length: {len(body)}\r\n\r\n"
-            transport.write(head.encode() + body)
+            transport.write(head.encode() if self._head.method == "HEAD" else head.encode() + body)
             self._answered(200)
 
     def open(self, headers: Headers) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import msgspec
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -32,6 +33,15 @@ FIELD = "field."
 _COMPLETE = {"headrace-coverage": "complete"}
 
 
+class _Id(StringConvertor):
+    """What may be the id of an entity: none of the words that have addresses of their own there, with other verbs."""
+
+    regex = "(?!(?:duplicates|merge|split)$)[^/]+"
+
+
+register_url_convertor("entity", _Id())
+
+
 def routes(engine: Engine) -> list[Route]:
     """Every route of this file; one entity is told of on the hot path."""
     api = Api(engine)
@@ -40,7 +50,7 @@ def routes(engine: Engine) -> list[Route]:
         Route("/v1/entities/duplicates", api.duplicates, methods=["GET"]),
         Route("/v1/entities/{id}/observations", api.observations, methods=["GET"]),
         Route("/v1/entities/{id}/provenance/{field:path}", api.provenance, methods=["GET"]),
-        Route("/v1/entities/{id}", api.unknown, methods=["GET"]),
+        Route("/v1/entities/{id:entity}", api.unknown, methods=["GET"]),
     ]
 
 

@@ -60,8 +60,8 @@ from headrace.storage.lock import make_directory
 
 _TICK_S = 0.25
 _BACKLOG = 4096
-# With the default of 5 ms the writer's thread and the event loop starve each other; with less than this they take the
-# interpreter's lock from each other before they are done.
+# With the default of 5 ms the writer's thread and the event loop may wait long for each other; with less than this they
+# take the interpreter's lock from each other before they are done. Throughput is the same.
 _SWITCH_INTERVAL_S = 0.0005
 # Requests make no cycles; the collector need not look at every few hundred of their objects.
 _GC_THRESHOLDS = (50_000, 50, 50)

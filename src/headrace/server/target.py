@@ -19,6 +19,7 @@ _FEATURES = {
 #: What the paths of hot requests begin with.
 _HOT = (PREFIX, _PUSH, *_FEATURES)
 #: One entity is asked for there too; what else is done with it is not.
+_READS = ("GET", "HEAD")
 _ENTITY = re.compile(rb"/v1/entities/(ent_[0-9a-f]{24})")
 ENTITY = "/entity"
 PUSH, GET, BATCH_GET, OBSERVATIONS, TRACES = "/push", *_FEATURES.values()
@@ -70,7 +71,7 @@ def is_hot(method: str, url: bytes) -> bool:
     """Whether a request is answered on the hot path."""
     if url.startswith(_HOT):
         return not url.startswith(_RESERVED)
-    return method == "GET" and _ENTITY.fullmatch(url.partition(b"?")[0]) is not None
+    return method in _READS and _ENTITY.fullmatch(url.partition(b"?")[0]) is not None
 
 
 def _of_features(raw_path: bytes) -> Target:

@@ -264,6 +264,6 @@ def _template_ids(given: list[str]) -> tuple[int, ...]:
 
 
 def _milliseconds(text: str) -> float:
-    if text and not _NUMBER.fullmatch(text):
+    if not _NUMBER.fullmatch(text):
         raise BadRequest("timeoutMs is not a number of milliseconds", field="timeoutMs")
-    return min(max(float(text or _WAIT_MS), 0.0), MOST_MS)
+    return min(max(float(text), 0.0), MOST_MS)

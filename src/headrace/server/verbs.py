@@ -32,7 +32,7 @@ def table(engine: Engine, gates: Gates) -> dict[tuple[str, str], Verb]:
     reads = Reads(engine, Encoder(gates.read), gates.read)
     details, searches = Details(engine), Searches(engine, gates.search)
     gets, profiles, exports = Gets(engine), Profiles(engine), Exports(engine)
-    touches = Touches(engine)
+    touches, entities = Touches(engine), Entities(engine)
     return {
         ("POST", ""): streams.append,
         ("GET", ""): reads.get,
@@ -61,5 +61,6 @@ def table(engine: Engine, gates: Gates) -> dict[tuple[str, str], Verb]:
         ("POST", GET): gets.get,
         ("POST", BATCH_GET): gets.batch_get,
         ("POST", OBSERVATIONS): Observations(engine).post,
-        ("GET", ENTITY): Entities(engine).get,
+        ("GET", ENTITY): entities.get,
+        ("HEAD", ENTITY): entities.get,
     }
