@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -36,8 +37,10 @@ Headrace = Callable[..., Done]
 
 
 @pytest.fixture
-def headrace(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Headrace:
-    """Run a command by its words."""
+def headrace(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Headrace]:
+    """Run a command by its words; what it makes of the loggers goes with the stderr that they write to."""
+    logs = [logging.getLogger(name) for name in (None, "headrace", "headrace.pipeline")]
+    before = [(log.handlers[:], log.level) for log in logs]
 
     def command(*words: str, stdin: bytes = b"") -> Done:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -49,7 +52,10 @@ def headrace(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture
         written = capfdbinary.readouterr()
         return Done(code, written.out, written.err.decode())
 
-    return command
+    yield command
+    for log, (handlers, level) in zip(logs, before, strict=True):
+        log.handlers[:] = handlers
+        log.setLevel(level)
 
 
 @pytest.fixture

@@ -42,8 +42,9 @@ def encode(epoch: int, position: int) -> str:
 @lru_cache(maxsize=1024)
 def _high(epoch: int, position: int) -> str:
     """The seven pairs that an epoch's offsets share until 2^28 entries have passed."""
-    n = epoch << 36 | position
-    return "".join(_PAIRS[n >> shift & 1023] for shift in range(60, -1, -10))
+    n, pairs = epoch << 36 | position, _PAIRS
+    first = f"{pairs[n >> 60]}{pairs[n >> 50 & 1023]}{pairs[n >> 40 & 1023]}{pairs[n >> 30 & 1023]}"
+    return f"{first}{pairs[n >> 20 & 1023]}{pairs[n >> 10 & 1023]}{pairs[n & 1023]}"
 
 
 def decode(text: str) -> Offset:

@@ -1,11 +1,13 @@
 """Request heads that were parsed before.
 
 A client that appends in a loop sends the same head again and again. The parser has judged those bytes once; the
-memo spares it, and seven callbacks, every further time.
+memo spares it, and seven callbacks, every further time. One that appends to many streams repeats all but the address,
+so what was found in the other lines serves every plain address of a stream.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 _HEADS = 4096
 _HEAD_BYTES = 2048
 END = b"\r\n\r\n"
+#: Up to the end of an address that any parser takes as it is: nothing in it is escaped, and no query follows.
+_PLAIN = re.compile(rb"([A-Z]+ )(/v1/stream/[0-9A-Za-z][\w.~/-]*)(?= )")
 
 
 class Route(NamedTuple):
@@ -67,12 +71,24 @@ class RequestHead:
         given = fields.get(b"content-type")
         self.media_type = None if given is None else media_type(given.decode("latin-1"))
 
+    def at(self, url: bytes) -> RequestHead:
+        """The same head with another address, which has no query; who may go there is yet to be found out."""
+        head = RequestHead.__new__(RequestHead)
+        head.method, head.url, head.path, head.query = self.method, url, url, b""
+        head.headers, head.fields, head.media_type = self.headers, self.fields, self.media_type
+        head.keep_alive, head.chunked, head.body_bytes = self.keep_alive, self.chunked, self.body_bytes
+        head.spelled, head.lines, head.route, head.terms = b"", self.lines, None, self.terms
+        return head
+
 
 class Heads:
     """A bounded memo from the bytes of a head to what they say."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, RequestHead] = {}
+        #: One head for each spelling of everything but a plain address, and the longest such that the parser took.
+        self._elsewhere: dict[bytes, RequestHead] = {}
+        self._longest = 0
 
     def find(self, data: bytes, last: RequestHead) -> tuple[RequestHead, bytes] | None:
         """The head and the body, where data is exactly one request whose head is known; most repeat the last one."""
@@ -80,7 +96,7 @@ class Heads:
         if spelled and data.startswith(spelled) and len(data) == len(spelled) + last.body_bytes:
             return last, data[len(spelled) :]
         end = data.find(END) + 4
-        head = self._known.get(data[:end])
+        head = self._known.get(data[:end]) or self._find_elsewhere(data[:end])
         if head is None or len(data) - end != head.body_bytes:
             return None
         return head, data[end:]
@@ -89,7 +105,25 @@ class Heads:
         """Remember the head of a request that arrived alone and whole."""
         end = data.find(END) + 4
         if end <= _HEAD_BYTES and len(data) - end == head.body_bytes:
-            if len(self._known) >= _HEADS:
-                self._known.clear()
-            head.spelled = data[:end]
-            self._known[head.spelled] = head
+            self._keep(data[:end], head)
+            plain = _PLAIN.match(head.spelled)
+            if plain is not None:
+                if len(self._elsewhere) >= _HEADS:
+                    self._elsewhere.clear()
+                self._elsewhere[plain[1] + head.spelled[plain.end() :]] = head
+                self._longest = max(self._longest, len(head.url))
+
+    def _find_elsewhere(self, spelled: bytes) -> RequestHead | None:
+        """The head that differs from a known one only in its address."""
+        plain = _PLAIN.match(spelled)
+        if plain is None or len(plain[2]) > self._longest:
+            return None
+        known = self._elsewhere.get(plain[1] + spelled[plain.end() :])
+        return None if known is None else self._keep(spelled, known.at(plain[2]))
+
+    def _keep(self, spelled: bytes, head: RequestHead) -> RequestHead:
+        if len(self._known) >= _HEADS:
+            self._known.clear()
+        head.spelled = spelled
+        self._known[spelled] = head
+        return head

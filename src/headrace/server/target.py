@@ -54,6 +54,8 @@ def parse(raw_path: bytes) -> Target:
     if not raw_path.startswith(PREFIX):
         return _of_features(raw_path)
     rest = raw_path[len(PREFIX) :].rstrip(b"/")
+    if b"/" not in rest:
+        return Target(_text(rest), "", None)
     keyed = _KEY.fullmatch(rest)
     if keyed is not None:
         return Target(_text(keyed[1]), "", _text(keyed[2]))
@@ -111,7 +113,7 @@ def check_name(name: str, limit: int) -> None:
 
 
 def _text(raw: bytes) -> str:
-    if re.search(rb"%(?![0-9A-Fa-f]{2})", raw):
+    if b"%" in raw and re.search(rb"%(?![0-9A-Fa-f]{2})", raw):
         raise BadRequest("the path has a malformed percent escape", field="path")
     try:
         return unquote_to_bytes(raw).decode()

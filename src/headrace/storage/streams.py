@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -84,17 +84,17 @@ class Streams:
         beyond = prefix + "\U0010ffff" * 4 if prefix else None
         clause = "WHERE name > ? AND name >= ? AND (? IS NULL OR name < ?) AND state = 0"
         clause += " AND (deadline_us IS NULL OR deadline_us > ? OR ttl_s IS NOT NULL) ORDER BY name LIMIT ?"
-        return list(self._many(clause, after, prefix, beyond, beyond, now_us, limit))
+        return self._many(clause, after, prefix, beyond, beyond, now_us, limit)
 
     def due(self, now_us: int, limit: int) -> list[StreamRow]:
         """Live streams whose stored deadline has passed."""
         clause = "WHERE deadline_us IS NOT NULL AND deadline_us <= ? AND state = 0 ORDER BY deadline_us LIMIT ?"
-        return list(self._many(clause, now_us, limit))
+        return self._many(clause, now_us, limit)
 
     def retained(self, after_id: int, limit: int) -> list[StreamRow]:
         """Streams with a retention rule, or whose registry may have one, in id order."""
         clause = "WHERE (retention_age_us IS NOT NULL OR retention_bytes IS NOT NULL OR managed != '') AND id > ?"
-        return list(self._many(f"{clause} AND state != 2 ORDER BY id LIMIT ?", after_id, limit))
+        return self._many(f"{clause} AND state != 2 ORDER BY id LIMIT ?", after_id, limit)
 
     def of(self, incarnation: str) -> StreamRow | None:
         """The stream that lives this life of its name, unless it is deleted."""
@@ -102,7 +102,7 @@ class Streams:
 
     def every(self, after_id: int, limit: int) -> list[StreamRow]:
         """Streams that are not deleted, in id order."""
-        return list(self._many("WHERE id > ? AND state != 2 ORDER BY id LIMIT ?", after_id, limit))
+        return self._many("WHERE id > ? AND state != 2 ORDER BY id LIMIT ?", after_id, limit)
 
     def forks(self, parent: int) -> list[tuple[int, int]]:
         """The living forks of a stream as (id, fork_seq)."""
@@ -195,14 +195,18 @@ class Streams:
             self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))
 
     def _one(self, clause: str, *values: object) -> StreamRow | None:
-        return next(self._many(clause, *values), None)
+        row: Any = self._connection.execute(f"{_SELECT} {clause}", values).fetchone()
+        return None if row is None else _stream(row)
 
-    def _many(self, clause: str, *values: object) -> Iterator[StreamRow]:
+    def _many(self, clause: str, *values: object) -> list[StreamRow]:
         rows: list[Any] = self._connection.execute(f"{_SELECT} {clause}", values).fetchall()
-        for row in rows:
-            stream = StreamRow(*row[:-1])
-            if row[-1] is not None:
-                newest = _HEAD.decode(row[-1])
-                if newest[0] >= stream.next_seq:  # an older row may stay for a fork alone
-                    stream.next_seq, stream.last_us, stream.bytes, stream.stream_seq = newest
-            yield stream
+        return [_stream(row) for row in rows]
+
+
+def _stream(row: Any) -> StreamRow:
+    stream = StreamRow(*row[:-1])
+    if row[-1] is not None:
+        newest = _HEAD.decode(row[-1])
+        if newest[0] >= stream.next_seq:  # an older row may stay for a fork alone
+            stream.next_seq, stream.last_us, stream.bytes, stream.stream_seq = newest
+    return stream
