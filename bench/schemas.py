@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from bench import shapes
@@ -33,6 +34,8 @@ CONNECTIONS = 64
 FILLERS = 16
 ARRAY = 100
 READ_EVENTS = 50_000
+#: The streams are read in turn, so often: what else the machine does then meets all of them alike.
+TURNS = 5
 
 
 def schema_costs(server: Running, times: Times) -> list[Sample]:
@@ -67,16 +70,23 @@ def _reads(server: Running, times: Times) -> list[Sample]:
         _register(server, old, {"schema": schema, "lens": lens})
     _check_promoted(server, old)
     rows = {READS[0]: plain, READS[1]: checked, PROMOTED: old}
-    samples = [_read(server, row, stream, times) for row, stream in rows.items()]
+    turns = [[_read(server, row, stream, times.seconds / 2) for row, stream in rows.items()] for _ in range(TURNS)]
+    samples = [_middle(found) for found in zip(*turns, strict=True)]
     if server.target.name == "headrace":
         samples.append(Sample(IN_PROCESS, promoted_per_second(times.seconds), "/s"))
     return samples
 
 
-def _read(server: Running, row: str, stream: str, times: Times) -> Sample:
+def _middle(samples: Sequence[Sample]) -> Sample:
+    """The one that is neither best nor worst; one that went wrong comes first."""
+    wrong = [sample for sample in samples if sample.errors or sample.note]
+    return wrong[0] if wrong else sorted(samples, key=lambda sample: sample.value)[len(samples) // 2]
+
+
+def _read(server: Running, row: str, stream: str, seconds: float) -> Sample:
     """Events per second on one connection: bytes per second, by the bytes per event that counting found."""
     counted = drive(job(server, "count", stream))
-    result = drive(job(server, "read", stream, seconds=times.seconds))
+    result = drive(job(server, "read", stream, seconds=seconds))
     rate = result["per_second"] * counted["events"] / counted["bytes"]
     note = difference(READ_EVENTS, counted["events"])
     return Sample(row, rate, "/s", result["errors"], note or result["first_error"])

@@ -86,7 +86,7 @@ class Reader:
     def __init__(self, source: Path | bytes, *, name: str, decoded: Decoded, sha256: str | None = None) -> None:
         self.name = name
         self._decoded = decoded
-        self._lock, self._loading, self._placing = threading.Lock(), threading.Lock(), threading.Lock()
+        self._lock, self._placing = threading.Lock(), threading.Lock()
         self._source = pa.BufferReader(source) if isinstance(source, bytes) else pa.OSFile(str(source))
         if sha256 is not None and hashlib.file_digest(self._source, "sha256").hexdigest() != sha256:
             raise CorruptData(f"{name} is not what was written: its checksum differs", object=name, check="checksum")
@@ -96,6 +96,8 @@ class Reader:
             self.info = layout.decode_info((footer.metadata or {}).get(layout.METADATA), name)
             self._groups = groups_of(footer, self.info, name)
         self._starts = [group.first_seq for group in self._groups]
+        #: Who waits for a row group waits for that one alone.
+        self._loading = {group.number: threading.Lock() for group in self._groups}
         self.first_seq = self.info.first_seq
         self.end_seq = self.first_seq + self.info.count
         #: About how much memory the open footer takes.
@@ -297,7 +299,7 @@ class Reader:
         found: Payloads | None = self._decoded.get(name)
         if found is not None:
             return found
-        with self._loading:
+        with self._loading[group.number]:
             found = self._decoded.get(name)
             if found is None:
                 found = Payloads.of(self._decode(group, ["payload"])[0])
