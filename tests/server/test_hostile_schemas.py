@@ -411,10 +411,6 @@ def test_many_hard_proofs_at_once_keep_nobody_waiting(start_server: StartServer,
 # -- events that are hard to turn
 
 
-#: A request whose head has to be parsed is decoded by so many calls more than one whose head is known, at most.
-FRAMES = 8
-
-
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 def test_an_accepted_depth_can_be_read_in_every_version(api: Api, opening: str) -> None:
     """Whatever is let in must come out again, however deep the reading code stands."""
@@ -441,9 +437,7 @@ def test_an_accepted_depth_can_be_read_in_every_version(api: Api, opening: str) 
         evolve(api, path, {"type": "object", "required": ["y"]}, rename("x", "y"), _add("z"))
         older = f'{{"x":{nested(depth)},"k":"v"}},{{"x":0}},{{"k":"v","x":{nested(depth)}}},{{"x":0}}'
         newest = f'{{"k":"v","y":{nested(depth)},"z":5}},{{"y":0,"z":5}}'
-        if api.post(path, f"[{newest}]".encode(), JSON).status_code == 400:
-            assert depth > low - FRAMES
-            continue
+        assert api.post(path, f"[{newest}]".encode(), JSON).status_code == 204
         assert api.get(path).content.decode() == f"[{newest},{newest}]"
         assert api.get(path, schema_version=1).content.decode() == f"[{older}]"
         after = offsets.encode(offsets.decode(api.offset(path)).epoch, 1)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _HEADS = 4096
 _HEAD_BYTES = 2048
+#: Longer bodies may be nested so deep that it counts how many calls lie between them and their decoder.
+_FLAT_BYTES = 1024
 END = b"\r\n\r\n"
 #: Up to the end of an address that any parser takes as it is: nothing in it is escaped, and no query follows.
 _PLAIN = re.compile(rb"([A-Z]+ )(/v1/stream/[0-9A-Za-z][\w.~/-]*)(?= )")
@@ -107,7 +109,7 @@ class Heads:
         if end <= _HEAD_BYTES and len(data) - end == head.body_bytes:
             self._keep(data[:end], head)
             plain = _PLAIN.match(head.spelled)
-            if plain is not None:
+            if plain is not None and head.body_bytes <= _FLAT_BYTES:
                 if len(self._elsewhere) >= _HEADS:
                     self._elsewhere.clear()
                 self._elsewhere[plain[1] + head.spelled[plain.end() :]] = head
