@@ -10,7 +10,7 @@ from headrace.engine.engine import Engine
 from headrace.engine.gates import Gate
 from headrace.engine.stream import Head, Stream
 from headrace.server import asking
-from headrace.server.aside import LEAST_S, SHARE, Aside
+from headrace.server.aside import SHARE, Aside
 from headrace.server.exchange import Reply, Request
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Aggregates:
         """The request is the body."""
         given = asking.document(request, "an aggregate")
         stream = asking.asked(self._engine, request)
-        self._aside.ask(request, self._answer(request, stream, given), max(self._time_s, LEAST_S))
+        self._aside.ask_partial(request, self._answer(request, stream, given), self._time_s)
 
     async def _answer(self, request: Request, stream: Stream, given: Any) -> None:
         until = monotonic() + self._time_s * SHARE

@@ -15,7 +15,7 @@ log = logging.getLogger("headrace.server")
 #: Of the working time of a request, what an answer that may be partial is looked for in; the rest is for writing it.
 SHARE = 0.9
 #: Such an answer is not cut off before this: the first one loads what computes it.
-LEAST_S = 5.0
+_LEAST_S = 5.0
 
 
 class Aside:
@@ -33,6 +33,10 @@ class Aside:
         awaited = request.exchange = Awaited(request.exchange)
         timer = asyncio.get_running_loop().call_later(within_s, awaited.give_up)
         self.begin(awaited, work).add_done_callback(lambda _: timer.cancel())
+
+    def ask_partial(self, request: Request, work: Coroutine[Any, Any, None], within_s: float) -> None:
+        """The same for work that ends by itself in ``SHARE`` of this time, with what it has found by then."""
+        self.ask(request, work, max(within_s, _LEAST_S))
 
     def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Let work go on, whoever waits for it."""

@@ -12,7 +12,7 @@ from headrace.engine.gates import Gate
 from headrace.engine.inspect.lexicon import Lexicon, Page, Question
 from headrace.engine.stream import Stream
 from headrace.errors import BadRequest, TimedOut
-from headrace.server.aside import LEAST_S, SHARE, Aside
+from headrace.server.aside import SHARE, Aside
 from headrace.server.exchange import Reply, Request
 from headrace.server.values import only
 
@@ -42,7 +42,7 @@ class RoutingKeys:
         if stream.ttl_s is not None:
             self._engine.log.catalog.note_access(stream)
         listing = self._answer(request, stream, request.query.get("after", ""), limit)
-        self._aside.ask(request, listing, max(self._time_s, LEAST_S))
+        self._aside.ask_partial(request, listing, self._time_s)
 
     async def _answer(self, request: Request, stream: Stream, after: str, limit: int) -> None:
         began_s, time_s = monotonic(), self._time_s * SHARE
