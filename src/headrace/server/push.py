@@ -71,11 +71,10 @@ class Pushes:
         if body[:1] == b"{" and len(body) <= _ASIDE_BYTES:
             check_text(body)
             kind = registry.kind
-            if kind is not None and kind.normalises:
-                body = kind.normalised(body, PLAIN)
-            if registry.fitting(body) == 1:
-                append = Append(stream, body, 1, self._when_pushed, PLAIN, request.exchange)
-                append.seen_by = registry
+            filled = body if kind is None or not kind.normalises else kind.normalised(body, PLAIN)
+            if registry.fitting(filled) == 1:
+                append = Append(stream, filled, 1, self._when_pushed, PLAIN, request.exchange)
+                append.seen_by, append.given = registry, body
                 self._log.append(append)
                 return
         self._sort(request, stream, 0)
@@ -131,26 +130,29 @@ class Pushes:
         pushed = _Pushed(request, found, tries)
         append = Append(stream, found.joined, found.count, self._when_settled, PLAIN, pushed)
         append.seen_by = found.registry
-        self._log.append(append)
+        try:
+            self._log.append(append)
+        except BadRequest as refusal:
+            self._refused(pushed, stream, refusal)
 
     def _settled(self, append: Append) -> None:
         pushed: _Pushed = append.caller
         exchange = pushed.request.exchange
         if not is_awaited(self._log, append, exchange):
             return
-        error = append.error
-        if isinstance(error, BadRequest) and pushed.tries < _TRIES:
-            self._again(pushed, append.stream)
-        elif error is not None:
-            exchange.reply(Reply.failure(error))
+        if append.error is not None:
+            self._refused(pushed, append.stream, append.error)
         else:
             exchange.told(msgspec.json.encode(self._taken(append, pushed.sorted)))
 
-    def _again(self, pushed: _Pushed, stream: Stream) -> None:
-        """Check once more: the source has changed since."""
-        try:
-            self._sort(pushed.request, stream, pushed.tries + 1)
-        except HeadraceError as refusal:
+    def _refused(self, pushed: _Pushed, stream: Stream, refusal: HeadraceError) -> None:
+        """Check once more where events that fitted no longer do: the source has changed since."""
+        if isinstance(refusal, BadRequest) and pushed.tries < _TRIES:
+            try:
+                self._sort(pushed.request, stream, pushed.tries + 1)
+            except HeadraceError as reason:
+                pushed.request.exchange.reply(Reply.failure(reason))
+        else:
             pushed.request.exchange.reply(Reply.failure(refusal))
 
     def _none_taken(self, found: _Sorted) -> Reply:
