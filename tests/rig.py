@@ -12,13 +12,13 @@ import msgspec
 
 from headrace.config import Config, FeaturesConfig, LimitsConfig, PipelineConfig, StorageConfig
 from headrace.engine.append import Append, Terms
+from headrace.engine.batch import Operation
 from headrace.engine.engine import Engine
 from headrace.engine.forks import Fork
 from headrace.engine.lifecycle import Create
 from headrace.engine.split import split_json
 from headrace.engine.stream import Stream
 from headrace.engine.tiers import Cold
-from headrace.engine.writer import Operation
 from headrace.schema.entries import entries_of
 from headrace.storage.streams import StreamRow
 from headrace.types import JSON, OCTETS

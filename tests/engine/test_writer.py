@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headrace.engine.append import Append
+from headrace.engine.batch import Batch
 from headrace.engine.lifecycle import Change
-from headrace.engine.writer import Batch
 from headrace.errors import Conflict, HeadraceError, Overloaded, Unavailable
 from headrace.types import JSON, OCTETS
 from rig import Rig, array

@@ -12,10 +12,10 @@ from starlette.applications import Starlette
 
 from headrace.config import Config, LimitsConfig, MemoryConfig, MiB, ServerConfig, StorageConfig
 from headrace.engine.append import Append
+from headrace.engine.batch import Batch
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor, ProcessMemory
-from headrace.engine.writer import Batch
 from headrace.errors import HeadraceError, Overloaded
 from headrace.server import ops
 from headrace.server.answer import failure_response

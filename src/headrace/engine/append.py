@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace.engine.batch import Batch, Operation
 from headrace.engine.features.deduping import numbered
 from headrace.engine.registry import StreamRegistry, stored_keys
 from headrace.engine.stream import Head, Producer, Stream
-from headrace.engine.writer import Batch, Operation
 from headrace.errors import (
     BadRequest,
     NotFound,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.config import Config, MiB
+from headrace.engine.batch import Batch
 from headrace.engine.catalog import Catalog
 from headrace.engine.counters import Counters
 from headrace.engine.entities.erasing import erasures
@@ -53,7 +54,7 @@ from headrace.engine.verifications import Verifier
 from headrace.engine.work.coverage import Coverage
 from headrace.engine.work.definitions import Definitions
 from headrace.engine.work.foreman import Foreman
-from headrace.engine.writer import Batch, Writer
+from headrace.engine.writer import Writer
 from headrace.storage import database
 from headrace.storage.companions import Companions
 from headrace.storage.entity_changes import EntityChanges

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from headrace.engine.append import Terms
+    from headrace.engine.batch import Batch
     from headrace.engine.steps import Steps
     from headrace.engine.stream import Stream
-    from headrace.engine.writer import Batch
     from headrace.errors import BadRequest
     from headrace.schema.entries import Failure
 

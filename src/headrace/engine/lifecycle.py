@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from headrace.engine.append import PLAIN, Terms, check_ahead
+from headrace.engine.batch import Batch, Operation
 from headrace.engine.forks import Fork
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Stream
-from headrace.engine.writer import Batch, Operation, Writer
+from headrace.engine.writer import Writer
 from headrace.errors import Conflict, NotFound, OffsetGone
 from headrace.profiles import table
 from headrace.schema.registry import Registry

@@ -11,12 +11,13 @@ from functools import partial
 
 import msgspec
 
+from headrace.engine.batch import Batch
 from headrace.engine.lifecycle import SERVER, carry_out, save_registry
 from headrace.engine.lifecycle import Change as Step
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.schemas import Schemas, refused
 from headrace.engine.stream import Stream
-from headrace.engine.writer import Batch, Writer
+from headrace.engine.writer import Writer
 from headrace.errors import Conflict, NotFound
 from headrace.profiles import table
 from headrace.profiles.definition import Defaults, Profile

@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
+from headrace.engine.batch import Batch
 from headrace.engine.lifecycle import SERVER, Change, carry_out, save_registry
 from headrace.engine.patience import within
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Stream
-from headrace.engine.writer import Batch, Writer
+from headrace.engine.writer import Writer
 from headrace.errors import BadRequest, Conflict, HeadraceError, LensUnsound, NotFound, RegistryFull
 from headrace.query import fields
 from headrace.schema import apply as changes

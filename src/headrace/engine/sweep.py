@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.engine import read as reading
+from headrace.engine.batch import Batch
 from headrace.engine.features.deduping import horizon
 from headrace.engine.forks import read_by_forks
 from headrace.engine.lifecycle import Change
 from headrace.engine.steps import Steps
 from headrace.engine.stream import Head, Stream
 from headrace.engine.work.verifying import KEPT, KEPT_US
-from headrace.engine.writer import Batch
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.idempotency import Idempotency
 from headrace.storage.published import Placed, Published

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.engine.append import Append
+from headrace.engine.batch import Batch
 from headrace.engine.lifecycle import create_managed
 from headrace.engine.stream import Stream
-from headrace.engine.writer import Batch
 from headrace.errors import Conflict, HeadraceError
 from headrace.profiles.metrics.envelope import SCHEMA
 from headrace.schema.registry import KeySetting, Registry

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.engine.batch import Batch
 from headrace.engine.gates import Gate
 from headrace.engine.lifecycle import Change, carry_out
 from headrace.engine.log import Log
@@ -26,7 +27,7 @@ from headrace.engine.work import verifying
 from headrace.engine.work.foreman import Apply, Foreman
 from headrace.engine.work.ranges import Range
 from headrace.engine.work.verifying import Checks, Progress
-from headrace.engine.writer import Batch, Writer
+from headrace.engine.writer import Writer
 from headrace.errors import Conflict, CorruptData, HeadraceError, NotFound, Overloaded
 from headrace.schema.findings import Findings
 from headrace.schema.registry import Registry

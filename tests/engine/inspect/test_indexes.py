@@ -10,11 +10,11 @@ import pytest
 
 from engine.registries import change, evolve
 from engine.work.workers import SCHEMA, Worker, listed, opened, publish, search, searched
+from headrace.engine.batch import Batch
 from headrace.engine.inspect.ground import Covered
 from headrace.engine.inspect.indexes import Index, Status
 from headrace.engine.lifecycle import save_registry
 from headrace.engine.registry import StreamRegistry
-from headrace.engine.writer import Batch
 from headrace.errors import NotFound
 from headrace.types import JSON
 from rig import START_US, Rig, array

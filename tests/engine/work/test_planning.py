@@ -9,9 +9,9 @@ import pytest
 
 from engine.registries import change
 from engine.work.workers import SECOND, Worker, covered, listed, opened, publish, search, searched, spans
+from headrace.engine.batch import Batch
 from headrace.engine.lifecycle import save_registry
 from headrace.engine.registry import StreamRegistry
-from headrace.engine.writer import Batch
 from headrace.format.manifest import segment_key
 from headrace.schema.registry import Registry
 from headrace.types import JSON

@@ -22,8 +22,8 @@ from headrace.storage.schema_registry import EVERYBODY, SchemaRegistry, SchemaRo
 
 if TYPE_CHECKING:
     from headrace.engine.append import Terms
+    from headrace.engine.batch import Batch
     from headrace.engine.stream import Stream
-    from headrace.engine.writer import Batch
 
 #: What the streams of entity types are called.
 ENTITIES = "entities/"

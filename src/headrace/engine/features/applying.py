@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.engine.batch import Batch
 from headrace.engine.features.births import Reach, decide
 from headrace.engine.features.evolving import Evolved, created, evolved, stepped
 from headrace.engine.features.proposing import Proposal
@@ -16,7 +17,6 @@ from headrace.engine.registry import StreamRegistry
 from headrace.engine.schemas import MAX_HISTORY_BYTES, MAX_REVISIONS
 from headrace.engine.steps import Steps
 from headrace.engine.stream import Stream
-from headrace.engine.writer import Batch
 from headrace.errors import Conflict, HeadraceError, RegistryFull
 from headrace.format.feature_registry import key
 from headrace.schema.descriptor.nodes import Event

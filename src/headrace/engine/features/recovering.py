@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from headrace.engine.batch import Batch
 from headrace.engine.features import publishing
 from headrace.engine.features.applying import create
 from headrace.engine.features.evolving import created, evolved
@@ -18,7 +19,6 @@ from headrace.engine.features.source import Rules, Source, source_of
 from headrace.engine.lifecycle import save_registry
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.steps import Steps
-from headrace.engine.writer import Batch
 from headrace.errors import CorruptData
 from headrace.format import feature_registry as format_
 from headrace.schema.descriptor.nodes import Event, Life

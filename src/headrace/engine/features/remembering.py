@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from headrace.engine.batch import Batch
 from headrace.engine.features.deduping import horizon
 from headrace.engine.features.recovering import DEDUPE_DUE, managed
 from headrace.engine.states.folding import of_batch
 from headrace.engine.stream import Stream
-from headrace.engine.writer import Batch
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.published import Published

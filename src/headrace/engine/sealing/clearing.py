@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from headrace.engine.batch import Batch
 from headrace.engine.lifecycle import Change
-from headrace.engine.writer import Batch
 from headrace.format import manifest as manifests
 from headrace.format.companion.names import COMPANIONS
 from headrace.format.manifest import Manifest

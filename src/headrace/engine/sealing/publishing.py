@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headrace.engine.batch import Batch
 from headrace.engine.forks import forks_beyond
 from headrace.engine.lifecycle import Change
 from headrace.engine.sealing.snapshot import Snapshot
 from headrace.engine.stream import Stream
-from headrace.engine.writer import Batch
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Segment
 from headrace.storage.companions import Companions, object_keys

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.engine.batch import Batch
 from headrace.engine.entities.types import recovering as entities
 from headrace.engine.features import recovering as features
-from headrace.engine.writer import Batch
 from headrace.errors import CorruptData, Fenced, Unavailable
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Manifest

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from headrace.config import ConfigError, StorageConfig
+from headrace.engine.batch import Batch, commit_alone
 from headrace.engine.sealing.recovery import Recovered, Tell, entries_only_here, newest, recover
-from headrace.engine.writer import Batch, commit_alone
 from headrace.errors import Fenced
 from headrace.format import manifest as manifests
 from headrace.storage import database

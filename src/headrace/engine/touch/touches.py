@@ -26,10 +26,10 @@ from headrace.storage.streams import LIVE
 from headrace.storage.touch import TouchRows
 
 if TYPE_CHECKING:
+    from headrace.engine.batch import Batch
     from headrace.engine.log import Log
     from headrace.engine.stream import Stream
     from headrace.engine.tiers import Tiers
-    from headrace.engine.writer import Batch
     from headrace.storage.database import Connection
 
 log = logging.getLogger("headrace.touch")

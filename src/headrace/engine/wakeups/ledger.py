@@ -7,11 +7,11 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from headrace.engine.batch import Batch
 from headrace.engine.engine import Engine
 from headrace.engine.wakeups.signing import Keyring, fresh_secret
 from headrace.engine.wakeups.subscription import Definition, Link, Subscription
 from headrace.engine.wakeups.wakes import Wakes
-from headrace.engine.writer import Batch
 from headrace.storage.subscriptions import LinkRow, SubscriptionRow, SubscriptionRows
 
 T = TypeVar("T")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace.engine.batch import Batch
 from headrace.engine.features import histories
 from headrace.engine.features.questions import Known
 from headrace.engine.work import failing, leases, verifying
@@ -15,7 +16,6 @@ from headrace.engine.work.cover import is_current, replaced
 from headrace.engine.work.definitions import Defined, Definitions
 from headrace.engine.work.ranges import Range
 from headrace.engine.work.units import DERIVED, FOLDED, Outcome, Result, Settled, Unit
-from headrace.engine.writer import Batch
 from headrace.errors import BadRequest, CorruptData
 from headrace.format.companion.layout import Companion
 from headrace.format.companion.names import companion_key, companion_place

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from headrace.config import PipelineConfig
+from headrace.engine.batch import Batch
 from headrace.engine.lifecycle import SERVER
 from headrace.engine.states.branch import Branch
 from headrace.engine.stream import Stream
@@ -25,7 +26,6 @@ from headrace.engine.work.overview import NAMED, Overview, overview
 from headrace.engine.work.planner import Plan, Planner
 from headrace.engine.work.ranges import Range
 from headrace.engine.work.units import JOBS, Job, Result, Unit
-from headrace.engine.writer import Batch
 from headrace.errors import HeadraceError, NotFound
 from headrace.format.companion.names import companion_key
 from headrace.format.manifest import segment_key

@@ -6,11 +6,11 @@ import secrets
 
 import msgspec
 
+from headrace.engine.batch import Batch
 from headrace.engine.work import failing
 from headrace.engine.work.cutting import Planned
 from headrace.engine.work.planner import Plan
 from headrace.engine.work.units import Unit
-from headrace.engine.writer import Batch
 from headrace.errors import Conflict
 from headrace.storage.companions import Companions
 from headrace.storage.published import Grave

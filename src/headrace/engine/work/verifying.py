@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from headrace.config import PipelineConfig
+from headrace.engine.batch import Batch
 from headrace.engine.work.cutting import Cutter, Planned
 from headrace.engine.work.ranges import Range, joined, without
 from headrace.engine.work.readable import parts
 from headrace.engine.work.units import Unit
-from headrace.engine.writer import Batch
 from headrace.schema.findings import Findings
 from headrace.storage.database import Connection
 from headrace.storage.published import Published

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.entities.store import CONTACT, Store
+from headrace.engine.batch import Batch
 from headrace.engine.entities.storing.asking import address
-from headrace.engine.writer import Batch
 from headrace.errors import NotFound
 from headrace.schema.entries import entries_of
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace.engine.batch import Batch
 from headrace.engine.entities.erasing.planning import Plan, Planned, refuse_forked, targets_of
 from headrace.engine.entities.erasing.targets import Targets
 from headrace.engine.entities.kind import EntityKind
 from headrace.engine.entities.types.journal import Action, Document
 from headrace.engine.lifecycle import Change
 from headrace.engine.stream import Stream
-from headrace.engine.writer import Batch
 from headrace.errors import Conflict, EntityNotFound
 from headrace.schema.entity.observation import decode
 from headrace.schema.entity.tombstone import tombstone

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headrace.engine.batch import Batch
 from headrace.engine.entities.erasing import commits, planning
 from headrace.engine.entities.erasing.planning import Plan, Planned, targets_of
 from headrace.engine.entities.erasing.targets import Targets, load
@@ -30,7 +31,7 @@ from headrace.engine.log import Log
 from headrace.engine.sealing.sealer import Sealer
 from headrace.engine.states.serving import Serving
 from headrace.engine.stream import Stream
-from headrace.engine.writer import Batch, Writer
+from headrace.engine.writer import Writer
 from headrace.errors import HeadraceError, NotFound
 from headrace.storage import database
 from headrace.storage.aliases import Aliases

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace.engine.append import Append
+from headrace.engine.batch import Batch
 from headrace.engine.entities.storing.relating import Moved, merging, owned, replayed, splitting, unmerging, unsplitting
 from headrace.engine.lifecycle import Change
 from headrace.engine.log import Log
 from headrace.engine.stream import Head, Stream
-from headrace.engine.writer import Batch, Writer
+from headrace.engine.writer import Writer
 from headrace.errors import BadRequest, NotFound
 from headrace.schema.entity.observation import Observation, encode
 from headrace.storage.database import Connection

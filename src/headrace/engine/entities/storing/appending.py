@@ -25,9 +25,9 @@ from headrace.storage.sources import SourceRange, Sources
 
 if TYPE_CHECKING:
     from headrace.engine.append import Terms
+    from headrace.engine.batch import Batch
     from headrace.engine.entities.kind import EntityKind
     from headrace.engine.stream import Stream
-    from headrace.engine.writer import Batch
 
 NOTHING_ERASED: Mapping[str, int] = {}
 _OBSERVATIONS = msgspec.json.Decoder(list[Observation])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import groupby
 
 from headrace.engine.append import Append
+from headrace.engine.batch import Batch
 from headrace.engine.entities.storing.accepting import Draft, bodies
 from headrace.engine.entities.storing.answering import Issue
 from headrace.engine.features.deduping import remembered
-from headrace.engine.writer import Batch
 from headrace.errors import EntityNotFound
 from headrace.schema.entity.observation import Observation
 from headrace.schema.entity.problem import Notice, Problem

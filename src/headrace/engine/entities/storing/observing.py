@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from headrace.engine.append import Append
+from headrace.engine.batch import Batch, Operation
 from headrace.engine.entities.kind import EntityKind
 from headrace.engine.entities.storing.accepting import Prepared, Typed
 from headrace.engine.entities.storing.answering import refusal
 from headrace.engine.entities.storing.deciding import Share
 from headrace.engine.log import Log
 from headrace.engine.stream import Stream
-from headrace.engine.writer import Batch, Operation, Writer
+from headrace.engine.writer import Writer
 from headrace.errors import Conflict, IdempotencyCollision
 from headrace.storage.erasures import Erasures
 from headrace.storage.idempotency import Answered, Idempotency

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from headrace.engine.batch import Batch
 from headrace.engine.entities.kind import EntityKind
 from headrace.engine.stream import Head
-from headrace.engine.writer import Batch
 from headrace.errors import (
     BadRequest,
     Conflict,

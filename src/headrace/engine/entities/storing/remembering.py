@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import TYPE_CHECKING
 
+from headrace.engine.batch import Batch
 from headrace.engine.entities.erasing.targets import Targets, load
 from headrace.engine.entities.kind import dedupe_key
 from headrace.engine.entities.storing import appending, relating
 from headrace.engine.entities.types.recovering import ENTITIES_DUE, managed
 from headrace.engine.states.folding import of_batch
 from headrace.engine.stream import Stream
-from headrace.engine.writer import Batch
 from headrace.schema.entity.observation import decode
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
