@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headrace.engine.append import PLAIN
-from headrace.server.heads import Heads, RequestHead
+from headrace.server.auth import LOCAL, Principal
+from headrace.server.heads import Heads, RequestHead, Route
+from headrace.server.target import Target, parse
 
 LINES = b"host: localhost\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n"
 URL = b"/v1/stream/a/first-1"
@@ -49,10 +51,36 @@ def test_a_head_is_found_when_only_its_address_is_new(learnt: tuple[Heads, Reque
     assert head.url == URL
 
 
-def test_a_head_with_another_address_has_yet_to_be_admitted_there(learnt: tuple[Heads, RequestHead]) -> None:
+def route(principal: Principal, resource: str = "") -> Route:
+    return Route(print, Target("a/first-1", resource, None), {}, principal, 7)
+
+
+def test_who_may_go_anywhere_has_been_admitted_at_another_plain_address(learnt: tuple[Heads, RequestHead]) -> None:
     heads, head = learnt
-    head.route = object()  # type: ignore[assignment]
-    found = heads.find(spelled(b"POST /v1/stream/b HTTP/1.1"), head)
+    head.route = route(LOCAL)
+    found = heads.find(spelled(b"POST /v1/stream/b.2 HTTP/1.1"), head)
+    assert found is not None
+    assert found[0].route == head.route._replace(target=parse(b"/v1/stream/b.2"))
+
+
+@pytest.mark.parametrize(
+    ("known", "line"),
+    [
+        (None, b"POST /v1/stream/b HTTP/1.1"),
+        (route(Principal("ada", frozenset({"write"}))), b"POST /v1/stream/b HTTP/1.1"),
+        (route(LOCAL, "_schema"), b"POST /v1/stream/b HTTP/1.1"),
+        (route(LOCAL), b"POST /v1/stream/b/_schema HTTP/1.1"),
+        (route(LOCAL), b"POST /v1/stream/b/pk/c HTTP/1.1"),
+        (route(LOCAL), b"POST /v1/stream/b/ HTTP/1.1"),
+    ],
+    ids=["unknown", "a key", "another resource", "a resource", "one key", "an end"],
+)
+def test_a_head_with_another_address_has_else_yet_to_be_admitted_there(
+    learnt: tuple[Heads, RequestHead], known: Route | None, line: bytes
+) -> None:
+    heads, head = learnt
+    head.route = known
+    found = heads.find(spelled(line), head)
     assert found is not None
     assert found[0].route is None
 

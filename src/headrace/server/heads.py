@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.engine.append import Terms
-from headrace.server.auth import Principal
-from headrace.server.target import Target
+from headrace.server.auth import LOCAL, Principal
+from headrace.server.target import PREFIX, Target
 from headrace.types import media_type
 
 if TYPE_CHECKING:
@@ -36,6 +36,13 @@ class Route(NamedTuple):
     query: dict[str, str]
     principal: Principal
     generation: int
+
+    def to(self, url: bytes) -> Route | None:
+        """The same for another plain address; None where that takes a closer look."""
+        name = url[len(PREFIX) :]
+        if self.principal is not LOCAL or self.target.resource or b"/" in name:
+            return None
+        return Route(self.verb, Target(name.decode(), "", None), self.query, self.principal, self.generation)
 
 
 class RequestHead:
@@ -74,12 +81,13 @@ class RequestHead:
         self.media_type = None if given is None else media_type(given.decode("latin-1"))
 
     def at(self, url: bytes) -> RequestHead:
-        """The same head with another address, which has no query; who may go there is yet to be found out."""
+        """The same head with another address, which has no query."""
         head = RequestHead.__new__(RequestHead)
         head.method, head.url, head.path, head.query = self.method, url, url, b""
         head.headers, head.fields, head.media_type = self.headers, self.fields, self.media_type
         head.keep_alive, head.chunked, head.body_bytes = self.keep_alive, self.chunked, self.body_bytes
-        head.spelled, head.lines, head.route, head.terms = b"", self.lines, None, self.terms
+        head.spelled, head.lines, head.terms = b"", self.lines, self.terms
+        head.route = None if self.route is None else self.route.to(url)
         return head
 
 

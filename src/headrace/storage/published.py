@@ -195,18 +195,20 @@ WHERE f.stream = ?1 AND f.seq = (SELECT min(seq) FROM wal WHERE stream = ?1 AND 
                     AND n.seq = (SELECT max(seq) FROM wal WHERE stream = ?1)
 """
 
-# The same for many streams in one statement: the index leads from each to the next.
+# The same for many streams in one statement: the index leads from each to the next, and to its newest row.
 _BACKLOGS = """
-WITH RECURSIVE some(stream) AS (
-    SELECT min(stream) FROM wal WHERE stream > ?1
-    UNION ALL SELECT (SELECT min(stream) FROM wal WHERE stream > some.stream) FROM some WHERE some.stream IS NOT NULL
+WITH RECURSIVE first(stream, seq, append_us, total_bytes, size) AS (
+    SELECT * FROM (SELECT stream, seq, append_us, total_bytes, ifnull(packed, length(body))
+                   FROM wal WHERE stream > ?1 ORDER BY stream, seq LIMIT 1)
+    UNION ALL SELECT w.stream, w.seq, w.append_us, w.total_bytes, ifnull(w.packed, length(w.body))
+    FROM first CROSS JOIN wal AS w
+    ON w.id = (SELECT id FROM wal WHERE stream > first.stream ORDER BY stream, seq LIMIT 1)
     LIMIT ?2
 )
-SELECT f.stream, n.seq + n.count - f.seq, n.total_bytes - f.total_bytes + ifnull(f.packed, length(f.body)),
+SELECT f.stream, n.seq + n.count - f.seq, n.total_bytes - f.total_bytes + f.size,
        max(f.append_us, ifnull(s.created_us, 0), ifnull(s.published_us, 0))
-FROM some CROSS JOIN wal AS f CROSS JOIN wal AS n LEFT JOIN streams AS s ON s.id = f.stream
-WHERE f.stream = some.stream AND f.seq = (SELECT min(seq) FROM wal WHERE stream = some.stream)
-  AND n.stream = some.stream AND n.seq = (SELECT max(seq) FROM wal WHERE stream = some.stream)
+FROM first AS f CROSS JOIN wal AS n ON n.id = (SELECT id FROM wal WHERE stream = f.stream ORDER BY seq DESC LIMIT 1)
+LEFT JOIN streams AS s ON s.id = f.stream
 """
 
 _HELD = """

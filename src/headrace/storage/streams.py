@@ -54,6 +54,7 @@ _COLUMNS = StreamRow.__struct_fields__
 _NEWEST = """SELECT json_array(seq + count, append_us, total_bytes, stream_seq)
              FROM wal WHERE stream = streams.id ORDER BY seq DESC LIMIT 1"""
 _SELECT = f"SELECT {', '.join(_COLUMNS)}, ({_NEWEST}) FROM streams"
+_BY_NAME = f"{_SELECT} WHERE name = ?"
 _HEAD = msgspec.json.Decoder(tuple[int, int, int, str | None])
 _ENTITIES = ("dedupe", "entities", "aliases", "splits", "sources")
 _DEPENDENT = (
@@ -73,7 +74,8 @@ class Streams:
 
     def by_name(self, name: str) -> StreamRow | None:
         """The row of this name, whatever its state."""
-        return self._one("WHERE name = ?", name)
+        row: Any = self._connection.execute(_BY_NAME, (name,)).fetchone()
+        return None if row is None else _stream(row)
 
     def by_id(self, stream: int) -> StreamRow | None:
         """The row with this id."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.config import ConfigError
-from headrace.engine import writer
+from headrace.engine import batch
 from headrace.engine.sealing.recovery import parted_at
 from headrace.engine.sealing.verify import verify
 from headrace.errors import Fenced, OffsetFenced
@@ -356,7 +356,7 @@ def test_epochs_are_reserved_for_as_many_streams_as_come_back(
     for _ in range(9):
         Node(machines.objects, SystemClock()).reserve_epochs()
     monkeypatch.setattr(nodes, "EPOCH_BLOCK", 2)
-    monkeypatch.setattr(writer, "EPOCH_BLOCK", 2)
+    monkeypatch.setattr(batch, "EPOCH_BLOCK", 2)
     with machines.open("b") as rig:
         epochs = {rig.find(name).epochs[-1][0] for name in names}
         assert len(epochs) == len(names)
@@ -377,7 +377,7 @@ def test_epochs_from_before_there_were_blocks_are_not_used_again(
 
         rig.run(rig.engine.apply(forget))
     monkeypatch.setattr(nodes, "EPOCH_BLOCK", 2)
-    monkeypatch.setattr(writer, "EPOCH_BLOCK", 2)
+    monkeypatch.setattr(batch, "EPOCH_BLOCK", 2)
     with machines.open("a") as rig:
         assert rig.create("next").epochs[-1][0] == 7
 

@@ -23,7 +23,7 @@ COUNT_S = 1.0
 CHECK_S = 10.0
 _PAGE = 200
 # Counting is work for the event loop, which rests so many times as long from it, however many streams wait.
-_RESTS = 9
+_RESTS = 24
 
 
 class Watch:
