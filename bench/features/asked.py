@@ -19,6 +19,7 @@ from bench.targets import Target
 _COUNTED_AT_ONCE = 1_000
 LONGEST_WAIT = 900.0
 _EVERY = 0.1
+_TIMED_OUT = 408
 
 
 class Asked:
@@ -55,8 +56,13 @@ class Asked:
         return result
 
     def get(self, user: int) -> Answer:
-        """The row of a user."""
-        return self.ask("/get", {"table": self.pipeline.table, "key": user_name(user)})
+        """The row of a user, once everything that was pushed before is in it: a server may say that it needs longer."""
+        began, asked = time.monotonic(), {"table": self.pipeline.table, "key": user_name(user)}
+        while time.monotonic() - began < LONGEST_WAIT:
+            answer = self._caller.ask("POST", self.server.target.features + "/get", asked)
+            if answer.status != _TIMED_OUT:
+                break
+        return _taken(self.server, "/get", answer)._replace(seconds=time.monotonic() - began)
 
     def fill(self, events: int) -> None:
         """Push so many events, as quickly as it goes."""
@@ -95,10 +101,13 @@ class Asked:
 
     def ask(self, path: str, body: Any) -> Answer:
         """The answer to one question, which must be success."""
-        answer = self._caller.ask("POST", self.server.target.features + path, body)
-        if answer.status != 200:
-            raise DriverFailed(f"{self.server.target.title}, {path}: {answer.status} {answer.body[:500]!r}")
-        return answer
+        return _taken(self.server, path, self._caller.ask("POST", self.server.target.features + path, body))
+
+
+def _taken(server: Running, path: str, answer: Answer) -> Answer:
+    if answer.status != 200:
+        raise DriverFailed(f"{server.target.title}, {path}: {answer.status} {answer.body[:500]!r}")
+    return answer
 
 
 @contextmanager
