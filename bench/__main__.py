@@ -15,7 +15,7 @@ from typing import Any
 from bench import report
 from bench.driver import DriverFailed, Times
 from bench.ingest import ingest
-from bench.measures import LEFT_OUT, MEASURES, ONCE, SIZED
+from bench.measures import LEFT_OUT, MEASURES, ONCE, REPEATED, SIZED
 from bench.observations import STEP
 from bench.peers import Missing
 from bench.report import Results
@@ -94,7 +94,7 @@ def _chosen(parser: argparse.ArgumentParser, given: str | None, known: list[str]
 def _measure(options: argparse.Namespace, chosen: list[Target], space: Path, scale: Scale) -> Results:
     results = Results()
     for name in (name for name in MEASURES if name in options.only):
-        rounds = 1 if name in ONCE else options.rounds
+        rounds = 1 if name in ONCE else options.rounds * (1 if options.quick else REPEATED.get(name, 1))
         for number in range(1, rounds + 1):
             for target in (target for target in chosen if target.name not in results.skipped and target.joins(name)):
                 if target.name in LEFT_OUT.get(name, ()):

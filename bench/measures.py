@@ -93,6 +93,9 @@ MEASURES: dict[str, Measure] = {
 #: Measures that take so long that one round has to do.
 ONCE = ("keyed", "search", "extract", "entities", "backfill", "observations")
 
+#: Measures that each round repeats so many times: they are short, and one of them says little on a machine with others.
+REPEATED = {"single": 3}
+
 #: Measures that do less where they have to be quick or the disk is small, which is said then.
 SIZED = ("keyed", "search", "entities", "backfill", "observations")
 
