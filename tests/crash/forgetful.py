@@ -35,8 +35,9 @@ class Disk(apsw.VFS):
         self.fail: dict[str, apsw.Error] = {}
         super().__init__(name, "")
 
-    def xOpen(self, name: Any, flags: list[int]) -> _File:
-        return _File(self, name, flags)
+    def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:
+        """A file that is recorded, or one without a name: what SQLite keeps there is for nobody afterwards."""
+        return apsw.VFSFile("", name, flags) if name is None else _File(self, name, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
         self.events.append(Event("delete", Path(filename).name))

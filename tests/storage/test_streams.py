@@ -147,3 +147,27 @@ def test_numbers_are_kept_by_name(streams: Streams) -> None:
     streams.set_meta("n", 8)
     streams.set_meta("n", 9)
     assert streams.meta("n") == 9
+
+
+def test_streams_of_an_older_database_are_kept_and_their_numbers_are_never_given_again(tmp_path: Path) -> None:
+    by_number = 15
+    old = database.connect(tmp_path / "old.db", cache_bytes=1 << 20)
+    for text in database.migrations()[:by_number]:
+        old.execute(text)
+    old.pragma("user_version", by_number)
+    told = [
+        _row(name, managed=f"{name}!", stream_seq="x", generation=3, last_us=7) for name in ("b", "a", "ü/c", "last")
+    ]
+    columns = StreamRow.__struct_fields__
+    for number, row in enumerate(told, start=5):
+        row.id = number
+        values = tuple(getattr(row, column) for column in columns)
+        old.execute(f"INSERT INTO streams ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})", values)
+    old.execute("DELETE FROM streams WHERE name = 'last'")
+
+    database.migrate(old)
+    streams = Streams(old)
+    assert [streams.by_name(row.name) for row in told] == [*told[:-1], None]
+    assert [streams.by_id(row.id) for row in told] == [*told[:-1], None]
+    assert streams.insert(_row("new")) == told[-1].id + 1
+    old.close()

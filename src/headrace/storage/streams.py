@@ -62,8 +62,8 @@ _DEPENDENT = (
     "touch", "touch_templates",
     *_ENTITIES,
 )  # fmt: skip
-_VALUES = ", ".join("?" * (len(_COLUMNS) - 1))
-_INSERT = f"INSERT INTO streams ({', '.join(_COLUMNS[:-1])}) VALUES ({_VALUES}) RETURNING id"
+_INSERT = f"INSERT INTO streams ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_NUMBER = "UPDATE meta SET value = value + 1 WHERE name = 'last_stream' RETURNING value"
 
 
 class Streams:
@@ -121,8 +121,10 @@ class Streams:
         return bool(self._connection.execute(sql).get)
 
     def insert(self, row: StreamRow) -> int:
-        """Store a new stream and answer its id."""
-        return int(self._connection.execute(_INSERT, msgspec.structs.astuple(row)[:-1]).get)
+        """Store a new stream and answer its id, which no other has had."""
+        number = int(self._connection.execute(_NUMBER).get)
+        self._connection.execute(_INSERT, (*msgspec.structs.astuple(row)[:-1], number))
+        return number
 
     def update(self, stream: int, **values: object) -> None:
         """Change some columns of a stream."""

@@ -201,6 +201,21 @@ def test_a_deleted_stream_leaves_nothing_in_the_store(tmp_path: Path) -> None:
             assert rig.engine._reader.execute(f"SELECT count(*) FROM {table}").get == 0
 
 
+def restore_streams(database: sqlite3.Connection, version: int) -> None:
+    """Let the table of streams be what it was in a version of the database."""
+    with closing(sqlite3.connect(":memory:")) as old:
+        old.executescript("".join(migrations()[:version]))
+        made = "SELECT sql FROM sqlite_master WHERE tbl_name = 'streams' AND sql IS NOT NULL ORDER BY type DESC"
+        statements = [sql for (sql,) in old.execute(made)]
+        columns = ", ".join(row[1] for row in old.execute("PRAGMA table_info(streams)"))
+    database.execute("CREATE TABLE kept AS SELECT * FROM streams")
+    database.execute("DROP TABLE streams")
+    for statement in statements:
+        database.execute(statement)
+    database.execute(f"INSERT INTO streams ({columns}) SELECT {columns} FROM kept")
+    database.execute("DROP TABLE kept")
+
+
 def test_a_directory_from_before_companions_is_looked_at(tmp_path: Path) -> None:
     with opened(tmp_path) as rig:
         searched(rig, "s", 10)
@@ -209,13 +224,13 @@ def test_a_directory_from_before_companions_is_looked_at(tmp_path: Path) -> None
         rig.run(rig.engine.close())
         with closing(sqlite3.connect(tmp_path / "headrace.db")) as database:
             later = "".join(migrations()[4:])
-            for table in re.findall(r"CREATE TABLE (\w+)", later):
+            for table in {*re.findall(r"CREATE TABLE (\w+)", later)} - {"streams"}:
                 database.execute(f"DROP TABLE {table}")
-            database.execute("DROP INDEX streams_retention")
-            database.execute("CREATE INDEX streams_retention ON streams (id) WHERE retention_age_us IS NOT NULL")
             for table, column in re.findall(r"ALTER TABLE (\w+) ADD COLUMN (\w+)", later):
-                database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-            database.execute("DELETE FROM meta WHERE name LIKE 'work%'")
+                if table != "streams":
+                    database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+            restore_streams(database, 4)
+            database.execute("DELETE FROM meta WHERE name LIKE 'work%' OR name = 'last_stream'")
             database.execute("PRAGMA user_version = 4")
             database.commit()
         rig.engine = rig.run(rig._open())
