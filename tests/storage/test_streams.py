@@ -93,12 +93,6 @@ def test_forks_count_until_they_are_gone_for_good(streams: Streams) -> None:
     assert streams.forks(parent) == []
 
 
-def test_only_living_streams_are_counted(streams: Streams) -> None:
-    streams.insert(_row("a"))
-    streams.insert(_row("b", state=DELETED))
-    assert streams.count() == 1
-
-
 def test_an_id_is_never_used_twice(streams: Streams) -> None:
     first = streams.insert(_row("a"))
     streams.remove(first)

@@ -111,10 +111,6 @@ class Streams:
         sql = "SELECT id, fork_seq FROM streams WHERE parent = ? AND state != 2"
         return [(int(row[0]), int(row[1])) for row in self._connection.execute(sql, (parent,))]
 
-    def count(self) -> int:
-        """How many streams are live."""
-        return int(self._connection.execute("SELECT count(*) FROM streams WHERE state = 0").get)
-
     def has_published(self) -> bool:
         """Whether any stream that is not deleted has a manifest in the object store."""
         sql = "SELECT EXISTS (SELECT 1 FROM streams WHERE generation > 0 AND state != 2)"
