@@ -26,6 +26,10 @@ BACKLOG = 6 * MiB
 #: What the server may take: the bare process with the libraries that read and write Parquet has about 165 MiB, and its
 #: caches and queues are given 40. What waits for the store waits on the disk.
 MOST_RSS = 256 * MiB
+#: The streams of the server itself are published whenever there is something new in them.
+NO_SYSTEM_STREAMS = {
+    "system__metrics_interval_s": "0", "system__live_interval_s": "0", "system__registry_log": "false",
+}  # fmt: skip
 SMALL = {
     "storage__store_timeout_s": "1",
     "storage__cache_bytes": str(8 * MiB),
@@ -164,7 +168,7 @@ def _append(server: Any, path: str, event: Any) -> tuple[int, str]:
 def test_a_node_that_was_replaced_stops_and_damages_nothing(
     bucket: S3, start_server: Callable[..., Any], seal_age_s: str
 ) -> None:
-    path, settings = "/v1/stream/s", {"storage__object_store": bucket.url, **SMALL}
+    path, settings = "/v1/stream/s", {"storage__object_store": bucket.url, **SMALL, **NO_SYSTEM_STREAMS}
     first = start_server(data="first", storage__seal_age_s="0.2", **settings)
     assert httpx2.put(f"{first.url}{path}", headers=HEADERS).status_code == 201
     assert _append(first, path, "published") == (204, "")
