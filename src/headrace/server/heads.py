@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.engine.append import Terms
 from headrace.server.auth import LOCAL, Principal
-from headrace.server.target import PREFIX, Target
+from headrace.server.target import PREFIX, Target, parse
 from headrace.types import media_type
 
 if TYPE_CHECKING:
@@ -39,10 +39,9 @@ class Route(NamedTuple):
 
     def to(self, url: bytes) -> Route | None:
         """The same for another plain address; None where that takes a closer look."""
-        name = url[len(PREFIX) :]
-        if self.principal is not LOCAL or self.target.resource or b"/" in name:
+        if self.principal is not LOCAL or self.target.resource or b"/" in url[len(PREFIX) :]:
             return None
-        return Route(self.verb, Target(name.decode(), "", None), self.query, self.principal, self.generation)
+        return Route(self.verb, parse(url), self.query, self.principal, self.generation)
 
 
 class RequestHead:

@@ -54,7 +54,8 @@ _COLUMNS = StreamRow.__struct_fields__
 _NEWEST = """SELECT json_array(seq + count, append_us, total_bytes, stream_seq)
              FROM wal WHERE stream = streams.id ORDER BY seq DESC LIMIT 1"""
 _SELECT = f"SELECT {', '.join(_COLUMNS)}, ({_NEWEST}) FROM streams"
-_BY_NAME = f"{_SELECT} WHERE name = ?"
+_BY_NAME, _BY_ID = f"{_SELECT} WHERE name = ?", f"{_SELECT} WHERE id = ?"
+_BY_LIFE = f"{_SELECT} WHERE incarnation = ? AND state != {DELETED}"
 _HEAD = msgspec.json.Decoder(tuple[int, int, int, str | None])
 _ENTITIES = ("dedupe", "entities", "aliases", "splits", "sources")
 _DEPENDENT = (
@@ -74,12 +75,11 @@ class Streams:
 
     def by_name(self, name: str) -> StreamRow | None:
         """The row of this name, whatever its state."""
-        row: Any = self._connection.execute(_BY_NAME, (name,)).fetchone()
-        return None if row is None else _stream(row)
+        return self._one(_BY_NAME, name)
 
     def by_id(self, stream: int) -> StreamRow | None:
         """The row with this id."""
-        return self._one("WHERE id = ?", stream)
+        return self._one(_BY_ID, stream)
 
     def page(self, *, prefix: str, after: str, now_us: int, limit: int) -> list[StreamRow]:
         """Live streams in name order, strictly after a name."""
@@ -100,7 +100,7 @@ class Streams:
 
     def of(self, incarnation: str) -> StreamRow | None:
         """The stream that lives this life of its name, unless it is deleted."""
-        return self._one("WHERE incarnation = ? AND state != 2", incarnation)
+        return self._one(_BY_LIFE, incarnation)
 
     def every(self, after_id: int, limit: int) -> list[StreamRow]:
         """Streams that are not deleted, in id order."""
@@ -194,8 +194,8 @@ class Streams:
         for table in _ENTITIES:
             self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))
 
-    def _one(self, clause: str, *values: object) -> StreamRow | None:
-        row: Any = self._connection.execute(f"{_SELECT} {clause}", values).fetchone()
+    def _one(self, sql: str, value: object) -> StreamRow | None:
+        row: Any = self._connection.execute(sql, (value,)).fetchone()
         return None if row is None else _stream(row)
 
     def _many(self, clause: str, *values: object) -> list[StreamRow]:
