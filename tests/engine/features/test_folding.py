@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -95,6 +96,30 @@ def test_many_questions_at_once_are_answered_alike(pipelines: Pipelines) -> None
         return await asyncio.gather(*(ask() for _ in range(20)))
 
     assert pipelines.run(all_at_once()) == [{"n": 3 * INLINE_ROWS, "total": 3.0 * INLINE_ROWS}] * 20
+
+
+def test_a_fold_that_has_just_ended_is_not_waited_for_again(pipelines: Pipelines) -> None:
+    """The moment after its last step, before anybody is told that it is done."""
+    serving, many = pipelines.engine.serving, b"[" + b",".join([b'{"user":"a","amount":1}'] * (2 * INLINE_ROWS)) + b"]"
+    pipelines.get("Users", "a")
+    pipelines.append("events/Order", many)
+
+    async def ask() -> dict[str, Any]:
+        more = threading.Event()
+        aside = asyncio.create_task(serving.bench.aside(more.wait))
+        first = asyncio.create_task(serving.ready("Users"))
+        while not serving._folding:
+            await asyncio.sleep(0)
+        [folding] = serving._folding.values()
+        pipelines.submit("events/Order", many, lambda _: more.set())
+        while not folding.done():
+            await asyncio.sleep(0)
+        await serving.ready("Users")
+        row = serving.get("Users", "a").row
+        await asyncio.gather(aside, first)
+        return row
+
+    assert pipelines.run(ask()) == {"n": 4 * INLINE_ROWS, "total": 4.0 * INLINE_ROWS}
 
 
 def test_events_get_the_fields_that_they_leave_out() -> None:

@@ -231,15 +231,17 @@ class Serving(Generic[Defined]):
         task = self._building.get(defined.name)
         if task is None:
             task = self._building[defined.name] = asyncio.create_task(self._rebuild(defined.name))
-            task.add_done_callback(lambda done: self._built(defined.name, done))
+            task.add_done_callback(_heard)
         return task
 
-    def _built(self, name: str, task: asyncio.Task[None]) -> None:
-        self._building.pop(name, None)
-        if not task.cancelled():
-            task.exception()  # whoever waited for it has got it; the next question tries again
-
     async def _rebuild(self, name: str) -> None:
+        try:
+            await self._rebuild_until_current(name)
+        finally:
+            # Not when the task tells that it is done, which is later: who waits for it again would wait for nothing.
+            del self._building[name]
+
+    async def _rebuild_until_current(self, name: str) -> None:
         failures = 0
         while self.bench.goes_on():
             try:
@@ -300,7 +302,6 @@ class Serving(Generic[Defined]):
         task = self._folding.get(follower.name)
         if task is None:
             task = self._folding[follower.name] = asyncio.create_task(self._fold_aside(follower, stream))
-            task.add_done_callback(lambda _: self._folding.pop(follower.name, None))
         return task
 
     async def _fold_aside(self, follower: Follower, stream: Stream) -> None:
@@ -311,6 +312,7 @@ class Serving(Generic[Defined]):
             await self.bench.fold(stream, head, follower.shapes(head), tails)
         finally:
             follower.busy = False
+            del self._folding[follower.name]
 
     def _tick(self) -> None:
         """Fold the tails that lag on by a step."""
@@ -328,3 +330,9 @@ class Serving(Generic[Defined]):
                 self._fold(follower, stream)
         if behind:
             self._ticking = asyncio.get_running_loop().call_later(_PAUSE_S, self._tick)
+
+
+def _heard(task: asyncio.Task[None]) -> None:
+    """Whoever waited for a task has got what it raised; the next question tries again."""
+    if not task.cancelled():
+        task.exception()
