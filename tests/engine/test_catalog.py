@@ -32,6 +32,15 @@ def test_memory_does_not_grow_with_the_number_of_streams(tmp_path: Path) -> None
         assert all(rig.read(f"s{number}") == [b"x"] for number in range(600))
 
 
+def test_a_stream_that_is_asked_for_again_and_again_stays_in_memory(tmp_path: Path) -> None:
+    with Rig(tmp_path, limits={"cached_streams": 300}) as rig:
+        often, once = rig.create("often"), rig.create("once")
+        for number in range(600):
+            rig.create(f"s{number}")
+            assert rig.find("often") is often
+        assert rig.find("once") is not once
+
+
 @pytest.mark.parametrize("capacity", [1, 2, 100])
 def test_appends_to_one_stream_meet_in_one_object_however_small_the_cache_is(tmp_path: Path, capacity: int) -> None:
     with Rig(tmp_path, limits={"cached_streams": capacity}) as rig:

@@ -114,7 +114,7 @@ class Batch:
 
     def producer(self, stream: Stream, producer: str) -> tuple[int, int] | None:
         """The epoch and last sequence number of a producer, this batch included."""
-        state = self.producers.get((stream, producer)) or stream.producers.get(producer)
+        state = self.producers.get((stream, producer)) or (stream.producers or {}).get(producer)
         return state or self.streams.producer(stream.id, producer)
 
     @property
@@ -186,8 +186,8 @@ class Batch:
         for stream, head in self.heads.items():
             stream.head = head
         for (stream, producer), state in self.producers.items():
-            if len(stream.producers) >= _CACHED_PRODUCERS:
-                stream.producers.clear()
+            if stream.producers is None or len(stream.producers) >= _CACHED_PRODUCERS:
+                stream.producers = {}
             stream.producers[producer] = state
         for announce in self.afterwards:
             announce()

@@ -6,7 +6,6 @@ there is one object per living stream, and memory does not grow with their numbe
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
 
@@ -35,7 +34,7 @@ class Catalog:
         self._clock = clock
         self._capacity = max(capacity, _LEAST)
         self._kinds = kinds
-        self._cache: OrderedDict[str, Stream] = OrderedDict()
+        self._cache: dict[str, Stream] = {}
         self._started_us = clock.now_us()
         self.accessed: dict[Stream, None] = {}
 
@@ -46,7 +45,7 @@ class Catalog:
         """The stream of this name, soft-deleted ones included; None where it is gone or never was."""
         stream = self._cache.get(name)
         if stream is not None and stream.head.state != DELETED:
-            self._cache.move_to_end(name)
+            stream.used = True
             return stream
         row = self._streams.by_name(name)
         if row is None or row.state == DELETED:
@@ -75,7 +74,7 @@ class Catalog:
         return StreamRegistry(Registry.load(document), row.revision, kind)
 
     def recent(self) -> Iterator[Stream]:
-        """The streams in memory, the newest first."""
+        """The streams in memory, those that came last first."""
         return reversed(self._cache.values())
 
     def is_tombstone(self, name: str) -> bool:
@@ -112,10 +111,9 @@ class Catalog:
         return tuple(reversed(parts))
 
     def _evict(self) -> None:
-        """Drop some of the longest cached streams that nobody holds."""
+        """Drop some of the longest cached streams that nobody holds or has asked for since they were looked at."""
         for name in list(islice(self._cache, _EVICT_STEP)):
-            stream = self._cache[name]
-            if stream.pins or stream in self.accessed:
-                self._cache.move_to_end(name)
-            else:
-                del self._cache[name]
+            stream = self._cache.pop(name)
+            if stream.used or stream.pins or stream in self.accessed:
+                stream.used = False
+                self._cache[name] = stream

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import intern
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -65,7 +66,7 @@ class Stream:
         "content_type", "created_us", "deadline_us", "epochs", "expires_us", "fork_origin", "head", "id",
         "incarnation", "is_json", "is_reserved",
         "is_text", "lineage", "managed", "media_type", "name", "parent", "pins", "producers", "profile",
-        "retention_age_us", "retention_bytes", "ttl_s", "watchers",
+        "retention_age_us", "retention_bytes", "ttl_s", "used", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -76,8 +77,9 @@ class Stream:
         #: Whether it belongs to the server, and only the server writes to it.
         self.is_reserved = row.name.startswith(RESERVED)
         self.incarnation = row.incarnation
-        self.content_type = row.content_type
-        self.media_type = media_type(row.content_type)
+        # Many streams say the same.
+        self.content_type = intern(row.content_type)
+        self.media_type = intern(media_type(row.content_type))
         self.is_json = self.media_type == JSON
         self.is_text = self.is_json or self.media_type.startswith("text/")
         self.created_us = row.created_us
@@ -89,14 +91,17 @@ class Stream:
         self.epochs: tuple[tuple[int, int], ...] = _EPOCHS.decode(row.epochs)
         self.parent = row.parent
         self.fork_origin = row.fork_origin
-        self.profile = row.profile
+        self.profile = intern(row.profile)
         #: Whether it changes only through a registry that it belongs to.
         self.managed = bool(row.managed)
         self.lineage = lineage
         self.head = _head(row)
         self.head.registry = registry
-        self.producers: dict[str, tuple[int, int]] = {}
+        #: The last epoch and sequence number of some producers; None while there are none.
+        self.producers: dict[str, tuple[int, int]] | None = None
         self.pins = 0
+        #: Whether it was asked for since somebody looked; set by whoever keeps streams in memory.
+        self.used = False
         self.watchers: dict[Watcher, None] | None = None
 
     def offset_at(self, position: int) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.engine.append import Terms
 from headrace.server.auth import LOCAL, Principal
-from headrace.server.target import PREFIX, Target, parse
+from headrace.server.target import PREFIX, Target
 from headrace.types import media_type
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ class Route(NamedTuple):
         """The same for another plain address; None where that takes a closer look."""
         if self.principal is not LOCAL or self.target.resource or b"/" in url[len(PREFIX) :]:
             return None
-        return Route(self.verb, parse(url), self.query, self.principal, self.generation)
+        target = Target(url[len(PREFIX) :].decode(), "", None)
+        return Route(self.verb, target, self.query, self.principal, self.generation)
 
 
 class RequestHead:
