@@ -24,7 +24,7 @@ _LULL_S = 0.05
 
 
 class Pace:
-    """Lets the sealer's thread rest; what it looks at is counted on the event loop."""
+    """Lets the sealer's thread rest, by what the watch has counted."""
 
     def __init__(self, watch: Watch, appends: Callable[[], int], clock: Clock, config: StorageConfig) -> None:
         """``appends`` says how many there have been."""

@@ -31,6 +31,7 @@ from headrace.engine.sealing.workshop import Workshop
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Writer
 from headrace.errors import Fenced, Unavailable
+from headrace.storage.database import Connection
 from headrace.storage.entity_changes import EntityChanges
 from headrace.storage.feature_registry import FeatureRegistry
 from headrace.storage.published import Backlog
@@ -64,6 +65,7 @@ class Sealer:
         features: FeatureRegistry,
         entities: EntityChanges,
         workshop: Workshop,
+        connect: Callable[[], Connection],
         clock: Clock,
         config: StorageConfig,
     ) -> None:
@@ -82,7 +84,7 @@ class Sealer:
         self._publishing = asyncio.Lock()
         self._orphans_us = clock.now_us() + int(_ORPHANS_S * 1e6)
         self.watch = Watch(
-            writer, published, lambda: self._aside(workshop.node.check), clock, limit_bytes=config.backlog_bytes
+            writer, connect, lambda: self._aside(workshop.node.check), clock, limit_bytes=config.backlog_bytes
         )
         self.pace = Pace(self.watch, lambda: events.counters.appends, clock, config)
         self.seals = 0
@@ -100,6 +102,7 @@ class Sealer:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self.watch.stop()
         await self._aside(self._workshop.close)
         self._thread.shutdown()
 

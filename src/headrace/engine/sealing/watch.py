@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
+from typing import NamedTuple
 
 from headrace.engine.writer import Writer
 from headrace.errors import Fenced, Unavailable
+from headrace.storage.database import Connection
 from headrace.storage.published import Backlog, Published
 from headrace.types import Clock
 
@@ -22,23 +26,33 @@ COUNT_S = 1.0
 #: How often a node asks whether another has taken over; every publication asks too.
 CHECK_S = 10.0
 _PAGE = 200
-# Counting is work for the event loop, which rests so many times as long from it, however many streams wait.
+# Whoever counts rests so many times as long as that takes, however many streams wait.
 _RESTS = 24
 
 
+class _Waiting(NamedTuple):
+    """Payload bytes that are only here, and since when the first of them have been."""
+
+    bytes: int
+    oldest_us: int
+
+
 class Watch:
-    """Looks after the backlog and the lease of a node."""
+    """Looks after the backlog, counted in a thread of its own, and the lease of a node."""
 
     def __init__(
         self,
         writer: Writer,
-        published: Published,
+        connect: Callable[[], Connection],
         check: Callable[[], Awaitable[None]],
         clock: Clock,
         limit_bytes: int,
     ) -> None:
         self._writer = writer
-        self._published = published
+        self._connect = connect
+        self._connection: Connection | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-watch")
+        self._stopping = threading.Event()
         self._check = check
         self._clock = clock
         self._limit_bytes = limit_bytes
@@ -52,29 +66,42 @@ class Watch:
         """Keep watch until another node has taken over."""
         await asyncio.gather(self._count_forever(), self._check_forever())
 
-    async def count(self, tell: Callable[[list[Backlog]], None] = lambda page: None) -> None:
-        """Count what waits, and let the writer know how much more may; ``tell`` hears of every stream that waits."""
-        async with self._counting:
-            await self._count(tell)
+    async def stop(self) -> None:
+        """Count nothing more, and let go of the database."""
+        self._stopping.set()
+        await asyncio.to_thread(self._thread.shutdown)
+        if self._connection is not None:
+            self._connection.close()
 
-    async def _count(self, tell: Callable[[list[Backlog]], None]) -> None:
-        writer, after, total, oldest_us = self._writer, 0, 0, self._clock.now_us()
-        queued_bytes, room_bytes = writer.queued_bytes, writer.room_bytes
+    async def count(self, tell: Callable[[list[Backlog]], None] = lambda page: None) -> None:
+        """Count what waits, and let the writer know how much more may.
+
+        ``tell`` hears of every stream that waits, in the thread that counts.
+        """
+        async with self._counting:
+            writer = self._writer
+            queued_bytes, room_bytes = writer.queued_bytes, writer.room_bytes
+            found = await asyncio.get_running_loop().run_in_executor(self._thread, self._waiting, tell)
+            self.backlog_bytes, self.oldest_us = found.bytes, found.oldest_us if found.bytes else None
+            # What came while it was counted may have been missed.
+            since_bytes = room_bytes - writer.room_bytes
+            writer.room_bytes = self._limit_bytes - found.bytes - queued_bytes - since_bytes
+            self._counted_s = _now_s()
+
+    def _waiting(self, tell: Callable[[list[Backlog]], None]) -> _Waiting:
+        if self._connection is None:
+            self._connection = self._connect()
+        published, after, total, oldest_us = Published(self._connection), 0, 0, self._clock.now_us()
         began_s = monotonic()
-        while page := self._published.backlogs(after, _PAGE):
+        while page := published.backlogs(after, _PAGE):
             after = page[-1].stream
             total += sum(backlog.bytes for backlog in page)
             oldest_us = min(oldest_us, *(backlog.since_us for backlog in page))
             tell(page)
-            if len(page) < _PAGE:
+            if len(page) < _PAGE or self._stopping.wait(_RESTS * (monotonic() - began_s)):
                 break
-            await asyncio.sleep(_RESTS * (monotonic() - began_s))
             began_s = monotonic()
-        self.backlog_bytes, self.oldest_us = total, oldest_us if total else None
-        # What came while we counted may have been missed.
-        since_bytes = room_bytes - writer.room_bytes
-        writer.room_bytes = self._limit_bytes - total - queued_bytes - since_bytes
-        self._counted_s = _now_s()
+        return _Waiting(total, oldest_us)
 
     async def _count_forever(self) -> None:
         while not self._writer.fenced:
