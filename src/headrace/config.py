@@ -85,7 +85,7 @@ class LimitsConfig(msgspec.Struct, frozen=True):
     queue_bytes: Annotated[int, amount("bytes waiting for the writer", least=1)] = 64 * MiB
     batch_requests: Annotated[int, amount("appends in one commit", least=1)] = 2_000
     batch_bytes: Annotated[int, amount("bytes in one commit", least=1)] = 8 * MiB
-    cached_streams: Annotated[int, amount("stream heads kept in memory", least=1)] = 100_000
+    cached_streams: Annotated[int, amount("stream heads kept in memory", least=1)] = 150_000
     arriving_bytes: Annotated[int, amount("bodies that have not arrived whole yet")] = 128 * MiB
     unsent_bytes: Annotated[int, amount("answers that slow readers have not taken yet")] = 256 * MiB
     waiters: Annotated[int, amount("parked long-polls and SSE responses")] = 20_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Protocol
 
 from headrace.errors import BadRequest
@@ -45,6 +46,7 @@ class SystemClock:
         return time.time_ns() // 1000
 
 
+@lru_cache(maxsize=64)
 def media_type(content_type: str) -> str:
     """The part of a content type that counts: before the parameters, in lower case."""
     return content_type.partition(";")[0].strip().lower()

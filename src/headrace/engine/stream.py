@@ -79,7 +79,7 @@ class Stream:
         self.incarnation = row.incarnation
         # Many streams say the same.
         self.content_type = intern(row.content_type)
-        self.media_type = intern(media_type(row.content_type))
+        self.media_type = media_type(self.content_type)
         self.is_json = self.media_type == JSON
         self.is_text = self.is_json or self.media_type.startswith("text/")
         self.created_us = row.created_us
