@@ -126,12 +126,15 @@ def test_a_backlog_counts_entries_bytes_and_since_when_they_wait(
     assert published.backlogs(0, 10) == []
     rows = [_row(1, 30, 3, 50, 303, b"abc"), _row(1, 33, 1, 60, 308, b"defgh"), _row(2, 0, 1, 2, 2, b"xy")]
     Wal(connection).insert(rows)
-    assert published.backlogs(0, 10) == [Backlog(1, 4, 8, 50), Backlog(2, 1, 2, 5)]  # 2 came before its stream
-    assert published.backlogs(0, 1) == [Backlog(1, 4, 8, 50)]
-    assert published.backlogs(1, 1) == [Backlog(2, 1, 2, 5)]
+    assert published.backlogs(0, 10) == [
+        Backlog(1, 4, 8, 50, "s"),
+        Backlog(2, 1, 2, 5, "t"),
+    ]  # 2 came before its stream
+    assert published.backlogs(0, 1) == [Backlog(1, 4, 8, 50, "s")]
+    assert published.backlogs(1, 1) == [Backlog(2, 1, 2, 5, "t")]
     assert published.backlogs(2, 1) == []
     Streams(connection).update(1, published_us=55)
-    assert published.backlogs(0, 1) == [Backlog(1, 4, 8, 55)]
+    assert published.backlogs(0, 1) == [Backlog(1, 4, 8, 55, "s")]
 
 
 def test_a_backlog_counts_the_bytes_that_came_however_they_are_stored(

@@ -172,9 +172,8 @@ class Append(Operation):
         head.last_us = at_us
         head.bytes = total = head.bytes + len(body)
         held, packed = self.stored or stored(body)
-        batch.rows.append(
-            (self.stream.id, seq, count, at_us, self.version, self.key, self.keys, head.stream_seq, total, held, packed)
-        )
+        row = self.stream.id, seq, count, at_us, self.version, self.key, self.keys, head.stream_seq, total, held, packed
+        batch.write(self.stream.name, row)
 
     def route(self, keys: list[str | None], head: Head) -> None:
         """Take the entries as admitted, with these routing keys, by the registry that the stream has now."""

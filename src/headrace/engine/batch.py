@@ -19,6 +19,7 @@ from headrace.storage.wal import AT_ONCE, Row, Wal
 from headrace.types import Clock, rfc3339
 
 if TYPE_CHECKING:
+    from headrace.engine.logged import Logged
     from headrace.engine.stream import Head, Stream
 
 _CACHED_PRODUCERS = 4096
@@ -59,6 +60,7 @@ class Batch:
         self._wal = wal
         self.now_us = now_us
         self.rows: list[Row] = []
+        self._written: set[str] = set()
         self.heads: dict[Stream, Head] = {}
         self.producers: dict[tuple[Stream, str], tuple[int, int]] = {}
         #: Keys of events that are stored once, by stream and key.
@@ -99,6 +101,11 @@ class Batch:
         if head is None:
             head = self.heads[stream] = stream.head.copy()
         return head
+
+    def write(self, name: str, row: Row) -> None:
+        """Put entries into the log; no row comes there another way."""
+        self.rows.append(row)
+        self._written.add(name)
 
     def save_head(self, stream: Stream, **more: object) -> None:
         """Store what the newest row of a stream knows, and more, as that row may go."""
@@ -181,8 +188,10 @@ class Batch:
         else:
             self._wal.insert(self.rows)
 
-    def publish(self) -> None:
+    def publish(self, logged: Logged) -> None:
         """Make the drafts visible to readers; called once they are on disk."""
+        for name in self._written:
+            logged.add(name)
         for stream, head in self.heads.items():
             stream.head = head
         for (stream, producer), state in self.producers.items():

@@ -12,6 +12,7 @@ from itertools import islice
 import msgspec
 
 from headrace.engine.kinds import Kinds
+from headrace.engine.logged import Logged
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Stream
 from headrace.errors import CorruptData
@@ -28,8 +29,18 @@ _LEAST = 2 * _EVICT_STEP
 class Catalog:
     """The streams of this node, as the loop sees them."""
 
-    def __init__(self, streams: Streams, registries: Registries, kinds: Kinds, clock: Clock, *, capacity: int) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        registries: Registries,
+        kinds: Kinds,
+        clock: Clock,
+        logged: Logged,
+        *,
+        capacity: int,
+    ) -> None:
         self._streams = streams
+        self._logged = logged
         self._registries = registries
         self._clock = clock
         self._capacity = max(capacity, _LEAST)
@@ -47,7 +58,7 @@ class Catalog:
         if stream is not None and stream.head.state != DELETED:
             stream.used = True
             return stream
-        row = self._streams.by_name(name)
+        row = self._streams.by_name(name, logged=name in self._logged)
         if row is None or row.state == DELETED:
             return None
         stream = self._cache[name] = self.load(row)

@@ -107,7 +107,9 @@ class Engine:
         registries = Registries(self._reader)
         most_keys = config.features.dedupe_keys
         kinds = Kinds(self._reader, most_keys=most_keys)
-        catalog = Catalog(self.streams, registries, kinds, clock, capacity=config.limits.cached_streams)
+        catalog = Catalog(
+            self.streams, registries, kinds, clock, self.writer.logged, capacity=config.limits.cached_streams
+        )
         self.schemas = Schemas(self.writer, registries, config.server.resolver_timeout_s)
         self.profiles = Profiles(self.writer, self.schemas)
         self.log = Log(self.writer, catalog, self.streams, self.tiers, self.tail, self.counters, clock)

@@ -173,9 +173,8 @@ class Create(Change):
         row = self.row
         row.last_us = max(at_us, row.last_us)
         row.bytes += len(body)
-        batch.rows.append(
-            (row.id, row.next_seq, count, row.last_us, self.version, key, self.keys, None, row.bytes, *stored(body))
-        )
+        facts = row.id, row.next_seq, count, row.last_us, self.version, key, self.keys, None, row.bytes
+        batch.write(row.name, (*facts, *stored(body)))
         row.next_seq += count
 
 

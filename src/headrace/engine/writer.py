@@ -20,6 +20,7 @@ from time import monotonic
 
 from headrace.config import Config
 from headrace.engine.batch import Batch, Operation, commit_alone
+from headrace.engine.logged import Logged
 from headrace.errors import Fenced, HeadraceError, Overloaded, Unavailable
 from headrace.storage import database
 from headrace.storage.database import DiskFull, SQLiteError
@@ -72,6 +73,7 @@ class Writer:
         self.on_noted: Callable[[], None] | None = None
         #: Called on the loop when everyone in a commit has been answered.
         self.on_settled: Callable[[], None] | None = None
+        self.logged = Logged()
         self.commits = 0
         self.failed_commits = 0
 
@@ -211,7 +213,7 @@ class Writer:
                 except HeadraceError as refusal:
                     operation.error = refusal
             batch.commit()
-            batch.publish()
+            batch.publish(self.logged)
             self.commits += 1
             if batch.noted and self._loop is not None and (on_noted := self.on_noted) is not None:
                 self._loop.call_soon_threadsafe(on_noted)

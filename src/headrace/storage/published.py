@@ -38,6 +38,8 @@ class Backlog(NamedTuple):
     entries: int
     bytes: int
     since_us: int
+    #: Where many are listed, unless the stream is gone.
+    name: str | None = None
 
 
 class Held(NamedTuple):
@@ -206,7 +208,7 @@ WITH RECURSIVE first(stream, seq, append_us, total_bytes, size) AS (
     LIMIT ?2
 )
 SELECT f.stream, n.seq + n.count - f.seq, n.total_bytes - f.total_bytes + f.size,
-       max(f.append_us, ifnull(s.created_us, 0), ifnull(s.published_us, 0))
+       max(f.append_us, ifnull(s.created_us, 0), ifnull(s.published_us, 0)), s.name
 FROM first AS f CROSS JOIN wal AS n ON n.id = (SELECT id FROM wal WHERE stream = f.stream ORDER BY seq DESC LIMIT 1)
 LEFT JOIN streams AS s ON s.id = f.stream
 """

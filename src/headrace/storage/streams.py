@@ -54,6 +54,7 @@ _COLUMNS = StreamRow.__struct_fields__
 _NEWEST = """SELECT json_array(seq + count, append_us, total_bytes, stream_seq)
              FROM wal WHERE stream = streams.id ORDER BY seq DESC LIMIT 1"""
 _SELECT = f"SELECT {', '.join(_COLUMNS)}, ({_NEWEST}) FROM streams"
+_UNLOGGED = f"SELECT {', '.join(_COLUMNS)}, NULL FROM streams WHERE name = ?"
 _BY_NAME, _BY_ID = f"{_SELECT} WHERE name = ?", f"{_SELECT} WHERE id = ?"
 _BY_LIFE = f"{_SELECT} WHERE incarnation = ? AND state != {DELETED}"
 _HEAD = msgspec.json.Decoder(tuple[int, int, int, str | None])
@@ -73,9 +74,9 @@ class Streams:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def by_name(self, name: str) -> StreamRow | None:
-        """The row of this name, whatever its state."""
-        return self._one(_BY_NAME, name)
+    def by_name(self, name: str, *, logged: bool = True) -> StreamRow | None:
+        """The row of this name, whatever its state; ``logged`` unless it is known to have nothing in the log."""
+        return self._one(_BY_NAME if logged else _UNLOGGED, name)
 
     def by_id(self, stream: int) -> StreamRow | None:
         """The row with this id."""

@@ -92,15 +92,21 @@ class Watch:
         if self._connection is None:
             self._connection = self._connect()
         published, after, total, oldest_us = Published(self._connection), 0, 0, self._clock.now_us()
+        logged = self._writer.logged
+        logged.begin()
         began_s = monotonic()
         while page := published.backlogs(after, _PAGE):
             after = page[-1].stream
             total += sum(backlog.bytes for backlog in page)
             oldest_us = min(oldest_us, *(backlog.since_us for backlog in page))
+            logged.found(backlog.name for backlog in page if backlog.name is not None)
             tell(page)
-            if len(page) < _PAGE or self._stopping.wait(_RESTS * (monotonic() - began_s)):
+            if len(page) < _PAGE:
                 break
+            if self._stopping.wait(_RESTS * (monotonic() - began_s)):
+                return _Waiting(total, oldest_us)
             began_s = monotonic()
+        logged.end()
         return _Waiting(total, oldest_us)
 
     async def _count_forever(self) -> None:
