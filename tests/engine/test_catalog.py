@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from headrace.engine.append import Append
-from headrace.errors import HeadraceError
+from headrace.engine.stream import Stream
+from headrace.errors import CorruptData, HeadraceError
+from headrace.storage.streams import StreamRow
 from headrace.types import JSON
 from rig import Rig, array
 
@@ -39,6 +41,46 @@ def test_a_stream_that_is_asked_for_again_and_again_stays_in_memory(tmp_path: Pa
             rig.create(f"s{number}")
             assert rig.find("often") is often
         assert rig.find("once") is not once
+
+
+def test_streams_that_are_fetched_together_are_as_if_found_one_by_one(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        for number in range(6):
+            rig.create(f"s{number}", body=b"x" * (number % 2))
+        rig.append("s2", b"y")
+        rig.publish("s1")
+        rig.run(rig.engine.sealer.watch.count())
+        rig.delete("s5")
+        rig.reopen()
+        catalog, names = rig.engine.log.catalog, [f"s{number}" for number in range(7)]
+        catalog.fetch(names)
+        assert [name in catalog for name in names] == [True] * 5 + [False] * 2
+        fetched = [rig.find(name) for name in names[:5]]
+        assert [stream.head.next_seq for stream in fetched] == [0, 1, 1, 1, 0]
+        catalog.fetch(names)
+        assert [rig.find(name) for name in names[:5]] == fetched
+
+
+def test_only_whoever_asks_for_a_stream_that_cannot_be_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Rig(tmp_path) as rig:
+        for name in "abc":
+            rig.create(name)
+        rig.reopen()
+        catalog = rig.engine.log.catalog
+        load = catalog.load
+
+        def read(row: StreamRow) -> Stream:
+            if row.name == "b":
+                raise CorruptData("its registry cannot be read")
+            return load(row)
+
+        monkeypatch.setattr(catalog, "load", read)
+        catalog.fetch(["a", "b", "c"])
+        assert rig.find("a").name + rig.find("c").name == "ac"
+        with pytest.raises(CorruptData):
+            rig.find("b")
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 100])

@@ -6,7 +6,7 @@ there is one object per living stream, and memory does not grow with their numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 
 import msgspec
@@ -15,8 +15,9 @@ from headrace.engine.kinds import Kinds
 from headrace.engine.logged import Logged
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Stream
-from headrace.errors import CorruptData
+from headrace.errors import CorruptData, HeadraceError
 from headrace.schema.registry import Registry
+from headrace.storage.database import SQLiteError
 from headrace.storage.registries import Registries
 from headrace.storage.streams import DELETED, StreamRow, Streams
 from headrace.types import Clock
@@ -52,6 +53,9 @@ class Catalog:
     def __len__(self) -> int:
         return len(self._cache)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._cache
+
     def find(self, name: str) -> Stream | None:
         """The stream of this name, soft-deleted ones included; None where it is gone or never was."""
         stream = self._cache.get(name)
@@ -59,9 +63,23 @@ class Catalog:
             stream.used = True
             return stream
         row = self._streams.by_name(name, logged=name in self._logged)
-        if row is None or row.state == DELETED:
+        return None if row is None else self._keep(row)
+
+    def fetch(self, names: Collection[str]) -> None:
+        """Bring streams into memory that are asked for next, as many as there are."""
+        for logged in (True, False):
+            wanted = [name for name in names if (name in self._logged) is logged]
+            try:
+                rows = self._streams.named(wanted, logged=logged) if wanted else []
+                for row in rows:
+                    self._keep(row)
+            except (HeadraceError, SQLiteError):
+                pass  # whoever asks for the stream that cannot be read is told
+
+    def _keep(self, row: StreamRow) -> Stream | None:
+        if row.state == DELETED:
             return None
-        stream = self._cache[name] = self.load(row)
+        stream = self._cache[row.name] = self.load(row)
         if len(self._cache) > self._capacity:
             self._evict()
         return stream

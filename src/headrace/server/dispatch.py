@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic
 
 from headrace.engine.engine import Engine
@@ -17,6 +18,7 @@ from headrace.server.aside import Aside
 from headrace.server.auth import Door
 from headrace.server.exchange import Exchange, Reply, Request
 from headrace.server.heads import RequestHead, Route
+from headrace.server.lookups import Lookups
 from headrace.server.target import Target
 
 log = logging.getLogger("headrace.server")
@@ -27,6 +29,8 @@ _TARGETS = 16_384
 _TARGET_BYTES = 256
 #: Parameters that may be given several times.
 _LISTS = {"_search": ("sort",)}
+#: Verbs on a stream that another has made.
+_FOLLOWING = ("GET", "HEAD", "POST")
 _ONCE = (b"stream-", b"producer-", b"content-", b"if-", b"host", b"authorization", b"origin")
 
 
@@ -43,8 +47,12 @@ class Dispatcher:
         self.unsent_limit = engine.config.limits.unsent_bytes
         self._targets: dict[bytes, Target] = {}
         self._verbs = verbs
+        self._catalog = engine.log.catalog
+        self._lookups = Lookups(self._catalog)
 
-    def handle(self, head: RequestHead, body: bytes, exchange: Exchange, until: float = 0.0) -> None:
+    def handle(
+        self, head: RequestHead, body: bytes, exchange: Exchange, until: float = 0.0, *, looked_up: bool = False
+    ) -> None:
         """Answer through the exchange, now or later; never raises. ``until`` is when its time is over, once it runs."""
         try:
             route = head.route
@@ -52,6 +60,9 @@ class Dispatcher:
                 route = head.route = self._route(head)
             if self.unsent_bytes > self.unsent_limit and head.method == "GET":
                 raise Overloaded("slow readers hold too much unsent data", retry_after=2)
+            if route.follows and not looked_up and (name := route.target.name) not in self._catalog:
+                self._lookups.add(name, partial(self.handle, head, body, exchange, until, looked_up=True))
+                return
             route.verb(Request(head, route, body, exchange))
         except HeadraceError as refusal:
             exchange.reply(Reply.failure(refusal))
@@ -88,9 +99,9 @@ class Dispatcher:
             _refuse_repeated(head.headers)
         if not place.resource.startswith("/"):
             principal.enter(place.name)
-        return Route(
-            verb, place, values.query(head.query, _LISTS.get(place.resource, ())), principal, self.door.generation
-        )
+        query = values.query(head.query, _LISTS.get(place.resource, ()))
+        follows = not place.resource and head.method in _FOLLOWING
+        return Route(verb, place, query, principal, self.door.generation, follows)
 
     def _target(self, path: bytes) -> Target:
         place = target.parse(path)

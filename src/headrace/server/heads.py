@@ -36,13 +36,15 @@ class Route(NamedTuple):
     query: dict[str, str]
     principal: Principal
     generation: int
+    #: Whether it is of a stream that is there already, if it is of any.
+    follows: bool = False
 
     def to(self, url: bytes) -> Route | None:
         """The same for another plain address; None where that takes a closer look."""
         if self.principal is not LOCAL or self.target.resource or b"/" in url[len(PREFIX) :]:
             return None
         target = Target(url[len(PREFIX) :].decode(), "", None)
-        return Route(self.verb, target, self.query, self.principal, self.generation)
+        return Route(self.verb, target, self.query, self.principal, self.generation, self.follows)
 
 
 class RequestHead:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -54,8 +54,10 @@ _COLUMNS = StreamRow.__struct_fields__
 _NEWEST = """SELECT json_array(seq + count, append_us, total_bytes, stream_seq)
              FROM wal WHERE stream = streams.id ORDER BY seq DESC LIMIT 1"""
 _SELECT = f"SELECT {', '.join(_COLUMNS)}, ({_NEWEST}) FROM streams"
-_UNLOGGED = f"SELECT {', '.join(_COLUMNS)}, NULL FROM streams WHERE name = ?"
+_SELECT_UNLOGGED = f"SELECT {', '.join(_COLUMNS)}, NULL FROM streams"
 _BY_NAME, _BY_ID = f"{_SELECT} WHERE name = ?", f"{_SELECT} WHERE id = ?"
+_BY_NAME_UNLOGGED = f"{_SELECT_UNLOGGED} WHERE name = ?"
+_AMONG = "WHERE name IN (SELECT value FROM json_each(?))"
 _BY_LIFE = f"{_SELECT} WHERE incarnation = ? AND state != {DELETED}"
 _HEAD = msgspec.json.Decoder(tuple[int, int, int, str | None])
 _ENTITIES = ("dedupe", "entities", "aliases", "splits", "sources")
@@ -76,7 +78,13 @@ class Streams:
 
     def by_name(self, name: str, *, logged: bool = True) -> StreamRow | None:
         """The row of this name, whatever its state; ``logged`` unless it is known to have nothing in the log."""
-        return self._one(_BY_NAME if logged else _UNLOGGED, name)
+        return self._one(_BY_NAME if logged else _BY_NAME_UNLOGGED, name)
+
+    def named(self, names: Sequence[str], *, logged: bool = True) -> list[StreamRow]:
+        """The same for many names, in any order."""
+        sql = f"{_SELECT if logged else _SELECT_UNLOGGED} {_AMONG}"
+        rows: list[Any] = self._connection.execute(sql, (msgspec.json.encode(names).decode(),)).fetchall()
+        return [_stream(row) for row in rows]
 
     def by_id(self, stream: int) -> StreamRow | None:
         """The row with this id."""
