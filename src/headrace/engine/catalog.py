@@ -45,6 +45,8 @@ class Catalog:
         self._registries = registries
         self._clock = clock
         self._capacity = max(capacity, _LEAST)
+        # A dict finds its first entries slowly where many before them were removed, so they go by the hundred.
+        self._step = max(_EVICT_STEP, self._capacity // 512)
         self._kinds = kinds
         self._cache: dict[str, Stream] = {}
         self._started_us = clock.now_us()
@@ -141,7 +143,7 @@ class Catalog:
 
     def _evict(self) -> None:
         """Drop some of the longest cached streams that nobody holds or has asked for since they were looked at."""
-        for name in list(islice(self._cache, _EVICT_STEP)):
+        for name in list(islice(self._cache, self._step)):
             stream = self._cache.pop(name)
             if stream.used or stream.pins or stream in self.accessed:
                 stream.used = False
