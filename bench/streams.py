@@ -16,8 +16,8 @@ CREATORS = 256
 LISTERS = 4
 APPENDERS = 64
 #: Many short rounds in turn: others use the machine too, and what they do to both falls out of the ratio of a round.
-ROUNDS = 9
-_SHORTER = 2
+ROUNDS = 25
+_SHORTER = 4
 
 
 @dataclass(frozen=True)
