@@ -48,6 +48,25 @@ def test_what_one_turn_asks_for_is_looked_up_once_and_goes_on_in_order() -> None
     assert gone_on == [0, 1, 2, 3, 4]
 
 
+def test_everyone_goes_on_where_something_is_wrong_with_one() -> None:
+    gone_on: list[int] = []
+
+    class Broken:
+        def fetch(self, names: Collection[str]) -> None:
+            raise ValueError(names)
+
+    async def turn() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, told: gone_on.append(len(told)))
+        catalog: Any = Broken()
+        lookups = Lookups(catalog)
+        lookups.add("a", lambda: gone_on.append(1))
+        lookups.add("b", lambda: gone_on.append(2))
+        await asyncio.sleep(0)
+
+    asyncio.run(turn())
+    assert gone_on[:2] == [1, 2] and len(gone_on) == 3
+
+
 async def _use(url: str) -> None:
     limits = httpx2.Limits(max_connections=64, max_keepalive_connections=64)
     async with httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False, limits=limits) as http:

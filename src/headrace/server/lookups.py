@@ -29,6 +29,8 @@ class Lookups:
     def _look(self) -> None:
         names, waiting = self._names, self._waiting
         self._names, self._waiting = set(), []
-        self._catalog.fetch(names)
-        for go_on in waiting:
-            go_on()
+        try:
+            self._catalog.fetch(names)
+        finally:  # whatever there was with one of them, each gets to know what became of its own
+            for go_on in waiting:
+                go_on()
