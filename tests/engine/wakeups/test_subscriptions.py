@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import msgspec
@@ -415,11 +416,11 @@ async def test_a_full_disk_refuses_a_claim_and_changes_nothing(world: Opened) ->
         await w.subscriptions.put("s", PULL, BASE)
         tail = await w.append("events/a")
         await w.idle()
-        before = w.subscriptions.get("s").wakes
+        before, random = w.subscriptions.get("s").wakes, Random(1)
         for size in (30_000, 3_000, 300, 3):
             with pytest.raises(Unavailable):
-                while True:
-                    await w.append("filler", entry=b'"' + b"x" * size + b'"')
+                while True:  # with what cannot be packed: much that can would be published, and make room again
+                    await w.append("filler", entry=b'"' + random.randbytes(size // 2).hex().encode() + b'"')
         with pytest.raises(Unavailable):
             for number in range(1_000):
                 await w.subscriptions.put(f"t{number}", PULL, BASE)
