@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -214,6 +215,22 @@ class TestDirectory:
             stop.set()
             thread.join()
         assert [path.name for path in root.iterdir()] == [STAGING]
+
+    def test_a_directory_that_comes_and_goes_is_not_taken_for_the_object(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        objects, mkdir, others = Objects.open(str(root)), Path.mkdir, ["b"]
+
+        def made_and_removed_by_others(path: Path, **facts: Any) -> None:
+            mkdir(path, **facts)
+            if others and path.name == others[0]:
+                others.pop()
+                path.rmdir()
+                raise FileExistsError(path)
+
+        monkeypatch.setattr(Path, "mkdir", made_and_removed_by_others)
+        assert objects.create("a/b/c", b"x") and not others
+        assert objects.get("a/b/c") == b"x"
 
     def test_an_object_is_a_file_that_can_be_read_in_place(self, root: Path) -> None:
         objects = Objects.open(root.as_uri())

@@ -6,6 +6,7 @@ synced. obstore has a local store too, which does not sync.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -139,7 +140,9 @@ def _make(directory: Path) -> None:
     if directory.is_dir():
         return
     _make(directory.parent)
-    directory.mkdir(exist_ok=True)
+    # Not exist_ok, which looks again, and takes one that was removed in between for something else that is in the way.
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir()
     _sync(directory.parent)
 
 
