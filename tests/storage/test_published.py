@@ -128,8 +128,8 @@ def test_a_backlog_counts_entries_bytes_and_since_when_they_wait(
     Wal(connection).insert(rows)
     assert published.backlogs(0, 10) == [
         Backlog(1, 4, 8, 50, "s"),
-        Backlog(2, 1, 2, 5, "t"),
-    ]  # 2 came before its stream
+        Backlog(2, 1, 2, 5, "t"),  # it came before its stream
+    ]
     assert published.backlogs(0, 1) == [Backlog(1, 4, 8, 50, "s")]
     assert published.backlogs(1, 1) == [Backlog(2, 1, 2, 5, "t")]
     assert published.backlogs(2, 1) == []

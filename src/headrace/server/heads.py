@@ -41,9 +41,10 @@ class Route(NamedTuple):
 
     def to(self, url: bytes) -> Route | None:
         """The same for another plain address; None where that takes a closer look."""
-        if self.principal is not LOCAL or self.target.resource or b"/" in url[len(PREFIX) :]:
+        name = url[len(PREFIX) :]
+        if self.principal is not LOCAL or self.target.resource or b"/" in name:
             return None
-        target = Target(url[len(PREFIX) :].decode(), "", None)
+        target = Target(name.decode(), "", None)
         return Route(self.verb, target, self.query, self.principal, self.generation, self.follows)
 
 

@@ -82,9 +82,8 @@ class Streams:
 
     def named(self, names: Sequence[str], *, logged: bool = True) -> list[StreamRow]:
         """The same for many names, in any order."""
-        sql = f"{_SELECT if logged else _SELECT_UNLOGGED} {_AMONG}"
-        rows: list[Any] = self._connection.execute(sql, (msgspec.json.encode(names).decode(),)).fetchall()
-        return [_stream(row) for row in rows]
+        select = _SELECT if logged else _SELECT_UNLOGGED
+        return self._many(_AMONG, msgspec.json.encode(names).decode(), select=select)
 
     def by_id(self, stream: int) -> StreamRow | None:
         """The row with this id."""
@@ -207,8 +206,8 @@ class Streams:
         row: Any = self._connection.execute(sql, (value,)).fetchone()
         return None if row is None else _stream(row)
 
-    def _many(self, clause: str, *values: object) -> list[StreamRow]:
-        rows: list[Any] = self._connection.execute(f"{_SELECT} {clause}", values).fetchall()
+    def _many(self, clause: str, *values: object, select: str = _SELECT) -> list[StreamRow]:
+        rows: list[Any] = self._connection.execute(f"{select} {clause}", values).fetchall()
         return [_stream(row) for row in rows]
 
 

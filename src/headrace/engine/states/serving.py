@@ -305,9 +305,9 @@ class Serving(Generic[Defined]):
         return task
 
     async def _fold_aside(self, follower: Follower, stream: Stream) -> None:
-        self._carry_on(follower)
-        follower.busy = True
         try:
+            self._carry_on(follower)
+            follower.busy = True
             head, tails = stream.head, list(follower.generations.values())
             await self.bench.fold(stream, head, follower.shapes(head), tails)
         finally:
