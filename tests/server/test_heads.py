@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from headrace.engine.append import PLAIN
 from headrace.server.auth import LOCAL, Principal
@@ -60,7 +61,7 @@ def test_who_may_go_anywhere_has_been_admitted_at_another_plain_address(learnt: 
     head.route = route(LOCAL)
     found = heads.find(spelled(b"POST /v1/stream/b.2 HTTP/1.1"), head)
     assert found is not None
-    assert found[0].route == head.route._replace(target=parse(b"/v1/stream/b.2"))
+    assert found[0].route == replace(head.route, target=parse(b"/v1/stream/b.2"))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
-from headrace.server.lookups import Lookups
+from headrace.server.heads import RequestHead
+from headrace.server.lookups import Lookups, Waiting
 from headrace.types import JSON
 
 if TYPE_CHECKING:
@@ -29,42 +30,48 @@ class Catalog:
         self.fetched.append(names)
 
 
+def _request(body: bytes) -> Waiting:
+    exchange: Any = None
+    return RequestHead("POST", b"/v1/stream/s", [], {}), body, exchange, 0.0
+
+
 def test_what_one_turn_asks_for_is_looked_up_once_and_goes_on_in_order() -> None:
     catalog: Any = Catalog()
-    gone_on: list[int] = []
+    gone_on: list[bytes] = []
 
     async def two_turns() -> None:
-        lookups = Lookups(catalog)
+        lookups = Lookups(catalog, lambda _head, body, *_: gone_on.append(body))
         for number, name in enumerate("abca"):
-            lookups.add(name, lambda number=number: gone_on.append(number))  # type: ignore[misc]
+            lookups.add(name, _request(b"%d" % number))
         assert not catalog.fetched and not gone_on
         await asyncio.sleep(0)
-        assert gone_on == [0, 1, 2, 3]
-        lookups.add("d", lambda: gone_on.append(4))
+        assert gone_on == [b"0", b"1", b"2", b"3"]
+        lookups.add("d", _request(b"4"))
         await asyncio.sleep(0)
 
     asyncio.run(two_turns())
     assert catalog.fetched == [{"a", "b", "c"}, {"d"}]
-    assert gone_on == [0, 1, 2, 3, 4]
+    assert gone_on == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_everyone_goes_on_where_something_is_wrong_with_one() -> None:
-    gone_on: list[int] = []
+    gone_on: list[bytes] = []
+    failures: list[dict[str, Any]] = []
 
     class Broken:
         def fetch(self, names: Collection[str]) -> None:
             raise ValueError(names)
 
     async def turn() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, told: gone_on.append(len(told)))
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, told: failures.append(told))
         catalog: Any = Broken()
-        lookups = Lookups(catalog)
-        lookups.add("a", lambda: gone_on.append(1))
-        lookups.add("b", lambda: gone_on.append(2))
+        lookups = Lookups(catalog, lambda _head, body, *_: gone_on.append(body))
+        lookups.add("a", _request(b"1"))
+        lookups.add("b", _request(b"2"))
         await asyncio.sleep(0)
 
     asyncio.run(turn())
-    assert gone_on[:2] == [1, 2] and len(gone_on) == 3
+    assert gone_on == [b"1", b"2"] and len(failures) == 1
 
 
 async def _use(url: str) -> None:

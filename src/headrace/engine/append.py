@@ -86,6 +86,11 @@ class Append(Operation):
             self.terms = terms
             self.key = terms.key
 
+    @property
+    def only(self) -> Stream | None:  # type: ignore[override]
+        """The stream, unless there are keys to be looked up and noted too."""
+        return self.stream if self.unique is None else None
+
     def perform(self, batch: Batch) -> None:
         """Accept the entries into the stream's draft, or refuse the whole request."""
         head = batch.heads.get(self.stream) or batch.draft(self.stream)

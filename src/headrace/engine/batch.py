@@ -34,6 +34,8 @@ class Operation:
     #: Whether it leads to free space, so that a full disk must let it through; it may be performed twice then.
     frees = False
     size = 0
+    #: The one stream that it adds entries to, where it does nothing else.
+    only: Stream | None = None
     error: HeadraceError | None = None
     submitted = 0.0
     expired = False

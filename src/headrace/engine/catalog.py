@@ -62,21 +62,27 @@ class Catalog:
         """The stream of this name, soft-deleted ones included; None where it is gone or never was."""
         stream = self._cache.get(name)
         if stream is not None and stream.head.state != DELETED:
-            stream.used = True
+            stream.used = stream.used is not None  # the first who asks is the one it was brought into memory for
             return stream
         row = self._streams.by_name(name, logged=name in self._logged)
-        return None if row is None else self._keep(row)
+        stream = None if row is None else self._keep(row)
+        if stream is not None:
+            stream.used = False
+        return stream
 
     def fetch(self, names: Collection[str]) -> None:
         """Bring streams into memory that are asked for next, as many as there are."""
-        for logged in (True, False):
-            wanted = [name for name in names if (name in self._logged) is logged]
-            try:
-                rows = self._streams.named(wanted, logged=logged) if wanted else []
-                for row in rows:
-                    self._keep(row)
-            except (HeadraceError, SQLiteError):
-                pass  # whoever asks for the stream that cannot be read is told
+        logged: list[str] = []
+        unlogged: list[str] = []
+        for name in names:
+            (logged if name in self._logged else unlogged).append(name)
+        for wanted in (logged, unlogged):
+            if wanted:
+                try:
+                    for row in self._streams.named(wanted, logged=wanted is logged):
+                        self._keep(row)
+                except (HeadraceError, SQLiteError):
+                    pass  # whoever asks for the stream that cannot be read is told
 
     def _keep(self, row: StreamRow) -> Stream | None:
         if row.state == DELETED:
@@ -91,7 +97,8 @@ class Catalog:
         cached = self._cache.get(row.name)
         if cached is not None and cached.id == row.id:
             return cached
-        stream = Stream(row, self._lineage(row.parent, row.fork_seq), self._registry(row))
+        lineage = () if row.parent is None else self._lineage(row.parent, row.fork_seq)
+        stream = Stream(row, lineage, self._registry(row))
         if stream.ttl_s is not None:
             # A restart counts as an access.
             stream.deadline_us = max(stream.deadline_us or 0, self._started_us + stream.ttl_s * 1_000_000)

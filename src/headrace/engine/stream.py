@@ -95,13 +95,12 @@ class Stream:
         #: Whether it changes only through a registry that it belongs to.
         self.managed = bool(row.managed)
         self.lineage = lineage
-        self.head = _head(row)
-        self.head.registry = registry
+        self.head = _head(row, registry)
         #: The last epoch and sequence number of some producers; None while there are none.
         self.producers: dict[str, tuple[int, int]] | None = None
         self.pins = 0
-        #: Whether it was asked for since somebody looked; set by whoever keeps streams in memory.
-        self.used = False
+        #: Whether it was asked for since somebody looked; None before that, and set by whoever keeps streams in memory.
+        self.used: bool | None = None
         self.watchers: dict[Watcher, None] | None = None
 
     def offset_at(self, position: int) -> str:
@@ -136,8 +135,9 @@ class Stream:
         raise OffsetFenced("the offset belongs to another life of this stream", stream=self.name)
 
 
-def _head(row: StreamRow) -> Head:
-    head = Head()
+def _head(row: StreamRow, registry: StreamRegistry | None) -> Head:
+    head = Head.__new__(Head)
+    head.registry = registry
     head.state = row.state
     head.closed = bool(row.closed)
     head.closed_by = msgspec.json.decode(row.closed_by, type=tuple[str, int, int]) if row.closed_by else None

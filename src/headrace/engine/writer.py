@@ -1,8 +1,11 @@
-"""The one writer: a thread that commits everything queued, answers everyone, and repeats.
+"""The one writer: it gathers operations, commits all of them together, answers everyone, and repeats.
 
 There is no clock in it. While a commit waits for the disk, new operations queue up; the next commit takes them
-all. An operation checks and drafts in :meth:`Operation.perform` on the writer's thread, and is answered on
-the event loop after its batch is on disk, or has failed as a whole.
+all. An operation checks and drafts in :meth:`Operation.perform`, and is answered on the event loop after its batch is
+on disk, or has failed as a whole.
+
+A thread commits, so that the loop can serve others meanwhile. Where the disk is quick and there is little to write, the
+way to the thread and back would take longer than the commit, and more of the processor: the loop does that itself.
 """
 
 from __future__ import annotations
@@ -19,43 +22,33 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 
 from headrace.config import Config
-from headrace.engine.batch import Batch, Operation, commit_alone
-from headrace.engine.logged import Logged
-from headrace.errors import Fenced, HeadraceError, Overloaded, Unavailable
-from headrace.storage import database
-from headrace.storage.database import DiskFull, SQLiteError
-from headrace.storage.reserve import Reserve
-from headrace.storage.streams import Streams
-from headrace.storage.wal import Wal
+from headrace.engine.batch import Operation
+from headrace.engine.committing import Committer
+from headrace.errors import Fenced, Overloaded, Unavailable
 from headrace.types import Clock
 
 log = logging.getLogger("headrace.writer")
 
 # Enough for a commit; while it is on its way to the disk, the loop reads the next ones.
 _HANDED_OVER = 32
-_RESERVE_BYTES = 4 * 1024 * 1024
+# What the loop commits itself: so many bytes to so few streams, which lie on few pages, after so many quick commits.
+_LITTLE_BYTES = 128 * 1024
+_FEW_STREAMS = 4
+_TRUSTED = 16
 
 
-class Writer:
-    """Owns the writing connection and its thread; operations are submitted from the event loop."""
+class Writer(Committer):
+    """Takes operations from the event loop, and tells it what became of them."""
 
     def __init__(self, path: Path, config: Config, clock: Clock, vfs: str | None = None) -> None:
-        storage = config.storage
-        self._connection = database.connect(
-            path,
-            cache_bytes=storage.cache_bytes,
-            checkpoint_pages=storage.checkpoint_pages,
-            max_bytes=storage.max_database_bytes,
-            vfs=vfs,
-        )
-        database.migrate(self._connection)
-        self._streams, self._wal = Streams(self._connection), Wal(self._connection)
+        super().__init__(path, config, clock, vfs)
         self._limits = config.limits
         self._timeouts = config.server
-        self._clock = clock
         self._queue: SimpleQueue[list[Operation] | None] = SimpleQueue()
         self._gathered: list[Operation] = []
         self._gathered_s = 0.0
+        #: Operations that the thread has.
+        self._handed = 0
         self._thread = threading.Thread(target=self._run, name="headrace-writer", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
@@ -64,37 +57,14 @@ class Writer:
         #: Whether another node writes to the store, and how many bytes may wait for it besides those that do. Whoever
         #: publishes finds out.
         self.fenced = False
-        self.room_bytes = storage.backlog_bytes
-        # A checkpoint may have to write as much again as the write-ahead log holds, and the rest is for what frees.
-        held_back = storage.checkpoint_pages * database.PAGE_BYTES
-        self.reserve = Reserve(path.with_name("reserve"), held_back + _RESERVE_BYTES)
-        self.reserve.restock()
-        #: Called on the loop when something was noted; nothing is while nobody listens.
-        self.on_noted: Callable[[], None] | None = None
+        self.room_bytes = config.storage.backlog_bytes
         #: Called on the loop when everyone in a commit has been answered.
         self.on_settled: Callable[[], None] | None = None
-        self.logged = Logged()
-        self.commits = 0
-        self.failed_commits = 0
 
     def start(self) -> None:
         """Begin to commit; must be called on the event loop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
-
-    def before_start(self, perform: Callable[[Batch], None]) -> None:
-        """Run a function in a commit of its own, in the caller's thread, before anything else is written."""
-        try:
-            commit_alone(self._connection, self._clock, perform)
-        except DiskFull:
-            if not self.reserve.release():
-                raise
-            commit_alone(self._connection, self._clock, perform)
-
-    def close(self) -> None:
-        """Let go of the files, once nothing is written any more."""
-        self._connection.close()
-        self.reserve.close()
 
     @property
     def queued_requests(self) -> int:
@@ -121,19 +91,39 @@ class Writer:
             self.room_bytes -= operation.size
         gathered = self._gathered
         if not gathered:
-            # What arrives in one turn of the loop is handed over together: fewer wake-ups, larger commits.
+            # What arrives in one turn of the loop is committed together: fewer wake-ups, larger commits.
             assert self._loop is not None
-            self._loop.call_soon(self._hand_over)
+            self._loop.call_soon(self._go_on)
             self._gathered_s = monotonic()
         operation.submitted = self._gathered_s
         self._in_flight.append(operation)
         self.queued_bytes += operation.size
         gathered.append(operation)
-        if len(gathered) >= _HANDED_OVER:
+        if not len(gathered) % _HANDED_OVER and not self._is_little():
             self._hand_over()
+
+    def _go_on(self) -> None:
+        """Commit what was gathered, or let the thread do it."""
+        if not self._is_little():
+            self._hand_over()
+        elif self._gathered and not self._handed:  # otherwise when the thread is done
+            operations, self._gathered = self._gathered, []
+            self._commit_briefly(operations)
+            self._settle(operations)
+
+    def _is_little(self) -> bool:
+        """Whether what was gathered is committed faster than it is handed over."""
+        gathered = self._gathered
+        if self._quick < _TRUSTED or self._is_long or self.reserve.is_out:
+            return False
+        if self.queued_bytes > _LITTLE_BYTES or len(gathered) > self._limits.batch_requests:
+            return False
+        streams = {operation.only for operation in gathered}
+        return None not in streams and len(streams) <= _FEW_STREAMS
 
     def _hand_over(self) -> None:
         if self._gathered:
+            self._handed += len(self._gathered)
             self._queue.put(self._gathered)
             self._gathered = []
 
@@ -163,6 +153,8 @@ class Writer:
         while (operations := self._queue.get()) is not None:
             last = self._take_more(operations)
             self._commit(operations)
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._take_back, operations)
             if last:
                 break
 
@@ -181,57 +173,12 @@ class Writer:
             pass
         return False
 
-    def _commit(self, operations: list[Operation]) -> None:
-        if self.reserve.is_out:
-            _refuse([operation for operation in operations if not operation.frees], DiskFull())
-            self._make_room([operation for operation in operations if operation.frees])
-        elif isinstance(self._write(operations), DiskFull):
-            self._make_room([operation for operation in operations if operation.frees])
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._settle, operations)
-
-    def _make_room(self, operations: list[Operation]) -> None:
-        """Do what frees space on a full disk, with what was set aside for that if need be."""
-        database.checkpoint(self._connection)
-        while operations:
-            for operation in operations:
-                operation.error = None
-            reason = self._write(operations)
-            database.checkpoint(self._connection)
-            if not isinstance(reason, DiskFull) or not self.reserve.release():
-                break
-            log.warning("the disk is full; until there is room again, only what frees space is done")
-
-    def _write(self, operations: list[Operation]) -> Exception | None:
-        """Commit operations, or fail all of them; answers why that failed."""
-        batch = Batch(self._connection, self._streams, self._wal, self._clock.now_us())
-        batch.notes = None if self.on_noted is None else []
-        try:
-            for operation in operations:
-                try:
-                    operation.perform(batch)
-                except HeadraceError as refusal:
-                    operation.error = refusal
-            batch.commit()
-            batch.publish(self.logged)
-            self.commits += 1
-            if batch.noted and self._loop is not None and (on_noted := self.on_noted) is not None:
-                self._loop.call_soon_threadsafe(on_noted)
-        except Exception as reason:
-            self._roll_back(operations, reason)
-            return reason
-        return None
-
-    def _roll_back(self, operations: list[Operation], reason: Exception) -> None:
-        self.failed_commits += 1
-        told = None if isinstance(reason, DiskFull) else reason
-        log.error("a commit failed and was rolled back: %s", reason, exc_info=told)
-        if self._connection.in_transaction:
-            try:
-                self._connection.execute("ROLLBACK")
-            except SQLiteError:
-                log.exception("the rollback failed too")
-        _refuse(operations, reason)
+    def _take_back(self, operations: list[Operation]) -> None:
+        """Answer what the thread has committed, and go on with what was held back meanwhile."""
+        self._handed -= len(operations)
+        self._settle(operations)
+        if self._gathered:
+            self._go_on()
 
     def _settle(self, operations: list[Operation]) -> None:
         settled = self._in_flight.popleft
@@ -246,6 +193,9 @@ class Writer:
         try:
             if self.on_settled is not None:
                 self.on_settled()
+            if self._noted and self.on_noted is not None:
+                self._noted = False
+                self.on_noted()
         except Exception:
             log.exception("not everyone was told of a commit")
 
@@ -254,11 +204,3 @@ def _yield_to_loop() -> None:
     """Do not push the event loop off its core when the disk is done: it holds the interpreter's lock, which we need."""
     with contextlib.suppress(AttributeError, OSError):  # not everywhere, and not allowed everywhere
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
-def _refuse(operations: list[Operation], reason: Exception) -> None:
-    for operation in operations:
-        if isinstance(reason, SQLiteError):
-            operation.error = database.unavailable(reason)
-        else:
-            operation.error = HeadraceError("the server failed while committing; nothing was written")

@@ -7,7 +7,6 @@ every stream.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 VERSION = 1
@@ -34,17 +33,10 @@ def encode(epoch: int, position: int) -> str:
     if not position:
         return START
     # 32 epoch bits, 64 position bits and 4 of the zero bits make ten pairs; six characters of zero bits remain.
-    low = (position & 0xFFFFFFF) << 2
-    pairs = _PAIRS
-    return f"{_high(epoch, position >> 28)}{pairs[low >> 20]}{pairs[low >> 10 & 1023]}{pairs[low & 1023]}000000"
-
-
-@lru_cache(maxsize=1024)
-def _high(epoch: int, position: int) -> str:
-    """The seven pairs that an epoch's offsets share until 2^28 entries have passed."""
-    n, pairs = epoch << 36 | position, _PAIRS
-    first = f"{pairs[n >> 60]}{pairs[n >> 50 & 1023]}{pairs[n >> 40 & 1023]}{pairs[n >> 30 & 1023]}"
-    return f"{first}{pairs[n >> 20 & 1023]}{pairs[n >> 10 & 1023]}{pairs[n & 1023]}"
+    low, high, pairs = (position & 0xFFFFFFF) << 2, (epoch & 15) << 36 | position >> 28, _PAIRS
+    middle = f"{pairs[high >> 20 & 1023]}{pairs[high >> 10 & 1023]}{pairs[high & 1023]}" if position >> 28 else "000000"
+    first = f"{pairs[epoch >> 24]}{pairs[epoch >> 14 & 1023]}{pairs[epoch >> 4 & 1023]}{pairs[high >> 30]}"
+    return f"{first}{middle}{pairs[low >> 20]}{pairs[low >> 10 & 1023]}{pairs[low & 1023]}000000"
 
 
 def decode(text: str) -> Offset:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from time import monotonic
 
 from headrace.engine.engine import Engine
@@ -48,10 +47,10 @@ class Dispatcher:
         self._targets: dict[bytes, Target] = {}
         self._verbs = verbs
         self._catalog = engine.log.catalog
-        self._lookups = Lookups(self._catalog)
+        self._lookups = Lookups(self._catalog, self._handle_found)
 
     def handle(
-        self, head: RequestHead, body: bytes, exchange: Exchange, until: float = 0.0, *, looked_up: bool = False
+        self, head: RequestHead, body: bytes, exchange: Exchange, until: float = 0.0, looked_up: bool = False
     ) -> None:
         """Answer through the exchange, now or later; never raises. ``until`` is when its time is over, once it runs."""
         try:
@@ -61,7 +60,7 @@ class Dispatcher:
             if self.unsent_bytes > self.unsent_limit and head.method == "GET":
                 raise Overloaded("slow readers hold too much unsent data", retry_after=2)
             if route.follows and not looked_up and (name := route.target.name) not in self._catalog:
-                self._lookups.add(name, partial(self.handle, head, body, exchange, until, looked_up=True))
+                self._lookups.add(name, (head, body, exchange, until))
                 return
             route.verb(Request(head, route, body, exchange))
         except HeadraceError as refusal:
@@ -72,6 +71,9 @@ class Dispatcher:
         except Exception:
             log.exception("%s %s failed", head.method, head.path.decode("latin-1"))
             exchange.reply(Reply.failure(HeadraceError("the server failed; the log has the details")))
+
+    def _handle_found(self, head: RequestHead, body: bytes, exchange: Exchange, until: float) -> None:
+        self.handle(head, body, exchange, until, True)
 
     async def _thaw(self, cold: Cold, head: RequestHead, body: bytes, exchange: Exchange, until: float) -> None:
         """Let a thread find what is not at hand, then answer; what is found too late is there for the next who ask."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from headrace.engine.append import Terms
 from headrace.server.auth import LOCAL, Principal
@@ -28,7 +30,7 @@ END = b"\r\n\r\n"
 _PLAIN = re.compile(rb"([A-Z]+ )(/v1/stream/[0-9A-Za-z][\w.~/-]*)(?= )")
 
 
-class Route(NamedTuple):
+class Route(msgspec.Struct, frozen=True, gc=False):
     """Who asks what of which stream, as of one generation of the keys."""
 
     verb: Callable[[Request], None]
@@ -109,7 +111,8 @@ class Heads:
         if spelled and data.startswith(spelled) and len(data) == len(spelled) + last.body_bytes:
             return last, data[len(spelled) :]
         end = data.find(END) + 4
-        head = self._known.get(data[:end]) or self._find_elsewhere(data[:end])
+        spelled = data[:end]
+        head = self._known.get(spelled) or self._find_elsewhere(spelled)
         if head is None or len(data) - end != head.body_bytes:
             return None
         return head, data[end:]

@@ -7,24 +7,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from headrace.engine.catalog import Catalog
+from headrace.server.heads import RequestHead
+
+if TYPE_CHECKING:
+    from headrace.server.exchange import Exchange
+
+#: A request: its head and its body, the way back, and when its time is over.
+Waiting = tuple[RequestHead, bytes, "Exchange", float]
 
 
 class Lookups:
     """Requests that wait for the end of the turn."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, go_on: Callable[[RequestHead, bytes, Exchange, float], None]) -> None:
         self._catalog = catalog
+        self._go_on = go_on
         self._names: set[str] = set()
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[Waiting] = []
 
-    def add(self, name: str, go_on: Callable[[], None]) -> None:
-        """Go on when a stream is in memory, or was looked for in vain."""
+    def add(self, name: str, request: Waiting) -> None:
+        """Go on with a request when its stream is in memory, or was looked for in vain."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._look)
         self._names.add(name)
-        self._waiting.append(go_on)
+        self._waiting.append(request)
 
     def _look(self) -> None:
         names, waiting = self._names, self._waiting
@@ -32,5 +41,5 @@ class Lookups:
         try:
             self._catalog.fetch(names)
         finally:  # whatever there was with one of them, each gets to know what became of its own
-            for go_on in waiting:
-                go_on()
+            for request in waiting:
+                self._go_on(*request)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
+
+import msgspec
 
 from headrace.errors import BadRequest, NotFound
 from headrace.types import RESERVED
@@ -38,7 +39,7 @@ _VERIFICATION = re.compile(rb"(.+)/_schema/verifications/([^/]+)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-class Target(NamedTuple):
+class Target(msgspec.Struct, frozen=True, gc=False):
     """A stream's name, the resource of it ("" is the stream itself), and the key of ``pk/{key}``.
 
     Or the id of ``_schema/verifications/{id}``: what names one of several.

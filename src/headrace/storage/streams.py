@@ -13,7 +13,7 @@ from headrace.types import NEVER_US
 LIVE, SOFT_DELETED, DELETED = 0, 1, 2
 
 
-class StreamRow(msgspec.Struct):
+class StreamRow(msgspec.Struct, array_like=True):
     """A stream as it is stored; what is read has the head of the newest row of the WAL."""
 
     name: str
@@ -57,9 +57,15 @@ _SELECT = f"SELECT {', '.join(_COLUMNS)}, ({_NEWEST}) FROM streams"
 _SELECT_UNLOGGED = f"SELECT {', '.join(_COLUMNS)}, NULL FROM streams"
 _BY_NAME, _BY_ID = f"{_SELECT} WHERE name = ?", f"{_SELECT} WHERE id = ?"
 _BY_NAME_UNLOGGED = f"{_SELECT_UNLOGGED} WHERE name = ?"
-_AMONG = "WHERE name IN (SELECT value FROM json_each(?))"
+# As one value: a step for each row would let go of the interpreter's lock as often.
+_AMONG = "FROM streams WHERE name IN (SELECT value FROM json_each(?))"
+_NAMED = f"SELECT json_group_array(json_array(json_array({', '.join(_COLUMNS)}), json(({_NEWEST})))) {_AMONG}"
+_NAMED_UNLOGGED = f"SELECT json_group_array(json_array(json_array({', '.join(_COLUMNS)}), NULL)) {_AMONG}"
 _BY_LIFE = f"{_SELECT} WHERE incarnation = ? AND state != {DELETED}"
-_HEAD = msgspec.json.Decoder(tuple[int, int, int, str | None])
+#: Of the newest row of the WAL: the position after it, its time, the bytes up to there, and the Stream-Seq.
+Newest = tuple[int, int, int, str | None]
+_HEAD = msgspec.json.Decoder(Newest)
+_ROWS = msgspec.json.Decoder(list[tuple[StreamRow, Newest | None]])
 _ENTITIES = ("dedupe", "entities", "aliases", "splits", "sources")
 _DEPENDENT = (
     "producers", "registries", "segments", "unpublished", "companions", "due", "failures", "verifications", "states",
@@ -82,8 +88,9 @@ class Streams:
 
     def named(self, names: Sequence[str], *, logged: bool = True) -> list[StreamRow]:
         """The same for many names, in any order."""
-        select = _SELECT if logged else _SELECT_UNLOGGED
-        return self._many(_AMONG, msgspec.json.encode(names).decode(), select=select)
+        sql = _NAMED if logged else _NAMED_UNLOGGED
+        rows = _ROWS.decode(self._connection.execute(sql, (msgspec.json.encode(names).decode(),)).get)
+        return [_standing(row, newest) for row, newest in rows]
 
     def by_id(self, stream: int) -> StreamRow | None:
         """The row with this id."""
@@ -206,15 +213,16 @@ class Streams:
         row: Any = self._connection.execute(sql, (value,)).fetchone()
         return None if row is None else _stream(row)
 
-    def _many(self, clause: str, *values: object, select: str = _SELECT) -> list[StreamRow]:
-        rows: list[Any] = self._connection.execute(f"{select} {clause}", values).fetchall()
+    def _many(self, clause: str, *values: object) -> list[StreamRow]:
+        rows: list[Any] = self._connection.execute(f"{_SELECT} {clause}", values).fetchall()
         return [_stream(row) for row in rows]
 
 
 def _stream(row: Any) -> StreamRow:
-    stream = StreamRow(*row[:-1])
-    if row[-1] is not None:
-        newest = _HEAD.decode(row[-1])
-        if newest[0] >= stream.next_seq:  # an older row may stay for a fork alone
-            stream.next_seq, stream.last_us, stream.bytes, stream.stream_seq = newest
+    return _standing(StreamRow(*row[:-1]), None if row[-1] is None else _HEAD.decode(row[-1]))
+
+
+def _standing(stream: StreamRow, newest: Newest | None) -> StreamRow:
+    if newest is not None and newest[0] >= stream.next_seq:  # an older row may stay for a fork alone
+        stream.next_seq, stream.last_us, stream.bytes, stream.stream_seq = newest
     return stream

@@ -1,0 +1,152 @@
+"""Commits: operations become one transaction, all of it on disk, or fail together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+
+from headrace.config import Config
+from headrace.engine.batch import Batch, Operation, commit_alone
+from headrace.engine.logged import Logged
+from headrace.errors import HeadraceError
+from headrace.storage import database
+from headrace.storage.database import Connection, DiskFull, SQLiteError
+from headrace.storage.reserve import Reserve
+from headrace.storage.streams import Streams
+from headrace.storage.wal import Wal
+from headrace.types import Clock
+
+log = logging.getLogger("headrace.writer")
+
+_RESERVE_BYTES = 4 * 1024 * 1024
+#: A commit that takes longer is not quick.
+_QUICK_S = 0.002
+
+
+class Committer:
+    """Owns the writing connection; one thread at a time may commit."""
+
+    def __init__(self, path: Path, config: Config, clock: Clock, vfs: str | None = None) -> None:
+        storage = config.storage
+        self._checkpoint_pages = storage.checkpoint_pages
+        self._connection = database.connect(
+            path,
+            cache_bytes=storage.cache_bytes,
+            checkpoint_pages=storage.checkpoint_pages,
+            max_bytes=storage.max_database_bytes,
+            vfs=vfs,
+        )
+        database.migrate(self._connection)
+        self._streams, self._wal = Streams(self._connection), Wal(self._connection)
+        self._clock = clock
+        # A checkpoint may have to write as much again as the write-ahead log holds, and the rest is for what frees.
+        held_back = storage.checkpoint_pages * database.PAGE_BYTES
+        self.reserve = Reserve(path.with_name("reserve"), held_back + _RESERVE_BYTES)
+        self.reserve.restock()
+        self._checkpointing = True
+        #: Whether the write-ahead log is so long that the next commit should be one that moves it into the database.
+        self._is_long = False
+        #: How many commits in a row were quick.
+        self._quick = 0
+        #: Called on the loop when something was noted; nothing is while nobody listens.
+        self.on_noted: Callable[[], None] | None = None
+        self._noted = False
+        self.logged = Logged()
+        self.commits = 0
+        self.failed_commits = 0
+
+    def before_start(self, perform: Callable[[Batch], None]) -> None:
+        """Run a function in a commit of its own, in the caller's thread, before anything else is written."""
+        try:
+            commit_alone(self._connection, self._clock, perform)
+        except DiskFull:
+            if not self.reserve.release():
+                raise
+            commit_alone(self._connection, self._clock, perform)
+
+    def close(self) -> None:
+        """Let go of the files, once nothing is written any more."""
+        self._connection.close()
+        self.reserve.close()
+
+    def _commit(self, operations: list[Operation]) -> None:
+        """Commit operations and whatever that takes: a checkpoint, or room on a full disk."""
+        self._checkpoint(True)
+        if self.reserve.is_out:
+            _refuse([operation for operation in operations if not operation.frees], DiskFull())
+            self._make_room([operation for operation in operations if operation.frees])
+        elif isinstance(self._write(operations), DiskFull):
+            self._make_room([operation for operation in operations if operation.frees])
+
+    def _commit_briefly(self, operations: list[Operation]) -> None:
+        """Commit operations and leave the rest to later commits."""
+        self._checkpoint(False)
+        self._write(operations)
+
+    def _checkpoint(self, wanted: bool) -> None:
+        """Whether a commit that finds the write-ahead log long is to move it into the database, or to say so."""
+        if wanted is not self._checkpointing:
+            self._checkpointing, self._is_long = wanted, False
+            if wanted:
+                self._connection.wal_autocheckpoint(self._checkpoint_pages)
+            else:
+                self._connection.set_wal_hook(self._measure)
+
+    def _measure(self, _connection: Connection, _database: str, pages: int) -> int:
+        self._is_long = pages >= self._checkpoint_pages
+        return 0
+
+    def _make_room(self, operations: list[Operation]) -> None:
+        """Do what frees space on a full disk, with what was set aside for that if need be."""
+        database.checkpoint(self._connection)
+        while operations:
+            for operation in operations:
+                operation.error = None
+            reason = self._write(operations)
+            database.checkpoint(self._connection)
+            if not isinstance(reason, DiskFull) or not self.reserve.release():
+                break
+            log.warning("the disk is full; until there is room again, only what frees space is done")
+
+    def _write(self, operations: list[Operation]) -> Exception | None:
+        """Commit operations, or fail all of them; answers why that failed."""
+        began_s = monotonic()
+        batch = Batch(self._connection, self._streams, self._wal, self._clock.now_us())
+        batch.notes = None if self.on_noted is None else []
+        try:
+            for operation in operations:
+                try:
+                    operation.perform(batch)
+                except HeadraceError as refusal:
+                    operation.error = refusal
+            batch.commit()
+            batch.publish(self.logged)
+            self.commits += 1
+            self._noted = self._noted or batch.noted
+        except Exception as reason:
+            self._roll_back(operations, reason)
+            return reason
+        self._quick = self._quick + 1 if monotonic() - began_s < _QUICK_S else 0
+        return None
+
+    def _roll_back(self, operations: list[Operation], reason: Exception) -> None:
+        self.failed_commits += 1
+        self._quick = 0
+        told = None if isinstance(reason, DiskFull) else reason
+        log.error("a commit failed and was rolled back: %s", reason, exc_info=told)
+        if self._connection.in_transaction:
+            try:
+                self._connection.execute("ROLLBACK")
+            except SQLiteError:
+                log.exception("the rollback failed too")
+        _refuse(operations, reason)
+
+
+def _refuse(operations: list[Operation], reason: Exception) -> None:
+    for operation in operations:
+        if isinstance(reason, SQLiteError):
+            operation.error = database.unavailable(reason)
+        else:
+            operation.error = HeadraceError("the server failed while committing; nothing was written")
