@@ -32,7 +32,7 @@ def learnt() -> tuple[Heads, RequestHead]:
 
 def test_a_head_is_found_when_it_comes_again(learnt: tuple[Heads, RequestHead]) -> None:
     heads, head = learnt
-    found = heads.find(spelled(b"POST " + URL + b" HTTP/1.1", body=b"[]"), parsed())
+    found = heads.find(spelled(b"POST " + URL + b" HTTP/1.1", body=b"[]"))
     assert found is not None
     assert found[0] is head
     assert found[1] == b"[]"
@@ -42,13 +42,13 @@ def test_a_head_is_found_when_only_its_address_is_new(learnt: tuple[Heads, Reque
     heads, head = learnt
     head.terms = PLAIN
     again = spelled(b"POST /v1/stream/b.2/c_~ HTTP/1.1")
-    found = heads.find(again, head)
+    found = heads.find(again)
     assert found is not None
     other, body = found
     assert (other.method, other.url, other.path, other.query) == ("POST", *(b"/v1/stream/b.2/c_~",) * 2, b"")
     assert (other.fields, other.media_type, other.body_bytes, body) == (head.fields, "application/json", 2, b"{}")
     assert other.terms is PLAIN
-    assert heads.find(again, head) == (other, b"{}")
+    assert heads.find(again) == (other, b"{}")
     assert head.url == URL
 
 
@@ -59,7 +59,7 @@ def route(principal: Principal, resource: str = "") -> Route:
 def test_who_may_go_anywhere_has_been_admitted_at_another_plain_address(learnt: tuple[Heads, RequestHead]) -> None:
     heads, head = learnt
     head.route = route(LOCAL)
-    found = heads.find(spelled(b"POST /v1/stream/b.2 HTTP/1.1"), head)
+    found = heads.find(spelled(b"POST /v1/stream/b.2 HTTP/1.1"))
     assert found is not None
     assert found[0].route == replace(head.route, target=parse(b"/v1/stream/b.2"))
 
@@ -81,7 +81,7 @@ def test_a_head_with_another_address_has_else_yet_to_be_admitted_there(
 ) -> None:
     heads, head = learnt
     head.route = known
-    found = heads.find(spelled(line), head)
+    found = heads.find(spelled(line))
     assert found is not None
     assert found[0].route is None
 
@@ -108,7 +108,7 @@ def test_a_first_line_goes_to_the_parser_when_more_than_a_plain_address_is_new(
     learnt: tuple[Heads, RequestHead], line: bytes
 ) -> None:
     heads, head = learnt
-    assert heads.find(spelled(line), head) is None
+    assert heads.find(spelled(line)) is None
 
 
 @pytest.mark.parametrize(
@@ -124,4 +124,4 @@ def test_a_first_line_goes_to_the_parser_when_more_than_a_plain_address_is_new(
 )
 def test_other_lines_and_bodies_go_to_the_parser(learnt: tuple[Heads, RequestHead], lines: bytes, body: bytes) -> None:
     heads, head = learnt
-    assert heads.find(spelled(b"POST /v1/stream/b HTTP/1.1", lines, body), head) is None
+    assert heads.find(spelled(b"POST /v1/stream/b HTTP/1.1", lines, body)) is None

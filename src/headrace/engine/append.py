@@ -102,7 +102,8 @@ class Append(Operation):
         if self.terms is PLAIN:
             if head.registry is not self.registry:
                 self._admit_again(head)
-            self._check(batch, head)
+            if self.unique is not None:
+                self._check(batch, head, self.unique)
             self.write(batch, head, batch.now_us)
         else:
             self._perform_on(self.terms, batch, head)
@@ -116,7 +117,8 @@ class Append(Operation):
             self._admit_again(head)
         self._check_preconditions(terms, head)
         check_ahead(terms.timestamp_us, batch.now_us)
-        self._check(batch, head)
+        if self.unique is not None:
+            self._check(batch, head, self.unique)
         if terms.producer is not None:
             batch.producers[self.stream, terms.producer[0]] = terms.producer[1:]
         if terms.stream_seq is not None:
@@ -138,12 +140,12 @@ class Append(Operation):
             self.stored = None
             head.registry.admit(self)
 
-    def _check(self, batch: Batch, head: Head) -> None:
+    def _check(self, batch: Batch, head: Head, unique: list[str | None]) -> None:
         """Let the kind of the stream refuse what the commit would make of entries that are stored once."""
-        if self.unique is not None and head.registry is not None and head.registry.kind is not None:
+        if head.registry is not None and head.registry.kind is not None:
             kind = head.registry.kind
             if kind.follows:
-                kind.check(batch, self.stream, self.body, self.unique)
+                kind.check(batch, self.stream, self.body, unique)
 
     def _check_preconditions(self, terms: Terms, head: Head) -> None:
         if terms.if_match is not None and terms.if_match != head.next_seq:

@@ -48,19 +48,17 @@ class Catalog:
         # A dict finds its first entries slowly where many before them were removed, so they go by the hundred.
         self._step = max(_EVICT_STEP, self._capacity // 512)
         self._kinds = kinds
-        self._cache: dict[str, Stream] = {}
+        #: The streams in memory by name; only the catalog changes it.
+        self.held: dict[str, Stream] = {}
         self._started_us = clock.now_us()
         self.accessed: dict[Stream, None] = {}
 
     def __len__(self) -> int:
-        return len(self._cache)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._cache
+        return len(self.held)
 
     def find(self, name: str) -> Stream | None:
         """The stream of this name, soft-deleted ones included; None where it is gone or never was."""
-        stream = self._cache.get(name)
+        stream = self.held.get(name)
         if stream is not None and stream.head.state != DELETED:
             stream.used = stream.used is not None  # the first who asks is the one it was brought into memory for
             return stream
@@ -87,14 +85,14 @@ class Catalog:
     def _keep(self, row: StreamRow) -> Stream | None:
         if row.state == DELETED:
             return None
-        stream = self._cache[row.name] = self.load(row)
-        if len(self._cache) > self._capacity:
+        stream = self.held[row.name] = self.load(row)
+        if len(self.held) > self._capacity:
             self._evict()
         return stream
 
     def load(self, row: StreamRow) -> Stream:
         """The stream of a row: the one in memory, or a new one that is not kept."""
-        cached = self._cache.get(row.name)
+        cached = self.held.get(row.name)
         if cached is not None and cached.id == row.id:
             return cached
         lineage = () if row.parent is None else self._lineage(row.parent, row.fork_seq)
@@ -113,7 +111,7 @@ class Catalog:
 
     def recent(self) -> Iterator[Stream]:
         """The streams in memory, those that came last first."""
-        return reversed(self._cache.values())
+        return reversed(self.held.values())
 
     def is_tombstone(self, name: str) -> bool:
         """Whether a stream of this name was deleted not long ago."""
@@ -132,9 +130,9 @@ class Catalog:
 
     def forget(self, name: str, stream_id: int) -> None:
         """Drop a deleted stream from the cache; a new one that took its name stays."""
-        stream = self._cache.get(name)
+        stream = self.held.get(name)
         if stream is not None and stream.id == stream_id:
-            del self._cache[name]
+            del self.held[name]
             self.accessed.pop(stream, None)
 
     def _lineage(self, parent: int | None, fork_seq: int | None) -> tuple[tuple[int, int], ...]:
@@ -150,8 +148,8 @@ class Catalog:
 
     def _evict(self) -> None:
         """Drop some of the longest cached streams that nobody holds or has asked for since they were looked at."""
-        for name in list(islice(self._cache, self._step)):
-            stream = self._cache.pop(name)
+        for name in list(islice(self.held, self._step)):
+            stream = self.held.pop(name)
             if stream.used or stream.pins or stream in self.accessed:
                 stream.used = False
-                self._cache[name] = stream
+                self.held[name] = stream

@@ -105,7 +105,10 @@ class Stream:
 
     def offset_at(self, position: int) -> str:
         """The offset after so many entries."""
-        for epoch, first in reversed(self.epochs):
+        epoch, first = self.epochs[-1]
+        if position > first:
+            return offsets.encode(epoch, position)
+        for epoch, first in reversed(self.epochs[:-1]):
             if position > first:
                 return offsets.encode(epoch, position)
         return offsets.START

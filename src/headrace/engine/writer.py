@@ -47,6 +47,8 @@ class Writer(Committer):
         self._queue: SimpleQueue[list[Operation] | None] = SimpleQueue()
         self._gathered: list[Operation] = []
         self._gathered_s = 0.0
+        #: Whether the loop could commit what was gathered the last time; it is likely to be able to again.
+        self._was_little = False
         #: Operations that the thread has.
         self._handed = 0
         self._thread = threading.Thread(target=self._run, name="headrace-writer", daemon=True)
@@ -99,14 +101,17 @@ class Writer(Committer):
         self._in_flight.append(operation)
         self.queued_bytes += operation.size
         gathered.append(operation)
-        if not len(gathered) % _HANDED_OVER and not self._is_little():
+        if len(gathered) >= _HANDED_OVER and not self._was_little:
             self._hand_over()
 
     def _go_on(self) -> None:
         """Commit what was gathered, or let the thread do it."""
-        if not self._is_little():
+        if not self._gathered:
+            return
+        self._was_little = self._is_little()
+        if not self._was_little:
             self._hand_over()
-        elif self._gathered and not self._handed:  # otherwise when the thread is done
+        elif not self._handed:  # otherwise when the thread is done
             operations, self._gathered = self._gathered, []
             self._commit_briefly(operations)
             self._settle(operations)

@@ -144,7 +144,12 @@ class Connection(Answering, HttpToolsProtocol):
         self._alone = b""
         running = self._running
         if not self.begun_s and (running is None or running.response_complete):
-            known = self.heads.find(data, self._head)
+            head = self._head  # most requests repeat the last one
+            size = len(head.spelled)
+            if size and len(data) == size + head.body_bytes and data.startswith(head.spelled):
+                self._answer(head, data[size:])
+                return
+            known = self.heads.find(data)
             if known is not None:
                 self._answer(*known)
                 return

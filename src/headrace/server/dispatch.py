@@ -46,8 +46,8 @@ class Dispatcher:
         self.unsent_limit = engine.config.limits.unsent_bytes
         self._targets: dict[bytes, Target] = {}
         self._verbs = verbs
-        self._catalog = engine.log.catalog
-        self._lookups = Lookups(self._catalog, self._handle_found)
+        self._held = engine.log.catalog.held
+        self._lookups = Lookups(engine.log.catalog, self._handle_found)
 
     def handle(
         self, head: RequestHead, body: bytes, exchange: Exchange, until: float = 0.0, looked_up: bool = False
@@ -59,7 +59,7 @@ class Dispatcher:
                 route = head.route = self._route(head)
             if self.unsent_bytes > self.unsent_limit and head.method == "GET":
                 raise Overloaded("slow readers hold too much unsent data", retry_after=2)
-            if route.follows and not looked_up and (name := route.target.name) not in self._catalog:
+            if route.follows and not looked_up and (name := route.target.name) not in self._held:
                 self._lookups.add(name, (head, body, exchange, until))
                 return
             route.verb(Request(head, route, body, exchange))

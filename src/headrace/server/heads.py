@@ -105,11 +105,8 @@ class Heads:
         self._elsewhere: dict[bytes, RequestHead] = {}
         self._longest = 0
 
-    def find(self, data: bytes, last: RequestHead) -> tuple[RequestHead, bytes] | None:
-        """The head and the body, where data is exactly one request whose head is known; most repeat the last one."""
-        spelled = last.spelled
-        if spelled and data.startswith(spelled) and len(data) == len(spelled) + last.body_bytes:
-            return last, data[len(spelled) :]
+    def find(self, data: bytes) -> tuple[RequestHead, bytes] | None:
+        """The head and the body, where data is exactly one request whose head is known."""
         end = data.find(END) + 4
         spelled = data[:end]
         head = self._known.get(spelled) or self._find_elsewhere(spelled)
