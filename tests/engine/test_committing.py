@@ -162,6 +162,30 @@ def test_what_comes_while_the_thread_is_busy_waits_for_it(rig: Rig, performed: l
     assert performed == [True] * 4
 
 
+def test_what_waited_for_the_thread_is_bounded_too_and_its_time_began_when_it_came(
+    tmp_path: Path, performed: list[bool]
+) -> None:
+    with Rig(tmp_path, limits={"batch_requests": 32}) as rig:
+        rig.create("s0", OCTETS)
+        _win_trust(rig, performed)
+        before, submitted = rig.engine.writer.commits, []
+
+        async def meanwhile() -> None:
+            hold, done = _Hold(), asyncio.Event()
+            rig.engine.writer.submit(hold)
+            await asyncio.to_thread(hold.entered.wait, 30)
+            for _ in range(100):
+                rig.submit("s0", b"y", lambda append: done.set() if append.position == 132 else None)
+                submitted.append(rig.engine.writer._in_flight[-1].submitted)
+                await asyncio.sleep(0)
+            hold.go_on.set()
+            await done.wait()
+
+        rig.run(meanwhile())
+        assert rig.engine.writer.commits == before + 1 + 4
+        assert len(set(submitted)) > 90 and submitted == sorted(submitted)
+
+
 def test_the_write_ahead_log_is_moved_by_the_thread_before_it_is_long(tmp_path: Path, performed: list[bool]) -> None:
     with Rig(tmp_path, storage={"checkpoint_pages": 16}) as rig:
         rig.create("s0", OCTETS)

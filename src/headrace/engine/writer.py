@@ -46,7 +46,6 @@ class Writer(Committer):
         self._timeouts = config.server
         self._queue: SimpleQueue[list[Operation] | None] = SimpleQueue()
         self._gathered: list[Operation] = []
-        self._gathered_s = 0.0
         #: Whether the loop could commit what was gathered the last time; it is likely to be able to again.
         self._was_little = False
         #: Operations that the thread has.
@@ -96,8 +95,7 @@ class Writer(Committer):
             # What arrives in one turn of the loop is committed together: fewer wake-ups, larger commits.
             assert self._loop is not None
             self._loop.call_soon(self._go_on)
-            self._gathered_s = monotonic()
-        operation.submitted = self._gathered_s
+        operation.submitted = monotonic()
         self._in_flight.append(operation)
         self.queued_bytes += operation.size
         gathered.append(operation)
@@ -127,10 +125,10 @@ class Writer(Committer):
         return None not in streams and len(streams) <= _FEW_STREAMS
 
     def _hand_over(self) -> None:
-        if self._gathered:
-            self._handed += len(self._gathered)
-            self._queue.put(self._gathered)
-            self._gathered = []
+        gathered, self._gathered = self._gathered, []
+        self._handed += len(gathered)
+        for start in range(0, len(gathered), _HANDED_OVER):
+            self._queue.put(gathered[start : start + _HANDED_OVER])
 
     def expire(self) -> None:
         """Tell the callers of operations whose time has run out; the operations go on."""
