@@ -107,7 +107,7 @@ def test_a_head_with_another_address_has_else_yet_to_be_admitted_there(
 def test_a_first_line_goes_to_the_parser_when_more_than_a_plain_address_is_new(
     learnt: tuple[Heads, RequestHead], line: bytes
 ) -> None:
-    heads, head = learnt
+    heads, _ = learnt
     assert heads.find(spelled(line)) is None
 
 
@@ -123,5 +123,5 @@ def test_a_first_line_goes_to_the_parser_when_more_than_a_plain_address_is_new(
     ],
 )
 def test_other_lines_and_bodies_go_to_the_parser(learnt: tuple[Heads, RequestHead], lines: bytes, body: bytes) -> None:
-    heads, head = learnt
+    heads, _ = learnt
     assert heads.find(spelled(b"POST /v1/stream/b HTTP/1.1", lines, body)) is None

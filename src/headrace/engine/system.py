@@ -52,7 +52,7 @@ class _Recording(Append):
     """Notes on their way into the stream, which are then no notes any more."""
 
     through = 0
-    only = None  # type: ignore[assignment]
+    only = None
 
     def perform(self, batch: Batch) -> None:
         """Append them, and drop what was appended."""

@@ -33,10 +33,10 @@ def encode(epoch: int, position: int) -> str:
     if not position:
         return START
     # 32 epoch bits, 64 position bits and 4 of the zero bits make ten pairs; six characters of zero bits remain.
-    pairs, low, high = _PAIRS, (position & 0xFFFFFFF) << 2, position >> 28
+    pairs, low, high, last = _PAIRS, (position & 0xFFFFFFF) << 2, position >> 28, (epoch & 15) << 6
     middle = f"{pairs[high >> 20 & 1023]}{pairs[high >> 10 & 1023]}{pairs[high & 1023]}" if high else "000000"
     return (
-        f"{pairs[epoch >> 24]}{pairs[epoch >> 14 & 1023]}{pairs[epoch >> 4 & 1023]}{pairs[(epoch & 15) << 6 | high >> 30]}"
+        f"{pairs[epoch >> 24]}{pairs[epoch >> 14 & 1023]}{pairs[epoch >> 4 & 1023]}{pairs[last | high >> 30]}"
         f"{middle}{pairs[low >> 20]}{pairs[low >> 10 & 1023]}{pairs[low & 1023]}000000"
     )
 
