@@ -61,6 +61,20 @@ def test_streams_that_are_fetched_together_are_as_if_found_one_by_one(tmp_path: 
         assert [rig.find(name) for name in names[:5]] == fetched
 
 
+def test_a_stream_that_was_fetched_for_one_who_asks_is_not_kept_for_others(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        for number in range(300):
+            rig.create(f"s{number}")
+    with Rig(tmp_path, limits={"cached_streams": 128}) as rig:
+        catalog = rig.engine.log.catalog
+        catalog.fetch(["s0", "s1"])
+        for name in ("s0", "s1", "s1"):
+            rig.find(name)
+        for number in range(2, 100 + 64):
+            catalog.fetch([f"s{number}"])
+        assert ("s0" in catalog.held, "s1" in catalog.held) == (False, True)
+
+
 def test_only_whoever_asks_for_a_stream_that_cannot_be_read_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
