@@ -30,11 +30,12 @@ class Committer:
 
     def __init__(self, path: Path, config: Config, clock: Clock, vfs: str | None = None) -> None:
         storage = config.storage
-        self._checkpoint_pages = storage.checkpoint_pages
+        # Commits that leave the checkpoint to the next one make the write-ahead log longer meanwhile.
+        self._checkpoint_pages = max(1, storage.checkpoint_pages * 3 // 4)
         self._connection = database.connect(
             path,
             cache_bytes=storage.cache_bytes,
-            checkpoint_pages=storage.checkpoint_pages,
+            checkpoint_pages=self._checkpoint_pages,
             max_bytes=storage.max_database_bytes,
             vfs=vfs,
         )
