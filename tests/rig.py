@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -12,10 +13,10 @@ import msgspec
 
 from headrace.config import Config, FeaturesConfig, LimitsConfig, PipelineConfig, StorageConfig
 from headrace.engine.append import Append, Terms
-from headrace.engine.batch import Operation
+from headrace.engine.batch import Batch, Operation
 from headrace.engine.engine import Engine
 from headrace.engine.forks import Fork
-from headrace.engine.lifecycle import Create
+from headrace.engine.lifecycle import Change, Create
 from headrace.engine.split import split_json
 from headrace.engine.stream import Stream
 from headrace.engine.tiers import Cold
@@ -35,6 +36,18 @@ class ManualClock:
 
     def now_us(self) -> int:
         return self.us
+
+
+class Hold(Change):
+    """Keeps the writer's thread busy until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: None)
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def perform(self, batch: Batch) -> None:
+        self.entered.set()
+        assert self.go_on.wait(30)
 
 
 class Rig:

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from headrace.engine import committing
 from headrace.engine.append import Append
 from headrace.engine.batch import Batch
-from headrace.engine.lifecycle import Change
 from headrace.errors import Unavailable
 from headrace.storage.database import DiskFull
 from headrace.types import OCTETS
-from rig import Rig
+from rig import Hold, Rig
 
 #: More than the loop commits at once.
 MUCH = b"x" * 200_000
@@ -129,24 +128,12 @@ def test_what_is_no_append_is_left_to_the_thread_with_all_that_comes_with_it(rig
     assert performed == [False, False]
 
 
-class _Hold(Change):
-    """Keeps the thread busy until it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda _: None)
-        self.entered, self.go_on = threading.Event(), threading.Event()
-
-    def perform(self, batch: Batch) -> None:
-        self.entered.set()
-        assert self.go_on.wait(30)
-
-
 def test_what_comes_while_the_thread_is_busy_waits_for_it(rig: Rig, performed: list[bool]) -> None:
     _win_trust(rig, performed)
     positions: list[int] = []
 
     async def meanwhile() -> None:
-        hold, done = _Hold(), asyncio.Event()
+        hold, done = Hold(), asyncio.Event()
         rig.engine.writer.submit(hold)
         await asyncio.to_thread(hold.entered.wait, 30)
         for _ in range(3):
@@ -171,7 +158,7 @@ def test_what_waited_for_the_thread_is_bounded_too_and_its_time_began_when_it_ca
         before, submitted = rig.engine.writer.commits, []
 
         async def meanwhile() -> None:
-            hold, done = _Hold(), asyncio.Event()
+            hold, done = Hold(), asyncio.Event()
             rig.engine.writer.submit(hold)
             await asyncio.to_thread(hold.entered.wait, 30)
             for _ in range(100):

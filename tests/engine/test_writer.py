@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
 
 import pytest
@@ -11,19 +10,7 @@ from headrace.engine.batch import Batch
 from headrace.engine.lifecycle import Change
 from headrace.errors import Conflict, HeadraceError, Overloaded, Unavailable
 from headrace.types import JSON, OCTETS
-from rig import Rig, array
-
-
-class _Hold(Change):
-    """Keeps the writer busy until it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda _: None)
-        self.entered, self.go_on = threading.Event(), threading.Event()
-
-    def perform(self, batch: Batch) -> None:
-        self.entered.set()
-        assert self.go_on.wait(30)
+from rig import Hold, Rig, array
 
 
 class _Fail(Change):
@@ -40,7 +27,7 @@ def _behind_a_commit(rig: Rig, appends: int) -> list[int]:
     positions: list[int] = []
 
     async def queue() -> None:
-        hold, done = _Hold(), asyncio.Event()
+        hold, done = Hold(), asyncio.Event()
         rig.engine.writer.submit(hold)
         await asyncio.to_thread(hold.entered.wait, 30)
 
@@ -115,7 +102,7 @@ def test_a_full_queue_takes_nothing_more_until_there_is_room(tmp_path: Path) -> 
         rig.create("s", OCTETS)
 
         async def overfill() -> None:
-            hold, done = _Hold(), asyncio.Event()
+            hold, done = Hold(), asyncio.Event()
             rig.engine.writer.submit(hold)
             rig.submit("s", b"1", lambda _: None)
             rig.submit("s", b"2", lambda _: done.set())
@@ -137,7 +124,7 @@ def test_a_caller_whose_time_ran_out_is_told_and_the_append_goes_on(tmp_path: Pa
         answers: list[tuple[bool, bool]] = []
 
         async def wait_too_long() -> None:
-            hold, settled = _Hold(), asyncio.Event()
+            hold, settled = Hold(), asyncio.Event()
             rig.engine.writer.submit(hold)
 
             def answered(append: Append) -> None:

@@ -32,7 +32,7 @@ class Catalog:
 
 def _request(body: bytes) -> Waiting:
     exchange: Any = None
-    return RequestHead("POST", b"/v1/stream/s", [], {}), body, exchange, 0.0
+    return RequestHead("POST", b"/v1/stream/s", [], {}), body, exchange, 0.0, True
 
 
 def test_what_one_turn_asks_for_is_looked_up_once_and_goes_on_in_order() -> None:

@@ -47,7 +47,7 @@ class Dispatcher:
         self._targets: dict[bytes, Target] = {}
         self._verbs = verbs
         self._held = engine.log.catalog.held
-        self._lookups = Lookups(engine.log.catalog, self._handle_found)
+        self._lookups = Lookups(engine.log.catalog, self.handle)
 
     def handle(
         self, head: RequestHead, body: bytes, exchange: Exchange, until: float = 0.0, looked_up: bool = False
@@ -60,7 +60,7 @@ class Dispatcher:
             if self.unsent_bytes > self.unsent_limit and head.method == "GET":
                 raise Overloaded("slow readers hold too much unsent data", retry_after=2)
             if route.follows and not looked_up and (name := route.target.name) not in self._held:
-                self._lookups.add(name, (head, body, exchange, until))
+                self._lookups.add(name, (head, body, exchange, until, True))
                 return
             route.verb(Request(head, route, body, exchange))
         except HeadraceError as refusal:
@@ -71,9 +71,6 @@ class Dispatcher:
         except Exception:
             log.exception("%s %s failed", head.method, head.path.decode("latin-1"))
             exchange.reply(Reply.failure(HeadraceError("the server failed; the log has the details")))
-
-    def _handle_found(self, head: RequestHead, body: bytes, exchange: Exchange, until: float) -> None:
-        self.handle(head, body, exchange, until, True)
 
     async def _thaw(self, cold: Cold, head: RequestHead, body: bytes, exchange: Exchange, until: float) -> None:
         """Let a thread find what is not at hand, then answer; what is found too late is there for the next who ask."""

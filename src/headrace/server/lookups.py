@@ -15,14 +15,14 @@ from headrace.server.heads import RequestHead
 if TYPE_CHECKING:
     from headrace.server.exchange import Exchange
 
-#: A request: its head and its body, the way back, and when its time is over.
-Waiting = tuple[RequestHead, bytes, "Exchange", float]
+#: A request: its head and its body, the way back, when its time is over, and that its stream was looked up.
+Waiting = tuple[RequestHead, bytes, "Exchange", float, bool]
 
 
 class Lookups:
     """Requests that wait for the end of the turn."""
 
-    def __init__(self, catalog: Catalog, go_on: Callable[[RequestHead, bytes, Exchange, float], None]) -> None:
+    def __init__(self, catalog: Catalog, go_on: Callable[[RequestHead, bytes, Exchange, float, bool], None]) -> None:
         self._catalog = catalog
         self._go_on = go_on
         self._names: set[str] = set()
