@@ -66,7 +66,7 @@ class StorageConfig(msgspec.Struct, frozen=True):
     companion_cache_bytes: Annotated[int, amount("disk for companions fetched from the store")] = 2 * GiB
     store_timeout_s: Annotated[float, positive("a request to the object store, with its retries")] = 30.0
     cache_bytes: Annotated[int, amount("SQLite page cache")] = 64 * MiB
-    checkpoint_pages: Annotated[int, amount("WAL pages between checkpoints", least=1)] = 4000
+    checkpoint_pages: Annotated[int, amount("WAL pages at most before a checkpoint", least=1)] = 4000
     max_database_bytes: Annotated[int, amount("size limit of the log; 0 is the disk's")] = 0
 
 
