@@ -120,6 +120,30 @@ def test_a_mark_stays_until_the_manifest_tells_the_truth(published: Published) -
     assert published.marked(9, 10) == [2]
 
 
+def test_what_is_due_is_found_without_looking_at_what_is_not(
+    connection: database.Connection, published: Published
+) -> None:
+    def steps() -> int:
+        taken = [0]
+
+        def count() -> bool:
+            taken[0] += 1
+            return False
+
+        connection.set_progress_handler(count, 1)
+        assert published.marked(10, 5) == [1, 2]
+        connection.set_progress_handler(None)
+        return taken[0]
+
+    published.mark(1, 9)
+    published.mark(2, 10)
+    alone = steps()
+    with connection:
+        for stream in range(3, 5_000):
+            published.mark(stream, stream * 11)
+    assert steps() < alone + 10
+
+
 def test_a_backlog_counts_entries_bytes_and_since_when_they_wait(
     connection: database.Connection, published: Published
 ) -> None:
