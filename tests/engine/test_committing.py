@@ -13,12 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.config import Config, StorageConfig
 from headrace.engine import committing
 from headrace.engine.append import Append
 from headrace.engine.batch import Batch
+from headrace.engine.lifecycle import Change
+from headrace.engine.writer import Writer
 from headrace.errors import Unavailable
 from headrace.storage.database import DiskFull
-from headrace.types import OCTETS
+from headrace.types import OCTETS, SystemClock
 from rig import Hold, Rig
 
 #: More than the loop commits at once.
@@ -95,6 +98,23 @@ def test_a_slow_commit_loses_the_trust(rig: Rig, performed: list[bool], monkeypa
     rig.append("s0", b"slow")
     rig.append("s0", b"later")
     assert performed == [True, True, False]
+
+
+def test_long_work_on_a_quick_disk_keeps_the_trust(
+    rig: Rig, performed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _win_trust(rig, performed)
+    now_s = [0.0]
+    monkeypatch.setattr(committing, "_QUICK_S", 0.002)
+    monkeypatch.setattr(committing, "monotonic", lambda: now_s[0])
+
+    class Long(Change):
+        def perform(self, batch: Batch) -> None:
+            now_s[0] += 10
+
+    _together(rig, lambda done: rig.engine.writer.submit(Long(done)))
+    rig.append("s0", b"after")
+    assert performed == [True]
 
 
 @pytest.mark.parametrize(
@@ -181,6 +201,17 @@ def test_the_write_ahead_log_is_moved_by_the_thread_before_it_is_long(tmp_path: 
             rig.append("s0", b"x" * 100)
         assert 0 < performed.count(False) < 100
         assert (tmp_path / "headrace.db-wal").stat().st_size < 40 * 8192
+
+
+def test_what_is_written_before_the_start_is_moved_at_once(tmp_path: Path) -> None:
+    path, config = tmp_path / "headrace.db", Config(storage=StorageConfig(checkpoint_pages=16))
+    writer = Writer(path, config, SystemClock())
+    try:
+        body = b"x" * 1_000_000
+        writer.before_start(lambda batch: batch.wal.insert([(1, 0, 1, 0, 0, None, None, None, 0, body, None)]))
+        assert path.stat().st_size > len(body)
+    finally:
+        writer.close()
 
 
 def test_a_failed_commit_of_the_loop_is_told_and_the_next_one_is_the_threads(

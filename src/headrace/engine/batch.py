@@ -42,7 +42,7 @@ class Operation:
     settled = False
 
     def perform(self, batch: Batch) -> None:
-        """Check and draft, on the writer's thread; raise a HeadraceError before the first write to refuse."""
+        """Check and draft; raise a HeadraceError before the first write to refuse."""
         raise NotImplementedError
 
     def answer(self) -> None:

@@ -21,7 +21,7 @@ from headrace.types import Clock
 log = logging.getLogger("headrace.writer")
 
 _RESERVE_BYTES = 4 * 1024 * 1024
-#: A commit that takes longer is not quick.
+#: A commit that takes the disk longer is not quick.
 _QUICK_S = 0.002
 
 
@@ -32,6 +32,8 @@ class Committer:
         storage = config.storage
         # Commits that leave the checkpoint to the next one make the write-ahead log longer meanwhile.
         self._checkpoint_pages = max(1, storage.checkpoint_pages * 3 // 4)
+        #: Whether the write-ahead log is so long that it should be moved into the database.
+        self._is_long = False
         self._connection = database.connect(
             path,
             cache_bytes=storage.cache_bytes,
@@ -46,9 +48,6 @@ class Committer:
         held_back = storage.checkpoint_pages * database.PAGE_BYTES
         self.reserve = Reserve(path.with_name("reserve"), held_back + _RESERVE_BYTES)
         self.reserve.restock()
-        self._checkpointing = True
-        #: Whether the write-ahead log is so long that the next commit should be one that moves it into the database.
-        self._is_long = False
         #: How many commits in a row were quick.
         self._quick = 0
         #: Called on the loop when something was noted; nothing is while nobody listens.
@@ -73,47 +72,41 @@ class Committer:
         self.reserve.close()
 
     def _commit(self, operations: list[Operation]) -> None:
-        """Commit operations and whatever that takes: a checkpoint, or room on a full disk."""
-        self._checkpoint(True)
+        """Commit operations and do whatever that takes: a checkpoint, or room on a full disk."""
         if self.reserve.is_out:
             _refuse([operation for operation in operations if not operation.frees], DiskFull())
             self._make_room([operation for operation in operations if operation.frees])
         elif isinstance(self._write(operations), DiskFull):
             self._make_room([operation for operation in operations if operation.frees])
+        if self._is_long:
+            self._checkpoint()
 
-    def _commit_briefly(self, operations: list[Operation]) -> None:
-        """Commit operations and leave the rest to later commits."""
-        self._checkpoint(False)
-        self._write(operations)
-
-    def _checkpoint(self, wanted: bool) -> None:
-        """Whether a commit that finds the write-ahead log long is to move it into the database, or to say so."""
-        if wanted is not self._checkpointing:
-            self._checkpointing, self._is_long = wanted, False
-            if wanted:
-                self._connection.wal_autocheckpoint(self._checkpoint_pages)
-            else:
-                self._connection.set_wal_hook(self._measure)
+    def _watch_length(self) -> None:
+        """From now on no commit does a checkpoint by itself, and each says whether one is due."""
+        self._connection.set_wal_hook(self._measure)
 
     def _measure(self, _connection: Connection, _database: str, pages: int) -> int:
         self._is_long = pages >= self._checkpoint_pages
         return 0
 
+    def _checkpoint(self) -> None:
+        database.checkpoint(self._connection)
+        self._is_long = False
+
     def _make_room(self, operations: list[Operation]) -> None:
         """Do what frees space on a full disk, with what was set aside for that if need be."""
-        database.checkpoint(self._connection)
+        self._checkpoint()
         while operations:
             for operation in operations:
                 operation.error = None
             reason = self._write(operations)
-            database.checkpoint(self._connection)
+            self._checkpoint()
             if not isinstance(reason, DiskFull) or not self.reserve.release():
                 break
             log.warning("the disk is full; until there is room again, only what frees space is done")
 
     def _write(self, operations: list[Operation]) -> Exception | None:
         """Commit operations, or fail all of them; answers why that failed."""
-        began_s = monotonic()
         batch = Batch(self._connection, self._streams, self._wal, self._clock.now_us())
         batch.notes = None if self.on_noted is None else []
         try:
@@ -122,14 +115,15 @@ class Committer:
                     operation.perform(batch)
                 except HeadraceError as refusal:
                     operation.error = refusal
+            began_s = monotonic()
             batch.commit()
+            self._quick = self._quick + 1 if monotonic() - began_s < _QUICK_S else 0
             batch.publish(self.logged)
             self.commits += 1
             self._noted = self._noted or batch.noted
         except Exception as reason:
             self._roll_back(operations, reason)
             return reason
-        self._quick = self._quick + 1 if monotonic() - began_s < _QUICK_S else 0
         return None
 
     def _roll_back(self, operations: list[Operation], reason: Exception) -> None:

@@ -65,6 +65,7 @@ class Writer(Committer):
     def start(self) -> None:
         """Begin to commit; must be called on the event loop."""
         self._loop = asyncio.get_running_loop()
+        self._watch_length()
         self._thread.start()
 
     @property
@@ -111,7 +112,7 @@ class Writer(Committer):
             self._hand_over()
         elif not self._handed:  # otherwise when the thread is done
             operations, self._gathered = self._gathered, []
-            self._commit_briefly(operations)
+            self._write(operations)
             self._settle(operations)
 
     def _is_little(self) -> bool:
