@@ -88,6 +88,10 @@ class Rig:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._runner.get_loop()
+
     def close(self) -> None:
         try:
             self.run(self.engine.close())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from random import Random
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from headrace.engine.batch import Batch
 from headrace.engine.logged import Logged
 from headrace.types import OCTETS
 from rig import Rig
@@ -98,3 +101,39 @@ def test_heads_are_the_newest_however_often_streams_leave_memory_and_are_counted
             if step % 100 == 50:
                 rig.run(rig.engine.sealer.watch.count())
         assert {name: rig.find(name).head.next_seq for name in expected} == expected
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_who_asks_for_a_stream_while_it_is_made_finds_its_first_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: bool
+) -> None:
+    """Its row is on disk a moment before its name is told to be in the log."""
+    seen: list[int] = []
+    publish = Batch.publish
+
+    async def look() -> None:
+        stream = rig.engine.log.catalog.find("new")
+        assert stream is not None
+        seen.append(stream.head.next_seq)
+
+    def asked_before(batch: Batch, logged: Logged) -> None:
+        asyncio.run_coroutine_threadsafe(look(), rig.loop).result(10)
+        publish(batch, logged)
+
+    with Rig(tmp_path) as rig:
+        rig.create("old", OCTETS, b"one")
+        rig.append("old", b"two three")
+        rig.run(rig.engine.sealer.watch.count())
+        assert "new" not in rig.engine.writer.logged
+        with monkeypatch.context() as patched:
+            patched.setattr(Batch, "publish", asked_before)
+            if forked:
+                rig.fork("old", "new", 1, 3)
+            else:
+                rig.create("new", OCTETS, b"two")
+        entries = [b"one", b"two"] if forked else [b"two"]
+        assert seen == [len(entries)]
+        assert rig.append("new", b"more").position == len(entries) + 1
+        rig.publish("new")
+        rig.reopen()
+        assert b"".join(rig.read("new")) == b"".join([*entries, b"more"])

@@ -121,16 +121,13 @@ class Create(Change):
         if found is not None:
             batch.streams.remove(found.id)
         self._start_epoch(batch)
+        first = self._first_entries(batch.now_us)
         self.row.id = batch.streams.insert(self.row)
         batch.published.mark(self.row.id, batch.now_us)
         if self.registry is not None and self.registry.revision:
             save_registry(batch, self.row.id, self.registry)
-        if self.fork is not None and self.fork.part is not None:
-            append_us, key, payload = self.fork.part
-            self._write(batch, payload, 1, append_us, key)
-        if self.count:
-            at_us = batch.now_us if self.terms.timestamp_us is None else self.terms.timestamp_us
-            self._write(batch, self.body, self.count, at_us, self.key)
+        for facts in first:
+            batch.write(self.row.name, (self.row.id, *facts))
         batch.note(
             "stream_created", self.who, stream=self.row.name, content_type=self.row.content_type, **self._origin()
         )
@@ -169,13 +166,23 @@ class Create(Change):
         self.row.epochs = msgspec.json.encode(epochs).decode()
         self.row.incarnation = str(own)
 
-    def _write(self, batch: Batch, body: bytes, count: int, at_us: int, key: str | None) -> None:
-        row = self.row
+    def _first_entries(self, now_us: int) -> list[Any]:
+        """Rows of the log without their stream; the stream's own row, which others may see first, tells of them too."""
+        rows = []
+        if self.fork is not None and self.fork.part is not None:
+            append_us, key, payload = self.fork.part
+            rows.append(self._advance(payload, 1, append_us, key))
+        if self.count:
+            at_us = now_us if self.terms.timestamp_us is None else self.terms.timestamp_us
+            rows.append(self._advance(self.body, self.count, at_us, self.key))
+        return rows
+
+    def _advance(self, body: bytes, count: int, at_us: int, key: str | None) -> Any:
+        row, seq = self.row, self.row.next_seq
+        row.next_seq = seq + count
         row.last_us = max(at_us, row.last_us)
         row.bytes += len(body)
-        facts = row.id, row.next_seq, count, row.last_us, self.version, key, self.keys, None, row.bytes
-        batch.write(row.name, (*facts, *stored(body)))
-        row.next_seq += count
+        return seq, count, row.last_us, self.version, key, self.keys, None, row.bytes, *stored(body)
 
 
 def inherited(batch: Batch, source: Stream, compiled: StreamRegistry, name: str, position: int) -> StreamRegistry:
