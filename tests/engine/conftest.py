@@ -106,11 +106,12 @@ class World:
         await self.idle()
 
     async def create(
-        self, name: str, body: bytes = b"", *, content_type: str = "application/json", replaces: Stream | None = None
+        self, name: str, body: bytes = b"", *, content_type: str = "application/json", **more: Any
     ) -> Stream:
+        """A new stream; more are a fork, or the stream that it replaces."""
         row = StreamRow(name=name, content_type=content_type, created_us=self.clock.us, epochs="[]")
         settled: asyncio.Future[Create] = asyncio.get_running_loop().create_future()
-        self.engine.log.create(row, settled.set_result, body=body, count=1 if body else 0, replaces=replaces)
+        self.engine.log.create(row, settled.set_result, body=body, count=1 if body else 0, **more)
         await settled
         return self.engine.log.find(name)
 

@@ -19,7 +19,7 @@ from headrace.engine.append import Append
 from headrace.engine.batch import Batch
 from headrace.engine.lifecycle import Change
 from headrace.engine.writer import Writer
-from headrace.errors import Unavailable
+from headrace.errors import PreconditionFailed, Unavailable
 from headrace.storage.database import DiskFull
 from headrace.types import OCTETS, SystemClock
 from rig import Hold, Rig
@@ -115,6 +115,14 @@ def test_long_work_on_a_quick_disk_keeps_the_trust(
     _together(rig, lambda done: rig.engine.writer.submit(Long(done)))
     rig.append("s0", b"after")
     assert performed == [True]
+
+
+def test_a_commit_that_writes_nothing_wins_no_trust(rig: Rig, performed: list[bool]) -> None:
+    for _ in range(32):
+        with pytest.raises(PreconditionFailed):
+            rig.append("s0", b"x", if_match=7)
+    rig.append("s0", b"x")
+    assert not any(performed)
 
 
 @pytest.mark.parametrize(

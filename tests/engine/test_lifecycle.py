@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from headrace.engine.batch import Batch
 from headrace.engine.forks import Fork
+from headrace.engine.lifecycle import Change, carry_out
 from headrace.errors import BadRequest, Conflict, Gone, NotFound, OffsetGone
 from headrace.types import JSON, OCTETS
-from rig import Rig, array
+from rig import Hold, Rig, array
 
 
 @pytest.fixture
@@ -137,6 +140,28 @@ def test_a_source_that_was_deleted_meanwhile_cannot_be_forked(rig: Rig) -> None:
     rig.delete("json")
     with pytest.raises(Conflict, match="source"):
         rig.create("fork", JSON, fork=Fork(source, 1, bytes=3, last_us=0))
+
+
+class _Nothing(Change):
+    def perform(self, batch: Batch) -> None:
+        pass
+
+
+def test_a_change_that_nobody_waits_for_any_more_is_settled_in_silence(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def given_up() -> None:
+        hold, writer = Hold(), rig.engine.writer
+        writer.submit(hold)
+        waiting = asyncio.create_task(carry_out(writer, _Nothing))
+        await asyncio.to_thread(hold.entered.wait)
+        waiting.cancel()
+        hold.go_on.set()
+        await asyncio.wait([waiting])
+        await carry_out(writer, _Nothing)
+
+    rig.run(given_up())
+    assert not caplog.records
 
 
 def test_of_two_who_create_the_same_name_one_is_told_that_it_exists(rig: Rig) -> None:

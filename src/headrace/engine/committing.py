@@ -48,7 +48,8 @@ class Committer:
         held_back = storage.checkpoint_pages * database.PAGE_BYTES
         self.reserve = Reserve(path.with_name("reserve"), held_back + _RESERVE_BYTES)
         self.reserve.restock()
-        #: How many commits in a row were quick.
+        #: Whether the last commit wrote anything, and how many in a row that did were quick.
+        self._wrote = False
         self._quick = 0
         #: Called on the loop when something was noted; nothing is while nobody listens.
         self.on_noted: Callable[[], None] | None = None
@@ -82,11 +83,11 @@ class Committer:
             self._checkpoint()
 
     def _watch_length(self) -> None:
-        """From now on no commit does a checkpoint by itself, and each says whether one is due."""
+        """From now on no commit does a checkpoint by itself, and each that writes says whether one is due."""
         self._connection.set_wal_hook(self._measure)
 
     def _measure(self, _connection: Connection, _database: str, pages: int) -> int:
-        self._is_long = pages >= self._checkpoint_pages
+        self._is_long, self._wrote = pages >= self._checkpoint_pages, True
         return 0
 
     def _checkpoint(self) -> None:
@@ -115,9 +116,10 @@ class Committer:
                     operation.perform(batch)
                 except HeadraceError as refusal:
                     operation.error = refusal
-            began_s = monotonic()
+            began_s, self._wrote = monotonic(), False
             batch.commit()
-            self._quick = self._quick + 1 if monotonic() - began_s < _QUICK_S else 0
+            if self._wrote:  # one that writes nothing says nothing of the disk
+                self._quick = self._quick + 1 if monotonic() - began_s < _QUICK_S else 0
             batch.publish(self.logged)
             self.commits += 1
             self._noted = self._noted or batch.noted

@@ -59,10 +59,20 @@ class Change(Operation):
 Kind = TypeVar("Kind", bound=Change)
 
 
+def settling(awaited: asyncio.Future[Any]) -> Callable[[Any], None]:
+    """A ``done`` that ends a wait with the settled operation, if anybody still waits."""
+
+    def done(operation: Operation) -> None:
+        if operation.settled and not awaited.done():
+            awaited.set_result(operation)
+
+    return done
+
+
 async def carry_out(writer: Writer, kind: Callable[..., Kind], *facts: Any) -> Kind:
     """Queue a change and wait until it is settled; raises what refused it."""
-    settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    change = kind(*facts, lambda done: settled.set_result(None) if done.settled else None)
+    settled: asyncio.Future[Kind] = asyncio.get_running_loop().create_future()
+    change = kind(*facts, settling(settled))
     change.submit(writer)
     await settled
     if change.error is not None:

@@ -85,7 +85,7 @@ class Log:
             if create.settled and create.error is None and not create.exists:
                 self.counters.created += 1
                 if create.count:
-                    self._announce(create)
+                    self._announce_first(create)
             done(create)
 
         create = Create(row, answered, body=body, count=count, terms=terms, fork=fork, replaces=replaces)
@@ -126,10 +126,14 @@ class Log:
         """Tell who waits for the streams that a commit has moved, once for each."""
         moved, self._moved = self._moved, {}
         for stream, first in moved.items():
-            for hook in self.on_append:
-                hook(stream, first)
-            if stream.watchers:
-                self.tail.wake(stream)
+            self.announce(stream, first)
+
+    def announce(self, stream: Stream, first: int) -> None:
+        """Tell who follows a stream, and who waits for it, that it has grown, beginning with an entry."""
+        for hook in self.on_append:
+            hook(stream, first)
+        if stream.watchers:
+            self.tail.wake(stream)
 
     def read(
         self,
@@ -231,8 +235,7 @@ class Log:
         for hook in self.on_delete:
             hook(stream)
 
-    def _announce(self, create: Create) -> None:
+    def _announce_first(self, create: Create) -> None:
         stream = self.catalog.find(create.row.name)
         if stream is not None:
-            for hook in self.on_append:
-                hook(stream, create.row.next_seq - create.count)
+            self.announce(stream, create.row.next_seq - create.count)

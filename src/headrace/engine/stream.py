@@ -103,6 +103,11 @@ class Stream:
         self.used: bool | None = None
         self.watchers: dict[Watcher, None] | None = None
 
+    @property
+    def own_from(self) -> int:
+        """How many entries it has from the streams that it is a fork of."""
+        return self.lineage[-1][1] if self.lineage else 0
+
     def offset_at(self, position: int) -> str:
         """The offset after so many entries."""
         epoch, first = self.epochs[-1]

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.engine import sweep
 from headrace.engine.entities.kind import ENTITIES
 from headrace.engine.features.features import Features
-from headrace.engine.lifecycle import Change, carry_out
+from headrace.engine.lifecycle import Change, Delete, carry_out, settling
 from headrace.engine.log import Log
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Writer
@@ -95,12 +95,8 @@ class Sweeper:
                 break
 
     async def _expire_one(self, stream: Stream) -> None:
-        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._log.delete(
-            stream,
-            lambda delete: settled.set_result(None) if delete.settled else None,
-            deadline_us=stream.deadline_us,
-        )
+        settled: asyncio.Future[Delete] = asyncio.get_running_loop().create_future()
+        self._log.delete(stream, settling(settled), deadline_us=stream.deadline_us)
         await settled
         self._log.counters.expired += 1
 

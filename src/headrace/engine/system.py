@@ -21,7 +21,7 @@ import msgspec
 
 from headrace.engine.append import Append
 from headrace.engine.batch import Batch
-from headrace.engine.lifecycle import create_managed
+from headrace.engine.lifecycle import create_managed, settling
 from headrace.engine.stream import Stream
 from headrace.errors import Conflict, HeadraceError
 from headrace.profiles.metrics.envelope import SCHEMA
@@ -152,17 +152,17 @@ class System:
         return stream
 
     async def _append(self, stream: Stream, body: bytes, count: int, *, through: int = 0) -> None:
-        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        settled: asyncio.Future[Append] = asyncio.get_running_loop().create_future()
         kind = _Recording if through else Append
-        append = kind(stream, body, count, lambda done: settled.set_result(None) if done.settled else None)
+        append = kind(stream, body, count, settling(settled))
         if isinstance(append, _Recording):
             append.through = through
         self._engine.log.append(append)
         await settled
         if append.error is not None:
             raise append.error
-        # Readers at the tail hear of it; counters and subscriptions are for what clients append.
-        self._engine.tail.wake(stream)
+        # Who reads or follows it hears of it; counters are for what clients append.
+        self._engine.log.announce(stream, append.position - count)
 
 
 def _take_over(batch: Batch, documents: list[str]) -> None:

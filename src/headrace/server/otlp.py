@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from headrace.engine.append import PLAIN, Append
 from headrace.engine.engine import Engine
-from headrace.engine.lifecycle import Create
+from headrace.engine.lifecycle import Create, settling
 from headrace.engine.stream import Stream
 from headrace.errors import AppendTimedOut, BadRequest, TooLarge, UnsupportedMedia
 from headrace.profiles import table
@@ -64,6 +64,13 @@ class Exports:
         await self._take(request, self._engine.log.find(name))
 
     async def _take(self, request: Request, stream: Stream) -> None:
+        stream.pins += 1  # there must be no second one of it meanwhile
+        try:
+            await self._take_into(stream, request)
+        finally:
+            stream.pins -= 1
+
+    async def _take_into(self, stream: Stream, request: Request) -> None:
         profile = owned(stream, EXPORT, _NO_EXPORTS)
         assert isinstance(profile.hook, TracesHook)
         _check(request, profile.hook)
@@ -89,13 +96,9 @@ class Exports:
         registry = stream.head.registry
         if registry is not None and registry.vouched and registry.kind is hook:
             append.seen_by = registry
-        stream.pins += 1
-        try:
-            if registry is not None and len(taken.joined) > _ASIDE_BYTES:
-                await asyncio.to_thread(registry.admit, append)
-            self._engine.log.append(append)
-        finally:
-            stream.pins -= 1
+        if registry is not None and len(taken.joined) > _ASIDE_BYTES:
+            await asyncio.to_thread(registry.admit, append)
+        self._engine.log.append(append)
         await settled
         if append.error is not None:
             raise append.error
@@ -107,7 +110,7 @@ class Exports:
         target.check_name(name, self._engine.config.limits.name_bytes)
         settled: asyncio.Future[Create] = asyncio.get_running_loop().create_future()
         row = StreamRow(name=name, content_type=JSON, created_us=self._engine.clock.now_us(), epochs="[]")
-        self._engine.log.create(row, lambda done: settled.set_result(done) if done.settled else None, who=who)
+        self._engine.log.create(row, settling(settled), who=who)
         create = await settled
         if create.error is not None:
             raise create.error

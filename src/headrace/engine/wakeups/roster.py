@@ -57,12 +57,12 @@ class Roster:
                 self._changed(owner)
 
     def deleted(self, stream: Stream) -> None:
-        """A stream is gone: nobody is subscribed to it any more, and wake events in it are lost."""
+        """A stream is gone: nobody follows it any more, and wake events in it are lost."""
         self._routes.pop(stream.id, None)
         for subscription in self.by_id.values():
             link = subscription.links.get(stream.name)
             if link is not None and link.stream in (None, stream.id):
-                self._unlink(subscription, stream.name)
+                self._lose(subscription, stream.name)
             if subscription.definition.wake_stream == stream.name:
                 subscription.event_lost = True
                 self._changed(subscription)
@@ -84,13 +84,27 @@ class Roster:
         for row in stored.links:
             link = Link(subscription, row.path, stream=row.stream, explicit=row.explicit, acked=row.acked, tail=0)
             subscription.links[row.path] = link
-            stream = stream_of(self._catalog, link)
-            if stream is not None:
-                subscription.advance(link, stream.head.next_seq)
-            elif row.stream is not None:
-                subscription.unlink(row.path)
+            if row.stream is not None and stream_of(self._catalog, link) is None:
+                subscription.lose(row.path)
+            self._catch_up(subscription, row.path)
         if self._room(subscription) > 0:
             await self._match(subscription, self._link_from_start)
+        subscription.event_lost = self._has_lost_event(subscription)
+
+    def _catch_up(self, subscription: Subscription, path: str) -> None:
+        """Note how far the stream of a link has come, if there is one."""
+        link = subscription.links.get(path)
+        stream = None if link is None else stream_of(self._catalog, link)
+        if link is not None and stream is not None:
+            if link.stream is None:
+                subscription.meet(link, stream)
+            subscription.advance(link, stream.head.next_seq)
+
+    def _has_lost_event(self, subscription: Subscription) -> bool:
+        """Whether the wake stream is gone, or so new that no event can be in it."""
+        name = subscription.definition.wake_stream
+        stream = None if name is None else living(self._catalog, name)
+        return name is not None and (stream is None or not stream.head.next_seq)
 
     async def link_matches(self, subscription: Subscription) -> None:
         """Link the streams that exist and fit the pattern, each at its tail."""
@@ -125,13 +139,12 @@ class Roster:
     def _link_for(self, subscription: Subscription, stream: Stream, seq: int) -> Link | None:
         """The link of a subscription to a stream that has just grown; a new one begins before that."""
         link = subscription.links.get(stream.name)
+        if link is not None and link.stream not in (None, stream.id):
+            self._lose(subscription, stream.name)
+            link = subscription.links.get(stream.name)
         if link is not None and link.stream is None:
-            link.stream = stream.id
-            subscription.unsaved[link.path] = link
+            subscription.meet(link, stream)
             self._changed(subscription)
-        elif link is not None and link.stream != stream.id:
-            self._unlink(subscription, stream.name)
-            link = None
         if link is not None or not subscription.wants(stream.name):
             return link
         if self._room(subscription) < 1:
@@ -163,7 +176,7 @@ class Roster:
 
     def _link_from_start(self, subscription: Subscription, stream: Stream) -> None:
         """Link a stream before its first own entry, if it has one: it was found by that entry's append."""
-        start = stream.lineage[-1][1] if stream.lineage else 0
+        start = stream.own_from
         if stream.head.next_seq > start and self._room(subscription) > 0:
             self._link(subscription, stream, start, explicit=False)
 
@@ -173,10 +186,10 @@ class Roster:
         subscription.advance(link, tail)
         return link
 
-    def _unlink(self, subscription: Subscription, path: str) -> None:
+    def _lose(self, subscription: Subscription, path: str) -> None:
         if subscription.full:
             self._routes.clear()
-        subscription.unlink(path)
+        subscription.lose(path)
         self._changed(subscription)
 
     def _room(self, subscription: Subscription) -> int:

@@ -43,7 +43,7 @@ def first_pending(subscription: Subscription, catalog: Catalog) -> Link | None:
     for link in tuple(islice(subscription.pending.values(), MOST_STREAMS)):
         if stream_of(catalog, link) is not None:
             return link
-        subscription.unlink(link.path)
+        subscription.lose(link.path)
     return None
 
 

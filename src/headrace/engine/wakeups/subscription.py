@@ -168,6 +168,20 @@ class Subscription:
             self.unlinked.add(path)
             self.full = False
 
+    def lose(self, path: str) -> None:
+        """The stream is gone; one that was named is waited for again."""
+        link = self.links.get(path)
+        if link is not None:
+            self.unlink(path)
+            if link.explicit:
+                self.link(path, stream=None, explicit=True, acked=offsets.START, tail=0)
+
+    def meet(self, link: Link, stream: Stream) -> None:
+        """A stream that was waited for is there: it is followed from its first own entry on."""
+        link.stream = stream.id
+        self.move(link, stream.offset_at(stream.own_from))
+        self.unsaved[link.path] = link
+
     def unname(self, path: str) -> None:
         """Undo the naming of a stream; it stays if the pattern takes it too."""
         link = self.links.get(path)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from headrace.engine.append import Append
 from headrace.engine.batch import Batch
 from headrace.engine.entities.storing.relating import Moved, merging, owned, replayed, splitting, unmerging, unsplitting
-from headrace.engine.lifecycle import Change
+from headrace.engine.lifecycle import Change, settling
 from headrace.engine.log import Log
 from headrace.engine.stream import Head, Stream
 from headrace.engine.writer import Writer
@@ -103,9 +103,9 @@ class Aliasing:
 
     async def _relate(self, user_id: str, entity_id: str, decide: Decide) -> Related:
         row = owned(self._entities, user_id, entity_id)
-        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        settled: asyncio.Future[Relate] = asyncio.get_running_loop().create_future()
         stream = self._stream_of(row.stream)
-        relate = Relate(self._log, stream, decide, lambda done: settled.set_result(None) if done.settled else None)
+        relate = Relate(self._log, stream, decide, settling(settled))
         relate.submit(self._writer)
         await settled
         if relate.error is not None:

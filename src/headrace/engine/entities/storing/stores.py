@@ -12,6 +12,7 @@ from headrace.engine.entities.storing.accepting import Prepared, Storing, Typed,
 from headrace.engine.entities.storing.asking import Asked
 from headrace.engine.entities.storing.observing import Observe, Outdated, Rehearse, Wish
 from headrace.engine.entities.types.verbs import EntityTypes
+from headrace.engine.lifecycle import settling
 from headrace.engine.log import Log
 from headrace.engine.writer import Writer
 from headrace.errors import EntityNotFound, NoSchemaForEntityType
@@ -128,15 +129,9 @@ class Stores:
         return await self._outcome(Observe, wish, wish.prepare(typed()))
 
     async def _outcome(self, kind: type[Kind], wish: Wish, prepared: Prepared) -> Kind:
-        settled: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def done(observe: Observe) -> None:
-            if observe.settled and not settled.done():
-                settled.set_result(observe)
-
-        kind(wish, prepared, self._log, done).submit(self._writer)
-        found: Kind = await settled
-        return found
+        settled: asyncio.Future[Kind] = asyncio.get_running_loop().create_future()
+        kind(wish, prepared, self._log, settling(settled)).submit(self._writer)
+        return await settled
 
 
 def _inferred(asked: Asked, names: Mapping[str, str], name: str) -> Typed:
