@@ -8,6 +8,9 @@ import pytest
 
 from disturbed import disturb
 from headrace.engine.sealing import sealer, watch
+from headrace.engine.sealing.pacing import Pace
+from headrace.engine.sealing.publisher import Publisher
+from headrace.engine.sealing.publishing import Publication
 from headrace.errors import Fenced, Overloaded
 from headrace.format import manifest as manifests
 from headrace.storage.objects import StoreUnavailable
@@ -143,6 +146,34 @@ def test_a_stream_that_cannot_be_published_does_not_hold_up_the_others(opened: O
     assert rows(rig) == 0
     assert spans(rig, "good") == [(0, 2)]
     assert rig.read("damaged", 1) == rig.read("missing", 1) == [b"y" * 9]
+
+
+def test_a_stream_that_cannot_be_published_is_tried_again_more_and_more_rarely(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = opened(seal_bytes=4)
+    rig.create("odd", OCTETS, b"x" * 9)
+    odd, began_us, tries = rig.find("odd").id, rig.clock.us, list[int]()
+    publish = Publisher.publish
+
+    def refuse(publisher: Publisher, stream: int, pace: Pace) -> Publication | None:
+        if stream != odd:
+            return publish(publisher, stream, pace)
+        tries.append((rig.clock.us - began_us) // SECOND)
+        raise ValueError("it is odd")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Publisher, "publish", refuse)
+        for _ in range(100):
+            _work(rig)
+            rig.clock.us += SECOND
+    assert tries == [0, 1, 3, 7, 15, 31, 63]
+    rig.create("even", OCTETS, b"y" * 9)
+    _work(rig)
+    assert spans(rig, "even") == [(0, 1)] and spans(rig, "odd") == []
+    rig.clock.us += 64 * SECOND
+    _work(rig)
+    assert spans(rig, "odd") == [(0, 1)]
 
 
 def test_a_fork_is_published_after_what_it_reads_from(opened: Open) -> None:

@@ -51,6 +51,8 @@ GRACE_S = 60.0
 _ORPHANS_S = 6 * 3600.0
 _PAGE = 500
 _LONGEST_PAUSE_S = 60.0
+#: A stream that cannot be published may be so for good, and each try may leave objects behind.
+_LONGEST_PUT_OFF_S = 600.0
 
 
 class Sealer:
@@ -81,6 +83,8 @@ class Sealer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-sealer")
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
+        #: Streams that could not be published: how often, and when they are tried again.
+        self._put_off: dict[int, tuple[int, int]] = {}
         self._publishing = asyncio.Lock()
         self._orphans_us = clock.now_us() + int(_ORPHANS_S * 1e6)
         self.watch = Watch(
@@ -133,6 +137,7 @@ class Sealer:
         for stream in await self._due():
             try:
                 await self.publish(stream)
+                self._put_off.pop(stream, None)
             except Exception as reason:
                 if is_disk_full(reason):
                     self.failed_seals += 1
@@ -142,9 +147,16 @@ class Sealer:
                     raise
                 self.failed_seals += 1
                 log.exception("stream %d could not be published; it is tried again, and the others go on", stream)
+                self._try_later(stream)
             await self._aside(self.pace.rest)
         await self.clear()
         await self._reserve_epochs()
+
+    def _try_later(self, stream: int) -> None:
+        """Put a stream off for twice as long as the last time."""
+        failures, _ = self._put_off.get(stream, (0, 0))
+        pause_s = min(TICK_S * 2**failures, _LONGEST_PUT_OFF_S)
+        self._put_off[stream] = failures + 1, self._clock.now_us() + int(pause_s * 1e6)
 
     async def publish_features(self) -> None:
         """Publish the feature registry where it has changed."""
@@ -172,13 +184,14 @@ class Sealer:
         await carry_out(self._writer, SpareEpochs, block.start)
 
     async def _due(self) -> list[int]:
-        """The streams that have waited long enough, or hold enough."""
+        """The streams that have waited long enough, or hold enough, but for those that are put off."""
         now_us, due = self._clock.now_us(), list[int]()
         await self.watch.count(
             lambda page: due.extend(backlog.stream for backlog in page if self._is_due(backlog, now_us))
         )
         changed = self._published.marked(now_us - int(self._config.seal_age_s * 1e6), _PAGE)
-        return list(dict.fromkeys([*due, *changed]))
+        put_off = {stream for stream, (_, until_us) in self._put_off.items() if until_us > now_us}
+        return [stream for stream in dict.fromkeys([*due, *changed]) if stream not in put_off]
 
     def _is_due(self, backlog: Backlog, now_us: int) -> bool:
         config, age_s = self._config, (now_us - backlog.since_us) / 1e6
