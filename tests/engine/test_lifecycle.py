@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.engine.batch import Batch
 from headrace.engine.forks import Fork
-from headrace.engine.lifecycle import Change, carry_out
-from headrace.errors import BadRequest, Conflict, Gone, NotFound, OffsetGone
+from headrace.engine.lifecycle import Change, carry_out, settling
+from headrace.engine.stream import Stream
+from headrace.errors import BadRequest, Conflict, Gone, HeadraceError, NotFound, OffsetGone
 from headrace.types import JSON, OCTETS
 from rig import Hold, Rig, array
 
@@ -140,6 +143,72 @@ def test_a_source_that_was_deleted_meanwhile_cannot_be_forked(rig: Rig) -> None:
     rig.delete("json")
     with pytest.raises(Conflict, match="source"):
         rig.create("fork", JSON, fork=Fork(source, 1, bytes=3, last_us=0))
+
+
+def _at_once(rig: Rig, *begin: Callable[[Callable[[Any], None]], None]) -> list[HeadraceError | None]:
+    """Begin operations that are committed together; answers what refused each."""
+
+    async def settled() -> list[HeadraceError | None]:
+        futures = [asyncio.get_running_loop().create_future() for _ in begin]
+        for one, future in zip(begin, futures, strict=True):
+            one(settling(future))
+        return [operation.error for operation in await asyncio.gather(*futures)]
+
+    return rig.run(settled())
+
+
+def test_of_many_who_delete_a_stream_each_is_told_that_it_is_gone(rig: Rig) -> None:
+    stream, log = rig.find("json"), rig.engine.log
+    buried: list[Stream] = []
+    log.on_delete.append(buried.append)
+    errors = _at_once(
+        rig,
+        partial(log.delete, stream),
+        partial(log.delete, stream),
+        partial(rig.append_to, stream, array(1)),
+        partial(log.delete, stream),
+    )
+    assert [type(error) for error in errors] == [type(None), type(None), NotFound, type(None)]
+    assert (buried, log.counters.deleted) == ([stream], 1)
+
+
+def test_a_source_that_is_deleted_meanwhile_is_gone_for_everyone(rig: Rig) -> None:
+    stream, log = rig.find("json"), rig.engine.log
+    rig.fork("json", "fork", 1)
+    errors = _at_once(
+        rig,
+        partial(log.delete, stream),
+        partial(log.delete, stream),
+        partial(rig.append_to, stream, array(1)),
+        partial(log.set_retention, stream, age_us=1, size=None),
+    )
+    assert [type(error) for error in errors] == [type(None), Gone, Gone, Gone]
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_an_expired_stream_is_not_found_before_and_after_it_is_swept(rig: Rig, forked: bool) -> None:
+    rig.create("short", OCTETS, b"x", ttl_s=10)
+    if forked:
+        rig.fork("short", "fork", 1)
+    rig.clock.us += 11_000_000
+    for step in (rig.sweep, rig.reopen, lambda: None):
+        with pytest.raises(NotFound):
+            rig.find("short")
+        assert not rig.engine.log.catalog.is_tombstone("short")
+        step()
+    assert not forked or rig.read("fork") == [b"x"]
+
+
+def test_a_deleted_source_does_not_expire_afterwards(rig: Rig) -> None:
+    rig.create("short", OCTETS, b"x", ttl_s=10)
+    rig.fork("short", "fork", 1)
+    rig.engine.log.catalog.note_access(rig.find("short"))
+    rig.delete("short")
+    for step in (rig.sweep, rig.reopen, lambda: None):
+        rig.clock.us += 11_000_000
+        with pytest.raises(Gone):
+            rig.find("short")
+        step()
 
 
 class _Nothing(Change):

@@ -10,10 +10,9 @@ import msgspec
 from headrace.engine.batch import Batch, Operation
 from headrace.engine.features.deduping import numbered
 from headrace.engine.registry import StreamRegistry, stored_keys
-from headrace.engine.stream import Head, Producer, Stream
+from headrace.engine.stream import Head, Producer, Stream, deleted
 from headrace.errors import (
     BadRequest,
-    NotFound,
     PreconditionFailed,
     ProducerFenced,
     ProducerGap,
@@ -95,7 +94,7 @@ class Append(Operation):
         """Accept the entries into the stream's draft, or refuse the whole request."""
         head = batch.heads.get(self.stream) or batch.draft(self.stream)
         if head.state != LIVE:
-            raise NotFound("the stream was deleted", stream=self.stream.name)
+            raise deleted(self.stream, head.state)
         if head.closed:
             self._repeat_close(head, self.terms)
             return

@@ -19,7 +19,7 @@ from headrace.errors import CorruptData, HeadraceError
 from headrace.schema.registry import Registry
 from headrace.storage.database import SQLiteError
 from headrace.storage.registries import Registries
-from headrace.storage.streams import DELETED, StreamRow, Streams
+from headrace.storage.streams import DELETED, LIVE, StreamRow, Streams
 from headrace.types import Clock
 
 _EVICT_STEP = 64
@@ -97,7 +97,7 @@ class Catalog:
             return cached
         lineage = () if row.parent is None else self._lineage(row.parent, row.fork_seq)
         stream = Stream(row, lineage, self._registry(row))
-        if stream.ttl_s is not None:
+        if stream.ttl_s is not None and row.state == LIVE:
             # A restart counts as an access.
             stream.deadline_us = max(stream.deadline_us or 0, self._started_us + stream.ttl_s * 1_000_000)
         return stream

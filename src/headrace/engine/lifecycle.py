@@ -12,9 +12,9 @@ from headrace.engine.append import PLAIN, Terms, check_ahead
 from headrace.engine.batch import Batch, Operation
 from headrace.engine.forks import Fork
 from headrace.engine.registry import StreamRegistry
-from headrace.engine.stream import Stream
+from headrace.engine.stream import Stream, deleted
 from headrace.engine.writer import Writer
-from headrace.errors import Conflict, NotFound, OffsetGone
+from headrace.errors import Conflict, OffsetGone
 from headrace.profiles import table
 from headrace.schema.registry import Registry
 from headrace.storage.companions import Companions
@@ -116,7 +116,7 @@ class Create(Change):
         check_ahead(self.terms.timestamp_us, batch.now_us)
         if self.replaces is not None and batch.draft(self.replaces).state == LIVE:
             batch.flush()
-            self.dropped += delete(batch, self.replaces)
+            self.dropped += delete(batch, self.replaces, expired=True)
             batch.note("stream_expired", SERVER, stream=self.replaces.name)
         found = batch.streams.by_name(self.row.name)
         if found is not None and found.state == SOFT_DELETED:
@@ -260,6 +260,8 @@ class Delete(Change):
     """The end of a stream; it stays readable through forks that need it."""
 
     frees = True
+    #: Whether someone else was quicker.
+    repeated = False
 
     def __init__(self, stream: Stream, done: Callable[[Delete], None], *, deadline_us: int | None = None) -> None:
         super().__init__(done, pinned=(stream,), size=100)
@@ -268,21 +270,25 @@ class Delete(Change):
 
     def perform(self, batch: Batch) -> None:
         """Delete the stream, and the soft-deleted ancestors that only it kept."""
-        if batch.draft(self.stream).state != LIVE:
-            raise NotFound("the stream was deleted", stream=self.stream.name)
-        if self.deadline_us is not None and self.stream.deadline_us != self.deadline_us:
-            return  # an access came between the sweep and the commit
+        state, expired = batch.draft(self.stream).state, self.deadline_us is not None
+        self.repeated = state == DELETED
+        if self.repeated or (expired and self.stream.deadline_us != self.deadline_us):
+            return  # or an access came between the sweep and the commit
+        if state != LIVE:
+            raise deleted(self.stream, state)
         batch.flush()
-        self.dropped = delete(batch, self.stream)
-        what = "stream_deleted" if self.deadline_us is None else "stream_expired"
-        batch.note(what, self.who, stream=self.stream.name)
+        self.dropped = delete(batch, self.stream, expired=expired)
+        batch.note("stream_expired" if expired else "stream_deleted", self.who, stream=self.stream.name)
 
 
-def delete(batch: Batch, stream: Stream) -> list[tuple[str, int]]:
-    """Mark a stream deleted, for its forks' sake softly; answers the names and ids that are gone for good."""
+def delete(batch: Batch, stream: Stream, *, expired: bool = False) -> list[tuple[str, int]]:
+    """Mark a stream deleted, for its forks' sake softly; answers the names and ids that are gone for good.
+
+    One that has ``expired`` is not remembered as deleted: it is as if it had never been.
+    """
     if batch.streams.forks(stream.id):
         batch.draft(stream).state = SOFT_DELETED
-        batch.streams.update(stream.id, state=SOFT_DELETED, deadline_us=None)
+        batch.streams.update(stream.id, state=SOFT_DELETED, deadline_us=stream.deadline_us if expired else None)
         batch.published.mark(stream.id, batch.now_us)
         Work(batch.connection).drop(stream.id)
         Companions(batch.connection).retire_all(stream.id)
@@ -291,6 +297,8 @@ def delete(batch: Batch, stream: Stream) -> list[tuple[str, int]]:
     batch.draft(stream).state = DELETED
     dropped = [(stream.name, stream.id)]
     _bury(batch, stream.id)
+    if expired:
+        batch.streams.remove(stream.id)
     parent = stream.parent
     if parent is not None:
         batch.published.mark(parent, batch.now_us)  # it may have kept segments for this fork alone
@@ -326,8 +334,9 @@ class SetRetention(Change):
 
     def perform(self, batch: Batch) -> None:
         """Store the rule."""
-        if batch.draft(self.stream).state != LIVE:
-            raise NotFound("the stream was deleted", stream=self.stream.name)
+        state = batch.draft(self.stream).state
+        if state != LIVE:
+            raise deleted(self.stream, state)
         batch.streams.update(self.stream.id, retention_age_us=self.age_us, retention_bytes=self.bytes)
         batch.published.mark(self.stream.id, batch.now_us)
         rule = {"age_us": self.age_us, "bytes": self.bytes}

@@ -11,11 +11,11 @@ from headrace.engine.counters import Counters
 from headrace.engine.forks import Fork, fork_at
 from headrace.engine.lifecycle import SERVER, Create, Delete, SetRetention
 from headrace.engine.read import Slice
-from headrace.engine.stream import Head, Stream
+from headrace.engine.stream import Head, Stream, deleted
 from headrace.engine.tail import Tail
 from headrace.engine.tiers import Tiers
 from headrace.engine.writer import Writer
-from headrace.errors import Gone, HeadraceError, NotFound
+from headrace.errors import HeadraceError, NotFound
 from headrace.format.packing import LEAST_BYTES
 from headrace.storage.streams import LIVE, StreamRow, Streams
 from headrace.storage.wal import stored
@@ -58,10 +58,10 @@ class Log:
         stream = self.catalog.find(name)
         if stream is None:
             raise NotFound("there is no such stream", stream=name)
-        if stream.deadline_us is not None and self.catalog.expired(stream) and stream.head.state == LIVE:
+        if stream.deadline_us is not None and self.catalog.expired(stream):
             raise NotFound("stream expired", stream=name)
         if stream.head.state != LIVE:
-            raise Gone("the stream was deleted; only its forks can be read", stream=name)
+            raise deleted(stream, stream.head.state)
         return stream
 
     def create(
@@ -167,7 +167,9 @@ class Log:
 
         def answered(delete: Delete) -> None:
             # The head is published only if the commit succeeded, and an access in time keeps the stream alive.
-            if delete.settled and delete.error is None and stream.head.state != LIVE:
+            if delete.settled and delete.error is None and stream.head.state != LIVE and not delete.repeated:
+                if deadline_us is None:
+                    stream.deadline_us = None  # it has not expired, and will not
                 self._drop(delete.dropped)
                 self._bury(stream)
             done(delete)

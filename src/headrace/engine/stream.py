@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.errors import OffsetFenced, OffsetGone
+from headrace.errors import Gone, HeadraceError, NotFound, OffsetFenced, OffsetGone
 from headrace.format import offset as offsets
 from headrace.format.offset import Offset
-from headrace.storage.streams import LIVE, StreamRow
+from headrace.storage.streams import LIVE, SOFT_DELETED, StreamRow
 from headrace.types import JSON, NEVER_US, RESERVED, media_type
 
 if TYPE_CHECKING:
@@ -141,6 +141,13 @@ class Stream:
             if epoch == offset.epoch and first < offset.position <= end:
                 return offset.position
         raise OffsetFenced("the offset belongs to another life of this stream", stream=self.name)
+
+
+def deleted(stream: Stream, state: int) -> HeadraceError:
+    """What is told of a stream that is not live any more."""
+    if state == SOFT_DELETED:
+        return Gone("the stream was deleted; only its forks can be read", stream=stream.name)
+    return NotFound("the stream was deleted", stream=stream.name)
 
 
 def _head(row: StreamRow, registry: StreamRegistry | None) -> Head:

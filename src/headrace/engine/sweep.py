@@ -20,7 +20,7 @@ from headrace.engine.work.verifying import KEPT, KEPT_US
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.idempotency import Idempotency
 from headrace.storage.published import Placed, Published
-from headrace.storage.streams import DELETED
+from headrace.storage.streams import DELETED, LIVE
 from headrace.storage.verifications import Verifications
 from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US
@@ -41,7 +41,7 @@ class PersistAccesses(Change):
     def perform(self, batch: Batch) -> None:
         """Store the deadlines."""
         for stream, deadline_us in self.deadlines:
-            if batch.draft(stream).state != DELETED:
+            if batch.draft(stream).state == LIVE:
                 batch.streams.update(stream.id, deadline_us=deadline_us)
 
 
