@@ -42,8 +42,9 @@ def headrace(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture
     logs = [logging.getLogger(name) for name in (None, "headrace", "headrace.pipeline")]
     before = [(log.handlers[:], log.level) for log in logs]
 
-    def command(*words: str, stdin: bytes = b"") -> Done:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+    def command(*words: str, stdin: bytes | io.BytesIO = b"") -> Done:
+        pipe = io.BytesIO(stdin) if isinstance(stdin, bytes) else stdin
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(pipe))
         try:
             code = run(words)
         except SystemExit as exit_:

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.cli.conftest import Headrace
     from tests.conftest import StartServer
@@ -51,6 +53,17 @@ def test_list_shows_keys_without_their_tokens(headrace: Headrace, tmp_path: Path
     assert made["token"] not in listed.out.decode()
 
 
+@pytest.mark.parametrize("words", [("list",), ("revoke", "7a01544f4bce", "--yes")])
+def test_directory_without_keys_is_named_and_not_made(
+    headrace: Headrace, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    nowhere = tmp_path / "nowhere"
+    done = headrace("key", *words, "--data-dir", str(nowhere))
+    assert done.code == 1
+    assert str(nowhere) in done.err
+    assert not nowhere.exists()
+
+
 def test_revoke_without_a_terminal_needs_yes(headrace: Headrace, tmp_path: Path) -> None:
     where = ["--data-dir", str(tmp_path)]
     (made,) = headrace("key", "create", "--user", "ada", *where).lines
@@ -60,6 +73,7 @@ def test_revoke_without_a_terminal_needs_yes(headrace: Headrace, tmp_path: Path)
 
 def test_unknown_key_and_unknown_scope_are_refused(headrace: Headrace, tmp_path: Path) -> None:
     where = ["--data-dir", str(tmp_path)]
+    headrace("key", "create", "--user", "ada", *where)
     assert headrace("key", "revoke", "nobody", "--yes", *where).code == 1
     assert headrace("key", "create", "--user", "ada", "--scope", "everything", *where).code == 2
     assert headrace("key", "create", *where).code == 2

@@ -77,6 +77,48 @@ def test_raw_body_of_a_json_stream_is_its_events(headrace: Headrace, name: str) 
     assert headrace("stream", "read", name).out == b"1\n2\n"
 
 
+def test_events_of_a_raw_body_are_counted(headrace: Headrace, name: str) -> None:
+    headrace("stream", "create", name)
+    assert headrace("stream", "append", name, "--raw", stdin=b" [1, [2, 3],\n4]").lines[0]["appended"] == 3
+    assert headrace("stream", "append", name, "--raw", stdin=b'{"a": [1, 2]}').lines[0]["appended"] == 1
+
+
+def test_a_value_beside_raw_is_refused(headrace: Headrace, name: str) -> None:
+    headrace("stream", "create", name, "--content-type", "text/plain")
+    done = headrace("stream", "append", name, "hello", "--raw")
+    assert (done.code, done.out) == (2, b"")
+    assert "--raw" in done.err
+
+
+@pytest.mark.parametrize("more", [(), ("--close",)])
+def test_lines_for_a_stream_of_text_are_refused_with_the_way_out(
+    headrace: Headrace, name: str, more: tuple[str, ...]
+) -> None:
+    headrace("stream", "create", name, "--content-type", "text/plain")
+    done = headrace("stream", "append", name, *more, stdin=b"1\n")
+    assert done.code == 2
+    assert "text/plain" in done.err and "--raw" in done.err
+
+
+def test_each_event_is_printed_on_one_line_however_it_is_spelled(headrace: Headrace, name: str) -> None:
+    headrace("stream", "create", name)
+    spelled = b'[{\n  "a":\r\n  "x\\n y"\n}, 2]'
+    headrace("stream", "append", name, "--raw", stdin=spelled)
+    read = headrace("stream", "read", name)
+    assert read.lines == [{"a": "x\n y"}, 2]
+    assert headrace("stream", "tail", name, "--offset", "-1", "--limit", "2").lines == read.lines
+    assert [batch["items"] for batch in headrace("stream", "read", name, "--json").lines] == [read.lines]
+    assert headrace("stream", "append", name, stdin=read.out).lines[0]["appended"] == 2
+
+
+@pytest.mark.parametrize("words", ["stream read x", "stream tail x", "stream ls", "entity ls", "entity history x"])
+@pytest.mark.parametrize("limit", ["-1", "0", "1.5", "many"])
+def test_a_limit_is_a_whole_number_from_1_on(headrace: Headrace, words: str, limit: str) -> None:
+    done = headrace(*words.split(), "--limit", limit)
+    assert (done.code, done.out) == (2, b"")
+    assert f"{limit} is not a whole number" in done.err
+
+
 def test_batches_with_offsets_are_printed_as_json(headrace: Headrace, name: str) -> None:
     headrace("stream", "create", name)
     first = headrace("stream", "append", name, "1").lines[0]["next_offset"]
@@ -118,6 +160,14 @@ def test_append_carries_time_and_sequence(headrace: Headrace, name: str) -> None
     headrace("stream", "append", name, "2", "--timestamp", "2021-01-01T00:00:00Z", "--seq", "b")
     assert headrace("stream", "read", name, "--since", "2020-06-01T00:00:00Z").out == b"2\n"
     assert headrace("stream", "append", name, "3", "--seq", "b").code == 1
+
+
+def test_a_date_will_do_where_a_moment_is_asked_for(headrace: Headrace, name: str) -> None:
+    headrace("stream", "create", name, "--expires-at", "2090-01-01")
+    assert headrace("stream", "info", name).lines[0]["expires_at"].startswith("2090-01-01T00:00:00")
+    assert headrace("stream", "append", name, "1", "--timestamp", "2020-01-01").code == 0
+    assert headrace("stream", "append", name, "2", "--timestamp", "2021-01-01").code == 0
+    assert headrace("stream", "read", name, "--since", "2020-06-01").out == b"2\n"
 
 
 def test_create_takes_every_option(headrace: Headrace, name: str) -> None:
@@ -169,6 +219,12 @@ def test_key_is_sent(headrace: Headrace, name: str, monkeypatch: pytest.MonkeyPa
     done = headrace("stream", "create", name)
     assert done.code == 1
     assert "HEADRACE_KEY" in done.err
+
+
+def test_key_that_no_header_can_carry_is_refused(headrace: Headrace) -> None:
+    done = headrace("stream", "ls", "--key", "é")
+    assert done.code == 2
+    assert "--key" in done.err and "é" not in done.err
 
 
 def test_failure_says_what_to_do_next(headrace: Headrace, name: str) -> None:

@@ -11,6 +11,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import output
+from headrace.cli.amounts import whole
 from headrace.cli.documents import rows
 from headrace.cli.moments import spelled
 from headrace.cli.output import AsJson, UsageError
@@ -108,7 +109,7 @@ def list_entities(
     /,
     *,
     search: Annotated[str | None, Parameter(help="Only those whose name holds this.")] = None,
-    limit: Annotated[int, Parameter(help="So many at most.")] = 100,
+    limit: Annotated[int, Parameter(converter=whole, help="So many at most.")] = 100,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
@@ -130,7 +131,7 @@ def history(
     /,
     *,
     oldest_first: Annotated[bool, Parameter(negative=(), help="In order instead of the newest first.")] = False,
-    limit: Annotated[int, Parameter(help="So many at most.")] = 100,
+    limit: Annotated[int, Parameter(converter=whole, help="So many at most.")] = 100,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:

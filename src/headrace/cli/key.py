@@ -12,6 +12,7 @@ from cyclopts import App, Parameter
 from headrace.cli import output
 from headrace.cli.config import ConfigFile
 from headrace.cli.output import AsJson, Yes
+from headrace.errors import NotFound
 from headrace.types import rfc3339
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 DataDir = Annotated[str | None, Parameter(help="Directory of the log.")]
 Scope = Literal["read", "write", "admin"]
+
+_FILE = "keys.db"
 
 app = App(
     name="key",
@@ -44,7 +47,11 @@ def create(
     json: AsJson = False,
 ) -> None:
     """Make a key; its token is shown this once."""
-    with _store(data_dir, config) as keys:
+    from headrace.storage.lock import make_directory
+
+    directory = _directory(data_dir, config)
+    make_directory(directory)
+    with _store(directory) as keys:
         key, token = keys.create(user_id=user, scopes=scope or ["read", "write"], prefix=prefix, name=name)
     output.show({**_facts(key), "token": token}, as_json=json)
     if output.wants_table(json):
@@ -54,7 +61,7 @@ def create(
 @app.command(name="list")
 def list_keys(*, data_dir: DataDir = None, config: ConfigFile = None, json: AsJson = False) -> None:
     """List the keys, revoked ones too; never their tokens."""
-    with _store(data_dir, config) as keys:
+    with _store(_known(data_dir, config)) as keys:
         rows = [_facts(key) for key in keys.list()]
     columns = ("id", "user_id", "scopes", "prefix", "name", "created_at", "revoked_at")
     output.show_all(rows, columns, as_json=json)
@@ -66,20 +73,30 @@ def revoke(
 ) -> None:
     """End a key; who uses it is locked out within seconds."""
     output.confirm(f"Revoke key {key_id}?", yes=yes)
-    with _store(data_dir, config) as keys:
+    with _store(_known(data_dir, config)) as keys:
         output.show(_facts(keys.revoke(key_id)), as_json=json)
 
 
-@contextmanager
-def _store(data_dir: str | None, config: Path | None) -> Iterator[KeyStore]:
+def _directory(data_dir: str | None, config: Path | None) -> Path:
     from headrace.config import load
-    from headrace.storage.keys import KeyStore
-    from headrace.storage.lock import make_directory
 
     flags = {} if data_dir is None else {"storage.data_dir": data_dir}
-    directory = Path(load(file=config, flags=flags).storage.data_dir)
-    make_directory(directory)
-    keys = KeyStore(directory / "keys.db")
+    return Path(load(file=config, flags=flags).storage.data_dir)
+
+
+def _known(data_dir: str | None, config: Path | None) -> Path:
+    """The data directory; refused where no key was ever made and no server has run."""
+    directory = _directory(data_dir, config)
+    if not (directory / _FILE).exists():
+        raise NotFound(f"{directory} holds no keys; --data-dir names another directory", data_dir=str(directory))
+    return directory
+
+
+@contextmanager
+def _store(directory: Path) -> Iterator[KeyStore]:
+    from headrace.storage.keys import KeyStore
+
+    keys = KeyStore(directory / _FILE)
     try:
         yield keys
     finally:

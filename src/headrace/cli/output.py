@@ -51,6 +51,7 @@ _NEXT_STEPS = {
 #: Columns whose values are typed again in other commands, and so are not broken up to this width.
 _IDS = ("name", "stream", "entity_id", "entity_type", "id", "offset")
 _ID_WIDTH = 60
+_LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 _MOMENT = re.compile(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)\.\d+Z$")
 #: Facts that name what is not there.
 _SUBJECTS = ("stream", "table", "entity_type", "entity_id", "event")
@@ -73,7 +74,8 @@ def complain(error: Exception, *, as_json: bool) -> int:
         body["error"] |= {"hint": hint} if hint else {}
         print(encode(body), file=sys.stderr)
     else:
-        print(f"headrace: {_message(known)}", *([hint] if hint else []), sep="\n", file=sys.stderr)
+        notes: list[str] = getattr(known, "__notes__", [])
+        print(f"headrace: {_message(known)}", *notes, *([hint] if hint else []), sep="\n", file=sys.stderr)
     return _EXIT_CODES.get(known.code, FAILED)
 
 
@@ -97,8 +99,13 @@ def _as_known(error: Exception) -> HeadraceError:
 
 
 def encode(value: Any) -> str:
-    """Compact JSON text."""
-    return msgspec.json.encode(value).decode()
+    """Compact JSON text, on one line whatever events are in it."""
+    return on_one_line(msgspec.json.encode(value)).decode()
+
+
+def on_one_line(document: bytes) -> bytes:
+    """JSON without line breaks, which can only stand between its tokens."""
+    return document.translate(_LINE_BREAKS) if b"\n" in document or b"\r" in document else document
 
 
 def examples(*lines: str) -> str:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from headrace.cli.output import UsageError
+
 if TYPE_CHECKING:
     from headrace.client import Client
 
@@ -21,6 +23,10 @@ class Remote:
     url: Annotated[str, Parameter(env_var="HEADRACE_URL", help="The server.")] = "http://127.0.0.1:4437"
     key: Annotated[str | None, Parameter(env_var="HEADRACE_KEY", help="An API key.")] = None
     ca_file: Annotated[str | None, Parameter(help="Certificates to trust, in PEM.")] = None
+
+    def __post_init__(self) -> None:
+        if self.key and not (self.key.isascii() and self.key.isprintable()):
+            raise UsageError("The key (--key, or HEADRACE_KEY) is none: keys are plain ASCII, such as hr_…")
 
     def connect(self, *, patient: bool = False) -> Client:
         """A client that fails at once, or a patient one that takes up lost connections."""

@@ -93,7 +93,7 @@ def _print(pages: Iterator[SearchResult], total: bool) -> int:
     code, counted = output.OK, None
     for page in pages:
         for hit in page.hits:
-            print(re.sub(r"[\r\n]", " ", output.encode(hit)))
+            print(output.encode(hit))
         code, counted = code or _judged(page), counted or page.total
     if total:
         print(output.encode({"total": counted}))

@@ -10,8 +10,9 @@ import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import ingest, output, standing
+from headrace.cli.amounts import whole
 from headrace.cli.moments import spelled
-from headrace.cli.output import AsJson, Yes
+from headrace.cli.output import AsJson, UsageError, Yes
 from headrace.cli.queries import pointing
 from headrace.cli.remote import LOCAL, Remote
 from headrace.types import JSON, media_type
@@ -25,7 +26,7 @@ Offset = Annotated[str, Parameter(allow_leading_hyphen=True, help="Begin after t
 RoutingKey = Annotated[str | None, Parameter(help="Only events with this routing key.")]
 Filter = Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Only events that match this query.")]
 SchemaVersion = Annotated[int | None, Parameter(help="The shape of events; default: the newest.")]
-Limit = Annotated[int | None, Parameter(help="Stop after so many.")]
+Limit = Annotated[int | None, Parameter(converter=whole, help="Stop after so many.")]
 
 app = App(
     name="stream",
@@ -48,7 +49,7 @@ def create(
     *,
     content_type: Annotated[str, Parameter(help="The media type of all it holds.")] = JSON,
     ttl: Annotated[str | None, Parameter(help="Forget it when unused for so long: seconds, or 24h.")] = None,
-    expires_at: Annotated[str | None, Parameter(help="Forget it at this time, in RFC 3339.")] = None,
+    expires_at: Annotated[str | None, Parameter(help="Forget it at this moment, such as 2030-01-01.")] = None,
     retention_age: Annotated[str | None, Parameter(help="Drop events older than this, such as 30d.")] = None,
     retention_bytes: Annotated[int | None, Parameter(help="Drop the oldest events beyond this size.")] = None,
     closed: Annotated[bool, Parameter(negative=(), help="Create it closed.")] = False,
@@ -58,7 +59,7 @@ def create(
     """Create a stream; one that is already there in the same form is left as it is."""
     wanted = {
         "ttl": ttl,
-        "expires_at": expires_at,
+        "expires_at": spelled(expires_at),
         "retention_age": retention_age,
         "retention_bytes": retention_bytes,
     }
@@ -75,7 +76,7 @@ def append(
     /,
     *values: Annotated[str, Parameter(allow_leading_hyphen=True, help="Events as JSON; none: lines of stdin.")],
     routing_key: Annotated[str, Parameter(help="The events' routing key.")] = "",
-    timestamp: Annotated[str | None, Parameter(help="Their time, in RFC 3339 or Unix nanoseconds.")] = None,
+    timestamp: Annotated[str | None, Parameter(help="Their time: a moment, or Unix nanoseconds.")] = None,
     seq: Annotated[str | None, Parameter(help="Must be greater than the last one given.")] = None,
     if_match: Annotated[str | None, Parameter(help="Append only if this is the tail.")] = None,
     close: Annotated[bool, Parameter(negative=(), help="Close the stream in the same step.")] = False,
@@ -84,13 +85,18 @@ def append(
     json: AsJson = False,
 ) -> None:
     """Append events given as arguments, or piped in as lines of JSON, or bytes with --raw."""
-    wanted = {"timestamp": timestamp, "seq": seq, "if_match": if_match, "close": close or None}
+    if raw and values:
+        raise UsageError("--raw appends what comes in on stdin: give events or --raw, not both")
+    wanted = {"timestamp": spelled(timestamp), "seq": seq, "if_match": if_match, "close": close or None}
     options: AppendOptions = {"key": routing_key}
     options |= {name: value for name, value in wanted.items() if value is not None}  # type: ignore[typeddict-item]
+    content_type = JSON if values else _content_type(remote, name)
+    if not raw and media_type(content_type) != JSON:
+        raise UsageError(f"{name} holds {content_type}, not JSON: append what comes in as it is, with --raw")
     with remote.connect(patient=not values) as client:
-        stream = client.stream(name)
+        stream = client.stream(name, content_type=content_type)
         if raw:
-            count, offset = ingest.append_bytes(stream, **options)
+            count, offset = ingest.append_bytes(stream, content_type, **options)
         elif values or len(options) > 1:
             count, offset = ingest.append_at_once(stream, values, **options)
         else:
@@ -136,8 +142,7 @@ def tail(
     json: AsJson = False,
 ) -> None:
     """Print what is appended from now on, until the stream is closed."""
-    with remote.connect() as client:
-        content_type = client.stream(name).info().content_type
+    content_type = _content_type(remote, name)
     with remote.connect(patient=True) as client, pointing(filter or "", as_json=json):
         stream = client.stream(name, content_type=content_type)
         batches = stream.tail(offset, live=live, key=routing_key, schema_version=schema_version, filter=filter)
@@ -217,18 +222,30 @@ def delete(name: Name, /, *, yes: Yes = False, remote: Remote = LOCAL, json: AsJ
     output.show({"name": name, "deleted": True}, as_json=json)
 
 
+def _content_type(remote: Remote, name: str) -> str:
+    """What the stream holds; whoever waits patiently later learns here at once that there is none, or no server."""
+    with remote.connect() as client:
+        return client.stream(name).info().content_type
+
+
 def _print(batches: Iterable[Batch], limit: int | None, as_json: bool) -> None:
     left = limit
     for batch in batches:
         if as_json:
             print(output.encode(_envelope(batch, left)), flush=True)
         else:
-            line_end = b"\n" if media_type(batch.content_type) == JSON else b""
-            output.write_bytes(b"".join(item + line_end for item in batch.raw_items[:left]))
+            output.write_bytes(b"".join(_lines(batch, left)))
         if left is not None:
             left = max(0, left - len(batch.raw_items))
             if not left:
                 return
+
+
+def _lines(batch: Batch, limit: int | None) -> Iterable[bytes]:
+    """The events of a batch, each on a line of its own; what is not JSON as it is."""
+    if media_type(batch.content_type) != JSON:
+        return batch.raw_items[:limit]
+    return (output.on_one_line(item) + b"\n" for item in batch.raw_items[:limit])
 
 
 def _envelope(batch: Batch, limit: int | None) -> dict[str, object]:
