@@ -58,6 +58,12 @@ def test_variables_of_the_command_line_and_of_others_are_no_settings() -> None:
         ({"HEADRACE_SERVER__PORT": "65536"}, "server.port: Expected `int` <= 65535"),
         ({"HEADRACE_SERVER__PORT": "-1"}, "server.port: Expected `int` >= 0"),
         ({"HEADRACE_LIMITS__BODY_BYTES": "0"}, "limits.body_bytes: Expected `int` >= 1"),
+        ({"HEADRACE_STORAGE__BACKLOG_BYTES": "0"}, "storage.backlog_bytes: Expected `int` >= 1"),
+        ({"HEADRACE_LIMITS__ARRIVING_BYTES": "1000000"}, "limits.arriving_bytes: Expected `int` >= 4194304"),
+        (
+            {"HEADRACE_LIMITS__ARRIVING_BYTES": "5000000"},
+            "limits.arriving_bytes is 5000000 and limits.body_bytes is 10485760",
+        ),
         ({"HEADRACE_SERVER__IDLE_TIMEOUT_S": "0"}, "server.idle_timeout_s: Expected `float` > 0"),
         ({"HEADRACE_SERVER__LONG_POLL_S": "nan"}, "server.long_poll_s"),
         ({"HEADRACE_SERVER__LONG_POLL_S": "inf"}, "server.long_poll_s"),
@@ -74,6 +80,8 @@ def test_a_setting_that_is_unknown_or_does_not_fit_is_an_error(environ: dict[str
         ("[server]\nport = 'x'\n", "server.port"),
         ("[serve]\nport = 1\n", "unknown setting 'serve.port' in the file; did you mean 'server.port'"),
         ("port = 1\n", "outside a section"),
+        ("[nope]\n", "unknown section 'nope' in the file$"),
+        ("[serve]\n", "unknown section 'serve' in the file; did you mean 'server'"),
         ("[server\n", "is not TOML"),
     ],
 )
@@ -82,6 +90,12 @@ def test_a_file_that_cannot_be_meant_is_an_error(tmp_path: Path, text: str, says
     file.write_text(text)
     with pytest.raises(ConfigError, match=says):
         load(file=file, environ={})
+
+
+def test_a_section_may_be_empty(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text("[server]\n")
+    assert load(file=file, environ={}) == Config()
 
 
 def test_a_file_that_was_named_must_exist_and_the_usual_one_need_not(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -20,6 +20,8 @@ from headrace.errors import BadRequest
 MiB = 1024 * 1024
 GiB = 1024 * MiB
 Doc = msgspec.Meta
+#: A body that is no append, such as a registration, has this length at most, whatever the limits say.
+_LONGEST = 4 * MiB
 
 
 def amount(description: str, *, least: int = 0, most: int = 2**53) -> msgspec.Meta:
@@ -40,7 +42,7 @@ class ServerConfig(msgspec.Struct, frozen=True):
     cors_origins: Annotated[tuple[str, ...], Doc(description="web origins that may call this server")] = ()
     tls_cert: Annotated[str, Doc(description="certificate file; with tls_key the server speaks TLS")] = ""
     tls_key: Annotated[str, Doc(description="private key file")] = ""
-    max_connections: Annotated[int, amount("open connections at most", least=1)] = 20_000
+    max_connections: Annotated[int, amount("open connections at most", least=1)] = 16_000
     idle_timeout_s: Annotated[float, positive("an idle connection is closed after this")] = 75.0
     request_timeout_s: Annotated[float, positive("a request must have arrived whole within this")] = 30.0
     resolver_timeout_s: Annotated[float, positive("working time of any request")] = 5.0
@@ -60,7 +62,7 @@ class StorageConfig(msgspec.Struct, frozen=True):
     seal_bytes: Annotated[int, amount("payload that is sealed at once into a segment", least=1)] = 16 * MiB
     seal_rows: Annotated[int, amount("entries that are sealed at once into a segment", least=1)] = 100_000
     seal_age_s: Annotated[float, amount("entries wait at most this long to be published")] = 300.0
-    backlog_bytes: Annotated[int, amount("unpublished payload; beyond it appends are refused")] = 10 * GiB
+    backlog_bytes: Annotated[int, amount("unpublished payload; beyond it appends are refused", least=1)] = 10 * GiB
     segment_cache_bytes: Annotated[int, amount("disk for segments fetched from the store")] = 1 * GiB
     decoded_bytes: Annotated[int, amount("memory for decoded parts of segments")] = 64 * MiB
     companion_cache_bytes: Annotated[int, amount("disk for companions fetched from the store")] = 2 * GiB
@@ -86,12 +88,20 @@ class LimitsConfig(msgspec.Struct, frozen=True):
     batch_requests: Annotated[int, amount("appends in one commit", least=1)] = 2_000
     batch_bytes: Annotated[int, amount("bytes in one commit", least=1)] = 8 * MiB
     cached_streams: Annotated[int, amount("stream heads kept in memory", least=1)] = 150_000
-    arriving_bytes: Annotated[int, amount("bodies that have not arrived whole yet")] = 128 * MiB
+    arriving_bytes: Annotated[int, amount("bodies that have not arrived whole yet", least=_LONGEST)] = 128 * MiB
     unsent_bytes: Annotated[int, amount("answers that slow readers have not taken yet")] = 256 * MiB
     waiters: Annotated[int, amount("parked long-polls and SSE responses")] = 20_000
     concurrent_reads: Annotated[int, amount("read gate: reads working off the loop", least=1)] = 4
     concurrent_searches: Annotated[int, amount("search gate", least=1)] = 2
     concurrent_index_work: Annotated[int, amount("index gate", least=1)] = 1
+
+    def __post_init__(self) -> None:
+        if self.arriving_bytes < self.body_bytes:
+            raise ConfigError(
+                f"limits.arriving_bytes is {self.arriving_bytes} and limits.body_bytes is {self.body_bytes}: a body of "
+                "that length could never arrive; raise the first, or lower the second",
+                field="limits.arriving_bytes",
+            )
 
 
 class MemoryConfig(msgspec.Struct, frozen=True):
@@ -160,7 +170,7 @@ class Config(msgspec.Struct, frozen=True):
 
 
 class ConfigError(BadRequest):
-    """A setting is unknown or does not fit its type."""
+    """A setting is unknown, or does not fit its type or another setting."""
 
     code = "invalid_config"
 
@@ -200,6 +210,7 @@ def resolve(
             if name not in known:
                 raise _unknown(name, source, known)
             values[name] = (_convert(name, value, known[name][0], source), source)
+    _together(values)  # which settings that do not go together end
     return values
 
 
@@ -218,8 +229,12 @@ def load(
     environ: Mapping[str, str] | None = None,
 ) -> Config:
     """The configuration that these sources make together."""
+    return _together(resolve(file=file, flags=flags, environ=environ))
+
+
+def _together(values: Mapping[str, tuple[object, str]]) -> Config:
     sections: dict[str, dict[str, object]] = {}
-    for name, (value, _) in resolve(file=file, flags=flags, environ=environ).items():
+    for name, (value, _) in values.items():
         section, key = name.split(".")
         sections.setdefault(section, {})[key] = value
     return msgspec.convert(sections, Config)
@@ -239,6 +254,8 @@ def _from_file(file: Path | None) -> dict[str, object]:
     for section, content in document.items():
         if not isinstance(content, dict):
             raise ConfigError(f"{section!r} stands outside a section in {path}", field=section)
+        if not content and section not in Config.__struct_fields__:
+            raise _unknown(section, "file", Config.__struct_fields__, kind="section")
         flat |= {f"{section}.{key}": value for key, value in content.items()}
     return flat
 
@@ -266,7 +283,7 @@ def _convert(name: str, value: object, hint: Any, source: str) -> object:
         raise ConfigError(f"{name}: {reason}; {given!r} comes from the {source}", field=name) from reason
 
 
-def _unknown(name: str, source: str, known: Mapping[str, object]) -> ConfigError:
-    near = difflib.get_close_matches(name, known, n=1)
+def _unknown(name: str, source: str, known: Iterable[str], *, kind: str = "setting") -> ConfigError:
+    near = difflib.get_close_matches(name, list(known), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return ConfigError(f"unknown setting {name!r} in the {source}{hint}", field=name)
+    return ConfigError(f"unknown {kind} {name!r} in the {source}{hint}", field=name)

@@ -36,6 +36,13 @@ def test_unknown_setting_is_a_usage_error(headrace: Headrace, tmp_path: Path) ->
     assert headrace("serve", "--config", str(tmp_path / "absent.toml")).code == 2
 
 
+def test_settings_that_do_not_go_together_are_not_shown(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_LIMITS__BODY_BYTES", "1000000000")
+    done = headrace("config", "show")
+    assert (done.code, done.out) == (2, b"")
+    assert "limits.arriving_bytes" in done.err and "limits.body_bytes" in done.err
+
+
 @pytest.mark.parametrize(
     ("auto_tune", "expected"), [(None, (False, 0)), (True, (True, 0)), (512, (True, 512)), (False, (False, 0))]
 )

@@ -228,6 +228,25 @@ def test_server_says_so_when_its_port_is_taken(at: ServerProcess, tmp_path: Path
     assert "--port" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "name"), [(["serve"], "keys.db"), (["key", "list"], "keys.db"), (["serve", "--port", "0"], "headrace.db")]
+)
+def test_a_damaged_file_is_told_in_one_line(headrace: Headrace, tmp_path: Path, words: list[str], name: str) -> None:
+    (tmp_path / name).write_bytes(b"nonsense" * 1024)
+    done = headrace(*words, "--data-dir", str(tmp_path))
+    assert done.code == 1
+    assert done.err.startswith(f"headrace: {tmp_path / name} is damaged, or not a database")
+    assert done.err.count("\n") == 1
+
+
+def test_a_directory_in_place_of_the_log_is_told_in_one_line(headrace: Headrace, tmp_path: Path) -> None:
+    (tmp_path / "headrace.db").mkdir()
+    done = headrace("serve", "--port", "0", "--data-dir", str(tmp_path))
+    assert done.code == 1
+    assert done.err.startswith(f"headrace: {tmp_path / 'headrace.db'} cannot be used")
+    assert done.err.count("\n") == 1
+
+
 def test_server_refuses_a_certificate_that_is_not_there(headrace: Headrace, tmp_path: Path) -> None:
     done = headrace("serve", "--tls-cert", str(tmp_path / "absent.pem"), "--data-dir", str(tmp_path))
     assert done.code == 2

@@ -91,6 +91,14 @@ def test_a_body_of_the_longest_length_can_always_arrive() -> None:
     assert tuned.limits.arriving_bytes >= tuned.limits.body_bytes
 
 
+def test_a_body_that_is_too_long_for_the_memory_is_refused_unless_room_is_given_to_it() -> None:
+    longer = Config(limits=LimitsConfig(body_bytes=20 * MiB))
+    with pytest.raises(ConfigError, match=r"limits.arriving_bytes is .* and limits.body_bytes is"):
+        tuning.tune(256, longer)
+    assert tuning.tune(1024, longer).limits.body_bytes == 20 * MiB
+    assert tuning.tune(256, longer, {"limits.arriving_bytes"}).limits.body_bytes == 20 * MiB
+
+
 def test_beyond_the_largest_preset_nothing_grows() -> None:
     assert msgspec.structs.asdict(tuning.tune(8192, Config())) == msgspec.structs.asdict(tuning.tune(10**6, Config()))
 

@@ -10,17 +10,21 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 
+from engine.work.workers import Worker, listed, searched
 from headrace.config import Config, LimitsConfig, MemoryConfig, MiB, ServerConfig, StorageConfig
 from headrace.engine.append import Append
 from headrace.engine.batch import Batch
+from headrace.engine.details import holdings
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor, ProcessMemory
-from headrace.errors import HeadraceError, Overloaded
+from headrace.errors import CorruptData, HeadraceError, Overloaded
 from headrace.server import ops
 from headrace.server.answer import failure_response
 from headrace.server.auth import LOCAL, Principal
+from headrace.server.report import Report
 from headrace.storage.streams import StreamRow
+from rig import Rig
 
 READER = Principal("ann", frozenset({"read"}))
 
@@ -120,6 +124,56 @@ def test_a_server_that_serves_and_writes_is_ready_without_a_pipeline(config: Con
         assert node.engine.writer.commits == 1
 
     _run(config, scenario)
+
+
+def _pipeline(rig: Rig) -> object:
+    """What a new answer says of derived data."""
+    readiness = ops.Readiness(rig.engine)
+    readiness.serving = True
+    return rig.run(readiness.check())["pipeline"]
+
+
+def test_the_pipeline_is_idle_where_streams_turn_out_to_need_nothing(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        searched(rig, "a", 10)
+        assert rig.engine.work.counts()["due"] == 1
+        assert _pipeline(rig) == "idle"
+        assert rig.engine.work.counts()["due"] == 0
+
+
+def test_the_pipeline_is_behind_while_work_waits_and_nobody_does_it(tmp_path: Path) -> None:
+    with Rig(tmp_path, pipeline={"min_rows": 0}) as rig:
+        searched(rig, "a", 10)
+        assert _pipeline(rig) == "behind"
+        worker = Worker(rig)
+        worker.granted()
+        assert _pipeline(rig) == "working"
+        rig.clock.us += 2 * rig.engine.work.ttl_us
+        _pipeline(rig)  # which notices that the worker is lost, and lets its work rest for a second
+        rig.clock.us += 2_000_000
+        assert _pipeline(rig) == "behind"
+        worker.work()
+        assert _pipeline(rig) == "idle"
+
+
+def test_work_is_looked_for_once_for_everyone_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Rig(tmp_path, pipeline={"min_rows": 0}) as rig:
+        searched(rig, "a", 10)
+        looks, look = list[None](), rig.engine.work.has_work
+
+        async def counted() -> bool:
+            looks.append(None)
+            return await look()
+
+        monkeypatch.setattr(rig.engine.work, "has_work", counted)
+        readiness = ops.Readiness(rig.engine)
+        readiness.serving = True
+
+        async def together() -> list[dict[str, object]]:
+            return await asyncio.gather(*(readiness.check() for _ in range(20)))
+
+        assert {told["pipeline"] for told in (*rig.run(together()), rig.run(readiness.check()))} == {"behind"}
+        assert len(looks) == 1
 
 
 def test_probes_that_come_together_or_within_a_second_share_one_write(config: Config) -> None:
@@ -379,3 +433,30 @@ def test_top_streams_are_the_five_largest_and_the_most_watched(config: Config) -
             node.engine.tail.leave(watched, reader)
 
     _run(config, scenario)
+
+
+def test_a_stream_that_is_only_cached_is_among_those_that_take_most_of_the_disk(tmp_path: Path) -> None:
+    storage = {"object_store": "memory://", "seal_rows": 10}
+    with Rig(tmp_path, storage=storage, pipeline={"min_rows": 0}) as rig:
+        for number in range(6):
+            rig.create(f"small{number}", body=b"x")
+        searched(rig, "cached", 100)
+        Worker(rig).work()
+        stream, companion = rig.find("cached"), listed(rig, "cached")[0]
+        files = rig.engine.open_archive().files
+        with pytest.raises(CorruptData), files.open("cached", stream.incarnation, companion, ["columns"]):
+            pass
+        monitor = MemoryMonitor(rig.engine.gates, limit_bytes=None)
+        top = Report(rig.engine, rig.engine.gates, monitor).memory()["top_streams"]
+        first = top["local_storage_bytes"][0]
+        assert first["segment_cache_bytes"] == holdings(rig.engine, stream).segment_bytes > 0
+        assert first["index_cache_bytes"] == companion.columns.bytes > 0
+        assert first == {
+            "stream": "cached",
+            "bytes": first["segment_cache_bytes"] + first["index_cache_bytes"],
+            "wal_retained_bytes": 0,
+            "segment_cache_bytes": first["segment_cache_bytes"],
+            "index_cache_bytes": first["index_cache_bytes"],
+        }
+        assert [one["bytes"] for one in top["local_storage_bytes"][1:]] == [1, 1, 1, 1]
+        assert {one["pending_wal_bytes"] for one in top["pending_wal_bytes"]} == {1}

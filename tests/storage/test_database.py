@@ -6,9 +6,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from headrace.errors import Unavailable
+from headrace.errors import CorruptData, Unavailable
 from headrace.storage import database
 from headrace.storage.database import Connection, NewerDatabase
+from readonly import make_read_only
 
 
 @pytest.fixture
@@ -34,8 +35,36 @@ def test_a_reader_cannot_write_and_does_not_make_a_database(connection: Connecti
     with pytest.raises(apsw.ReadOnlyError):
         reader.execute("INSERT INTO meta VALUES ('x', 1)")
     reader.close()
-    with pytest.raises(apsw.CantOpenError):
+    with pytest.raises(Unavailable, match=r"missing.db cannot be used"):
         database.connect(tmp_path / "missing.db", cache_bytes=1 << 20, readonly=True)
+
+
+@pytest.mark.parametrize("kept", [0, 100])
+def test_a_damaged_file_is_named_with_what_to_do_next(connection: Connection, tmp_path: Path, kept: int) -> None:
+    database.migrate(connection)
+    connection.close()
+    path = tmp_path / "headrace.db"
+    path.write_bytes(path.read_bytes()[:kept] + b"nonsense" * 1024)
+    with pytest.raises(CorruptData, match=f"{path} is damaged.*a backup") as refusal:
+        database.connect(path, cache_bytes=1 << 20)
+    assert refusal.value.facts == {"object": str(path), "check": "database"}
+
+
+def test_what_is_no_file_is_named_with_what_to_do_next(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=f"{tmp_path} cannot be used.*see that it is a file"):
+        database.connect(tmp_path, cache_bytes=1 << 20)
+
+
+def test_a_log_that_cannot_be_written_to_is_refused_before_anything_is_written(
+    connection: Connection, tmp_path: Path
+) -> None:
+    database.migrate(connection)
+    connection.close()
+    make_read_only(tmp_path / "headrace.db")
+    again = database.connect(tmp_path / "headrace.db", cache_bytes=1 << 20)
+    with pytest.raises(Unavailable, match=r"headrace.db cannot be used: it is read-only; let this user write"):
+        database.migrate(again)
+    again.close()
 
 
 def test_migrations_run_once(connection: Connection) -> None:

@@ -12,9 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import BadRequest, NotFound
+from headrace.errors import BadRequest, CorruptData, NotFound, Unavailable
+from headrace.storage import database
+from headrace.storage import keys as key_storage
 from headrace.storage.database import NewerDatabase, sqlite_memory
 from headrace.storage.keys import KeyStore
+from readonly import make_read_only
 
 
 @pytest.fixture
@@ -156,6 +159,41 @@ def test_a_newer_file_is_refused(path: Path) -> None:
     connection.close()
     with pytest.raises(NewerDatabase):
         KeyStore(path)
+
+
+def test_a_damaged_file_is_named(path: Path) -> None:
+    path.write_bytes(b"nonsense" * 1024)
+    with pytest.raises(CorruptData, match=r"keys.db is damaged"):
+        KeyStore(path)
+
+
+def test_a_file_that_cannot_be_written_to_is_named_when_a_key_is_made(path: Path) -> None:
+    KeyStore(path).close()
+    make_read_only(path)
+    store = KeyStore(path)
+    assert store.list() == []
+    with pytest.raises(Unavailable, match=r"keys.db cannot be used.*let this user write"):
+        store.create(user_id="ann", scopes=["read"])
+    store.close()
+
+
+def test_an_old_file_that_cannot_be_written_to_is_named(path: Path) -> None:
+    old = apsw.Connection(str(path))
+    old.execute("CREATE TABLE keys (id)")
+    old.close()
+    make_read_only(path)
+    with pytest.raises(Unavailable, match=r"keys.db cannot be used.*let this user write"):
+        KeyStore(path)
+
+
+def test_a_file_that_another_process_holds_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 0)
+    monkeypatch.setattr(key_storage, "_OPEN_WITHIN_S", 0.0)
+    holder = apsw.Connection(str(path))
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(Unavailable, match=r"keys.db cannot be used.*end the other process"):
+        KeyStore(path)
+    holder.close()
 
 
 @pytest.mark.parametrize(

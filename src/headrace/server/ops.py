@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,8 +22,30 @@ from headrace.server.report import Report
 
 PROBE_TIMEOUT_S = 2.0
 PROBE_LASTS_S = 1.0
+LOOK_LASTS_S = 10.0
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+Told = TypeVar("Told")
+
+
+class _Shared(Generic[Told]):
+    """A question that is asked once for everyone who wants to know within a time."""
+
+    def __init__(self, ask: Callable[[], Coroutine[Any, Any, Told]], *, lasts_s: float, timeout_s: float) -> None:
+        self._ask = ask
+        self._lasts_s = lasts_s
+        self._timeout_s = timeout_s
+        self._task: asyncio.Task[Told] | None = None
+        self._asked_at = 0.0
+
+    async def asked(self) -> asyncio.Task[Told]:
+        """The question that is under way, or young enough; not done only where it takes longer than the timeout."""
+        task, now = self._task, time.monotonic()
+        if task is None or (task.done() and now >= self._asked_at + self._lasts_s):
+            self._asked_at = now
+            task = self._task = asyncio.create_task(self._ask())
+        await asyncio.wait({task}, timeout=self._timeout_s)
+        return task
 
 
 class Readiness:
@@ -31,8 +54,8 @@ class Readiness:
     def __init__(self, engine: Engine, *, timeout_s: float = PROBE_TIMEOUT_S) -> None:
         self._engine = engine
         self._timeout_s = timeout_s
-        self._probe: asyncio.Task[None] | None = None
-        self._asked_at = 0.0
+        self._probe = _Shared(engine.probe, lasts_s=PROBE_LASTS_S, timeout_s=timeout_s)
+        self._look = _Shared(engine.work.has_work, lasts_s=LOOK_LASTS_S, timeout_s=timeout_s)
         # Set once requests are taken, and cleared when the server begins to stop.
         self.serving = False
 
@@ -42,12 +65,12 @@ class Readiness:
         # An engine that can be asked has recovered its log.
         lines = {"recovered": "ok", "serving": "ok" if self.serving else "not serving", "writes": writes}
         reasons = [f"{name}: {line}" for name, line in lines.items() if line != "ok"]
-        told: dict[str, object] = {**lines, "pipeline": self._pipeline()}
+        told: dict[str, object] = {**lines, "pipeline": await self._pipeline()}
         if reasons:
             raise Unavailable("not ready: " + "; ".join(reasons), retry_after=1, reasons=reasons, **told)
         return {"ready": True, **told}
 
-    def _pipeline(self) -> str:
+    async def _pipeline(self) -> str:
         """How the derived data stands; nobody has to wait for it."""
         work = self._engine.work
         if work.paused:
@@ -55,15 +78,16 @@ class Readiness:
         counts = work.counts()
         if counts["leases"]:
             return "working"
-        return "behind" if counts["due"] else "idle"
+        return "behind" if counts["due"] and await self._work_waits() else "idle"
+
+    async def _work_waits(self) -> bool:
+        """Whether streams that may have something to derive were found to have."""
+        look = await self._look.asked()
+        return look.done() and look.exception() is None and look.result()
 
     async def _writes(self) -> str:
-        """The outcome of the last write; a write that is under way, or a second old, serves everyone who asks."""
-        probe, now = self._probe, time.monotonic()
-        if probe is None or (probe.done() and now >= self._asked_at + PROBE_LASTS_S):
-            self._asked_at = now
-            probe = self._probe = asyncio.create_task(self._engine.probe())
-        await asyncio.wait({probe}, timeout=self._timeout_s)
+        """The outcome of the last write."""
+        probe = await self._probe.asked()
         if not probe.done():
             return f"no write came back within {self._timeout_s:g} s"
         failure = probe.exception()

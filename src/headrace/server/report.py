@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.engine import tuning
-from headrace.engine.details import cache_usage, holdings
+from headrace.engine.details import Holdings, cache_usage, companion_cache_bytes, holdings
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gate, Gates
 from headrace.engine.memory import HighWater, MemoryMonitor
@@ -28,6 +28,8 @@ Document = dict[str, Any]
 TOP = 5
 # The newest streams in memory; looking at more of them would hold up the loop.
 _LOOKED_AT = 20_000
+# Only so many streams are measured exactly, which takes questions to the database.
+_MEASURED = 25
 _BYTE_GROUPS = (
     "heap_estimates", "mapped_files", "disk_caches", "configured_budgets", "pipeline_buffers", "sqlite_runtime",
 )  # fmt: skip
@@ -246,26 +248,31 @@ class Report:
         return islice(self._engine.log.catalog.recent(), _LOOKED_AT)
 
     def _top_streams(self) -> Document:
-        """The largest and the most watched among the streams in memory; only those are measured exactly."""
+        """The largest and the most watched among the streams in memory."""
         streams = list(self._in_memory())
-        largest = [(stream.name, holdings(self._engine, stream)) for stream, _ in _largest(streams, _pending_bytes)]
+        pending = _largest(streams, _pending_bytes)
         return {
-            "local_storage_bytes": [
-                {
-                    "stream": name,
-                    "bytes": held.log.bytes + held.cached_bytes,
-                    "wal_retained_bytes": held.log.bytes,
-                    "segment_cache_bytes": held.cached_bytes,
-                    "index_cache_bytes": 0,
-                }
-                for name, held in largest
-            ],
-            "pending_wal_bytes": [
-                {"stream": name, "pending_wal_bytes": held.pending.bytes, "pending_rows": held.pending.entries}
-                for name, held in largest
-            ],
+            "local_storage_bytes": self._stored_here({stream.id: stream for stream in pending}, streams),
+            "pending_wal_bytes": [_pending(stream, holdings(self._engine, stream)) for stream in pending],
             "touch_journal_filter_bytes": self._touched(),
-            "notifier_waiters": [_waiters(stream) for stream, _ in _largest(streams, _watched)],
+            "notifier_waiters": [_waiters(stream) for stream in _largest(streams, _watched)],
+        }
+
+    def _stored_here(self, measured: dict[int, Stream], streams: list[Stream]) -> list[Document]:
+        """What takes most of this disk, of some streams and of those that hold most; caches are of remote stores."""
+        if not self._engine.objects.is_local:
+            measured |= {stream.id: stream for stream in _largest(streams, _held_bytes, _MEASURED)}
+        stored = [self._stored(stream) for stream in measured.values()]
+        return heapq.nlargest(TOP, (one for one in stored if one["bytes"]), key=lambda one: int(one["bytes"]))
+
+    def _stored(self, stream: Stream) -> Document:
+        held, companions = holdings(self._engine, stream), companion_cache_bytes(self._engine, stream)
+        return {
+            "stream": stream.name,
+            "bytes": held.log.bytes + held.cached_bytes + companions,
+            "wal_retained_bytes": held.log.bytes,
+            "segment_cache_bytes": held.cached_bytes,
+            "index_cache_bytes": companions,
         }
 
     def _touched(self) -> list[Document]:
@@ -316,16 +323,27 @@ def _totals(subsystems: Document) -> dict[str, int]:
     return {f"{name}_bytes": sum(subsystems[group].values()) for name, group in zip(names, _BYTE_GROUPS, strict=True)}
 
 
-def _largest(streams: list[Stream], measure: Callable[[Stream], int]) -> list[tuple[Stream, int]]:
+def _largest(streams: list[Stream], measure: Callable[[Stream], int], most: int = TOP) -> list[Stream]:
     measured = ((stream, measure(stream)) for stream in streams)
-    return heapq.nlargest(TOP, (pair for pair in measured if pair[1]), key=lambda pair: pair[1])
+    found = heapq.nlargest(most, (pair for pair in measured if pair[1]), key=lambda pair: pair[1])
+    return [stream for stream, _ in found]
+
+
+def _held_bytes(stream: Stream) -> int:
+    """The payload of a stream, wherever it lies."""
+    return stream.head.bytes - stream.head.first_bytes
 
 
 def _pending_bytes(stream: Stream) -> int:
     """About how much of a stream is in the log alone, as if its entries had one size."""
     head = stream.head
     pending = head.next_seq - max(head.published_seq, head.first_seq)
-    return (head.bytes - head.first_bytes) * pending // max(head.next_seq - head.first_seq, 1)
+    return _held_bytes(stream) * pending // max(head.next_seq - head.first_seq, 1)
+
+
+def _pending(stream: Stream, held: Holdings) -> Document:
+    pending = held.pending
+    return {"stream": stream.name, "pending_wal_bytes": pending.bytes, "pending_rows": pending.entries}
 
 
 def _watched(stream: Stream) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 
 import apsw
 
-from headrace.errors import HeadraceError, Unavailable
+from headrace.errors import CorruptData, HeadraceError, Unavailable
 
 Connection = apsw.Connection
 SQLiteError = apsw.Error
@@ -17,6 +19,16 @@ BUSY_TIMEOUT_MS = 5_000
 _BRIEFLY_MS = 20
 # An array of a hundred events fits into two pages, and a commit of single events dirties few.
 PAGE_BYTES = 8192
+_PERMIT = "let this user write to it and to its directory"
+#: What a person can do about a file that SQLite refuses; anything else that it says then is a mistake of ours.
+_ADVICE = {
+    apsw.CantOpenError: f"see that it is a file, and {_PERMIT}",
+    apsw.PermissionsError: _PERMIT,
+    apsw.ReadOnlyError: _PERMIT,
+    apsw.BusyError: "end the other process that holds it",
+    apsw.FullError: "make room on the disk",
+    apsw.IOError: "look at the disk",
+}
 
 
 class NewerDatabase(HeadraceError):
@@ -36,12 +48,18 @@ def connect(
 ) -> Connection:
     """A connection whose commits are on disk when they return."""
     flags = apsw.SQLITE_OPEN_READWRITE | (0 if readonly else apsw.SQLITE_OPEN_CREATE)
-    connection = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=200)
-    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-    connection.pragma("cache_size", -max(1, cache_bytes // 1024))
-    if readonly:
-        connection.pragma("query_only", True)
-        return connection
+    with using(path):
+        connection = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=200)
+        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        connection.pragma("cache_size", -max(1, cache_bytes // 1024))
+        if readonly:
+            connection.pragma("query_only", True)
+        else:
+            _make_durable(connection, checkpoint_pages, max_bytes)
+    return connection
+
+
+def _make_durable(connection: Connection, checkpoint_pages: int, max_bytes: int) -> None:
     connection.pragma("page_size", PAGE_BYTES)
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", "FULL")
@@ -51,12 +69,33 @@ def connect(
         connection.pragma("wal_autocheckpoint", checkpoint_pages)
     if max_bytes:
         connection.pragma("max_page_count", max(1, max_bytes // int(connection.pragma("page_size"))))
-    return connection
+
+
+@contextmanager
+def using(path: Path) -> Iterator[None]:
+    """Where SQLite refuses a file in this block, the error names the file, and says why and what to do next."""
+    try:
+        yield
+    except (apsw.NotADBError, apsw.CorruptError) as reason:
+        raise CorruptData(
+            f"{path} is damaged, or not a database: {reason}; move it away, and put a copy from a backup in its place",
+            object=str(path),
+            check="database",
+        ) from reason
+    except tuple(_ADVICE) as reason:
+        message = f"{path} cannot be used: {reason}; {_ADVICE[type(reason)]}"
+        raise Unavailable(message, reason=_cause(reason)) from reason
 
 
 def migrate(connection: Connection) -> int:
-    """Bring the schema to the newest version, one transaction per step; refuse a newer database."""
-    steps = migrations()
+    """Bring the schema to the newest version, one transaction per step; refuse a newer database, or a read-only one."""
+    with using(Path(connection.filename)):
+        if connection.readonly("main"):
+            raise apsw.ReadOnlyError("it is read-only")
+        return _migrate(connection, migrations())
+
+
+def _migrate(connection: Connection, steps: list[str]) -> int:
     version = int(connection.pragma("user_version"))
     if version > len(steps):
         raise NewerDatabase(
@@ -84,9 +123,13 @@ def migrations() -> list[str]:
 
 def unavailable(reason: SQLiteError) -> Unavailable:
     """What a caller is told when SQLite could not write."""
-    if isinstance(reason, apsw.FullError):
-        return Unavailable("the disk is full; nothing was written", reason="disk_full")
-    return Unavailable(f"the log could not be written: {reason}", reason="storage")
+    full = isinstance(reason, DiskFull)
+    message = "the disk is full; nothing was written" if full else f"the log could not be written: {reason}"
+    return Unavailable(message, reason=_cause(reason))
+
+
+def _cause(reason: SQLiteError) -> str:
+    return "disk_full" if isinstance(reason, DiskFull) else "storage"
 
 
 def checkpoint(connection: Connection) -> None:

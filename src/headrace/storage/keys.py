@@ -18,7 +18,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from headrace.errors import BadRequest, NotFound
+from headrace.errors import BadRequest, NotFound, Unavailable
 from headrace.storage import database
 from headrace.storage.database import NewerDatabase, SQLiteError
 from headrace.storage.notes import Notes
@@ -65,9 +65,11 @@ class KeyStore:
 
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
+        self._path = path
         path.touch(mode=0o600)
         self._connection = _connect(path)
-        self._migrate()
+        with database.using(path):
+            self._migrate()
         self._data_version = int(self._connection.pragma("data_version"))
         self.generation = 0
         self._notes = Notes(self._connection)
@@ -149,13 +151,10 @@ class KeyStore:
 
     def _write(self, what: str, key: Key, sql: str, values: tuple[object, ...]) -> None:
         """Do something to a key, and note it where that changed anything."""
-        try:
-            with self._connection:
-                self._connection.execute(sql, values)
-                if self._connection.changes():
-                    self._notes.add([_note(what, key, self._clock.now_us())])
-        except SQLiteError as reason:
-            raise database.unavailable(reason) from reason
+        with database.using(self._path), self._connection:
+            self._connection.execute(sql, values)
+            if self._connection.changes():
+                self._notes.add([_note(what, key, self._clock.now_us())])
         self.generation += 1
 
     def _rows(self, clause: str, *values: object) -> Iterator[tuple[Key, bytes]]:
@@ -173,8 +172,8 @@ def _connect(path: Path) -> database.Connection:
     while True:
         try:
             return database.connect(path, cache_bytes=_CACHE_BYTES)
-        except apsw.BusyError:
-            if time.monotonic() > give_up:
+        except Unavailable as refusal:
+            if not isinstance(refusal.__cause__, apsw.BusyError) or time.monotonic() > give_up:
                 raise
             time.sleep(0.01)
 

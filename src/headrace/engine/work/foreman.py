@@ -218,19 +218,29 @@ class Foreman:
 
     async def overview(self) -> Overview:
         """How things stand."""
-        ends = monotonic() + _LOOK_S
         async with self._planning:
-            with suppress(HeadraceError):
-                await self._follow()
-            plan = await self._plan(NAMED, 1, JOBS, lambda: monotonic() < ends)
-            if plan.idle or plan.useless or plan.lifeless:
-                with suppress(HeadraceError):  # a log that takes nothing now can still be looked at
-                    await self._apply(lambda batch: leases.tidy(batch, plan))
+            plan = await self._look(NAMED)
             now_us = self._clock.now_us()
             return await self._aside(lambda: overview(self._opened(), self._planner(), plan, now_us))
 
+    async def has_work(self) -> bool:
+        """Whether there is work to be had now; False too where a short look at the streams that are due found none."""
+        async with self.still():
+            return bool((await self._look(1)).units)
+
+    async def _look(self, limit: int) -> Plan:
+        """Units of up to so many streams, one of each; those that turn out to need none are due no more."""
+        ends = monotonic() + _LOOK_S
+        with suppress(HeadraceError):  # a log that takes nothing now can still be looked at
+            await self._follow()
+        plan = await self._plan(limit, 1, JOBS, lambda: monotonic() < ends)
+        if plan.idle or plan.useless or plan.lifeless:
+            with suppress(HeadraceError):
+                await self._apply(lambda batch: leases.tidy(batch, plan))
+        return plan
+
     def counts(self) -> dict[str, int]:
-        """How many streams are due, leases held, units being done and ranges parked."""
+        """How many streams may be due, leases held, units being done and ranges parked."""
         return self._rows.counts(self._clock.now_us())
 
     @property
