@@ -13,7 +13,7 @@ class Life:
     def __init__(self, name: str, content_type: str, source: Life | None = None, fork_point: int = 0) -> None:
         self.name, self.content_type, self.is_json = name, content_type, content_type == JSON
         self.source, self.fork_point = source, fork_point
-        self.origin: tuple[Life, str | None, int] | None = None
+        self.origin: tuple[Life, int, int] | None = None
         self.forks: list[Life] = []
         self.state = "live"
         self.closed = False
@@ -79,11 +79,11 @@ class Life:
         if self.state == "gone" and self.source is not None and self.source.state == "soft":
             self.source.end()
 
-    def was_forked(self, source: Life, offset: str | None, sub: int) -> bool:
-        """Whether a fork is this one, asked for again; without an offset it stands where it once was put."""
+    def was_forked(self, source: Life, position: int | None, sub: int) -> bool:
+        """Whether a fork is this one, asked for again; without a position it stands where it once was put."""
         if self.origin is None:
             return False
-        return self.origin[0] is source and offset in (None, self.origin[1]) and sub == self.origin[2]
+        return self.origin[0] is source and position in (None, self.origin[1]) and sub == self.origin[2]
 
     def own_offsets(self) -> set[str]:
         """Offsets that only this life and its forks may accept."""

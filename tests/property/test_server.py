@@ -321,22 +321,35 @@ class Machine(RuleBasedStateMachine):
             return
         position, offset = self._fork_point(origin, where, data)
         sub = 0 if offset is None else sub
-        repeated = (origin, offset, sub)
         headers: dict[str, Any] = {"stream_forked_from": path, "stream_fork_offset": offset}
         headers["stream_fork_sub_offset"] = str(sub) if sub else None
         if found is not None and found.state != "gone":
-            same = found.state == "live" and not found.closed and found.was_forked(*repeated)
+            repeated = found.was_forked(origin, None if offset is None else position, sub)
+            same = found.state == "live" and not found.closed and repeated
             self.ask("PUT", name, expect=200 if same else 409, **headers)
         elif sub > origin.next_append(position):
             self.ask("PUT", name, expect=400, **headers)
         else:
             texts = self.texts(values)
             fork = self._forked(origin, name, position, sub)
-            fork.origin = repeated
+            fork.origin = (origin, position, sub)
             answer = self.ask("PUT", name, body=self.body_of(fork, texts), expect=201, **headers)
             fork.add(texts, None)
             self.remember(fork)
             fork.learn(len(fork), answer.headers["stream-next-offset"])
+
+    @rule(name=living)
+    def fork_again(self, name: str) -> None:
+        """The same fork, named by its place, whatever its source retains by now."""
+        life = self.lives.get(name)
+        if life is None or life.state != "live" or life.origin is None or life.origin[0].state != "live":
+            return
+        source, position, sub = life.origin
+        offset = source.offsets.get(position) if position else "-1"
+        if offset is not None:
+            headers = {"stream_forked_from": f"/v1/stream/{self.prefix}{source.name}", "stream_fork_offset": offset}
+            expect = 409 if life.closed else 200
+            self.ask("PUT", name, expect=expect, stream_fork_sub_offset=str(sub) if sub else None, **headers)
 
     @staticmethod
     def _fork_point(origin: Life, where: str, data: st.DataObject) -> tuple[int, str | None]:

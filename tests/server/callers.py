@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headrace.engine.stream import Stream
-from headrace.server.auth import LOCAL
+from headrace.server.auth import LOCAL, Principal
 from headrace.server.exchange import Headers, Reply, Request
 from headrace.server.heads import RequestHead, Route
 from headrace.server.target import Target
@@ -22,7 +22,8 @@ class Resource(Protocol):
 class Caller:
     """Someone who asks without a socket, and keeps the answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, principal: Principal = LOCAL) -> None:
+        self._principal = principal
         self.parked = False
         self.on_gone: Callable[[], None] | None = None
         self.on_drained: Callable[[], None] | None = None
@@ -49,7 +50,12 @@ class Caller:
 
     def ask(self, resource: Resource, stream: Stream, tag: str = "", **query: str) -> Caller:
         """Ask a resource for what it has to say about a stream."""
-        place = Target(stream.name, "", None)
         head = RequestHead("GET", b"", [], {b"if-none-match": tag.encode()} if tag else {})
-        resource.get(Request(head, Route(resource.get, place, query, LOCAL, 0), b"", self))
+        return self.send(resource.get, stream, head, b"", **query)
+
+    def send(
+        self, verb: Callable[[Request], None], stream: Stream, head: RequestHead, body: bytes, **query: str
+    ) -> Caller:
+        """Send any request to a verb."""
+        verb(Request(head, Route(verb, Target(stream.name, "", None), query, self._principal, 0), body, self))
         return self

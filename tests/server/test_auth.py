@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace import server as server_package
 from headrace.config import Config, ConfigError, ServerConfig
-from headrace.errors import Forbidden, Unauthorized
+from headrace.errors import BadRequest, Forbidden, Unauthorized, Unavailable
 from headrace.server.auth import LOCAL, Door, Principal, is_loopback, is_open, refuse_bad_tls, refuse_open_bind
-from headrace.storage.keys import KeyStore
+from headrace.storage.keys import MAX_TEXT, Key, KeyStore
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess
@@ -108,7 +110,7 @@ def test_an_allowed_origin_is_let_in_and_others_are_not(keys: KeyStore) -> None:
 def test_a_key_makes_the_caller_its_user(door: Door, keys: KeyStore) -> None:
     _, token = keys.create(user_id="ann", scopes=["write"], prefix="team/")
     principal = door.admit(_bearer(token))
-    assert principal == Principal("ann", frozenset({"read", "write"}), "team/")
+    assert (principal.user_id, principal.scopes, principal.prefix) == ("ann", {"read", "write"}, "team/")
     assert door.admit({b"authorization": f"bearer  {token}".encode()}) == principal
 
 
@@ -148,6 +150,63 @@ def test_a_key_revoked_by_another_process_stops_working_soon(public: Door, keys:
             time.sleep(0.05)
 
 
+class _Guest:
+    """Someone who stays, and counts how often they are woken."""
+
+    def __init__(self, principal: Principal) -> None:
+        self.standing, self.woken = principal.standing, 0
+        self.standing.stay(self)
+
+    def wake(self) -> None:
+        self.woken += 1
+        self.standing.leave(self)
+
+
+def test_who_stays_with_a_key_is_woken_when_it_is_revoked_and_nobody_else(door: Door, keys: KeyStore) -> None:
+    gone, kept = (keys.create(user_id="ann", scopes=["read"]) for _ in range(2))
+    callers = [_bearer(gone[1]), _bearer(gone[1]) | {b"host": b"another.example"}, _bearer(kept[1]), {}]
+    guests = [_Guest(door.admit(caller)) for caller in callers]
+    keys.create(user_id="ben", scopes=["read"])
+    door.refresh()
+    assert [guest.woken for guest in guests] == [0, 0, 0, 0]
+    keys.revoke(gone[0].id)
+    for _ in range(2):
+        door.refresh()
+        assert [guest.woken for guest in guests] == [1, 1, 0, 0]
+    for guest in guests[:2]:
+        with pytest.raises(Unauthorized):
+            guest.standing.require()
+    for guest in guests[2:]:
+        guest.standing.require()
+        guest.standing.leave(guest)
+
+
+def test_who_has_left_is_not_woken(door: Door, keys: KeyStore) -> None:
+    key, token = keys.create(user_id="ann", scopes=["read"])
+    guest = _Guest(door.admit(_bearer(token)))
+    guest.standing.leave(guest)
+    keys.revoke(key.id)
+    door.refresh()
+    assert guest.woken == 0 and not guest.standing.holds
+
+
+def test_keys_that_cannot_be_read_are_looked_at_again(
+    door: Door, keys: KeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable() -> list[Key]:
+        raise Unavailable("the disk is gone")
+
+    key, token = keys.create(user_id="ann", scopes=["read"])
+    guest = _Guest(door.admit(_bearer(token)))
+    keys.revoke(key.id)
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "list", unreadable)
+        door.refresh()
+        assert guest.woken == 0
+    door.refresh()
+    assert guest.woken == 1
+
+
 def test_many_different_callers_do_not_fill_the_memory(door: Door, keys: KeyStore) -> None:
     _, token = keys.create(user_id="ann", scopes=["read"])
     for number in range(10_000):
@@ -182,6 +241,17 @@ def test_a_prefix_limits_the_streams_and_keeps_the_server_to_itself() -> None:
     for scope, stream in (("read", "teams"), ("write", "other/team/"), ("read", ""), ("admin", None)):
         with pytest.raises(Forbidden):
             principal.require(scope, stream)
+
+
+def test_an_admin_names_the_users_that_keys_can_be_of(keys: KeyStore) -> None:
+    longest = "u" * MAX_TEXT
+    keys.create(user_id=longest, scopes=["read"])
+    assert LOCAL.acting_for(longest) == longest
+    for user in ("", longest + "u"):
+        with pytest.raises(BadRequest):
+            keys.create(user_id=user, scopes=["read"])
+        with pytest.raises(BadRequest):
+            LOCAL.acting_for(user)
 
 
 def test_a_key_with_a_prefix_does_not_learn_which_other_streams_exist(
@@ -232,7 +302,9 @@ def test_an_allowed_origin_may_read_the_answers_headers(keys: KeyStore) -> None:
     assert headers["access-control-allow-origin"] == "https://app.example"
     assert headers["vary"] == "Origin"
     exposed = headers["access-control-expose-headers"].split(", ")
-    assert {"stream-next-offset", "stream-up-to-date", "stream-cursor", "producer-epoch", "etag"} <= set(exposed)
+    sources = "".join(path.read_text() for path in Path(server_package.__file__).parent.glob("*.py"))
+    sent = set(re.findall(r'(?<![b\w])"((?:stream|producer)-[a-z-]+)"', sources))
+    assert len(sent) > 15 and sent | {"etag", "link"} <= set(exposed)
     for other in (None, b"https://other.example", b"null"):
         assert door.cors_headers(other) == [("vary", "Origin")]
 

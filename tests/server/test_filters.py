@@ -228,3 +228,26 @@ def test_the_tag_names_the_filter(api: Api, path: str) -> None:
     assert one.headers["etag"] != other.headers["etag"]
     again = api.get(path, {"if-none-match": one.headers["etag"]}, filter="status:200")
     assert again.status_code == 304
+
+
+@pytest.mark.parametrize("version", [{}, {"schema_version": "1"}], ids=["current", "named"])
+def test_a_slice_is_another_where_the_filter_means_something_else(api: Api, version: dict[str, str]) -> None:
+    members = {name: {"type": "integer"} for name in ("n", "was", "now")}
+
+    def search(pointer: str) -> dict[str, Any]:
+        fields = {"time": field("date", "/time"), "status": field("integer", pointer, exact=True)}
+        return {"primaryTimestampField": "time", "fields": fields}
+
+    path = installed(api, shape("time", **members, time={"type": "string"}), search=search("/was"))
+    start = append(api, path, {"n": 0, "was": 0, "now": 0})
+    append(api, path, {"n": 1, "was": 1, "now": 2}, {"n": 2, "was": 2, "now": 1})
+    api.post(path, headers={"stream-closed": "true"})
+    asked = {"filter": "status:1", "offset": start, **version}
+    before, plain = api.get(path, **asked), api.get(path, offset=start, **version)
+    assert numbers(before) == [1]
+    assert before.headers["cache-control"] == "max-age=60"
+    assert api.post(f"{path}/_schema", {"search": search("/now")}).status_code == 200
+    after = api.get(path, {"if-none-match": before.headers["etag"]}, **asked)
+    assert numbers(after) == [2]
+    assert after.headers["etag"] != before.headers["etag"]
+    assert api.get(path, offset=start, **version).headers["etag"] == plain.headers["etag"]

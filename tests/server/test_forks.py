@@ -1,9 +1,20 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from headrace.errors import HeadraceError
+from headrace.server.auth import LOCAL
+from headrace.server.exchange import Request
+from headrace.server.heads import RequestHead, Route
+from headrace.server.streams import Streams
+from headrace.server.target import Target
+from rig import Rig
+from server.callers import Caller
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess
@@ -144,6 +155,15 @@ def test_a_fork_that_cannot_be_is_refused_and_leaves_nothing(
     assert api.head(source).status_code == 404  # nothing holds on to it
 
 
+@pytest.mark.parametrize("rest", ["pk/a", "_schema", "_schema/verifications/1", "touch/meta"])
+def test_only_a_stream_itself_can_be_forked(api: Api, code_of: Code, rest: str) -> None:
+    source, path = api.stream(1), api.name()
+    refused = api.put(path, headers={"stream-forked-from": f"{source}/{rest}"})
+    assert (refused.status_code, code_of(refused)) == (400, "bad_request")
+    assert refused.json()["error"]["field"] == "Stream-Forked-From"
+    assert api.head(path).status_code == 404
+
+
 def test_an_offset_of_another_life_is_no_fork_point(api: Api, code_of: Code) -> None:
     source, other = api.stream(1, 2), api.stream(1, 2)
     refused = api.put(api.name(), headers={"stream-forked-from": source, "stream-fork-offset": api.offset(other)})
@@ -175,6 +195,60 @@ def test_the_same_fork_again_is_confirmed_and_another_conflicts(api: Api) -> Non
     assert api.put(path, headers={**wish, "stream-fork-offset": places[1]}).status_code == 409
     assert api.put(path, headers=JSON).status_code == 409
     assert api.put(path, headers={**wish, "stream-forked-from": api.stream(1)}).status_code in (409, 410)
+
+
+def test_a_fork_of_the_tail_is_the_fork_of_where_that_was(api: Api) -> None:
+    source = api.stream()
+    places = offsets(api, source, 1, 2)
+    branch = fork(api, source)
+    offsets(api, source, 3)
+    wish = {"stream-forked-from": source}
+    assert api.put(branch, headers=wish).status_code == 200
+    for place, status in ((places[1], 200), (places[0], 409), (api.offset(source), 409), ("-1", 409)):
+        assert api.put(branch, headers={**wish, "stream-fork-offset": place}).status_code == status
+
+
+def test_a_fork_that_was_stored_without_its_position_is_confirmed_too(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        source = rig.create("s", body=b"one")
+        places = [source.offset_at(rig.append("s", entry).position) for entry in (b"two", b"three")]
+        rig.fork("s", "f", 2, fork_origin=json.dumps([source.incarnation, None, 0]))
+        assert put_again(rig, "f") == 200
+        assert put_again(rig, "f", places[0]) == 200
+        assert put_again(rig, "f", places[1]) == 409
+        rig.retain("s", size=0)
+        assert put_again(rig, "f", places[0]) == 200
+        assert put_again(rig, "f", places[1]) == 409
+
+
+@pytest.mark.parametrize("kept", [8, 5, 0])
+def test_a_fork_of_the_start_is_the_fork_of_where_that_was(tmp_path: Path, kept: int) -> None:
+    with Rig(tmp_path) as rig:
+        source = rig.create("s")
+        places = [source.offset_at(rig.append("s", entry).position) for entry in (b"one", b"two", b"three")]
+        rig.retain("s", size=8)
+        assert source.head.first_seq == 1
+        for name, position in (("start", 1), ("later", 2)):
+            rig.fork("s", name, position, fork_origin=json.dumps([source.incarnation, position, 0]))
+        rig.retain("s", size=kept)
+        assert put_again(rig, "start", "-1") == put_again(rig, "start", places[0]) == 200
+        assert put_again(rig, "later", "-1") == 409
+
+
+def put_again(rig: Rig, name: str, offset: str | None = None) -> int:
+    """The status of a PUT of a fork of the stream ``s``, which exists already."""
+    fields = {b"stream-forked-from": b"/v1/stream/s"} | ({b"stream-fork-offset": offset.encode()} if offset else {})
+    head, streams = RequestHead("PUT", b"", [], fields), Streams(rig.engine)
+
+    async def put() -> int:
+        caller = Caller()
+        try:
+            streams.put(Request(head, Route(streams.put, Target(name, "", None), {}, LOCAL, 0), b"", caller))
+        except HeadraceError as refusal:
+            return refusal.status
+        return (await caller.answered).status
+
+    return rig.run(put())
 
 
 def test_forks_survive_a_restart(start_server: Callable[..., ServerProcess], api_of: Any) -> None:

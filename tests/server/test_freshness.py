@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from caller import Caller
-from engine.search.searches import Searched
+from engine.registries import change
+from engine.search.searches import Searched, document
+from headrace.engine.gates import Gate
 from headrace.engine.tiers import Cold
+from headrace.server.encoding import Encoder
 from headrace.server.filters import Filters
+from headrace.server.reads import Reads
 from logs import Logs, event
 from rig import Rig
+from server.callers import Caller as Local
 from worker import Worker
 
 if TYPE_CHECKING:
@@ -131,3 +136,27 @@ def test_an_answer_is_given_to_who_asked_for_it(tmp_path: Path) -> None:
         assert len(find("first")) == 1
         slow.value.work()
         assert len(find("second")) == 2
+
+
+def test_what_was_found_before_a_change_of_the_fields_is_no_answer_after_it(tmp_path: Path) -> None:
+    """The tag of an answer names the revision that its filter was understood by."""
+    with Rig(tmp_path) as rig:
+        searched, gate = Searched(rig), Gate(1)
+        searched.append({"time": 1, "service": "here", "path": "there"})
+        reads = Reads(rig.engine, Encoder(gate), gate)
+        other = document(1)
+        other["fields"]["service"]["bindings"][0]["jsonPointer"] = "/path"
+
+        async def local() -> Local:
+            return Local()
+
+        asker = rig.run(local())
+        with pytest.raises(Cold) as slow:
+            asker.ask(reads, searched.stream, filter="service:here")
+        slow.value.work()
+        change(rig, searched.name, search=other)
+        with pytest.raises(Cold) as slow:
+            asker.ask(reads, searched.stream, filter="service:here")
+        slow.value.work()
+        asker.ask(reads, searched.stream, filter="service:here")
+        assert asker.answered.result().body == b"[]"

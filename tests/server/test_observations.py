@@ -288,6 +288,14 @@ def test_an_admin_acts_for_a_user_and_nobody_else_does(gadget: Type, keys: Keys,
     assert api.get(f"/v1/sources/{answer['source_id']}", ben, user_id="ann").status_code == 403
 
 
+def test_nobody_is_acted_for_whose_name_is_longer_than_a_key_can_have(
+    gadget: Type, code_of: Callable[..., str]
+) -> None:
+    for user, status in (("u" * 128, 200), ("u" * 129, 400)):
+        assert gadget.post(gadget.entity("u@b.c"), user_id=user).status_code == status
+    assert code_of(gadget.post(gadget.entity("u@b.c"), user_id="u" * 129)) == "bad_request"
+
+
 def test_keys_that_may_not_write_or_open_other_streams_store_nothing(gadget: Type, keys: Keys) -> None:
     body = {"entities": [gadget.entity("a@b.c")]}
     refused = [

@@ -37,6 +37,7 @@ from headrace.server import (
 from headrace.server.openapi import work as words
 from headrace.server.report import Report
 from headrace.server.streams import read_retention
+from headrace.storage.keys import MAX_TEXT
 
 DOCUMENT = openapi.document()
 #: Answered without Starlette.
@@ -85,6 +86,19 @@ def test_every_schema_is_a_schema() -> None:
         for answer in operation["responses"].values():
             for media in answer.get("content", {}).values():
                 jsonschema_rs.validator_for(media["schema"] | {"components": DOCUMENT["components"]})
+
+
+def test_the_users_one_may_name_are_described_as_the_users_of_keys() -> None:
+    named = [
+        given["schema"] for _, _, one in _operations() for given in one["parameters"] if given["name"] == "user_id"
+    ]
+    bodies = [one["requestBody"]["content"] for _, _, one in _operations() if "requestBody" in one]
+    schemas = [content["application/json"]["schema"] for content in bodies if "application/json" in content]
+    flat = [part for schema in schemas for part in schema.get("anyOf", [schema])]
+    given = [part["properties"]["user_id"] for part in flat if "user_id" in part.get("properties", {})]
+    named += [schema.get("anyOf", [schema])[0] for schema in given]
+    assert len(named) > 20
+    assert {(schema["minLength"], schema["maxLength"]) for schema in named} == {(1, MAX_TEXT)}
 
 
 def test_every_status_an_error_can_have_is_described() -> None:

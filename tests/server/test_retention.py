@@ -32,7 +32,7 @@ class Kept:
         self.both = self._stream({"stream-retention-age": "1h", "stream-retention-bytes": "20"})
         self.later = self._stream({})
         self.source = self._stream({"stream-retention-bytes": "10"})
-        self.fork = api.name()
+        self.fork, self.early = api.name(), api.name()
 
     def _stream(self, headers: dict[str, str]) -> str:
         path, api = self._api.name(), self._api
@@ -49,6 +49,8 @@ def kept(api: Api) -> Kept:
     kept = Kept(api)
     at = {"stream-forked-from": kept.source, "stream-fork-offset": kept.offsets[kept.source][4]}
     assert api.put(kept.fork, headers=at).status_code == 201
+    at["stream-fork-offset"] = "-1"
+    assert api.put(kept.early, headers=at).status_code == 201
     assert api.post(kept.later + "/_retention", {"age": None, "bytes": 50}).status_code == 204
     assert api.put(api.name(), headers={"stream-expires-at": "2001-01-01T00:00:00Z"}).status_code == 201
     until = time.monotonic() + SWEEP_S
@@ -102,6 +104,18 @@ def test_a_fork_cannot_begin_before_the_first_retained_entry(api: Api, kept: Kep
     assert (refused.status_code, code_of(refused)) == (410, "offset_gone")
 
 
+def test_the_same_fork_again_is_confirmed_when_its_source_has_moved_on(api: Api, kept: Kept) -> None:
+    source = {"stream-forked-from": kept.source}
+    places = kept.offsets[kept.source]
+    for path, same, others in (
+        (kept.fork, [places[4], places[4].lower()], ["-1", places[3], places[-1]]),
+        (kept.early, ["-1", START, "0000000000000000_0000000000000000"], [places[0], places[-1]]),
+    ):
+        assert api.put(path, headers=source).status_code == 200
+        for place, status in [*((place, 200) for place in same), *((place, 409) for place in others)]:
+            assert api.put(path, headers={**source, "stream-fork-offset": place}).status_code == status
+
+
 def test_since_speaks_of_retained_entries_only(api: Api, kept: Kept) -> None:
     assert api.get(kept.bytes, since="2001-01-01T00:00:00Z").content[:1] == b"7"
 
@@ -151,6 +165,14 @@ def test_a_rule_that_is_none_creates_nothing(api: Api, code_of: Code, headers: d
     refused = api.put(path, headers=headers)
     assert (refused.status_code, code_of(refused)) == (400, "bad_request")
     assert api.head(path).status_code == 404
+
+
+def test_a_parameter_that_there_is_not_is_refused_rather_than_ignored(api: Api, code_of: Code) -> None:
+    path = api.stream(headers={"stream-retention-bytes": "77"})
+    refused = api.call("POST", path + "/_retention", {"bytes": 5}, dry_run="true")
+    assert (refused.status_code, code_of(refused)) == (400, "bad_request")
+    assert refused.json()["error"]["field"] == "dry_run"
+    assert api.head(path).headers["stream-retention-bytes"] == "77"
 
 
 def test_the_rule_of_an_unknown_stream_is_404(api: Api, code_of: Code) -> None:

@@ -288,6 +288,42 @@ def test_the_closing_producer_may_repeat_itself(api: Api) -> None:
     assert api.get(path).json() == [1]
 
 
+@pytest.mark.parametrize("close", [{}, {"stream-closed": "true"}], ids=["plain", "closing"])
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [(b"{", JSON), (b"[]", JSON), (b'["\xff"]', JSON), (b"[1]", {}), (b"[1]", {"content-type": "text/plain"})],
+)
+def test_that_a_stream_is_closed_comes_before_what_is_wrong_with_the_body(
+    api: Api, code_of: Code, body: bytes, kind: dict[str, str], close: dict[str, str]
+) -> None:
+    path = api.stream(1)
+    assert api.post(path, body, {**kind, **close}).status_code in (400, 409)
+    assert "stream-closed" not in api.head(path).headers
+    api.post(path, headers={"stream-closed": "true"})
+    refused = api.post(path, body, {**kind, **close})
+    assert (refused.status_code, code_of(refused)) == (409, "stream_closed")
+    assert (refused.headers["stream-closed"], refused.headers["stream-next-offset"]) == ("true", api.offset(path))
+
+
+def test_the_closing_producer_may_repeat_itself_with_any_body(api: Api, code_of: Code) -> None:
+    path = api.stream()
+    closing = {"producer-id": "p", "producer-epoch": "0", "producer-seq": "0", "stream-closed": "true"}
+    assert api.post(path, [1], closing).status_code == 200
+    for body, kind in ((b"{", JSON), (b"[2]", {}), (b"[2]", {"content-type": "text/plain"})):
+        again = api.post(path, body, {**kind, **closing})
+        assert (again.status_code, again.headers["producer-seq"], again.headers["stream-closed"]) == (204, "0", "true")
+        other = api.post(path, body, {**kind, **closing, "producer-seq": "1"})
+        assert (other.status_code, code_of(other)) == (409, "stream_closed")
+    assert api.get(path).json() == [1]
+
+
+def test_an_empty_body_is_nothing_to_append_on_a_closed_stream_too(api: Api, code_of: Code) -> None:
+    path = api.stream()
+    api.post(path, headers={"stream-closed": "true"})
+    refused = api.post(path, b"", JSON)
+    assert (refused.status_code, code_of(refused)) == (400, "bad_request")
+
+
 # -- describing and deleting
 
 
@@ -309,6 +345,15 @@ def test_deleting_twice_is_fine_and_the_never_existing_is_unknown(api: Api, code
         assert (response.status_code, code_of(response)) == (404, "not_found")
     never = api.delete(api.name())
     assert (never.status_code, code_of(never)) == (404, "not_found")
+
+
+def test_a_deletion_that_names_a_tail_is_refused(api: Api, code_of: Code) -> None:
+    path = api.stream(1)
+    for given in (START, api.offset(path), "*"):
+        refused = api.call("DELETE", path, headers={"if-match": given})
+        assert (refused.status_code, code_of(refused)) == (400, "bad_request")
+        assert refused.json()["error"]["field"] == "If-Match"
+    assert api.get(path).json() == [1]
 
 
 def test_a_name_starts_anew_after_deletion(api: Api) -> None:

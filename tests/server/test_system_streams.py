@@ -195,6 +195,14 @@ def test_only_the_server_writes_its_streams(api: Api, code_of: Code, method: str
     assert api.get(REGISTRY).json()[: len(before)] == before
 
 
+def test_streams_of_the_server_are_not_forked(api: Api, code_of: Code) -> None:
+    api.stream()
+    awaited(lambda: told(api, "stream_created"))
+    answer = api.put(api.name(), headers={**JSON, "Stream-Forked-From": REGISTRY})
+    assert (answer.status_code, code_of(answer)) == (403, "reserved_stream")
+    assert answer.json()["error"]["field"] == "Stream-Forked-From"
+
+
 def test_the_list_shows_them_only_to_those_who_ask(api: Api) -> None:
     api.stream()
     awaited(lambda: told(api, "stream_created"))

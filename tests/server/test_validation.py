@@ -134,6 +134,16 @@ def test_a_stream_with_a_schema_can_be_closed(api: Api) -> None:
         assert api.get(other).headers["stream-closed"] == api.get(path).headers["stream-closed"] == "true"
 
 
+@pytest.mark.parametrize("pad", ["", "x" * 100_000], ids=["short", "long"])
+def test_that_a_stream_is_closed_comes_before_an_event_that_does_not_fit(api: Api, pad: str) -> None:
+    path = installed(api, shape(id=TEXT))
+    assert failures(api.post(path, [{"id": "x", "pad": pad}])) == [(0, "")]
+    api.post(path, headers={"stream-closed": "true"})
+    refused = api.post(path, [{"id": "x", "pad": pad}])
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "stream_closed")
+    assert (refused.headers["stream-closed"], refused.headers["stream-next-offset"]) == ("true", api.offset(path))
+
+
 def test_what_a_producer_repeats_is_a_repetition_whatever_the_schema_is_now(api: Api) -> None:
     path = installed(api, shape(a=WHOLE))
     first = {"producer-id": "p", "producer-epoch": "0", "producer-seq": "0"}

@@ -11,24 +11,29 @@ import re
 import ssl
 from collections.abc import Mapping
 from time import monotonic
+from typing import Protocol
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from headrace.config import Config, ConfigError, ServerConfig
 from headrace.engine.system import REGISTRY
-from headrace.errors import BadRequest, Forbidden, Unauthorized
-from headrace.storage.keys import SCOPES, KeyStore
+from headrace.errors import BadRequest, Forbidden, HeadraceError, Unauthorized
+from headrace.storage.keys import MAX_TEXT, SCOPES, KeyStore
 
 # What a load balancer asks without a key, wherever the server is bound; the answers name nothing.
 PROBES = frozenset({"/health", "/health/live", "/health/ready"})
 
 # A receiver of webhooks checks signatures, and a worker answers with the token that its wake carried.
 _PROVEN_OTHERWISE = re.compile(r"/v1/stream/__ds/(jwks\.json|subscriptions/[^/]+/(callback|ack|release))")
-_LOOK_EVERY_S = 1.0
-#: The longest name of a user that anybody may name.
-MAX_USER = 256
+_LOOK_EVERY_S = 0.5
+#: Of no generation of the keys, so that they are looked at again.
+_UNREAD = -1
+#: The longest name of a user that anybody may name: that of the user of a key.
+MAX_USER = MAX_TEXT
 _MEMO_CALLERS = 4096
 _MEMO_BYTES = 512
+_NO_SUCH_KEY = "the key is unknown, wrong or revoked"
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?", re.ASCII)
 
 _METHODS = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
@@ -43,16 +48,54 @@ _RESPONSE_HEADERS = (
     "stream-ttl, stream-expires-at, stream-retention-age, stream-retention-bytes, stream-sse-data-encoding, "
     "stream-expected-seq, stream-received-seq, producer-epoch, producer-seq, producer-expected-seq, "
     "producer-received-seq, stream-deduplicated, idempotency-replayed, headrace-coverage, headrace-events-from, "
+    "stream-filter-scan-limit-reached, stream-filter-scan-limit-bytes, stream-filter-scanned-bytes, "
     "etag, link, location, retry-after, x-request-id"
 )
 
 
+class Staying(Protocol):
+    """Someone whose answer is still to come, or goes on."""
+
+    def wake(self) -> None:
+        """The key does not hold any more: end the answer."""
+
+
+class Standing:
+    """Whether a key still holds, for those who stay longer than the moment in which they were admitted."""
+
+    __slots__ = ("__weakref__", "_staying", "holds")
+
+    def __init__(self) -> None:
+        self.holds = True
+        self._staying: dict[Staying, None] = {}
+
+    def require(self) -> None:
+        """Refuse a caller whose key does not hold any more, as a new request would be."""
+        if not self.holds:
+            raise Unauthorized(_NO_SUCH_KEY)
+
+    def stay(self, guest: Staying) -> None:
+        """Wake this one when the key ceases to hold."""
+        self._staying[guest] = None
+
+    def leave(self, guest: Staying) -> None:
+        """Wake this one no more."""
+        self._staying.pop(guest, None)
+
+    def end(self) -> None:
+        """The key holds no more; everyone who stays is woken."""
+        self.holds = False
+        for guest in tuple(self._staying):
+            guest.wake()
+
+
 class Principal(msgspec.Struct, frozen=True):
-    """Who calls: a user, and what the key allows."""
+    """Who calls: a user, what the key allows, and whether it still does."""
 
     user_id: str
     scopes: frozenset[str]
     prefix: str = ""
+    standing: Standing = msgspec.field(default_factory=Standing)
 
     def require(self, scope: str, stream: str | None = None) -> None:
         """Refuse a caller who lacks the scope; ``stream`` None speaks of the whole server.
@@ -132,6 +175,7 @@ class Door:
         self._origins = frozenset(origin.rstrip("/").lower() for origin in config.cors_origins)
         self.has_origins = bool(self._origins)
         self._memo: dict[tuple[bytes | None, bytes | None, bytes | None], Principal] = {}
+        self._standings: WeakValueDictionary[str, Standing] = WeakValueDictionary()
         #: Changes when keys have; who was admitted before must be looked at again.
         self.generation = keys.generation
         self._look_at = 0.0
@@ -147,13 +191,14 @@ class Door:
         return principal
 
     def refresh(self) -> None:
-        """Notice, within a second, that keys were made or revoked."""
+        """Notice, within a second, that keys were made or revoked; who stays with a revoked one is woken."""
         if monotonic() >= self._look_at:
             self._look_at = monotonic() + _LOOK_EVERY_S
             self._keys.look()
         if self._keys.generation != self.generation:
             self.generation = self._keys.generation
             self._memo.clear()
+            self._end_revoked()
 
     def cors_headers(self, origin: bytes | None) -> list[tuple[str, str]]:
         """What a response to this origin carries, so that its page may read it."""
@@ -192,9 +237,21 @@ class Door:
         scheme, _, token = authorization.partition(" ")
         key = self._keys.verify(token.strip()) if scheme.lower() == "bearer" else None
         if key is None:
-            raise Unauthorized("the key is unknown, wrong or revoked")
+            raise Unauthorized(_NO_SUCH_KEY)
         highest = max(SCOPES.index(scope) for scope in key.scopes)
-        return Principal(key.user_id, frozenset(SCOPES[: highest + 1]), key.prefix)
+        standing = self._standings.setdefault(key.id, Standing())
+        return Principal(key.user_id, frozenset(SCOPES[: highest + 1]), key.prefix, standing)
+
+    def _end_revoked(self) -> None:
+        try:
+            living = {key.id for key in self._keys.list() if key.revoked_us is None}
+        except HeadraceError:
+            self.generation = _UNREAD
+            return
+        for key_id, standing in list(self._standings.items()):
+            if key_id not in living:
+                self._standings.pop(key_id, None)
+                standing.end()
 
     def _is_ours(self, origin: str, host: bytes | None) -> bool:
         return host is not None and origin == f"{self._scheme}://{_text(host)}"

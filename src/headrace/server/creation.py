@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import msgspec
@@ -10,7 +11,7 @@ from headrace.engine.append import Terms
 from headrace.engine.log import Log
 from headrace.engine.split import split_json
 from headrace.engine.stream import Stream
-from headrace.errors import BadRequest, Conflict, Gone, ManagedStream, NotFound
+from headrace.errors import BadRequest, Conflict, Gone, ManagedStream, NotFound, OffsetGone, ReservedStream
 from headrace.server import target, values
 from headrace.server.auth import SHARED
 from headrace.server.exchange import Headers, Reply, Request
@@ -18,10 +19,20 @@ from headrace.storage.streams import LIVE, StreamRow
 from headrace.types import JSON, OCTETS, media_type, rfc3339
 
 _APPEND_ONLY = (b"stream-seq", b"producer-id", b"producer-epoch", b"producer-seq", b"if-match")
+#: The spellings of a fork offset that stand for the start of the source, wherever that is by now.
+_START = re.compile(r"-1|[0O_]+", re.IGNORECASE)
+
+
+class Origin(NamedTuple):
+    """Where a fork is to leave its source, as a PUT describes it; without an offset that is the tail."""
+
+    source: Stream
+    offset: str | None
+    sub: int
 
 
 class ForkPoint(NamedTuple):
-    """Where a fork is to leave its source, as a PUT describes it."""
+    """The same, as a place that the source has now."""
 
     source: Stream
     position: int
@@ -39,8 +50,7 @@ class Wish(msgspec.Struct):
     retention_bytes: int | None
     terms: Terms
     body: bytes
-    fork: ForkPoint | None
-    fork_origin: str | None
+    origin: Origin | None
 
 
 def read(log: Log, request: Request) -> Wish:
@@ -55,9 +65,9 @@ def read(log: Log, request: Request) -> Wish:
         raise BadRequest("Stream-TTL and Stream-Expires-At exclude each other", field="Stream-TTL")
     age_us, size = values.retention(headers)
     content_type = _content_type(headers)
-    fork, origin = _fork(log, request)
-    if fork is not None:
-        source = fork.source
+    origin = _origin(log, request)
+    if origin is not None:
+        source = origin.source
         if content_type is not None and media_type(content_type) != source.media_type:
             raise Conflict(f"the source holds {source.content_type}", field="Content-Type")
         content_type = content_type or source.content_type
@@ -75,8 +85,7 @@ def read(log: Log, request: Request) -> Wish:
             timestamp_us=values.timestamp_us(headers, b"stream-timestamp"),
         ),
         body=request.body,
-        fork=fork,
-        fork_origin=origin,
+        origin=origin,
     )
 
 
@@ -90,7 +99,7 @@ def _content_type(headers: dict[bytes, bytes]) -> str | None:
     return given.strip()
 
 
-def _fork(log: Log, request: Request) -> tuple[ForkPoint | None, str | None]:
+def _origin(log: Log, request: Request) -> Origin | None:
     headers = request.headers
     path, at = values.text(headers, b"stream-forked-from"), values.text(headers, b"stream-fork-offset")
     sub_text = values.text(headers, b"stream-fork-sub-offset")
@@ -98,14 +107,11 @@ def _fork(log: Log, request: Request) -> tuple[ForkPoint | None, str | None]:
         for name, given in (("Stream-Fork-Offset", at), ("Stream-Fork-Sub-Offset", sub_text)):
             if given is not None:
                 raise BadRequest(f"{name} needs Stream-Forked-From", field=name)
-        return None, None
+        return None
     sub = 0 if sub_text is None else values.whole(sub_text, "Stream-Fork-Sub-Offset")
     if sub and at is None:
         raise BadRequest("Stream-Fork-Sub-Offset needs Stream-Fork-Offset", field="Stream-Fork-Sub-Offset")
-    source = _source(log, request, path)
-    position = source.head.next_seq if at is None else values.fork_offset(at, source)
-    origin = [source.incarnation, None if at is None else position, sub]
-    return ForkPoint(source, position, sub), msgspec.json.encode(origin).decode()
+    return Origin(_source(log, request, path), at, sub)
 
 
 def _source(log: Log, request: Request, path: str) -> Stream:
@@ -113,7 +119,10 @@ def _source(log: Log, request: Request, path: str) -> Stream:
     marker = raw.rfind(target.PREFIX) if not raw.startswith(target.PREFIX) else 0
     if marker < 0:
         raise BadRequest("Stream-Forked-From is not the path of a stream", field="Stream-Forked-From")
-    name = target.parse(raw[marker:]).name
+    place = target.parse(raw[marker:])
+    if place.resource or place.key is not None:
+        raise BadRequest("Stream-Forked-From is not the path of a stream itself", field="Stream-Forked-From")
+    name = place.name
     request.principal.require("read", name)
     try:
         source = log.find(name)
@@ -124,7 +133,18 @@ def _source(log: Log, request: Request, path: str) -> Stream:
     if source.managed and name.startswith(SHARED):
         # A fork would be nobody's entities: open to others than admins, and out of reach of who erases one.
         raise ManagedStream("streams of entities cannot be forked", field="Stream-Forked-From", stream=name)
+    if source.is_reserved:
+        # Their epochs are the highest there are: no offset of a fork could come after them.
+        raise ReservedStream("streams of the server cannot be forked", field="Stream-Forked-From", stream=name)
     return source
+
+
+def fork_point(wish: Wish) -> ForkPoint | None:
+    """Where a new stream leaves its source; refuses an offset that is not retained, or was never there."""
+    if wish.origin is None:
+        return None
+    source, offset, sub = wish.origin
+    return ForkPoint(source, source.head.next_seq if offset is None else values.fork_offset(offset, source), sub)
 
 
 def confirm(stream: Stream, wish: Wish, request: Request) -> Reply:
@@ -136,7 +156,7 @@ def confirm(stream: Stream, wish: Wish, request: Request) -> Reply:
         ("Stream-TTL", wish.ttl_s == stream.ttl_s),
         ("Stream-Expires-At", wish.expires_us == stream.expires_us),
         ("Stream-Closed", wish.closed == stream.head.closed),
-        ("Stream-Forked-From", _same_origin(stream.fork_origin, wish.fork_origin)),
+        ("Stream-Forked-From", _same_origin(stream, wish.origin)),
     ):
         if not same:
             raise Conflict(f"the stream exists with another {field}", field=field, stream=stream.name)
@@ -151,20 +171,38 @@ def created(log: Log, request: Request) -> Reply:
     return Reply(201, headers(stream) | {"location": location(request)})
 
 
-def _same_origin(found: str | None, wished: str | None) -> bool:
-    if found is None or wished is None:
-        return found == wished
-    source, position, sub = msgspec.json.decode(wished)
-    known = msgspec.json.decode(found)
-    return bool(source == known[0] and sub == known[2] and (position is None or position == known[1]))
+def _same_origin(stream: Stream, wished: Origin | None) -> bool:
+    if stream.fork_origin is None or wished is None:
+        return stream.fork_origin is None and wished is None
+    incarnation, position, sub = msgspec.json.decode(stream.fork_origin)
+    if incarnation != wished.source.incarnation or sub != wished.sub:
+        return False
+    # Forks of the tail were once stored without their position.
+    return _left_at(stream, stream.own_from if position is None else position, wished)
 
 
-def row(wish: Wish, name: str, now_us: int) -> tuple[StreamRow, bytes, int]:
+def _left_at(fork: Stream, position: int, wished: Origin) -> bool:
+    """Whether a fork has left its source where an offset says, be that place retained or not."""
+    source, offset, _ = wished
+    if offset is None:
+        return True
+    try:
+        found = values.fork_offset(offset, source)
+    except OffsetGone:
+        return values.offset(offset).position == position
+    if _START.fullmatch(offset):
+        # The start moves on; a fork that began with it has nothing from before.
+        return position <= min(found, fork.head.first_seq)
+    return found == position
+
+
+def row(wish: Wish, point: ForkPoint | None, name: str, now_us: int) -> tuple[StreamRow, bytes, int]:
     """The row to store, and the first entries."""
     deadline_us = wish.expires_us if wish.ttl_s is None else now_us + wish.ttl_s * 1_000_000
     body, count = wish.body, 1 if wish.body else 0
     if wish.body and media_type(wish.content_type) == JSON:
         body, count = split_json(wish.body)
+    origin = None if point is None else [point.source.incarnation, point.position, point.sub]
     stored = StreamRow(
         name=name,
         content_type=wish.content_type,
@@ -176,7 +214,7 @@ def row(wish: Wish, name: str, now_us: int) -> tuple[StreamRow, bytes, int]:
         retention_bytes=wish.retention_bytes,
         closed=int(wish.closed),
         epochs="[]",
-        fork_origin=wish.fork_origin,
+        fork_origin=None if origin is None else msgspec.json.encode(origin).decode(),
     )
     return stored, body, count
 

@@ -17,7 +17,7 @@ import msgspec
 
 from headrace.engine.stream import Head
 from headrace.engine.tiers import Cold
-from headrace.errors import HeadraceError, NotRepresentable, OffsetFenced
+from headrace.errors import HeadraceError, OffsetFenced
 from headrace.server.encoding import accepted
 from headrace.server.exchange import Reply, Request
 from headrace.storage.streams import LIVE
@@ -46,24 +46,28 @@ class LongPoll:
         self._reads = reads
         self._question = question
         self._request = request
+        self._standing = request.principal.standing
         self._stream = question.stream
         self._position = question.position
         self._wait_s = wait_s
         self._timer: asyncio.TimerHandle | None = None
-        # A thread looks for entries that are not at hand; and: the time ran out meanwhile.
-        self._looking = self._overdue = False
+        #: Whether a thread looks for entries that are not at hand.
+        self._looking = False
+        #: What the stream was when the time ran out: whatever comes later is for the next poll.
+        self._last: Head | None = None
 
     def start(self) -> None:
         """Answer at once if there is something, else wait."""
         if self._answer_if_ready(self._stream.head):
             return
         self._reads.engine.tail.watch(self._stream, self)
+        self._standing.stay(self)
         self._request.exchange.parked = True
         self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._time_out)
         self._request.exchange.on_gone = self._leave
 
     def wake(self) -> None:
-        """The stream moved."""
+        """The stream moved, or the key does not hold any more."""
         if not self._looking and self._answer_if_ready(self._stream.head):
             self._leave()
 
@@ -73,10 +77,10 @@ class LongPoll:
 
     def _look_again(self) -> None:
         self._looking = False
-        if self._answer_if_ready(self._stream.head):
-            self._leave()
-        elif self._overdue and not self._looking:
-            self._time_out()
+        if self._last is not None:
+            self._conclude(self._last)
+        else:
+            self.wake()
 
     def end(self) -> None:
         """Answer as if the time had run out."""
@@ -90,11 +94,12 @@ class LongPoll:
             return True
         except Cold as cold:
             self._looking = True
-            self._reads.thaw(self._request.exchange, cold, self._look_again, self._give_up)
+            self._reads.thaw(cold, self._look_again, self._give_up)
             return False
 
     def _reply_if_ready(self, head: Head) -> bool:
         question = self._question
+        self._standing.require()
         if head.state != LIVE:
             return self._reply_gone()
         while self._position < head.next_seq:
@@ -121,12 +126,14 @@ class LongPoll:
         return False
 
     def _time_out(self) -> None:
-        if self._looking:
-            self._overdue = True
-            return
         self._leave()
         # The writer may have published a head whose wake-up is still on its way.
-        head = self._stream.head
+        self._last = self._stream.head
+        if not self._looking:
+            self._conclude(self._last)
+
+    def _conclude(self, head: Head) -> None:
+        """Answer with what there is, or that there is nothing."""
         if self._answer_if_ready(head) or self._looking:
             return
         headers = self._reads.headers(self._question, head, self._position)
@@ -139,6 +146,7 @@ class LongPoll:
 
     def _leave(self) -> None:
         self._reads.engine.tail.leave(self._stream, self)
+        self._standing.leave(self)
         self._request.exchange.on_gone = None
         if self._timer is not None:
             self._timer.cancel()
@@ -152,11 +160,14 @@ class Subscriber:
         self._question = question
         self._request = request
         self._exchange = request.exchange
+        self._standing = request.principal.standing
         self._stream = question.stream
         self._position = question.position
         self._until = asyncio.get_running_loop().time() + lifetime_s
         self._timer: asyncio.TimerHandle | None = None
         self._looking = False
+        #: From then on the exchange belongs to the next request of the connection.
+        self._ended = False
 
     def start(self) -> None:
         """Open the response and send what is there."""
@@ -170,6 +181,7 @@ class Subscriber:
         if not self._stream.is_text:
             headers["stream-sse-data-encoding"] = "base64"
         self._reads.engine.tail.watch(self._stream, self)
+        self._standing.stay(self)
         self._exchange.parked = True
         self._exchange.on_gone = self._leave
         self._exchange.on_drained = self.wake
@@ -178,7 +190,7 @@ class Subscriber:
         self._arm()
 
     def wake(self) -> None:
-        """The stream moved, or the caller has caught up with what was written."""
+        """The stream moved, the caller has caught up with what was written, or the key does not hold any more."""
         self._send(always=False)
 
     def end(self) -> None:
@@ -187,26 +199,24 @@ class Subscriber:
 
     def _look_again(self) -> None:
         self._looking = False
-        if self._exchange.on_gone is not None:
-            self._send(always=False)
+        self._send(always=False)
 
     def _send(self, *, always: bool) -> None:
-        while self._exchange.writable and not self._looking:
+        while not self._ended and not self._looking and self._exchange.writable:
             head = self._stream.head
-            if head.state != LIVE or self._position < head.first_seq:
+            if head.state != LIVE or self._position < head.first_seq or not self._standing.holds:
                 self._finish()  # the client asks again, and is told why
                 return
             if not always and self._position >= head.next_seq and not head.closed:
                 return
             try:
                 chunk, self._position = self._reads.events.chunk(self._question, self._position, head, self._request)
-            except NotRepresentable:
+            except HeadraceError:
                 self._finish()  # likewise
                 return
             except Cold as cold:
                 self._looking = True
-                # The client asks again, and is told why.
-                self._reads.thaw(self._exchange, cold, self._look_again, lambda _: self._finish())
+                self._reads.thaw(cold, self._look_again, lambda _: self._finish())  # likewise
                 return
             self._exchange.write(chunk)
             always = False
@@ -215,8 +225,8 @@ class Subscriber:
                 return
 
     def _arm(self) -> None:
-        if self._exchange.on_gone is None:
-            return  # it has ended already
+        if self._ended:
+            return
         loop = asyncio.get_running_loop()
         wait_s = min(_KEEP_ALIVE_S, max(0.0, self._until - loop.time()))
         self._timer = loop.call_later(wait_s, self._tick)
@@ -230,11 +240,14 @@ class Subscriber:
         self._arm()
 
     def _finish(self) -> None:
-        self._leave()
-        self._exchange.finish()
+        if not self._ended:
+            self._leave()
+            self._exchange.finish()
 
     def _leave(self) -> None:
+        self._ended = True
         self._reads.engine.tail.leave(self._stream, self)
+        self._standing.leave(self)
         self._exchange.on_gone = self._exchange.on_drained = None
         if self._timer is not None:
             self._timer.cancel()

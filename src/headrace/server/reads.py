@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import quote
@@ -22,10 +23,12 @@ from headrace.server import values
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL, SHARED
 from headrace.server.encoding import Encoder, accepted
-from headrace.server.exchange import Exchange, Headers, Reply, Request
+from headrace.server.exchange import Headers, Reply, Request
 from headrace.server.filters import Filters
 from headrace.server.live import Events, LongPoll, Subscriber
 from headrace.types import OCTETS, Piece, parse_timestamp_us, rfc3339
+
+log = logging.getLogger("headrace.server")
 
 CATCH_UP, LONG_POLL, SSE = "", "long-poll", "sse"
 _LIVE = {"": CATCH_UP, "false": CATCH_UP, "0": CATCH_UP, "true": LONG_POLL, "1": LONG_POLL, "long-poll": LONG_POLL}
@@ -83,21 +86,21 @@ class Reads:
         else:
             self._catch_up(question, request)
 
-    def thaw(
-        self, exchange: Exchange, cold: Cold, go_on: Callable[[], None], give_up: Callable[[HeadraceError], None]
-    ) -> None:
+    def thaw(self, cold: Cold, go_on: Callable[[], None], give_up: Callable[[HeadraceError], None]) -> None:
         """Let a thread find what a waiting reader needs and is not at hand, then go on with it."""
 
         async def thawed() -> None:
             try:
                 async with self._gate:
                     await asyncio.to_thread(cold.work)
+                go_on()
             except HeadraceError as reason:
                 give_up(reason)
-            else:
-                go_on()
+            except Exception:
+                log.exception("a waiting read failed")
+                give_up(HeadraceError("the server failed; the log has the details"))
 
-        self._aside.begin(exchange, thawed())
+        self._aside.keep(thawed())
 
     def find(self, question: Question, position: int, head: Head) -> Slice | Filtered:
         """The entries from a position on that fit one answer."""
@@ -173,9 +176,12 @@ class Reads:
         query, head = request.query, stream.head
         key = request.target.key if request.target.key is not None else query.get("key")
         since_us = parse_timestamp_us(query["since"], "since") if "since" in query else None
-        if "filter" in query and live == SSE:
-            raise BadRequest("a filter cannot be followed with live=sse; use live=long-poll", field="filter")
-        asked = self._filters.read(stream, query["filter"], request.exchange) if "filter" in query else None
+        asked = None
+        if "filter" in query:
+            if live == SSE:
+                raise BadRequest("a filter cannot be followed with live=sse; use live=long-poll", field="filter")
+            # What a thread has found by another revision's fields is no answer to this one.
+            asked = self._filters.read(stream, query["filter"], (request.exchange, _revision(head)))
         given = query.get("offset")
         is_now = given == "now"
         is_real = False
@@ -232,23 +238,28 @@ def _version(head: Head, query: dict[str, str]) -> int | None:
     return version
 
 
+def _revision(head: Head) -> int:
+    return 0 if head.registry is None else head.registry.revision
+
+
 def _lifetime(question: Question, position: int, head: Head) -> str:
-    """How long a slice may be kept: for ever only where no new entry, no new schema and no erasure can change it."""
+    """How long a slice may be kept: for ever only where no entry, no erasure and nothing declared can change it."""
     may_grow = not question.is_real or (position >= head.next_seq and not head.closed)
     if may_grow or question.stream.name.startswith(SHARED):
         return "no-cache"
-    if head.registry is not None and head.registry.version and question.version is None:
+    follows_schema = head.registry is not None and head.registry.version and question.version is None
+    if follows_schema or question.filter is not None:
         return "max-age=60"
     return _FOREVER
 
 
 def etag(question: Question, position: int, head: Head) -> str:
-    """A weak tag that changes with data, with its shape, with closing, and with another life of the name."""
+    """A weak tag that changes with data, its shape, what a filter means, closing, and another life of the name."""
     stream = question.stream
     start = stream.offset_at(question.position) if question.is_real else offsets.START
     closed = ":c" if head.closed and position >= head.next_seq else ""
     key = quote(question.key or "", safe="")
-    asked = quote(question.filter.text if question.filter else "", safe="")
+    asked = "" if question.filter is None else f"{quote(question.filter.text, safe='')}@{_revision(head)}"
     at = f"{start}:{stream.offset_at(position)}"
     version = question.version or (0 if head.registry is None else head.registry.version)
     view = "" if question.derived is None else f":of={question.derived.name}.{question.derived.version}"

@@ -76,19 +76,33 @@ class Streams:
             terms = head.terms = _terms(head.fields)
         if stream.managed and route.principal is not LOCAL:
             terms = terms._replace(user=route.principal.user_id)
-        body, count, seen_by = self._entries(stream, head, request.body, terms.close)
         if terms.close and stream.managed:
             raise managed(stream.name)
         if terms is not PLAIN and b"if-match" in head.fields:
             terms = terms._replace(if_match=self._if_match(stream, head.fields))
-        if stream.ttl_s is not None:
-            log.catalog.note_access(stream)
-        append = Append(stream, body, count, self._when_appended, terms, request.exchange)
-        append.seen_by = seen_by
-        if len(body) > _ASIDE_BYTES and stream.head.registry is not None:
-            self._aside.begin(request.exchange, self._admit_aside(append, stream.head.registry))
-        else:
-            log.append(append)
+        if not request.body and not terms.close:
+            raise BadRequest("the body is empty", field="body")
+        try:
+            body, count, seen_by = self._entries(stream, head, request.body)
+            if stream.ttl_s is not None:
+                log.catalog.note_access(stream)
+            append = Append(stream, body, count, self._when_appended, terms, request.exchange)
+            append.seen_by = seen_by
+            if len(body) > _ASIDE_BYTES and stream.head.registry is not None:
+                self._aside.begin(request.exchange, self._admit_aside(append, stream.head.registry))
+            else:
+                log.append(append)
+        except (BadRequest, Conflict) as refusal:
+            self._refuse(stream, terms, request.exchange, refusal)
+
+    def _refuse(self, stream: Stream, terms: Terms, exchange: Exchange, refusal: HeadraceError) -> None:
+        """Refuse entries for what is wrong with them, but first of all because their stream is closed."""
+        if not stream.head.closed:
+            raise refusal
+        if terms.producer is None:
+            raise StreamClosed("the stream is closed", next_offset=stream.tail_offset()) from refusal
+        # Whoever closed it may say so again, whatever the body: the commit knows.
+        self._log.append(Append(stream, b"", 0, self._when_appended, terms, exchange))
 
     async def _admit_aside(self, append: Append, registry: StreamRegistry) -> None:
         """Check a long body in a thread of its own, while others are served."""
@@ -97,14 +111,14 @@ class Streams:
             if append.terms.producer is None:
                 await asyncio.to_thread(registry.admit, append)
             self._log.append(append)
+        except BadRequest as refusal:
+            self._refuse(append.stream, append.terms, append.caller, refusal)
         finally:
             append.stream.pins -= 1
 
-    def _entries(self, stream: Stream, head: RequestHead, body: bytes, close: bool) -> Entries:
+    def _entries(self, stream: Stream, head: RequestHead, body: bytes) -> Entries:
         if not body:
-            if close:
-                return b"", 0, None
-            raise BadRequest("the body is empty", field="body")
+            return b"", 0, None
         if head.media_type != stream.media_type:
             self._refuse_type(stream, head)
         if not stream.is_json:
@@ -120,8 +134,6 @@ class Streams:
     def _refuse_type(self, stream: Stream, head: RequestHead) -> None:
         if head.media_type is None:
             raise BadRequest("Content-Type is missing", field="Content-Type")
-        if stream.head.closed:
-            raise StreamClosed("the stream is closed", next_offset=stream.tail_offset())
         raise Conflict(
             f"the stream holds {stream.content_type}, not {head.media_type}",
             field="Content-Type",
@@ -178,14 +190,15 @@ class Streams:
         if existing is not None and not self._log.catalog.expired(existing):
             request.exchange.reply(creation.confirm(existing, wish, request))
             return
-        row, body, count = creation.row(wish, name, self._engine.clock.now_us())
+        point = creation.fork_point(wish)
+        row, body, count = creation.row(wish, point, name, self._engine.clock.now_us())
         self._log.create(
             row,
             partial(self._created, request),
             body=body,
             count=count,
             terms=wish.terms,
-            fork=None if wish.fork is None else self._log.fork(*wish.fork),
+            fork=None if point is None else self._log.fork(*point),
             replaces=existing,
             who=request.principal.user_id,
         )
@@ -224,6 +237,8 @@ class Streams:
         """DELETE: the end of a stream; once more on a deleted one is fine."""
         name = request.target.name
         request.principal.require("write", name)
+        if b"if-match" in request.headers:
+            raise BadRequest("If-Match belongs to an append: a stream is deleted wherever it ends", field="If-Match")
         self._refuse_managed(name)
         if self._log.catalog.find(name) is None and self._log.catalog.is_tombstone(name):
             request.exchange.reply(Reply(204))
@@ -253,6 +268,7 @@ class Streams:
         stream = self._log.find(request.target.name)
         request.principal.require("write", stream.name)
         self._refuse_managed(stream.name)
+        values.only(request.query)
         age_us, size = read_retention(request.body)
         who = request.principal.user_id
         self._log.set_retention(stream, partial(self._deleted, request), age_us=age_us, size=size, who=who)

@@ -36,7 +36,7 @@ _SUFFIXES = tuple(f"/{resource}" for resource in RESOURCES)
 _KEY = re.compile(rb"(.+?)/pk/([^/]*)")
 _VERIFICATIONS = "_schema/verifications"
 _VERIFICATION = re.compile(rb"(.+)/_schema/verifications/([^/]+)")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Target(msgspec.Struct, frozen=True, gc=False):
@@ -56,18 +56,18 @@ def parse(raw_path: bytes) -> Target:
         return _of_features(raw_path)
     rest = raw_path[len(PREFIX) :].rstrip(b"/")
     if b"/" not in rest:
-        return Target(_text(rest), "", None)
+        return Target(text(rest), "", None)
     keyed = _KEY.fullmatch(rest)
     if keyed is not None:
-        return Target(_text(keyed[1]), "", _text(keyed[2]))
+        return Target(text(keyed[1]), "", text(keyed[2]))
     verification = _VERIFICATION.fullmatch(rest)
     if verification is not None:
-        return Target(_text(verification[1]), _VERIFICATIONS, _text(verification[2]))
+        return Target(text(verification[1]), _VERIFICATIONS, text(verification[2]))
     for resource in RESOURCES:
         suffix = b"/" + resource.encode()
         if rest.endswith(suffix):
-            return Target(_text(rest[: -len(suffix)]), resource, None)
-    return Target(_text(rest), "", None)
+            return Target(text(rest[: -len(suffix)]), resource, None)
+    return Target(text(rest), "", None)
 
 
 def is_hot(method: str, url: bytes) -> bool:
@@ -79,7 +79,7 @@ def is_hot(method: str, url: bytes) -> bool:
 
 def _of_features(raw_path: bytes) -> Target:
     if raw_path.startswith(_PUSH):
-        return Target(_text(raw_path[len(_PUSH) :]), PUSH, None)
+        return Target(text(raw_path[len(_PUSH) :]), PUSH, None)
     entity = _ENTITY.fullmatch(raw_path)
     if entity is not None:
         return Target(entity[1].decode(), ENTITY, None)
@@ -113,7 +113,8 @@ def check_name(name: str, limit: int) -> None:
         raise BadRequest("names that begin with '__' are reserved", field="name")
 
 
-def _text(raw: bytes) -> str:
+def text(raw: bytes) -> str:
+    """What the raw bytes of a path stand for; refuses those that stand for nothing."""
     if b"%" in raw and re.search(rb"%(?![0-9A-Fa-f]{2})", raw):
         raise BadRequest("the path has a malformed percent escape", field="path")
     try:

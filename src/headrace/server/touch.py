@@ -89,6 +89,7 @@ class Touches:
         if wait_s:
             request.exchange.parked = True
             await pace.settle(wait_s)
+            request.principal.standing.require()
         request.exchange.reply(Reply.json(200, report(pace.touching, time() * 1000)))
 
     def activate(self, request: Request) -> None:
@@ -123,6 +124,7 @@ class Touches:
             verdict = await self._touches.activate(pace.touching, declared, None if ttl is UNSET else ttl)
             denied = {template for template, _ in verdict.denied}
             refused = [one for one in declared if isinstance(one, Template) and one.id in denied]
+        request.principal.standing.require()
         self._wait(request, pace, asked, tuple(refused))
 
     def _wait(self, request: Request, pace: Pace, asked: Wait, refused: tuple[Template, ...]) -> None:
@@ -190,11 +192,13 @@ class Parked:
         """Wait, unless too many do."""
         self.waiter.answer = self._answer
         self._touches.park(self, wait_s)
+        self._request.principal.standing.stay(self)
         self._request.exchange.parked = True
         self._request.exchange.on_gone = self._leave
 
     def wake(self) -> None:
-        """Nothing but :meth:`end` is told to those who are only counted."""
+        """The key does not hold any more."""
+        self.end()
 
     def end(self) -> None:
         """Answer as if the time were up."""
@@ -203,13 +207,18 @@ class Parked:
     def _answer(self, outcome: bool | str) -> None:
         self._leave()
         exchange = self._request.exchange
-        if outcome == "":
-            exchange.reply(Reply.failure(self._touches.lost(self._request)))
+        try:
+            self._request.principal.standing.require()
+            if outcome == "":
+                raise self._touches.lost(self._request)
+        except HeadraceError as refusal:
+            exchange.reply(Reply.failure(refusal))
         else:
             exchange.told(_told(self.touching, self.waiter, outcome))
 
     def _leave(self) -> None:
         self._touches.leave(self)
+        self._request.principal.standing.leave(self)
         self._request.exchange.on_gone = None
 
 

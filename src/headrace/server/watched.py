@@ -133,18 +133,20 @@ class DetailsWait:
         self.seen, self.stamp = seen.head, seen.stamp
         self._watched = watched
         self._request = request
+        self._standing = request.principal.standing
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, wait_s: float) -> None:
         """Wait, unless too many do."""
         self._watched.engine.tail.watch(self.stream, self)
         self._watched.park(self)
+        self._standing.stay(self)
         self._request.exchange.parked = True
         self._request.exchange.on_gone = self._leave
         self._timer = asyncio.get_running_loop().call_later(wait_s, self.end)
 
     def wake(self) -> None:
-        """The stream or its indexes moved; what is shown of them may not have."""
+        """The stream or its indexes moved, what is shown of them may not have; or the key does not hold any more."""
         reply = self._reply()
         if reply.status != 304:
             self._finish(reply)
@@ -156,6 +158,7 @@ class DetailsWait:
     def _reply(self) -> Reply:
         engine = self._watched.engine
         try:
+            self._standing.require()
             found = self._watched.render(engine.log.find(self._request.target.name))
         except HeadraceError as refusal:
             return Reply.failure(refusal)
@@ -169,6 +172,7 @@ class DetailsWait:
     def _leave(self) -> None:
         self._watched.engine.tail.leave(self.stream, self)
         self._watched.release(self)
+        self._standing.leave(self)
         self._request.exchange.on_gone = None
         if self._timer is not None:
             self._timer.cancel()

@@ -13,6 +13,7 @@ from headrace.server.openapi.words import (
     NAMES,
     OBJECT,
     TEXT,
+    USER,
     WHEN,
     Node,
     answer,
@@ -125,10 +126,10 @@ _AGREEMENT = record(
     promotable=FLAG,
     reasons=REASONS,
 )
-_WHOSE: dict[str, Node] = {"scope": SCOPE, "user_id": either(TEXT)}
+_WHOSE: dict[str, Node] = {"scope": SCOPE, "user_id": either(USER)}
 _LOOK = (
     query("scope", SCOPE, "the caller's own, or everybody's, for which it takes an operator"),
-    query("user_id", TYPE, "somebody else's, for which it takes an operator"),
+    query("user_id", USER, "somebody else's, for which it takes an operator"),
 )
 _RUN_ID = path("run_id", TYPE, "the migration")
 

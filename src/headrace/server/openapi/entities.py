@@ -11,6 +11,7 @@ from headrace.server.openapi.words import (
     MOMENT,
     OBJECT,
     TEXT,
+    USER,
     WHEN,
     Node,
     answer,
@@ -65,7 +66,7 @@ _PAIR = record(
 )
 _COVERAGE: Node = {"Headrace-Coverage": {"description": "whether nothing is missing", "schema": {"const": "complete"}}}
 _BY_ID = path("id", TEXT, "the id of an entity")
-_USER = query("user_id", GIVEN, "whose entities, for an admin")
+_USER = query("user_id", USER, "whose entities, for an admin")
 _TYPE = query("entity_type", GIVEN, "the type of the entities, or another name of it")
 
 
@@ -112,7 +113,7 @@ _PREDICATE = closed_record(
     observed_from=either(MOMENT),
     observed_until=either(MOMENT),
 )
-_FOR: dict[str, Node] = {"user_id": either(GIVEN)}
+_FOR: dict[str, Node] = {"user_id": either(USER)}
 _PAIRED: dict[str, Node] = {"from_entity_id": ID, "to_entity_id": ID}
 _MOVED: dict[str, Node] = {"entity_id": ID, "to_entity_id": ID, "observations": {"type": "array", "items": TEXT}}
 

@@ -13,6 +13,7 @@ from headrace.server.openapi.words import (
     OBJECT,
     OBJECTS,
     TEXT,
+    USER,
     WHEN,
     Node,
     answer,
@@ -82,7 +83,7 @@ DONE["rekey"] = either(
         examples=OBJECTS,
     )
 )
-_WHOSE: dict[str, Node] = {"scope": SCOPE, "user_specific": FLAG, "user_id": TEXT, "dry_run": FLAG}
+_WHOSE: dict[str, Node] = {"scope": SCOPE, "user_specific": FLAG, "user_id": USER, "dry_run": FLAG}
 REGISTRATION = closed_record(
     "entity_type schema_version schema_definition reducer_config",
     entity_type=TEXT,
@@ -122,7 +123,7 @@ CHANGE = record(
     changes=OBJECTS,
     reasons=NAMES,
 )
-_USER = query("user_id", TEXT, "whose types are looked at; of somebody else's only by an operator")
+_USER = query("user_id", USER, "whose types are looked at; of somebody else's only by an operator")
 _LIMIT = query("limit", {"type": "integer", "minimum": 1, "maximum": MOST}, "as many at most")
 _DRY = query("dry_run", {"enum": ["true", "false"]}, "say what would be done, and do nothing")
 NAMED = path("entity_type", TYPE, "the type, or another name of it")

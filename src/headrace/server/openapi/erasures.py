@@ -8,6 +8,7 @@ from headrace.server.openapi.words import (
     COUNTER,
     NAMES,
     TEXT,
+    USER,
     WHEN,
     Node,
     answer,
@@ -53,7 +54,7 @@ ERASURE: Node = record(
     report=REPORT,
 )
 _ERASURE: Node = {"$ref": "#/components/schemas/Erasure"}
-_USER = query("user_id", GIVEN, "whose erasures, for an admin")
+_USER = query("user_id", USER, "whose erasures, for an admin")
 _LIMIT: Node = {"type": "integer", "minimum": 1, "maximum": MOST_LISTED, "default": LISTED}
 
 ERASURE_PATHS: Node = {
@@ -67,7 +68,7 @@ ERASURE_PATHS: Node = {
                 s200=answer("what would be removed", record(dry_run={"const": True}, entity_id=ID, plan=PLAN)),
                 s202=answer("it is gone for everybody, and its data is being removed", _ERASURE),
             ),
-            body=content(closed_record(dry_run={"type": "boolean", "default": False}, user_id=either(GIVEN))),
+            body=content(closed_record(dry_run={"type": "boolean", "default": False}, user_id=either(USER))),
         ),
     },
     "/v1/erasures": {

@@ -12,6 +12,7 @@ from headrace.server.openapi.words import (
     NAMES,
     TEXT,
     TRUE,
+    USER,
     WHEN,
     Node,
     answer,
@@ -26,6 +27,7 @@ from headrace.server.openapi.words import (
 )
 
 NAME: Node = {"type": "string", "minLength": 1, "maxLength": MOST_CHARACTERS, "pattern": PRINTABLE}
+_FOR = either({**USER, "pattern": PRINTABLE})
 _SAYING: dict[str, Node] = {
     "observed_at": either(MOMENT),
     "source_id": either(NAME),
@@ -49,7 +51,7 @@ REQUEST = closed_record(
     entities={"type": "array", "minItems": 1, "maxItems": MOST_ENTITIES, "items": ENTITY},
     **_SAYING,
     commit=FLAG,
-    user_id=either(NAME),
+    user_id=_FOR,
 )
 WARNING = record(code=TEXT, message=TEXT, fields=NAMES, entity_type=TEXT, items={"type": "array", "items": COUNTER})
 _WARNINGS: Node = {"type": "array", "items": WARNING}
@@ -74,7 +76,7 @@ STORED = record(
     unknown_fields_count=COUNTER,
     store_warnings=_WARNINGS,
 )
-_DECISION: dict[str, Node] = {"entity_type": either(NAME), "idempotency_key": either(NAME), "user_id": either(NAME)}
+_DECISION: dict[str, Node] = {"entity_type": either(NAME), "idempotency_key": either(NAME), "user_id": _FOR}
 _VALUE: Node = {"description": "what the field is; null says that there is nothing"}
 CORRECTION: Node = {
     "anyOf": [
@@ -142,7 +144,7 @@ OBSERVATION_PATHS: Node = {
             "get_source",
             "What a request brought, as it was given",
             answers("404 408 413", s200=answer("the entities, and what became of them", SOURCE)),
-            query("user_id", NAME, "whose source it is; for admins"),
+            query("user_id", USER, "whose source it is; for admins"),
         ),
     },
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.server.auth import MAX_USER
+
 Node = dict[str, Any]
 
 CROCKFORD = "[0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]"
@@ -11,6 +13,7 @@ OFFSET = rf"[0-7]{CROCKFORD}{{18}}[048CGMRWcgmrw]0{{6}}"
 DURATION = r"((0|[1-9][0-9]{0,11})(ms|s|m|h|d))+"
 
 TEXT: Node = {"type": "string"}
+USER: Node = {"type": "string", "minLength": 1, "maxLength": MAX_USER}
 FLAG: Node = {"type": "boolean"}
 OBJECT: Node = {"type": "object"}
 OBJECTS: Node = {"type": "array", "items": OBJECT}

@@ -1,0 +1,152 @@
+"""Entries that a thread has to find first: whoever asked for them may be answered, or gone, by then."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.engine.gates import Gate
+from headrace.engine.tiers import Cold
+from headrace.errors import CorruptData
+from headrace.server.encoding import Encoder
+from headrace.server.exchange import Headers, Reply
+from headrace.server.reads import Reads
+from headrace.types import JSON
+from rig import Rig, array
+from server.callers import Caller
+
+
+class Line(Caller):
+    """A connection whose requests come one after the other: what is written goes into the response of the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[object] = []
+
+    def reply(self, reply: Reply) -> None:
+        self.sent.append(reply.status)
+        super().reply(reply)
+
+    def open(self, headers: Headers) -> None:
+        self.sent.append("open")
+
+    def write(self, chunk: bytes) -> None:
+        self.sent.append(chunk)
+
+    def finish(self) -> None:
+        self.sent.append("end")
+
+
+class Slow:
+    """Reads for which a thread has to look, as often as asked for, until it may go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.looks, self.go_on, self.looked = 0, threading.Event(), asyncio.Event()
+        self.failure: Exception | None = None
+        find = Reads.find
+
+        def found(*asked: Any) -> Any:
+            if not self.looks:
+                return find(*asked)
+            self.looks -= 1
+            raise Cold(self._work)
+
+        monkeypatch.setattr(Reads, "find", found)
+
+    def _work(self) -> None:
+        assert self.go_on.wait(30)
+        if self.failure is not None:
+            raise self.failure
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path) as rig:
+        rig.create("a", JSON, array("one"))
+        rig.create("b", JSON)
+        yield rig
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
+    return Slow(monkeypatch)
+
+
+Scenario = Callable[[Reads], Awaitable[None]]
+
+
+def run(rig: Rig, scenario: Scenario) -> None:
+    async def running() -> None:
+        gate = Gate(2)
+        reads = Reads(rig.engine, Encoder(gate), gate)
+        await scenario(reads)
+        await asyncio.gather(*reads._aside._working)
+
+    rig.run(running())
+
+
+@pytest.mark.parametrize("failure", [None, CorruptData("it is damaged"), ValueError("it is odd")])
+def test_a_response_that_has_ended_leaves_the_next_one_of_its_connection_alone(
+    rig: Rig, slow: Slow, failure: Exception | None
+) -> None:
+    async def scenario(reads: Reads) -> None:
+        line, slow.failure = Line(), failure
+        line.ask(reads, rig.find("a"), live="sse", offset="now")
+        slow.looks = 1
+        rig.engine.tail.wake(rig.find("a"))
+        await _appended(rig, "a")
+        rig.engine.tail.end()
+        assert line.sent[-1] == "end"
+        line.ask(reads, rig.find("b"), live="sse", offset="now")
+        sent = list(line.sent)
+        slow.go_on.set()
+        await asyncio.gather(*reads._aside._working)
+        assert line.sent == sent
+        rig.engine.tail.end()
+
+    run(rig, scenario)
+
+
+@pytest.mark.parametrize("failure", [CorruptData("it is damaged"), ValueError("it is odd")])
+def test_a_response_whose_entries_cannot_be_found_ends(rig: Rig, slow: Slow, failure: Exception) -> None:
+    async def scenario(reads: Reads) -> None:
+        line, slow.failure = Line(), failure
+        line.ask(reads, rig.find("a"), live="sse", offset="now")
+        slow.looks = 1
+        await _appended(rig, "a")
+        slow.go_on.set()
+        await asyncio.gather(*reads._aside._working)
+        assert line.sent[-1] == "end" and line.sent.count("end") == 1
+        assert rig.engine.tail.watchers == 0
+
+    run(rig, scenario)
+
+
+def test_a_poll_whose_time_runs_out_when_it_has_to_look_once_more_is_answered(rig: Rig, slow: Slow) -> None:
+    async def scenario(reads: Reads) -> None:
+        stream = rig.find("a")
+        poll = Line().ask(reads, stream, live="long-poll", offset="now", key="nobody", timeout="60s")
+        woken = stream.watchers
+        stream.watchers = None  # the wake-up is still on its way
+        await _appended(rig, "a")
+        stream.watchers = woken
+        slow.looks = 1
+        rig.engine.tail.end()
+        assert not poll.answered.done()
+        await _appended(rig, "a", key="nobody")
+        slow.go_on.set()
+        reply = await asyncio.wait_for(poll.answered, 10)
+        assert (reply.status, reply.headers["stream-next-offset"]) == (204, stream.offset_at(2))
+
+    run(rig, scenario)
+
+
+async def _appended(rig: Rig, name: str, **facts: Any) -> None:
+    settled: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    rig.submit(name, array("more"), settled.set_result, **facts)
+    assert (await settled).error is None
