@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -65,6 +66,41 @@ def test_a_word_that_has_an_address_of_its_own_is_no_id(
     assert (answer.status, answer.headers["allow"]) == (405, allow)
 
 
+@pytest.mark.parametrize("name", ["Host", "Content-Type", "If-None-Match"])
+def test_a_header_that_counts_may_come_once_on_every_route(server: ServerProcess, connect: Connect, name: str) -> None:
+    wire = connect(server)
+    lines = [f"{name}: evil.example", f"{name}: {wire.host}"]
+    wire.send("\r\n".join(["GET /v1/streams HTTP/1.1", *lines, "", ""]).encode())
+    answer = wire.answer()
+    assert (answer.status, answer.code()) == (400, "bad_request")
+    assert json.loads(answer.body)["error"]["field"] == name.lower()
+
+
+def test_headers_that_do_not_count_may_be_repeated_on_every_route(server: ServerProcess, connect: Connect) -> None:
+    lines = ["Accept: a", "Accept: b", "Cookie: x=1", "Cookie: y=2"]
+    assert connect(server).request("GET", "/v1/streams", b"", *lines).answer().status == 200
+
+
+@pytest.mark.parametrize("escape", ["%ff", "%fe", "%C3", "%ED%A0%80", "%zz", "%"])
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("PUT", "/v1/stream/__ds/subscriptions/{}"),
+        ("GET", "/v1/entity-types/{}"),
+        ("DELETE", "/v1/stream/__ds/subscriptions/a{}b"),
+        ("GET", "/nowhere/{}"),
+    ],
+)
+def test_a_path_that_is_not_utf_8_is_refused_on_every_route(
+    server: ServerProcess, connect: Connect, method: str, target: str, escape: str
+) -> None:
+    body = json.dumps({"type": "pull-wake", "pattern": "a/*", "wake_stream": "w"}).encode()
+    lines = ["Content-Type: application/json"]
+    answer = connect(server).request(method, target.format(escape), body, *lines).answer()
+    assert (answer.status, answer.code()) == (400, "bad_request")
+    assert json.loads(answer.body)["error"]["field"] == "path"
+
+
 def test_every_documented_route_refuses_other_verbs_with_those_it_has(server: ServerProcess, api: Api) -> None:
     for path, operations in api.get("/openapi.json").json()["paths"].items():
         verbs = {verb.upper() for verb in operations if verb in ("get", "put", "post", "delete")}
@@ -86,9 +122,11 @@ def test_a_body_on_its_way_is_not_working_time(start_server: StartServer, connec
 def test_bodies_that_arrive_together_have_one_limit_on_every_route(
     start_server: StartServer, api_of: Any, connect: Connect, eventually: Callable[..., None]
 ) -> None:
-    server = start_server(limits__arriving_bytes="100000")
-    first, second, head = connect(server), connect(server), ("Content-Type: application/json", "Content-Length: 90001")
-    first.request("POST", "/v1/register", b"", *head).send(b" " * 90_000)
+    most = 4 * 1024 * 1024  # the longest registration just fits in
+    server = start_server(limits__arriving_bytes=str(most), limits__body_bytes="1000000")
+    first, second = connect(server), connect(server)
+    head = "Content-Type: application/json", f"Content-Length: {most}"
+    first.request("POST", "/v1/register", b"", *head).send(b" " * (most - 1))
     eventually(lambda: second_refused(api_of(server)))
     assert second.request("GET", "/health").answer().status == 200
     first.send(b"1")

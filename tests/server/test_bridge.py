@@ -1,11 +1,26 @@
 from __future__ import annotations
 
+import asyncio
+import gzip
+import json
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from headrace.config import ServerConfig
+from headrace.engine.counters import Counters
+from headrace.engine.gates import Gate
+from headrace.server import encoding
+from headrace.server.arrivals import Arrivals
+from headrace.server.auth import Door
+from headrace.server.bridge import Bridge
+from headrace.server.requestlog import RequestLog
+from headrace.storage.keys import KeyStore
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer
@@ -129,3 +144,76 @@ def test_bodies_that_arrive_slowly_do_not_hold_all_memory(
             continue  # the server took no more, which is one way
     time.sleep(0.3)
     assert rss(server) - before < 200 * MiB
+
+
+# -- the time that decoding takes
+
+
+class Behind:
+    """A dispatcher that answers 204 at once, the bridge before it, and a client with a gzipped body."""
+
+    def __init__(self, keys: Path, gate: Gate, timeout_s: float) -> None:
+        self.handled: list[tuple[bytes, float]] = []
+        self.counters = Counters()
+        self.arrivals = Arrivals(MiB)
+        door = Door(ServerConfig(), KeyStore(keys))
+        dispatcher: Any = SimpleNamespace(door=door, arrivals=self.arrivals, handle=self._handle)
+        self._bridge = Bridge(dispatcher, gate, RequestLog(self.counters), MiB, timeout_s=timeout_s)
+        self.before_body: Callable[[], None] = lambda: None
+
+    async def ask(self) -> tuple[int, bytes]:
+        """Post a body; the answer."""
+        sent: list[Any] = []
+        body = [gzip.compress(b"x")]
+
+        async def receive() -> dict[str, Any]:
+            if not body:
+                await asyncio.Event().wait()
+            self.before_body()
+            return {"type": "http.request", "body": body.pop()}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"method": "POST", "scheme": "http", "raw_path": b"/v1/stream/x", "query_string": b""}
+        await self._bridge({**scope, "headers": [(b"content-encoding", b"gzip")]}, receive, send)
+        return sent[0]["status"], sent[1]["body"]
+
+    def _handle(self, _: Any, body: bytes, exchange: Any, until: float) -> None:
+        self.handled.append((body, until))
+        exchange.appended("0")
+
+
+def test_a_body_that_is_not_decoded_in_time_is_given_up(tmp_path: Path) -> None:
+    async def story() -> None:
+        gate = Gate(1)
+        behind = Behind(tmp_path / "keys.db", gate, timeout_s=0.05)
+        async with gate:  # somebody else is at work
+            status, body = await asyncio.wait_for(behind.ask(), 5)
+        assert (status, json.loads(body)["error"]["code"]) == (408, "request_timeout")
+        assert (gate.active, gate.queued, behind.arrivals.held, behind.handled) == (0, 0, 0, [])
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("decoding_s", "slow"), [(2.0, 1), (0.5, 0)])
+def test_decoding_is_working_time_and_arriving_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoding_s: float, slow: int
+) -> None:
+    now = SimpleNamespace(s=1000.0)
+
+    def arrive() -> None:
+        now.s += 20.0
+
+    def decode(body: bytes, name: str, limit: int, until: float) -> bytes:
+        now.s += decoding_s
+        return b"decoded until %d" % until
+
+    for module in ("bridge", "arrivals"):
+        monkeypatch.setattr(f"headrace.server.{module}.monotonic", lambda: now.s)
+    monkeypatch.setattr(encoding, "decode", decode)
+    behind = Behind(tmp_path / "keys.db", Gate(1), timeout_s=5.0)
+    behind.before_body = arrive
+    assert asyncio.run(behind.ask())[0] == 204
+    assert behind.handled == [(b"decoded until 1025", 1025.0)]
+    assert behind.counters.slow_requests == slow

@@ -107,6 +107,25 @@ def test_a_valid_request_before_garbage_is_still_answered(server: ServerProcess,
     assert api.get(path).json() == [1]
 
 
+def test_a_request_in_flight_is_answered_before_the_one_behind_it_is_refused(
+    server: ServerProcess, api: Api, connect: Connect, eventually: Eventually
+) -> None:
+    path, wire = api.stream(1), connect(server)
+    wire.request("GET", f"{path}?live=long-poll&offset=now&timeout=30s", b"", "Content-Encoding: identity")
+    eventually(lambda: api.metric("headrace_watchers") == 1)
+    wire.request("GET", path, b"", "X-A: " + "a" * 33_000)
+    api.post(path, [2])
+    assert wire.answer().body == b"[2]"
+    assert wire.answer().code() == "headers_too_large"
+    assert wire.ended()
+
+
+def test_a_request_that_was_answered_early_has_no_second_answer(server: ServerProcess, connect: Connect) -> None:
+    wire = connect(server).begin("/v1/streams", "Transfer-Encoding: chunked")
+    assert wire.answer().status == 405
+    assert wire.send(b"no chunk").ended()
+
+
 def test_nothing_is_done_after_connection_close(server: ServerProcess, api: Api, connect: Connect) -> None:
     path, wire = api.stream(), connect(server)
     wire.request("HEAD", path, b"", "Connection: close").append(path, b'"too late"')

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,7 @@ def test_headers_over_the_limit_are_431(server: ServerProcess, connect: Connect,
         [f"X-{number}: {'b' * 100}" for number in range(400)],
         [f"X-{number}: b" for number in range(6000)],
         ["X-" + "n" * 40_000 + ": 1"],
+        ["a:"] * 20_000,
     ]
     for lines in bombs:
         answer = connect(server).request("GET", target, b"", *lines).answer()
@@ -90,6 +92,78 @@ def test_headers_without_end_are_cut_off(server: ServerProcess, connect: Connect
     with pytest.raises((ConnectionError, BrokenPipeError)):
         for number in range(100_000):
             wire.socket.sendall(b"X-%d: %s\r\n" % (number, b"x" * 1000))
+
+
+ENDLESS = {
+    "an extension": (b"1;a=", b"a" * 1000),
+    "the first trailer": (b"0\r\n", b"a" * 1000),
+    "the value of a trailer": (b"1\r\nx\r\n0\r\na:", b"a" * 1000),
+    "trailers": (b"0\r\n", b"a:b\r\n" * 200),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_what_is_neither_head_nor_body_has_the_limit_of_headers(
+    server: ServerProcess, api: Api, connect: Connect, kind: str
+) -> None:
+    path, wire = api.octets(), connect(server)
+    first, then = ENDLESS[kind]
+    wire.begin(path, "Transfer-Encoding: chunked", then=first)
+    for _ in range(1000):  # more than a socket takes in at once
+        wire.send(then)
+    answer = wire.answer()
+    assert (answer.status, answer.code()) == (431, "headers_too_large")
+    assert wire.ended()
+    assert api.offset(path) == "0" * 26
+
+
+def test_trailers_over_the_limit_are_431_also_where_they_end(server: ServerProcess, api: Api, connect: Connect) -> None:
+    path = api.octets()
+    for trailers in (b"a: " + b"a" * 33_000 + b"\r\n", b"a:b\r\n" * 7000):
+        wire = connect(server).begin(path, "Transfer-Encoding: chunked", then=b"0\r\n" + trailers + b"\r\n")
+        assert wire.answer().code() == "headers_too_large"
+        assert wire.ended()
+
+
+def test_trailers_and_extensions_within_the_limit_are_skipped(
+    server: ServerProcess, api: Api, connect: Connect
+) -> None:
+    path, wire = api.octets(), connect(server)
+    body = b"1;a=" + b"a" * 30_000 + b"\r\nx\r\n" + b"0\r\na: " + b"a" * 30_000 + b"\r\n\r\n"
+    for _ in range(3):
+        assert wire.begin(path, "Transfer-Encoding: chunked", then=body).answer().status == 204
+    assert api.get(path).content == b"xxx"
+
+
+@pytest.mark.parametrize("together", [1, 1000])
+def test_a_body_in_tiny_chunks_is_not_counted_as_head(
+    server: ServerProcess, api: Api, connect: Connect, together: int
+) -> None:
+    """Most of what arrives is neither head nor body, and all of that is more than a head may have."""
+    path, wire, many = api.octets(), connect(server), 10_000
+    wire.begin(path, "Transfer-Encoding: chunked")
+    for _ in range(many // together):
+        wire.send(b"1\r\nx\r\n" * together)
+    assert wire.send(b"0\r\n\r\n").answer().status == 204
+    assert api.get(path).content == b"x" * many
+
+
+@pytest.mark.parametrize(
+    ("sent", "fact"),
+    [
+        (b"GET /%b HTTP/1.1\r\n\r\n" % (b"a" * 9000), ("limit", 8192)),
+        (b"GET / HTTP/1.1\r\nA: %b\r\n\r\n" % (b"a" * 33_000), ("limit", 32_768)),
+        (b"garbage\r\n\r\n", ("field", "request")),
+    ],
+    ids=["address", "headers", "garbage"],
+)
+def test_what_is_refused_before_it_is_a_request_is_told_the_facts(
+    server: ServerProcess, connect: Connect, sent: bytes, fact: tuple[str, Any]
+) -> None:
+    answer = connect(server).send(sent).answer()
+    assert answer.code()
+    assert fact in json.loads(answer.body)["error"].items()
+    assert answer.headers["cache-control"] == "no-store"
 
 
 @pytest.mark.parametrize("name", ["stream-key", "stream-seq", "producer-id", "stream-forked-from"])

@@ -1,17 +1,26 @@
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.server.main import fitting_connections
+from server.registries import append, installed
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer
@@ -90,6 +99,45 @@ def test_parked_readers_are_answered_at_shutdown(
         assert event.kind in ("data", "control")
     assert exit_code(server) == 0
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("begun", "rest"),
+    [
+        (b"", b"Content-Length: 3\r\n\r\n[1]"),
+        (b"", b"Content-Length: 3\r\nContent-Encoding: identity\r\n\r\n[1]"),
+        (b"Content-Length: 3\r\n\r\n[", b"1]"),
+        (b"Content-Length: 300000\r\n\r\n[1", b" " * 299_997 + b"]"),
+    ],
+    ids=["head", "head-asgi", "short", "long"],
+)
+def test_a_request_that_is_arriving_at_shutdown_is_answered(
+    start_server: StartServer, api_of: Any, connect: Connect, eventually: Eventually, begun: bytes, rest: bytes
+) -> None:
+    server = start_server()
+    api = api_of(server)
+    path, wire = api.stream(), connect(server)
+    head = f"POST {path} HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/json\r\n"
+    wire.request("HEAD", path).answer("HEAD")
+    wire.send(head.encode() + begun)
+    api.offset(path)  # what came before on an accepted connection is received by now
+    terminate(server)
+    eventually(lambda: not listens(server))
+    answer = wire.send(rest).answer()
+    assert (answer.status, answer.headers["connection"]) == (204, "close")
+    assert wire.ended()
+    assert exit_code(server) == 0
+    server.stop()
+    assert api_of(server.start()).get(path).json() == [1]
+
+
+def test_who_was_answered_early_is_not_waited_for_at_shutdown(start_server: StartServer, connect: Connect) -> None:
+    server = start_server(server__shutdown_grace_s="60")
+    wire = connect(server).begin("/v1/streams", "Transfer-Encoding: chunked")
+    assert wire.answer().status == 405
+    terminate(server)
+    assert wire.ended()
+    assert exit_code(server) == 0
 
 
 def test_new_requests_are_refused_while_stopping(
@@ -214,3 +262,67 @@ def test_appends_during_shutdown_are_kept_or_refused_but_never_lost(start_server
         if "stream-up-to-date" in page.headers:
             break
     assert set(taken) <= kept
+
+
+# -- connections and the files that the system allows
+
+_FEW_FILES = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
+runpy.run_module("headrace.server", run_name="__main__", alter_sys=True)
+"""
+
+
+@contextlib.contextmanager
+def few_files(data_dir: Path, soft: int, hard: int, **settings: str) -> Iterator[SimpleNamespace]:
+    """A server that may open so many files, by its ``url``, ``pid`` and ``log``."""
+    log, kept = data_dir.with_suffix(".log"), {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
+    own = {f"HEADRACE_{name.upper()}": value for name, value in settings.items()}
+    environ = {**kept, "HEADRACE_SERVER__PORT": "0", "HEADRACE_STORAGE__DATA_DIR": str(data_dir), **own}
+    command = [sys.executable, "-c", _FEW_FILES, str(soft), str(hard)]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=file, text=True)
+    with process:
+        try:
+            assert process.stdout is not None
+            yield SimpleNamespace(url=process.stdout.readline().strip(), pid=process.pid, log=log.read_text)
+        finally:
+            process.kill()
+
+
+def test_where_files_are_few_one_connection_too_many_is_told_so(tmp_path: Path, connect: Connect, api_of: Any) -> None:
+    fields = {"a": {"kind": "keyword", "exact": True}, "t": {"kind": "date", "column": True}}
+    bound = {name: {**field, "bindings": [{"version": 1, "jsonPointer": f"/{name}"}]} for name, field in fields.items()}
+    with few_files(tmp_path / "data", 96, 96) as server:
+        api = api_of(server)
+        path = installed(api, {"type": "object"}, search={"primaryTimestampField": "t", "fields": bound})
+        append(api, path, {"a": "x", "t": "2026-01-01T00:00:00Z"})
+        idle = [connect(server) for _ in range(120)]
+        refused = idle[-1].answer()
+        assert (refused.status, refused.code(), refused.headers["retry-after"]) == (503, "unavailable", "1")
+        assert api.get(f"{path}/_search", q="a:x").json()["total"]["value"] == 1
+        assert idle[0].request("GET", f"{path}/_search?q=a:x").answer().status == 200
+        (told,) = [line for line in server.log().splitlines() if "open files" in line]
+        assert '"level": "warning"' in told and "96 open files: at most 32 connections" in told
+
+
+def test_as_many_files_are_allowed_as_connections_take(tmp_path: Path) -> None:
+    with few_files(tmp_path / "data", 96, 200, server__max_connections="50") as server:
+        assert resource.prlimit(server.pid, resource.RLIMIT_NOFILE) == (200, 200)
+        assert "open files" not in server.log()
+
+
+@given(wanted=st.integers(1, 100_000), files=st.integers(1, 200_000))
+def test_connections_leave_files_for_the_data(wanted: int, files: int) -> None:
+    fitting = fitting_connections(wanted, files)
+    assert 1 <= fitting <= wanted
+    assert fitting == 1 or fitting + min(max(64, files // 4), 1024) <= files
+    if files >= wanted + 1024:
+        assert fitting == wanted
+
+
+@pytest.mark.parametrize(
+    ("files", "fitting"), [(1, 1), (96, 32), (1024, 768), (4096, 3072), (20_000, 18_976), (21_024, 20_000)]
+)
+def test_how_many_connections_fit(files: int, fitting: int) -> None:
+    assert fitting_connections(20_000, files) == fitting

@@ -16,12 +16,13 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.errors import HeadraceError, MethodNotAllowed, NotFound, TimedOut
+from headrace.server import target
 from headrace.server.answer import failure_response
 from headrace.server.arrivals import Intake
 from headrace.server.auth import Door, is_open
 from headrace.server.bridge import Bridge
+from headrace.server.dispatch import refuse_repeated
 from headrace.server.requestlog import RequestLog
-from headrace.server.target import is_hot
 from headrace.server.wire import common_headers
 
 log = logging.getLogger("headrace.server")
@@ -47,7 +48,7 @@ class Front:
             return
         if scope["method"] == "OPTIONS":
             await self._preflight(scope, receive, send)
-        elif is_hot(scope["method"], scope["raw_path"]):
+        elif target.is_hot(scope["method"], scope["raw_path"]):
             await self._bridge(scope, receive, send)
         else:
             await self._serve(scope, receive, send)
@@ -71,8 +72,7 @@ class Front:
             await send(message)
 
         try:
-            if not is_open(scope["path"]):
-                scope.setdefault("state", {})["principal"] = self._door.admit(headers)
+            self._admit(scope, headers)
             async with asyncio.timeout(self._timeout_s) as intake.deadline:
                 await self._app(scope, intake.receive, send_secured)
         except HeadraceError as refusal:
@@ -89,6 +89,13 @@ class Front:
             intake.let_go()
         worked_s = monotonic() - started - intake.waited_s
         self._request_log.note(scope["method"], scope["raw_path"], status, worked_s, headers)
+
+    def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        """Refuse callers who may not ask, and requests that could be read in two ways."""
+        if not is_open(scope["path"]):
+            scope.setdefault("state", {})["principal"] = self._door.admit(headers)
+        refuse_repeated(scope["headers"], headers)
+        target.text(scope["raw_path"])  # Starlette would take what is not UTF-8 for something else
 
 
 async def _refused(_: Request, error: Exception) -> Response:

@@ -11,8 +11,9 @@ from time import monotonic
 from starlette.types import Message, Receive, Scope, Send
 
 from headrace.engine.gates import Gate
-from headrace.errors import BadRequest, HeadraceError, TooLarge
+from headrace.errors import BadRequest, HeadraceError, TimedOut, TooLarge
 from headrace.server import encoding
+from headrace.server.arrivals import Intake
 from headrace.server.dispatch import Dispatcher
 from headrace.server.exchange import JSON_TYPE, Headers, Reply
 from headrace.server.heads import RequestHead
@@ -25,33 +26,40 @@ _WAITING_CHUNKS = 4
 class Bridge:
     """An ASGI application that hands stream requests to the dispatcher."""
 
-    def __init__(self, dispatcher: Dispatcher, gate: Gate, request_log: RequestLog, body_bytes: int) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, gate: Gate, request_log: RequestLog, body_bytes: int, *, timeout_s: float
+    ) -> None:
         self._dispatcher = dispatcher
         self.arrivals = dispatcher.arrivals
         self._gate = gate
         self._request_log = request_log
         self._body_bytes = body_bytes
+        self._timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the whole body, dispatch, and send what comes back."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         common = common_headers(scope["method"], headers, self._dispatcher.door)
         exchange = scope["headrace.exchange"] = BridgedExchange(scope, common)
-        started = monotonic()
+        started, intake = monotonic(), Intake(self.arrivals, receive)
         try:
             self._dispatcher.door.admit(headers)  # before the body is read
-            body = await self._read_body(headers, receive)
+            body = await self._read_body(headers, intake.receive)
+            until = monotonic() + self._timeout_s
+            body = await self._decode(body, headers.get(b"content-encoding", b""), until)
         except HeadraceError as refusal:
             exchange.reply(Reply.failure(refusal))
         except _ClientGoneError:
             return
         else:
-            started = monotonic()  # the way of a body in is not working time
             query = scope["query_string"]
             url = scope["raw_path"] + b"?" + query if query else scope["raw_path"]
-            self._dispatcher.handle(RequestHead(scope["method"], url, scope["headers"], headers), body, exchange)
+            self._dispatcher.handle(RequestHead(scope["method"], url, scope["headers"], headers), body, exchange, until)
+        finally:
+            intake.let_go()
         status = await exchange.run(receive, send)
-        self._request_log.note(scope["method"], scope["raw_path"], status, exchange.working_s(started), headers)
+        worked_s = exchange.working_s(started + intake.waited_s)
+        self._request_log.note(scope["method"], scope["raw_path"], status, worked_s, headers)
 
     async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         announced, coding = headers.get(b"content-length", b"0"), headers.get(b"transfer-encoding", b"chunked")
@@ -59,24 +67,24 @@ class Bridge:
             raise TooLarge(f"the body exceeds {self._body_bytes} bytes", limit=self._body_bytes)
         if coding.strip().lower() != b"chunked":
             raise BadRequest("the only transfer coding spoken here is chunked", field="Transfer-Encoding")
-        arrivals, body = self.arrivals, bytearray()
-        try:
-            async for chunk in _chunks(receive):
-                arrivals.take(len(chunk))
-                body += chunk
-                if len(body) > self._body_bytes:
-                    raise TooLarge(f"the body exceeds {self._body_bytes} bytes", limit=self._body_bytes)
-            return await self._decode(bytes(body), headers.get(b"content-encoding", b""))
-        finally:
-            arrivals.give(len(body))
+        body = bytearray()
+        async for chunk in _chunks(receive):
+            body += chunk
+            if len(body) > self._body_bytes:
+                raise TooLarge(f"the body exceeds {self._body_bytes} bytes", limit=self._body_bytes)
+        return bytes(body)
 
-    async def _decode(self, body: bytes, encodings: bytes) -> bytes:
+    async def _decode(self, body: bytes, encodings: bytes, until: float) -> bytes:
         names = [name.strip() for name in encodings.decode("latin-1").lower().split(",") if name.strip()]
         if len(names) > 2:
             raise BadRequest("the body is encoded more than twice", field="Content-Encoding")
-        for name in reversed(names):
-            async with self._gate:
-                body = await asyncio.to_thread(encoding.decode, body, name, self._body_bytes)
+        try:
+            async with asyncio.timeout(until - monotonic()):
+                for name in reversed(names):
+                    async with self._gate:
+                        body = await asyncio.to_thread(encoding.decode, body, name, self._body_bytes, until)
+        except TimeoutError:
+            raise TimedOut("request timed out") from None
         return body
 
 

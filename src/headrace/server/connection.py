@@ -12,16 +12,18 @@ from time import monotonic
 from typing import Any
 
 import httptools
-import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from headrace.errors import BadRequest, HeadersTooLarge, HeadraceError, TimedOut, UriTooLong
+from headrace.errors import BadRequest, HeadersTooLarge, HeadraceError, TimedOut, Unavailable, UriTooLong
 from headrace.server.answering import Answering, HotCycle
+from headrace.server.exchange import Reply
 from headrace.server.heads import Heads, RequestHead
 from headrace.server.target import is_hot
 from headrace.server.wire import NOSNIFF_LINES, render_head
 
 HOT_BODY_BYTES = 256 * 1024
+#: What a header line has besides its name and its value.
+_LINE_BYTES = len(": \r\n")
 _UPGRADE = (b"upgrade", b"connection", b"http2-settings")
 _METHODS = {b"GET": "GET", b"POST": "POST", b"HEAD": "HEAD", b"PUT": "PUT", b"DELETE": "DELETE"}
 
@@ -44,12 +46,16 @@ class Connection(Answering, HttpToolsProtocol):
         self._unsent = 0
         self._running: HotCycle | RequestResponseCycle | None = None
         self._half_closed = False
+        self._stopping = False
         self._verdict = b""
+        # Bytes since the parser last found a head, a part of a body or an end; those right after it are not counted.
+        self._unplaced = 0
         # The request that is arriving:
         self._hot = False
+        self._handed_over = False
         self._in_headers = False
-        self._header_size = 0
         self._oversized = False
+        self._trailer_size = 0
         self._alone = b""
         self._arriving_method = "GET"
         self._arriving_fields: dict[bytes, bytes] = {}
@@ -60,7 +66,7 @@ class Connection(Answering, HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.max_connections:
-            transport.write(_refusal(503, "unavailable", "too many connections", "retry-after: 1\r\n"))
+            transport.write(_refusal(Unavailable("too many connections", retry_after=1)))
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -82,10 +88,12 @@ class Connection(Answering, HttpToolsProtocol):
         return not self._is_free() and not self._is_parked()
 
     def shutdown(self) -> None:
-        if self._running is None or self._running.response_complete:
-            self.transport.close()
-        else:
+        """Hang up, once a request that is in flight or arriving is answered."""
+        self._stopping = True
+        if self._running is not None and not self._running.response_complete:
             self._running.keep_alive = False
+        elif not self.begun_s or self._is_answered_early():
+            self.transport.close()
 
     def is_idle(self) -> bool:
         """Whether no request is in flight or arriving."""
@@ -154,13 +162,11 @@ class Connection(Answering, HttpToolsProtocol):
                 self._answer(*known)
                 return
             self._alone = data
-        headers = self.headers if self._in_headers else None
-        self._oversized = headers is not None or len(data) > self.header_bytes
+        self._oversized = self._in_headers or len(data) > self.header_bytes
+        self._unplaced += len(data)
         self._parse(data)
-        if self._in_headers and self.headers is headers:  # all of it belonged to one head
-            self._header_size += len(data)
-            if self._header_size > self.header_bytes + self.url_bytes:
-                self._refuse(self._headers_too_large())
+        if self._unplaced > self.header_bytes + (self.url_bytes if self._in_headers else 0):
+            self._refuse(self._headers_too_large())
 
     def _parse(self, data: bytes, *, declining: bool = False) -> None:
         try:
@@ -189,7 +195,7 @@ class Connection(Answering, HttpToolsProtocol):
         self.begun_s = self.seen_s
         self._hot = False
         self._in_headers = True
-        self._header_size = 0
+        self._unplaced = 0
         self._body = b""
 
     def on_url(self, url: bytes) -> None:
@@ -198,12 +204,20 @@ class Connection(Answering, HttpToolsProtocol):
             raise UriTooLong(f"the address exceeds {self.url_bytes} bytes", limit=self.url_bytes)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_headers:  # trailers are no headers
+        if self._in_headers:
             super().on_header(name, value.rstrip(b" \t"))  # the parser leaves the blanks after a value
+        else:
+            self._skip_trailer(len(name) + len(value) + _LINE_BYTES)
+
+    def _skip_trailer(self, size: int) -> None:
+        self._trailer_size += size
+        if self._trailer_size > self.header_bytes:
+            raise self._headers_too_large()
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
-        if self._oversized and sum(len(k) + len(v) for k, v in self.headers) > self.header_bytes:
+        self._unplaced = self._trailer_size = 0
+        if self._oversized and sum(len(k) + len(v) + _LINE_BYTES for k, v in self.headers) > self.header_bytes:
             raise self._headers_too_large()
         if self.parser.should_upgrade():
             return
@@ -235,12 +249,16 @@ class Connection(Answering, HttpToolsProtocol):
         self.url, self.expect_100_continue = url, expects
         self.headers.extend(headers)
         super().on_headers_complete()
+        self._handed_over = True
+        if self._stopping:
+            self.cycle.keep_alive = False
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
+        self._unplaced = 0
         if self._hot:
             self.dispatcher.arrivals.take(len(body))
             self._body += body
@@ -251,6 +269,8 @@ class Connection(Answering, HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         self.begun_s = 0.0
+        self._unplaced = 0
+        self._handed_over = False
         if not self._hot:
             super().on_message_complete()
             return
@@ -260,7 +280,7 @@ class Connection(Answering, HttpToolsProtocol):
             self.url,
             self.headers,
             self._arriving_fields,
-            keep_alive=self.parser.should_keep_alive(),
+            keep_alive=self.parser.should_keep_alive() and not self._stopping,
             chunked=self.parser.get_http_version() != "1.0",
             body_bytes=len(body),
         )
@@ -299,29 +319,33 @@ class Connection(Answering, HttpToolsProtocol):
 
     def give_up(self) -> None:
         """The request did not arrive in time: say so, unless it was answered early, and hang up."""
-        if self.cycle is not None and self.cycle.response_complete and not (self._hot or self._in_headers):
-            self.transport.close()
-        else:
-            self._refuse(TimedOut("the request did not arrive in time"))
+        self._refuse(TimedOut("the request did not arrive in time"))
 
     def _refuse(self, error: HeadraceError) -> None:
-        """Hang up on a request that never became one, once those before it are answered."""
+        """Hang up on a request that never became one, once those before it are answered; it has one answer at most."""
         if self._verdict or self.transport.is_closing():
             return
-        self._verdict = _refusal(error.status, error.code, error.message)
+        if self._is_answered_early():
+            self.transport.close()
+            return
+        self._verdict = _refusal(error)
         self._forget_arriving()
         if self._is_free():
             self.transport.write(self._verdict)
             self.transport.close()
 
+    def _is_answered_early(self) -> bool:
+        """Whether the request that is arriving has its answer already."""
+        return self._handed_over and self.cycle.response_complete
+
     def _forget_arriving(self) -> None:
         """Stop waiting for the rest of a request."""
         self._let_go_of_body()
-        if not self.begun_s or self._hot or self._in_headers:
+        if not self._handed_over:
             return
         if self.pipeline and self.pipeline[0][0] is self.cycle:
             self.pipeline.popleft()
-        elif self.cycle is not None and self._running is self.cycle and not self.cycle.response_complete:
+        elif self._running is self.cycle and not self.cycle.response_complete:
             self._running = None
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -335,7 +359,7 @@ def _cause(wrapped: BaseException) -> HeadraceError:
     return cause if isinstance(cause, HeadraceError) else BadRequest("this is not HTTP", field="request")
 
 
-def _refusal(status: int, code: str, message: str, extra: str = "") -> bytes:
-    body = msgspec.json.encode({"error": {"code": code, "message": message}})
-    headers = {"content-type": "application/json; charset=utf-8", "connection": "close"}
-    return render_head(status, headers, f"{NOSNIFF_LINES}{extra}content-length: {len(body)}\r\n") + body
+def _refusal(error: HeadraceError) -> bytes:
+    reply = Reply.failure(error)
+    headers = {**reply.headers, "connection": "close", "content-length": str(len(reply.body))}
+    return render_head(reply.status, headers, NOSNIFF_LINES) + reply.body

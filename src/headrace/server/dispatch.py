@@ -94,8 +94,7 @@ class Dispatcher:
         verb = self._verbs.get((head.method, place.resource))
         if verb is None or (place.key is not None and head.method != "GET"):
             raise self._no_verb(head.method, place)
-        if len(head.fields) != len(head.headers):
-            _refuse_repeated(head.headers)
+        refuse_repeated(head.headers, head.fields)
         if not place.resource.startswith("/"):
             principal.enter(place.name)
         query = values.query(head.query, _LISTS.get(place.resource, ()))
@@ -122,7 +121,10 @@ class Dispatcher:
         return MethodNotAllowed(f"{method} is not among {allow}", allow=allow)
 
 
-def _refuse_repeated(raw_headers: list[tuple[bytes, bytes]]) -> None:
+def refuse_repeated(raw_headers: list[tuple[bytes, bytes]], fields: dict[bytes, bytes]) -> None:
+    """Refuse headers of which one is given twice that counts once; ``fields`` are the same by name."""
+    if len(fields) == len(raw_headers):
+        return
     seen: set[bytes] = set()
     for name, _ in raw_headers:
         if name in seen and name.startswith(_ONCE):

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import gc
 import math
+import resource
 import socket
 import sys
 from collections.abc import Callable, Collection, Coroutine, Iterable
+from logging import getLogger
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -58,6 +60,8 @@ from headrace.server.subscriptions import routes as subscription_routes
 from headrace.storage.keys import KeyStore
 from headrace.storage.lock import make_directory
 
+log = getLogger("headrace.server")
+
 _TICK_S = 0.25
 _BACKLOG = 4096
 # With the default of 5 ms the writer's thread and the event loop may wait long for each other; with less than this they
@@ -65,6 +69,8 @@ _BACKLOG = 4096
 _SWITCH_INTERVAL_S = 0.0005
 # Requests make no cycles; the collector need not look at every few hundred of their objects.
 _GC_THRESHOLDS = (50_000, 50, 50)
+# Of the files that the system lets a process open, what is kept for others than connections: a quarter, within these.
+_LEAST_KEPT, _MOST_KEPT = 64, 1024
 
 
 class _Uvicorn(uvicorn.Server):
@@ -174,11 +180,11 @@ class Server:
 
     def build(self, engine: Engine, gates: Gates, routes: Iterable[BaseRoute]) -> tuple[Front, type[Connection]]:
         """The two ways in: the ASGI application, and the connection that answers without it."""
-        config = self._config
+        config, timeout_s = self._config, self._config.server.resolver_timeout_s
         request_log = RequestLog(engine.counters)
         dispatcher = Dispatcher(self._door, engine, verbs.table(engine, gates), gates.read)
-        bridge = Bridge(dispatcher, gates.read, request_log, config.limits.body_bytes)
-        front = Front(routes, bridge, self._door, request_log, timeout_s=config.server.resolver_timeout_s)
+        bridge = Bridge(dispatcher, gates.read, request_log, config.limits.body_bytes, timeout_s=timeout_s)
+        front = Front(routes, bridge, self._door, request_log, timeout_s=timeout_s)
         settings = {
             "dispatcher": dispatcher,
             "request_log": request_log,
@@ -186,7 +192,7 @@ class Server:
             "header_bytes": config.limits.header_bytes,
             "url_bytes": config.limits.url_bytes,
             "hot_body_bytes": min(HOT_BODY_BYTES, config.limits.body_bytes),
-            "max_connections": config.server.max_connections,
+            "max_connections": _admissible(config.server.max_connections),
         }
         return front, type("Connection", (Connection,), settings)
 
@@ -261,6 +267,35 @@ def _listen(host: str, port: int) -> socket.socket:
 def _plainly(reason: OSError) -> str:
     """What the system says, without the address that Python repeats."""
     return (reason.strerror or str(reason)).partition(" (while")[0].lower()
+
+
+def _admissible(connections: int) -> int:
+    """As many connections as wanted, or as many as there are files for; says so where these are fewer."""
+    files = _allow_files(connections + _MOST_KEPT)
+    fitting = fitting_connections(connections, files)
+    if fitting < connections:
+        told = "the system allows this process %d open files: at most %d connections are served, not %d"
+        log.warning(told, files, fitting, connections)
+    return fitting
+
+
+def fitting_connections(wanted: int, files: int) -> int:
+    """How many of these connections a process serves that may open so many files, and needs some for its data."""
+    kept = min(max(files // 4, _LEAST_KEPT), _MOST_KEPT)
+    return min(wanted, max(files - kept, 1))
+
+
+def _allow_files(wanted: int) -> int:
+    """Raise the limit of open files towards what is wanted, as far as the system lets us; answers what it then is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    reachable = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft < reachable:
+        with contextlib.suppress(OSError, ValueError):  # some systems have a limit below the hard one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
+            return reachable
+    return soft
 
 
 def serve(config: Config, ready: Callable[[str], None] | None = None, *, explicit: Collection[str] = ()) -> None:
