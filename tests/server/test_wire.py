@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,6 +28,7 @@ EVERYWHERE = ["/v1/stream/none", "/v1/streams", "/health", "/nowhere", "/v1/stre
 def test_every_answer_forbids_sniffing(server: ServerProcess, connect: Connect, method: str, target: str) -> None:
     answer = connect(server).request(method, target).answer(method)
     assert answer.headers["x-content-type-options"] == "nosniff"
+    assert abs(parsedate_to_datetime(answer.headers["date"]).timestamp() - time.time()) < 60
     assert answer.status < 500
     if answer.status >= 400 and method != "HEAD":
         answer.code()
@@ -54,6 +57,8 @@ def test_events_and_empty_answers_carry_the_common_headers_too(
     assert wire.append(path, b"2", "X-Request-Id: a").answer().headers["x-request-id"] == "a"
     status, headers = wire.request("GET", f"{path}?live=sse&offset=-1", b"", "X-Request-Id: b").head()
     assert (status, headers["x-request-id"], headers["x-content-type-options"]) == (200, "b", "nosniff")
+    assert "date" in headers and "date" in connect(server).append(path, b"3").answer().headers
+    assert "date" in connect(server).send(b"nonsense\r\n\r\n").answer().headers
 
 
 @pytest.fixture

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from headrace.server.dispatch import Dispatcher
 from headrace.server.exchange import JSON_TYPE, Headers, Reply
 from headrace.server.heads import RequestHead
 from headrace.server.requestlog import RequestLog
 from headrace.server.wire import STATUS_LINES, common_lines, render_head
+
+if TYPE_CHECKING:
+    from uvicorn.server import ServerState
 
 _BODILESS = (204, 304)
 _NO_CONTENT = STATUS_LINES[204]
@@ -33,6 +37,7 @@ class Answering:
 
     dispatcher: Dispatcher
     request_log: RequestLog
+    server_state: ServerState
     transport: asyncio.Transport
 
     def __init__(self) -> None:
@@ -42,6 +47,8 @@ class Answering:
         self._cycle = HotCycle()
         self._head = _NO_HEAD
         self._started_s = 0.0
+        self._defaults: list[tuple[bytes, bytes]] = []
+        self._default_lines = ""
 
     def reply(self, reply: Reply) -> None:
         """Write a whole answer and be ready for the next request."""
@@ -64,7 +71,8 @@ class Answering:
             self.reply(Reply(204, {"stream-next-offset": offset}))
         elif not transport.is_closing():
             lines = self._head.lines or self._common()
-            transport.write(f"{_NO_CONTENT}stream-next-offset: {offset}\r\n{lines}\r\n".encode())
+            dated = self._dated()
+            transport.write(f"{_NO_CONTENT}stream-next-offset: {offset}\r\n{lines}{dated}\r\n".encode())
             self._answered(204)
 
     def told(self, body: bytes, lines: str = "") -> None:
@@ -73,7 +81,7 @@ class Answering:
         if not transport.is_closing():
             common = self._head.lines or self._common()
             ends = "" if self._cycle.keep_alive else "connection: close\r\n"
-            head = f"{_JSON}{lines}{common}{ends}content-length: {len(body)}\r\n\r\n"
+            head = f"{_JSON}{lines}{common}{self._dated()}{ends}content-length: {len(body)}\r\n\r\n"
             transport.write(head.encode() if self._head.method == "HEAD" else head.encode() + body)
             self._answered(200)
 
@@ -101,7 +109,15 @@ class Answering:
     def _lines(self, status: int, headers: Headers, extra: str) -> bytes:
         if not self._cycle.keep_alive:
             extra += "connection: close\r\n"
-        return render_head(status, headers, (self._head.lines or self._common()) + extra)
+        return render_head(status, headers, (self._head.lines or self._common()) + self._dated() + extra)
+
+    def _dated(self) -> str:
+        """What uvicorn adds to each of its own answers: the date, which it renews every second."""
+        defaults = self.server_state.default_headers
+        if defaults is not self._defaults:
+            self._defaults = defaults
+            self._default_lines = "".join([f"{name.decode()}: {value.decode()}\r\n" for name, value in defaults])
+        return self._default_lines
 
     def _common(self) -> str:
         head = self._head

@@ -66,7 +66,7 @@ class Connection(Answering, HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.max_connections:
-            transport.write(_refusal(Unavailable("too many connections", retry_after=1)))
+            transport.write(self._refusal(Unavailable("too many connections", retry_after=1)))
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -328,7 +328,7 @@ class Connection(Answering, HttpToolsProtocol):
         if self._is_answered_early():
             self.transport.close()
             return
-        self._verdict = _refusal(error)
+        self._verdict = self._refusal(error)
         self._forget_arriving()
         if self._is_free():
             self.transport.write(self._verdict)
@@ -350,6 +350,11 @@ class Connection(Answering, HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
 
+    def _refusal(self, error: HeadraceError) -> bytes:
+        reply = Reply.failure(error)
+        headers = {**reply.headers, "connection": "close", "content-length": str(len(reply.body))}
+        return render_head(reply.status, headers, NOSNIFF_LINES + self._dated()) + reply.body
+
     def _headers_too_large(self) -> HeadersTooLarge:
         return HeadersTooLarge(f"the headers exceed {self.header_bytes} bytes", limit=self.header_bytes)
 
@@ -357,9 +362,3 @@ class Connection(Answering, HttpToolsProtocol):
 def _cause(wrapped: BaseException) -> HeadraceError:
     cause = wrapped.__context__ or wrapped.__cause__
     return cause if isinstance(cause, HeadraceError) else BadRequest("this is not HTTP", field="request")
-
-
-def _refusal(error: HeadraceError) -> bytes:
-    reply = Reply.failure(error)
-    headers = {**reply.headers, "connection": "close", "content-length": str(len(reply.body))}
-    return render_head(reply.status, headers, NOSNIFF_LINES) + reply.body
