@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -143,3 +143,90 @@ def test_producer_outside_its_block_takes_nothing(play: Callable[[Scene], None])
             await producer.flush()
 
     play(scene)
+
+
+def test_many_streams_are_followed_at_once(play: Callable[[Scene], None]) -> None:
+    async def scene(client: hr.AsyncClient, stream: hr.AsyncStream) -> None:
+        async with AsyncExitStack() as following:
+            for _ in range(105):
+                tail = await following.enter_async_context(aclosing(stream.tail()))
+                await anext(tail)
+            assert (await stream.info()).name == stream.name
+
+    play(scene)
+
+
+def test_look_that_timed_out_is_no_look(play: Callable[[Scene], None]) -> None:
+    async def scene(client: hr.AsyncClient, stream: hr.AsyncStream) -> None:
+        await stream.close()
+        producer = await stream.producer(linger_ms=60_000).__aenter__()
+        handle, other = await producer.send(1), await producer.send(2)
+        with pytest.raises(asyncio.InvalidStateError):
+            handle.result()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await other
+        with pytest.raises(StreamClosed):
+            await producer.close()
+
+    play(scene)
+
+
+def test_offered_event_is_taken_only_where_there_is_room(play: Callable[[Scene], None]) -> None:
+    async def scene(client: hr.AsyncClient, stream: hr.AsyncStream) -> None:
+        async with stream.producer(max_pending_bytes=1000, linger_ms=10_000) as producer:
+            handles = [producer.offer({"n": n}) for n in range(5)]
+            taken = [handle for handle in handles if handle is not None]
+            assert 0 < len(taken) < 5
+            await producer.flush()
+            assert producer.offer({"n": 5}) is not None
+        assert len(await everything(stream)) == len(taken) + 1
+        with pytest.raises(hr.ProducerClosed):
+            producer.offer({"n": 6})
+
+    play(scene)
+
+
+async def nothing_else_runs() -> bool:
+    return asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_closing_for_a_while_fails_what_is_left() -> None:
+    async def scene() -> None:
+        async with hr.AsyncClient("http://127.0.0.1:1") as client:
+            producer = await client.stream("x").producer().__aenter__()
+            handle = await producer.send(1)
+            with pytest.raises(hr.ClientError):
+                await producer.close(timeout=0.01)
+            assert handle.done()
+            assert await nothing_else_runs()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("place", ["in the block", "at its end"])
+def test_cancelled_producer_gives_up_at_once(place: str) -> None:
+    handles: list[hr.AsyncDelivery] = []
+
+    async def produce(client: hr.AsyncClient, sent: asyncio.Event) -> None:
+        async with client.stream("x").producer(linger_ms=60_000) as producer:
+            handles.append(await producer.send(1))
+            sent.set()
+            if place == "in the block":
+                await asyncio.Event().wait()
+
+    async def scene() -> None:
+        async with hr.AsyncClient("http://127.0.0.1:1") as client:
+            sent = asyncio.Event()
+            task = asyncio.create_task(produce(client, sent))
+            await sent.wait()
+            for _ in range(2):
+                task.cancel()
+                await asyncio.sleep(0)
+            done, _ = await asyncio.wait({task}, timeout=5)
+            assert done == {task} and task.cancelled()
+            assert await nothing_else_runs()
+
+    asyncio.run(scene())
+    kinds = hr.ProducerClosed if place == "in the block" else (hr.ProducerClosed, hr.OutcomeUnknown)
+    assert isinstance(handles[0].exception(), kinds)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -161,6 +163,36 @@ def test_time_to_live_is_told_back(client: hr.Client, name: str) -> None:
     assert stream.info().ttl_s == 3600
 
 
+def test_name_with_steps_in_it_leads_to_no_other_stream(client: hr.Client, stream: hr.Stream) -> None:
+    first, last = stream.name.split("/")
+    for name in (
+        f"{first}/x/../{last}",
+        f"{first}/./{last}",
+        f"{first}//{last}",
+        f"{stream.name}/",
+        f"/{stream.name}",
+        "",
+    ):
+        for verb in (client.stream(name).delete, client.stream(name).info, client.stream(name).close):
+            with pytest.raises(BadRequest, match=r"no empty, '\.' or '\.\.' segments"):
+                verb()
+    with pytest.raises(BadRequest, match="segments"):
+        stream.fork("../x")
+    assert not stream.info().closed
+
+
+def test_name_of_a_resource_is_no_way_to_it(client: hr.Client, stream: hr.Stream) -> None:
+    resource = client.stream(f"{stream.name}/_retention")
+    with pytest.raises(NotFound):
+        resource.append({"age": "1d"})
+    with pytest.raises(BadRequest, match="reserved"):
+        resource.create()
+    close = client.stream(f"{stream.name}/_own")
+    close.create(body=[1])
+    assert everything(close) == [1]
+    assert everything(close.fork(f"{stream.name}/_fork")) == [1]
+
+
 def test_bad_offset_is_a_bad_request(stream: hr.Stream) -> None:
     with pytest.raises(BadRequest) as caught:
         list(stream.read("nonsense"))
@@ -206,9 +238,10 @@ def test_tail_sees_the_past_the_present_and_the_end(stream: hr.Stream, live: Any
     assert rest[-1].closed
 
 
-def test_tail_from_now_tells_first_where_it_stands(stream: hr.Stream) -> None:
+@LIVE
+def test_tail_from_now_tells_first_where_it_stands(stream: hr.Stream, live: Any) -> None:
     offset = stream.append([1, 2]).next_offset
-    tail = stream.tail()
+    tail = stream.tail(live=live)
     first = next(tail)
     assert (first.items, first.next_offset, first.up_to_date) == ([], offset, True)
     stream.append(3)
@@ -239,6 +272,50 @@ def test_tail_goes_on_where_it_was_when_the_line_is_cut(client: hr.Client, line:
             elif not batch.closed:
                 stream.close()
     assert seen == list(range(30))
+
+
+@LIVE
+def test_tail_from_now_misses_nothing_when_its_first_line_is_cut(
+    client: hr.Client, line: Line, stream: hr.Stream, live: Any
+) -> None:
+    with hr.Client(line.url) as follower, closing(follower.stream(stream.name).tail(live=live)) as tail:
+        next(tail)
+        line.cut()
+        stream.append(1)
+        assert next(tail).items == [1]
+
+
+def test_closed_client_says_so(client: hr.Client, stream: hr.Stream) -> None:
+    tail = stream.tail()
+    next(tail)
+    client.close()
+    for use in (stream.info, lambda: stream.append(1), lambda: next(tail), lambda: list(stream.read())):
+        with pytest.raises(hr.ClientError, match="closed"):
+            use()
+
+
+@LIVE
+def test_closing_a_client_ends_its_tails_at_once(server: ServerProcess, stream: hr.Stream, live: Any) -> None:
+    caught: list[BaseException] = []
+
+    def follow(tail: Iterator[hr.Batch]) -> None:
+        try:
+            next(tail)
+        except hr.ClientError as error:
+            caught.append(error)
+
+    with hr.Client(server.url) as follower:
+        tail = follower.stream(stream.name).tail(live=live)
+        next(tail)
+        waiting = threading.Thread(target=follow, args=(tail,))
+        waiting.start()
+    waiting.join(10)
+    assert [str(error) for error in caught] == ["the client is closed"]
+
+
+def test_tails_can_be_closed_by_their_type() -> None:
+    assert get_origin(get_type_hints(hr.Stream.tail)["return"]) is Generator
+    assert get_origin(get_type_hints(hr.AsyncStream.tail)["return"]) is AsyncGenerator
 
 
 @pytest.mark.parametrize("data", [b"one\r\ntwo\rthree\n", b" led\n\n", b"\xff\r", b"\xef\xbb\xbfmark"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Coroutine
+from concurrent.futures import as_completed, wait
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -194,6 +196,52 @@ def test_closed_producer_takes_nothing_more(stream: hr.Stream) -> None:
 def test_event_that_cannot_be_delivered_in_time_fails() -> None:
     with hr.Client("http://127.0.0.1:1") as client, client.stream("x").producer(delivery_timeout=0.2) as producer:
         assert isinstance(producer.send(1).exception(10), hr.Unreachable)
+
+
+def test_look_that_timed_out_is_no_look(stream: hr.Stream) -> None:
+    stream.close()
+    producer = stream.producer(linger_ms=60_000)
+    handle = producer.send(1)
+    with pytest.raises(TimeoutError):
+        handle.result(timeout=0)
+    with pytest.raises(TimeoutError):
+        handle.exception(timeout=0)
+    with pytest.raises(StreamClosed):
+        producer.close()
+
+
+def test_interrupted_block_gives_up_what_is_left() -> None:
+    with (
+        hr.Client("http://127.0.0.1:1") as client,
+        pytest.raises(KeyboardInterrupt),
+        client.stream("x").producer(linger_ms=60_000) as producer,
+    ):
+        handle = producer.send(1)
+        raise KeyboardInterrupt
+    assert isinstance(handle.exception(0), hr.ProducerClosed)
+    assert not [thread for thread in threading.enumerate() if thread.name == "headrace-producer-x"]
+
+
+def test_interrupted_close_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(work: Coroutine[Any, Any, None], timeout: float | None = None) -> None:
+        work.close()
+        raise KeyboardInterrupt
+
+    with hr.Client("http://127.0.0.1:1") as client:
+        producer = client.stream("x").producer(linger_ms=60_000)
+        handle = producer.send(1)
+        monkeypatch.setattr(producer, "_await", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            producer.close()
+    assert isinstance(handle.exception(0), hr.ProducerClosed)
+    assert not [thread for thread in threading.enumerate() if thread.name == "headrace-producer-x"]
+
+
+def test_handles_are_futures_like_any_other(stream: hr.Stream) -> None:
+    with stream.producer() as producer:
+        handles = [producer.send(number) for number in range(20)]
+        assert {handle.result() for handle in as_completed(handles, 30)} == {handle.result() for handle in handles}
+        assert wait([*handles, producer.send(20)], 30).not_done == set()
 
 
 def test_offered_event_is_taken_only_where_there_is_room(stream: hr.Stream) -> None:

@@ -2,26 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client import requests
+from headrace.client import entity_reads, entity_types, erasing, features, histories, observing, requests, schemas
+from headrace.errors import BadRequest
 from headrace.types import parse_timestamp_us
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
-@given(NAMES)
-def test_name_comes_back_from_its_path(name: str) -> None:
-    parts = urlsplit(requests.stream_path(name))
-    assert unquote(parts.path) == f"/v1/stream/{name}"
-    assert not parts.query
-    assert not parts.fragment
+PARTS = st.sampled_from(["a", "_schema", ".", "..", "...", "", "%2e", "?", "#"]) | NAMES
+
+
+@given(st.lists(PARTS, min_size=1).map("/".join))
+def test_name_comes_back_from_its_path_or_is_refused(name: str) -> None:
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        with pytest.raises(BadRequest, match="segments"):
+            requests.stream_path(name)
+        return
+    path = requests.stream_path(name)
+    assert unquote(path) == f"/v1/stream/{name}"
+    assert httpx2.URL(f"http://h{path}").raw_path == path.encode()
+
+
+@given(PARTS)
+def test_any_text_is_one_segment_that_the_way_leaves_alone(text: str) -> None:
+    path = f"/a/{requests.segment(text)}/b"
+    assert httpx2.URL(f"http://h{path}").raw_path == path.encode()
+    assert [unquote(part) for part in path.split("/")] == ["", "a", text, "b"]
+
+
+@pytest.mark.parametrize(
+    "request_for",
+    [
+        lambda text: entity_types.change(text, "activate", {}, {}),
+        lambda text: entity_reads.provenance("ent_1", text, {}),
+        lambda text: observing.delete(text, {}),
+        lambda text: observing.source(text, None),
+        lambda text: erasing.get(text, None),
+        lambda text: features.push(text, {}),
+        lambda text: histories.look("Clicks", text),
+        lambda text: schemas.verification("x", text),
+    ],
+)
+def test_no_part_of_a_path_leads_elsewhere(request_for: Callable[[str], requests.Request]) -> None:
+    assert "/%2E%2E" in request_for("..").target
 
 
 @given(key=NAMES, offset=NAMES)

@@ -213,3 +213,8 @@ def test_the_awaiting_client_answers_the_same(server: ServerProcess, stream: hr.
     assert pages == [[11, 10, 9, 8, 7], [6, 5, 4, 3, 2], [1, 0]]
     assert [bucket.groups[0].measures for bucket in buckets] == [{"events": {"count": 6}}] * 2
     assert (keys, few, followed) == (["even", "odd"], [0, 1], [3])
+
+
+def test_hit_with_a_number_too_large_for_a_float_can_be_read() -> None:
+    hit = hr.Hit("7", None, [], {}, msgspec.Raw(b'{"a":1e999}'))
+    assert hit.source == {"a": float("inf")}

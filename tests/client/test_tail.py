@@ -84,6 +84,21 @@ def test_long_poll_hands_out_data_and_skips_what_only_timed_out() -> None:
     assert [batch.closed for batch in tail.finish()] == [True]
 
 
+def test_long_poll_from_now_learns_where_it_stands_before_it_waits() -> None:
+    tail = following(live="long-poll")
+    assert tail.request().target == "/v1/stream/x?offset=now"
+    tail.begin(200, {"content-type": "application/json", "stream-next-offset": "7", "stream-up-to-date": "true"})
+    tail.feed(b"[]")
+    assert [(batch.items, batch.next_offset) for batch in tail.finish()] == [([], "7")]
+    assert tail.request().target == "/v1/stream/x?live=long-poll&offset=7&timeout=20s"
+
+
+def test_number_too_large_for_a_float_leaves_the_others_readable() -> None:
+    batch = Batch(b'[{"a":1e999},{"a":-1e999},{"b":"\xc3\xa4"}]', "application/json", "7", True, False)
+    assert batch.items == [{"a": float("inf")}, {"a": -float("inf")}, {"b": "ä"}]
+    assert batch.raw_items[0] == b'{"a":1e999}'
+
+
 def test_event_stream_that_ends_before_its_first_event_counts_as_lost() -> None:
     tail = following()
     tail.begin(200, SSE)
@@ -130,7 +145,8 @@ def test_next_page_is_where_the_link_says(link: str, after: str | None) -> None:
 def test_body_that_is_not_the_promised_json_is_named() -> None:
     with pytest.raises(BadAnswer):
         page(Answer(200, {}, b"<html>"))
-    with pytest.raises(BadAnswer):
-        _ = Batch(b"{", "application/json", "7", True, False).items
+    for body in (b"{", b"{}", b"[1e999", b"[1e999]]", b"\xff"):
+        with pytest.raises(BadAnswer):
+            _ = Batch(body, "application/json", "7", True, False).items
     with pytest.raises(NotFound):
         page(Answer(404, {}, b""))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, Self, Unpack
 
 from headrace.client import answers, profiles, requests, schemas, searching
@@ -112,7 +112,7 @@ class AsyncStream(Handle):
         key: str | None = None,
         schema_version: int | None = None,
         filter: str | None = None,
-    ) -> AsyncIterator[Batch]:
+    ) -> AsyncGenerator[Batch, None]:
         """What follows ``offset``, for as long as the stream is open; lost connections are taken up again.
 
         Without ``live`` it waits by SSE, and by long-poll where that would not do: for filters, and for text.

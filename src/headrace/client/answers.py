@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class Batch:
         """The events of a JSON stream, decoded; of any other stream the data as one item."""
         if media_type(self.content_type) != JSON:
             return [self.data] if self.data else []
-        return decoded(self.data, list[Any]) if self.data else []
+        return events(self.data) if self.data else []
 
     @cached_property
     def raw_items(self) -> list[bytes]:
@@ -156,6 +157,25 @@ def page(answer: Answer) -> StreamPage:
     link = _NEXT_LINK.search(answer.headers.get("link", ""))
     after = parse_qs(urlsplit(link[1]).query).get("after") if link else None
     return StreamPage(streams, after[0] if after else None)
+
+
+def events(body: bytes) -> list[Any]:
+    """The events of a JSON stream; a number that is too large for a float is infinite."""
+    try:
+        return decoded(body, list[Any])
+    except BadAnswer:
+        found = _leniently(body)
+        if not isinstance(found, list):
+            raise
+        return found
+
+
+def _leniently(body: bytes) -> Any:
+    """What the standard library makes of a body: it refuses no number for its size."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
 
 
 def decoded(body: bytes, kind: type[T]) -> T:

@@ -17,6 +17,7 @@ from headrace.client.entities import Entities
 from headrace.client.errors import PushRefused
 from headrace.client.features import PUSH_EVENTS, Asked, GetOptions, Key, Pushed, Row
 from headrace.client.histories import HISTORY_ROWS, History
+from headrace.client.options import known
 from headrace.client.registering import Registered, RegisterOptions, RegistryVersion
 from headrace.client.requests import Moment
 from headrace.client.schemas import pauses
@@ -71,6 +72,7 @@ class App:
 
         Raises ``RegistrationInvalid`` where they are wrong, and ``RegistrationConflict`` where state would be lost.
         """
+        known(RegisterOptions, options)
         request = registering.register({"descriptors": gathered(descriptors), **options})
         return registering.diff(self.client.send(request))
 

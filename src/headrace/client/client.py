@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Self, Unpack
 
 from headrace.client import answers, profiles, requests, schemas, searching
@@ -109,7 +109,7 @@ class Stream(Handle):
         key: str | None = None,
         schema_version: int | None = None,
         filter: str | None = None,
-    ) -> Iterator[Batch]:
+    ) -> Generator[Batch, None, None]:
         """What follows ``offset``, for as long as the stream is open; lost connections are taken up again.
 
         Without ``live`` it waits by SSE, and by long-poll where that would not do: for filters, and for text.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from headrace.client import answers, requests
 from headrace.client.errors import ClientError, ProducerClosed
+from headrace.client.options import at_least, known
 from headrace.client.outbox import Batching, OutBatch, Outbox, Settled
 from headrace.client.transport import AsyncTransport, Settings
 from headrace.errors import HeadraceError
@@ -30,6 +31,12 @@ class ProducerOptions(TypedDict, total=False):
     delivery_timeout: float
 
 
+def check_numbers(options: Mapping[str, Any]) -> None:
+    """Refuse numbers with which nothing would ever be sent."""
+    at_least(1, options, "max_batch_events", "max_batch_bytes", "max_in_flight", "max_pending_bytes")
+    at_least(0, options, "epoch", "linger_ms", "delivery_timeout")
+
+
 class Deliveries:
     """Posts what it is given until it is stopped; belongs to one event loop."""
 
@@ -40,6 +47,8 @@ class Deliveries:
         options: ProducerOptions,
         on_settled: Callable[[Sequence[Settled]], None],
     ) -> None:
+        known(ProducerOptions, options)
+        check_numbers(options)
         self.id = options.get("id", "") or uuid.uuid4().hex
         self.content_type = options.get("content_type", JSON)
         self._is_json = media_type(self.content_type) == JSON

@@ -13,7 +13,7 @@ from headrace.client.entity_reads import Snapshot, View
 from headrace.client.entity_types import SchemaVersion, TypeChange, TypeOptions, told
 from headrace.client.erasing import Erasure, ErasurePlan
 from headrace.client.observing import STORED_AT_ONCE, Decided, Stored, StoreOptions
-from headrace.client.requests import Request
+from headrace.client.requests import Request, segment
 
 Item = TypeVar("Item")
 Page = tuple[Sequence[Item], str | None]
@@ -74,7 +74,8 @@ class EntityTypes:
 
     def undo_migration(self, entity_type: str, run_id: str, **options: Unpack[TypeOptions]) -> dict[str, Any]:
         """Let a migration count no more."""
-        return told(self._client.send(entity_types.change(entity_type, f"migrations/{run_id}/undo", {}, options)))
+        verb = f"migrations/{segment(run_id)}/undo"
+        return told(self._client.send(entity_types.change(entity_type, verb, {}, options)))
 
     def candidates(self, entity_type: str, scope: str | None = None) -> dict[str, Any]:
         """What fragments would make of the schema, with the evidence and the reasons against it."""

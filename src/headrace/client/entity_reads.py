@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
-from urllib.parse import quote
 
 import msgspec
 
 from headrace.client import answers
 from headrace.client.answers import Answer
 from headrace.client.observing import ENTITIES_PATH, path
-from headrace.client.requests import Moment, Request, ask, moment, with_query
+from headrace.client.options import known
+from headrace.client.requests import Moment, Request, ask, moment, segment, with_query
 
 
 class View(TypedDict, total=False):
@@ -61,7 +61,7 @@ def get(entity_id: str, view: View) -> Request:
 
 def provenance(entity_id: str, field: str, view: View) -> Request:
     """GET: where the value of a field is from."""
-    return Request("GET", with_query(f"{path(entity_id)}/provenance/{quote(field, safe='')}", _view(view)))
+    return Request("GET", with_query(f"{path(entity_id)}/provenance/{segment(field)}", _view(view)))
 
 
 def page(filters: Mapping[str, str | None], after: str | None) -> Request:
@@ -123,6 +123,7 @@ def observed(answer: Answer) -> tuple[Sequence[dict[str, Any]], str | None]:
 
 
 def _view(view: View) -> dict[str, str | None]:
+    known(View, view)
     return {
         "as_of": moment(view.get("as_of")) or None,
         "at_ingested": moment(view.get("at_ingested")) or None,

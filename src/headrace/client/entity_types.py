@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
-from urllib.parse import quote
 
 import msgspec
 
 from headrace.client import answers
 from headrace.client.answers import Answer
-from headrace.client.requests import Request, ask, with_query
+from headrace.client.options import known
+from headrace.client.requests import Request, ask, segment, with_query
 
 TYPES_PATH = "/v1/entity-types"
 
@@ -87,11 +87,13 @@ class _Files(msgspec.Struct):
 
 def register(document: Mapping[str, Any], options: TypeOptions) -> Request:
     """POST: a version of a type."""
+    known(TypeOptions, options)
     return ask(TYPES_PATH, {**document, **options}, changes=not options.get("dry_run"))
 
 
 def change(entity_type: str, verb: str, document: Mapping[str, Any], options: TypeOptions) -> Request:
     """POST: one of the verbs of a type."""
+    known(TypeOptions, options)
     return ask(path(entity_type, verb), {**document, **options}, changes=not options.get("dry_run"))
 
 
@@ -139,4 +141,4 @@ def told(answer: Answer) -> dict[str, Any]:
 
 def path(entity_type: str, below: str = "") -> str:
     """The path of a type, or of something below it."""
-    return f"{TYPES_PATH}/{quote(entity_type, safe='')}" + (f"/{below}" if below else "")
+    return f"{TYPES_PATH}/{segment(entity_type)}" + (f"/{below}" if below else "")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
 from headrace.client import answers
 from headrace.client.answers import Answer
 from headrace.client.observing import path
-from headrace.client.requests import Request, ask, with_query
+from headrace.client.requests import Request, ask, segment, with_query
 
 ERASURES_PATH = "/v1/erasures"
 
@@ -55,7 +54,7 @@ def erase(entity_id: str, *, dry_run: bool = False, user_id: str | None = None) 
 
 def get(erasure_id: str, user_id: str | None = None) -> Request:
     """GET: how far an erasure is."""
-    return Request("GET", with_query(f"{ERASURES_PATH}/{quote(erasure_id, safe='')}", {"user_id": user_id}))
+    return Request("GET", with_query(f"{ERASURES_PATH}/{segment(erasure_id)}", {"user_id": user_id}))
 
 
 def planned(answer: Answer) -> ErasurePlan:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
-from urllib.parse import quote
 
 import msgspec
 
 from headrace.client import answers
 from headrace.client.answers import Answer
 from headrace.client.errors import PushRefused
-from headrace.client.requests import Moment, Request, moment, to_json
+from headrace.client.options import known
+from headrace.client.requests import Moment, Request, moment, segment, to_json
 from headrace.types import JSON
 
 #: The most events of one request.
@@ -64,11 +64,12 @@ class _Batch(msgspec.Struct):
 
 def push(event: str, fields: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Request:
     """POST: one event, or several."""
-    return Request("POST", f"/v1/push/{quote(event, safe='')}", {"content-type": JSON}, to_json(fields))
+    return Request("POST", f"/v1/push/{segment(event)}", {"content-type": JSON}, to_json(fields))
 
 
 def get(table: str, key: Key, **options: Unpack[GetOptions]) -> Request:
     """POST: the features of one key."""
+    known(GetOptions, options)
     return _ask("/v1/get", {"table": table, "key": key, **_options(options)})
 
 

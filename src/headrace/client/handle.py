@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from headrace.client import requests
 from headrace.client.answers import CreateResult, StreamInfo
 from headrace.client.deliveries import ProducerOptions
+from headrace.client.options import at_least
 from headrace.client.requests import AppendOptions, CreateOptions, Request
 from headrace.client.retry import is_harmless, is_passing
 from headrace.client.transport import Settings
@@ -22,6 +23,7 @@ def settings_for(url: str, key: str | None, timeout_s: float, retry_for_s: float
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ValueError(f"{url!r} is not the URL of a server, such as http://127.0.0.1:4437")
+    at_least(0, {"timeout": timeout_s, "retry_for": retry_for_s}, "timeout", "retry_for")
     return Settings(url.rstrip("/"), key, timeout_s, retry_for_s, ca_file)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -12,7 +11,7 @@ from headrace.client import answers
 from headrace.client.answers import Answer
 from headrace.client.errors import HistoryFailed
 from headrace.client.features import Key, Row
-from headrace.client.requests import Moment, Request, moment
+from headrace.client.requests import Moment, Request, moment, segment
 from headrace.types import JSON
 
 #: The most rows of one question.
@@ -43,7 +42,7 @@ def ask(table: str, rows: Sequence[tuple[Key, Moment]], features: Sequence[str] 
 
 def look(table: str, id: str) -> Request:
     """GET: how a question stands."""
-    return Request("GET", f"{_path(table)}/{quote(id, safe='')}")
+    return Request("GET", f"{_path(table)}/{segment(id)}")
 
 
 def begun(answer: Answer) -> History:
@@ -71,4 +70,4 @@ def rows(history: History) -> list[Row]:
 
 
 def _path(table: str) -> str:
-    return f"/v1/tables/{quote(table, safe='')}/history"
+    return f"/v1/tables/{segment(table)}/history"

@@ -17,7 +17,9 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
+from headrace.client.deliveries import check_numbers
 from headrace.client.log_fields import encoded, moment, trace_ids
+from headrace.client.options import known
 from headrace.client.producer import THREAD_NAME
 from headrace.errors import HeadraceError
 
@@ -57,6 +59,8 @@ class LogSender:
 
     def __init__(self, stream: Stream, **options: Unpack[LogOptions]) -> None:
         """Times are in seconds, but ``linger_ms``: how long an event waits for others to travel with."""
+        known(LogOptions, options)
+        check_numbers(options)
         self._stream = stream
         self._options = options
         names = ("service", "environment", "version", "region")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
-from urllib.parse import quote
 
 import msgspec
 
 from headrace.client import answers
 from headrace.client.answers import Answer
-from headrace.client.requests import Moment, Request, ask, moment, with_query
+from headrace.client.options import known
+from headrace.client.requests import Moment, Request, ask, moment, segment, with_query
 
 ENTITIES_PATH = "/v1/entities"
 #: The most entities of one request that the verbs for many send.
@@ -74,6 +74,7 @@ class Decided(TypedDict, total=False):
 
 def store(entities: Sequence[Mapping[str, Any]], options: StoreOptions) -> Request:
     """POST: what is known of entities."""
+    known(StoreOptions, options)
     said = {**options, "observed_at": moment(options.get("observed_at")) or None}
     # The id of an observation is that of its content: to send it again stores nothing twice.
     return ask("/v1/observations", {"entities": entities, **said}, changes=False)
@@ -81,22 +82,25 @@ def store(entities: Sequence[Mapping[str, Any]], options: StoreOptions) -> Reque
 
 def correct(entity_id: str, fields: Mapping[str, Any], said: Decided) -> Request:
     """POST: what fields of an entity are, whatever was observed; null says that there is none."""
+    known(Decided, said)
     return ask(f"{path(entity_id)}/correct", {"fields": fields, **said})
 
 
 def delete(entity_id: str, said: Decided) -> Request:
     """POST: the entity is not there any more."""
+    known(Decided, said)
     return ask(f"{path(entity_id)}/delete", said)
 
 
 def restore(entity_id: str, said: Decided) -> Request:
     """POST: the entity is there again."""
+    known(Decided, said)
     return ask(f"{path(entity_id)}/restore", said)
 
 
 def source(source_id: str, user_id: str | None) -> Request:
     """GET: what a request brought."""
-    return Request("GET", with_query(f"/v1/sources/{quote(source_id, safe='')}", {"user_id": user_id}))
+    return Request("GET", with_query(f"/v1/sources/{segment(source_id)}", {"user_id": user_id}))
 
 
 def stored(answer: Answer) -> Stored:
@@ -106,4 +110,4 @@ def stored(answer: Answer) -> Stored:
 
 def path(entity_id: str) -> str:
     """The path of an entity."""
-    return f"{ENTITIES_PATH}/{quote(entity_id, safe='')}"
+    return f"{ENTITIES_PATH}/{segment(entity_id)}"

@@ -16,7 +16,7 @@ from typing import Any, Self, Unpack
 from headrace.client import requests
 from headrace.client.deliveries import Deliveries, ProducerOptions
 from headrace.client.errors import ProducerClosed
-from headrace.client.ledger import AsyncDelivery, Delivery, Ledger, tally, tell
+from headrace.client.ledger import AsyncDelivery, Delivery, Ledger, tell
 from headrace.client.outbox import Settled
 from headrace.client.transport import Settings
 from headrace.errors import HeadraceError
@@ -25,13 +25,15 @@ _MAX_PENDING_BYTES = 32 * 1024 * 1024
 _DRAIN_EVERY_S = 0.001
 #: How the names of threads begin that send.
 THREAD_NAME = "headrace-producer-"
+#: After these nobody wants to wait until everything is sent.
+_HURRIES = (asyncio.CancelledError, KeyboardInterrupt)
 
 
 class AsyncProducer:
     """Batches in the background of the running loop; use it in an ``async with`` block."""
 
     def __init__(self, settings: Settings, name: str, **options: Unpack[ProducerOptions]) -> None:
-        self._ledger = Ledger(options.get("max_pending_bytes", _MAX_PENDING_BYTES))
+        self._ledger = Ledger(options.get("max_pending_bytes", _MAX_PENDING_BYTES), AsyncDelivery.overhead_bytes)
         self._deliveries = Deliveries(settings, name, options, self._on_settled)
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -40,9 +42,9 @@ class AsyncProducer:
         self._task = asyncio.create_task(self._deliveries.run())
         return self
 
-    async def __aexit__(self, kind: object, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            await self.close()
+            await self.close(_patience_s(kind))
         except HeadraceError:
             if kind is None:
                 raise
@@ -63,11 +65,12 @@ class AsyncProducer:
         while not self._ledger.has_room(body):
             self._room.clear()
             await self._room.wait()
-        self._check_running()
-        handle = AsyncDelivery(loop=asyncio.get_running_loop())
-        self._ledger.enter(body)
-        self._deliveries.add(body, key, handle)
-        return handle
+        return self._take(body, key)
+
+    def offer(self, event: Any, *, key: str = "") -> AsyncDelivery | None:
+        """Take an event if there is room for it, without waiting; None where there is not."""
+        body = requests.encode(event, self._deliveries.content_type)
+        return self._take(body, key) if self._ledger.has_room(body) else None
 
     async def flush(self) -> None:
         """Wait until everything sent so far is settled."""
@@ -75,21 +78,34 @@ class AsyncProducer:
         await self._deliveries.flush()
         self._ledger.complain()
 
-    async def close(self) -> None:
-        """Send what is left, then stop."""
+    async def close(self, timeout: float | None = None) -> None:
+        """Send what is left, then stop; what is not settled within so many seconds, or until cancelled, fails."""
         if self._task is None or self._task.done():
             return
-        await self._deliveries.flush()
-        self._deliveries.stop()
-        await self._task
+        try:
+            if timeout != 0:
+                async with asyncio.timeout(timeout):
+                    await self._deliveries.flush()
+        except TimeoutError:
+            pass  # What is left learns of it when the task ends.
+        finally:
+            self._deliveries.stop()
+            await self._task
         self._ledger.complain()
+
+    def _take(self, body: bytes, key: str) -> AsyncDelivery:
+        self._check_running()
+        handle = AsyncDelivery(loop=asyncio.get_running_loop())
+        self._ledger.enter(body, handle)
+        self._deliveries.add(body, key, handle)
+        return handle
 
     def _check_running(self) -> None:
         if self._task is None or self._task.done():
             raise ProducerClosed("the producer is not running; use it in an `async with` block")
 
     def _on_settled(self, settled: Sequence[Settled]) -> None:
-        self._ledger.leave(*tally(settled))
+        self._ledger.leave(settled)
         tell(settled)
         self._room.set()
 
@@ -98,7 +114,7 @@ class Producer:
     """Batches in a thread of its own; may be used from several threads; use it in a ``with`` block."""
 
     def __init__(self, settings: Settings, name: str, **options: Unpack[ProducerOptions]) -> None:
-        self._ledger = Ledger(options.get("max_pending_bytes", _MAX_PENDING_BYTES))
+        self._ledger = Ledger(options.get("max_pending_bytes", _MAX_PENDING_BYTES), Delivery.overhead_bytes)
         self._deliveries = Deliveries(settings, name, options, self._on_settled)
         self._changed = threading.Condition()
         self._inbox: list[tuple[bytes, str, Delivery]] = []
@@ -111,9 +127,9 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            self.close()
+            self.close(_patience_s(kind))
         except HeadraceError:
             if kind is None:
                 raise
@@ -150,19 +166,21 @@ class Producer:
         self._complain()
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is left, then stop; what is not settled within so many seconds fails."""
+        """Send what is left, then stop; what is not settled within so many seconds, or until interrupted, fails."""
         with self._changed:
             if self._closed:
                 return
             self._closed = True
             self._changed.notify_all()
         try:
-            self._await(self._flush(), timeout)
+            if timeout != 0:
+                self._await(self._flush(), timeout)
         except TimeoutError:
             pass  # What is left learns of it when the loop stops.
-        self._loop.call_soon_threadsafe(self._deliveries.stop)
-        self._thread.join()
-        self._loop.close()
+        finally:
+            self._loop.call_soon_threadsafe(self._stop)
+            self._thread.join()
+            self._loop.close()
         self._complain()
 
     def _take(self, body: bytes, key: str) -> Delivery:
@@ -170,7 +188,7 @@ class Producer:
             raise ProducerClosed("the producer is closed")
         handle = Delivery()
         handle.set_running_or_notify_cancel()
-        self._ledger.enter(body)
+        self._ledger.enter(body, handle)
         self._inbox.append((body, key, handle))
         if not self._draining:
             self._draining = True
@@ -185,8 +203,16 @@ class Producer:
         self._drain()
         await self._deliveries.flush()
 
+    def _stop(self) -> None:
+        self._drain()
+        self._deliveries.stop()
+
     def _await(self, work: Coroutine[Any, Any, None], timeout: float | None = None) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+        waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            waiting.result(timeout)
+        finally:
+            waiting.cancel()
 
     def _complain(self) -> None:
         with self._changed:
@@ -207,8 +233,12 @@ class Producer:
             self._deliveries.add(event, key, handle)
 
     def _on_settled(self, settled: Sequence[Settled]) -> None:
-        freed_bytes, failures = tally(settled)
         with self._changed:
-            self._ledger.leave(freed_bytes, failures)
+            self._ledger.leave(settled)
             self._changed.notify_all()
         tell(settled)
+
+
+def _patience_s(kind: type[BaseException] | None) -> float | None:
+    """How long the end of a block waits for what is left."""
+    return 0.0 if kind is not None and issubclass(kind, _HURRIES) else None

@@ -10,6 +10,7 @@ import msgspec
 from headrace.client import answers
 from headrace.client.answers import Answer
 from headrace.client.diffs import Diff, Effects
+from headrace.client.options import known
 from headrace.client.requests import Request, ask, with_query
 
 REGISTRY_PATH = "/v1/registry"
@@ -78,6 +79,7 @@ def history(after: int) -> Request:
 
 def rollback(version: int, options: RegisterOptions) -> Request:
     """POST: what was registered at a version, as the next one."""
+    known(RegisterOptions, options)
     return _post(f"{REGISTRY_PATH}/rollback", {"version": version, **options})
 
 

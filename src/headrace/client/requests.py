@@ -10,12 +10,15 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from headrace.client.options import known
+from headrace.errors import BadRequest
 from headrace.types import JSON, media_type
 
 START = "-1"
 NOW = "now"
 LONG_POLL_WAIT_S = 20
 STREAMS_PATH = "/v1/streams"
+_DOTS = {".": "%2E", "..": "%2E%2E"}
 
 Moment = datetime | str | int
 Span = timedelta | str | int
@@ -60,12 +63,21 @@ class AppendOptions(TypedDict, total=False):
 
 
 def stream_path(name: str) -> str:
-    """The path of a stream; slashes in the name stay slashes."""
-    return f"/v1/stream/{quote(name, safe='/~')}"
+    """The path of a stream; slashes in the name stay slashes. A name that would lead to another stream is refused."""
+    if any(part in ("", *_DOTS) for part in name.split("/")):
+        raise BadRequest("a stream name has no empty, '.' or '..' segments", field="name")
+    # Spelled so, the server takes "_schema" and its like for a part of the name, and says that it is reserved.
+    return "/v1/stream/" + quote(name, safe="/~").replace("/_", "/%5F")
+
+
+def segment(text: str) -> str:
+    """Any text as one segment of a path, which nothing on the way takes for a step to somewhere else."""
+    return _DOTS.get(text) or quote(text, safe="")
 
 
 def create(name: str, **options: Unpack[CreateOptions]) -> Request:
     """PUT: create the stream, a JSON stream unless told otherwise, or a fork of ``forked_from``."""
+    known(CreateOptions, options)
     source = options.get("forked_from", "")
     content_type = options.get("content_type", "" if source else JSON)
     sub_offset = options.get("fork_sub_offset", 0)
@@ -88,6 +100,7 @@ def create(name: str, **options: Unpack[CreateOptions]) -> Request:
 
 def append(name: str, body: bytes, content_type: str, **options: Unpack[AppendOptions]) -> Request:
     """POST: append a body, and close the stream with it where asked."""
+    known(AppendOptions, options)
     headers = _present(
         {
             "content-type": content_type,

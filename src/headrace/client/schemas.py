@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
 from headrace.client import answers
 from headrace.client.answers import Answer
-from headrace.client.requests import Request, stream_path
+from headrace.client.requests import Request, segment, stream_path
 from headrace.types import JSON
 
 Registry = dict[str, Any]
@@ -114,7 +113,7 @@ def history(name: str) -> Request:
 
 def verification(name: str, id: str) -> Request:
     """GET: how far a verification is."""
-    return Request("GET", f"{_path(name)}/verifications/{quote(id, safe='')}")
+    return Request("GET", f"{_path(name)}/verifications/{segment(id)}")
 
 
 def evolve(

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.client import answers
 from headrace.client.answers import Answer
+from headrace.client.options import known
 from headrace.client.requests import Moment, Request, moment, stream_path, with_query
 from headrace.errors import TimedOut
 from headrace.types import JSON
@@ -50,7 +51,7 @@ class Hit(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     @cached_property
     def source(self) -> Any:
         """The event, decoded; ``raw`` is how it was spelled."""
-        return answers.decoded(bytes(self.raw), object)
+        return answers.events(b"[" + bytes(self.raw) + b"]")[0]
 
 
 class Total(msgspec.Struct, frozen=True):
@@ -119,6 +120,7 @@ class _Keys(msgspec.Struct):
 
 def search(name: str, q: str, **options: Unpack[SearchOptions]) -> Request:
     """POST: one page of the events that match."""
+    known(SearchOptions, options)
     return _post(f"{stream_path(name)}/_search", {"q": q, **options})
 
 
@@ -126,6 +128,7 @@ def aggregate(
     name: str, rollup: str, start: Moment, end: Moment, interval: str, **options: Unpack[AggregateOptions]
 ) -> Request:
     """POST: the buckets of a rollup from ``start`` up to ``end``."""
+    known(AggregateOptions, options)
     span = {"from": moment(start), "to": moment(end), "interval": interval}
     # No measures are all of them; to the server an empty list is a mistake.
     given = {option: value for option, value in options.items() if value}

@@ -9,14 +9,14 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
 from headrace.client import answers, requests
 from headrace.client.answers import Answer, Batch
 from headrace.client.errors import BadAnswer, Unreachable
-from headrace.client.requests import Live, Request
+from headrace.client.requests import NOW, Live, Request
 from headrace.client.retry import Patience, is_passing
 from headrace.client.sse import SseEvent, SseParser
 from headrace.errors import HeadraceError
@@ -31,6 +31,12 @@ class Control(msgspec.Struct, frozen=True, rename="camel"):
     stream_cursor: str = ""
     up_to_date: bool = False
     stream_closed: bool = False
+
+
+class _Shown(TypedDict):
+    key: str | None
+    schema_version: int | None
+    filter: str | None
 
 
 class Tail:
@@ -64,16 +70,11 @@ class Tail:
         self._heard = False
 
     def request(self) -> Request:
-        """What to ask now."""
-        return requests.tail(
-            self._name,
-            self.offset,
-            self._live,
-            key=self._key,
-            schema_version=self._schema_version,
-            filter=self._filter,
-            cursor=self._cursor,
-        )
+        """What to ask now; a long-poll waits at a known offset only, so that now stays where it was if it is lost."""
+        shown: _Shown = {"key": self._key, "schema_version": self._schema_version, "filter": self._filter}
+        if self.offset == NOW and self._live == "long-poll":
+            return requests.read(self._name, NOW, **shown)
+        return requests.tail(self._name, self.offset, self._live, cursor=self._cursor, **shown)
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
         """An answer starts."""

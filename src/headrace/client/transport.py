@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import version
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import httpx2
 import msgspec
 
 from headrace.client.answers import Answer
-from headrace.client.errors import BadAnswer, Unreachable
+from headrace.client.errors import BadAnswer, ClientError, Unreachable
 from headrace.client.requests import Request
-from headrace.errors import BadRequest
+from headrace.errors import BadRequest, HeadraceError
 
-_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+#: The steps of a request that bring a new socket.
+_CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
+#: Whoever follows many streams has many connections; only idle ones are few.
+_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
 _DISTRUST = "CERTIFICATE_VERIFY_FAILED"
 
 
@@ -50,48 +56,66 @@ class Transport:
     """Sends requests and waits for the answers; safe to use from several threads."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self.closed = False
+        self.settings = settings
         self._http = httpx2.Client(**_options(settings))
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._lock = threading.Lock()
 
     def send(self, request: Request) -> Answer:
         """The whole answer to a request, whatever its status."""
-        with _translated(self._settings.url):
-            response = self._http.request(**_arguments(self._settings, request))
+        with _translated(self):
+            response = self._http.request(**_arguments(self.settings, request), extensions={"trace": self._on_step})
             return Answer(response.status_code, response.headers, response.content)
 
     @contextmanager
     def open(self, request: Request) -> Iterator[Arriving]:
         """An answer that is read while it comes."""
-        with _translated(self._settings.url), self._http.stream(**_arguments(self._settings, request)) as response:
+        arguments = _arguments(self.settings, request)
+        with _translated(self), self._http.stream(**arguments, extensions={"trace": self._on_step}) as response:
             yield Arriving(response.status_code, response.headers, response.iter_bytes())
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Let go of the connections; whoever waits for an answer in another thread waits no more."""
+        with self._lock:
+            self.closed = True
+            for connected in self._sockets:
+                _shut(connected)
         self._http.close()
+
+    def _on_step(self, step: str, facts: Mapping[str, Any]) -> None:
+        if step in _CONNECTED:
+            connected = facts["return_value"].get_extra_info("socket")
+            with self._lock:
+                self._sockets.add(connected)
+                if self.closed:
+                    _shut(connected)
 
 
 class AsyncTransport:
     """Sends requests and awaits the answers."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self.closed = False
+        self.settings = settings
         self._http = httpx2.AsyncClient(**_options(settings))
 
     async def send(self, request: Request) -> Answer:
         """The whole answer to a request, whatever its status."""
-        with _translated(self._settings.url):
-            response = await self._http.request(**_arguments(self._settings, request))
+        with _translated(self):
+            response = await self._http.request(**_arguments(self.settings, request))
             return Answer(response.status_code, response.headers, response.content)
 
     @asynccontextmanager
     async def open(self, request: Request) -> AsyncIterator[ArrivingAsync]:
         """An answer that is read while it comes."""
-        with _translated(self._settings.url):
-            async with self._http.stream(**_arguments(self._settings, request)) as response:
+        with _translated(self):
+            async with self._http.stream(**_arguments(self.settings, request)) as response:
                 yield ArrivingAsync(response.status_code, response.headers, response.aiter_bytes())
 
     async def close(self) -> None:
         """Let go of the connections."""
+        self.closed = True
         await self._http.aclose()
 
 
@@ -99,7 +123,7 @@ def _options(settings: Settings) -> dict[str, Any]:
     headers = {"user-agent": f"headrace-python/{version('headrace')}"}
     if settings.key:
         headers["authorization"] = f"Bearer {settings.key}"
-    options = {"headers": headers, "timeout": settings.timeout_s}
+    options = {"headers": headers, "timeout": settings.timeout_s, "limits": _LIMITS}
     if settings.url.startswith("http://"):
         # Loading certificates costs more than a whole request, and here there is nothing to verify.
         return {**options, "verify": False}
@@ -120,22 +144,39 @@ def _arguments(settings: Settings, request: Request) -> dict[str, Any]:
         "url": settings.url + request.target,
         "headers": {name: value.encode() for name, value in request.headers.items()},
         "content": request.body or None,
-        "timeout": httpx2.Timeout(settings.timeout_s, read=wait_s),
+        "timeout": httpx2.Timeout(settings.timeout_s, read=wait_s, pool=None),
     }
 
 
+def _shut(connected: socket.socket) -> None:
+    try:
+        # Not the method of a TLS socket, which would speak without TLS from then on.
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)
+    except OSError:
+        pass  # It is closed already.
+
+
 @contextmanager
-def _translated(url: str) -> Iterator[None]:
+def _translated(transport: Transport | AsyncTransport) -> Iterator[None]:
+    if transport.closed:
+        raise ClientError("the client is closed")
     try:
         yield
-    except _NEVER_SENT as reason:
-        hint = "; ca_file (--ca-file) names certificates to trust" if _DISTRUST in str(reason) else ""
-        raise Unreachable(f"no server answers at {url}: {reason}{hint}", sent=False) from reason
-    except httpx2.LocalProtocolError as reason:
-        raise BadRequest(f"the request cannot be written: {reason}") from reason
-    except httpx2.DecodingError as reason:
-        raise BadAnswer(f"the answer cannot be decoded: {reason}") from reason
-    except httpx2.TimeoutException as reason:
-        raise Unreachable(f"{url} did not answer in time") from reason
-    except httpx2.TransportError as reason:
-        raise Unreachable(f"the connection to {url} was lost: {reason}") from reason
+    except httpx2.HTTPError as reason:
+        if transport.closed:
+            raise ClientError("the client is closed") from reason
+        raise _error(transport.settings.url, reason) from reason
+
+
+def _error(url: str, reason: httpx2.HTTPError) -> HeadraceError:
+    match reason:
+        case httpx2.ConnectError() | httpx2.ConnectTimeout() | httpx2.UnsupportedProtocol():
+            hint = "; ca_file (--ca-file) names certificates to trust" if _DISTRUST in str(reason) else ""
+            return Unreachable(f"no server answers at {url}: {reason}{hint}", sent=False)
+        case httpx2.LocalProtocolError():
+            return BadRequest(f"the request cannot be written: {reason}")
+        case httpx2.DecodingError():
+            return BadAnswer(f"the answer cannot be decoded: {reason}")
+        case httpx2.TimeoutException():
+            return Unreachable(f"{url} did not answer in time")
+    return Unreachable(f"the connection to {url} was lost: {reason}")
