@@ -8,7 +8,11 @@ import apsw
 import pytest
 
 from crash.forgetful import Disk
-from headrace.errors import NotFound
+from headrace.engine import sweeper
+from headrace.engine.batch import Batch
+from headrace.engine.lifecycle import Delete
+from headrace.engine.sweep import PersistAccesses
+from headrace.errors import NotFound, Unavailable
 from headrace.types import JSON, OCTETS
 from rig import Rig, array
 
@@ -127,6 +131,64 @@ def test_an_access_that_could_not_be_stored_is_stored_by_the_next_sweep(tmp_path
         assert found is not None
         assert found.deadline_us == stream.deadline_us
     disk.unregister()
+
+
+def test_a_stream_stays_in_memory_until_its_access_is_stored(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeper, "_STREAMS", 2)
+    streams = [rig.create(f"s{number}", ttl_s=60) for number in range(5)]
+    catalog, perform = rig.engine.log.catalog, PersistAccesses.perform
+    left: list[int] = []
+
+    def noting(change: PersistAccesses, batch: Batch) -> None:
+        left.append(len(catalog.accessed))
+        perform(change, batch)
+
+    monkeypatch.setattr(PersistAccesses, "perform", noting)
+    rig.clock.us += 40 * SECOND
+    for stream in streams:
+        catalog.note_access(stream)
+    rig.sweep()
+    assert (left, len(catalog.accessed)) == ([5, 3, 1], 0)
+    rows = [rig.engine.streams.by_name(stream.name) for stream in streams]
+    assert [row and row.deadline_us for row in rows] == [rig.clock.us + 60 * SECOND] * 5
+
+
+def test_an_access_while_the_last_one_is_stored_is_stored_too(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, perform = rig.create("s", ttl_s=60), PersistAccesses.perform
+
+    def accessed_again(change: PersistAccesses, batch: Batch) -> None:
+        perform(change, batch)
+        rig.clock.us += SECOND
+        rig.engine.log.catalog.note_access(stream)
+
+    rig.engine.log.catalog.note_access(stream)
+    with monkeypatch.context() as patched:
+        patched.setattr(PersistAccesses, "perform", accessed_again)
+        rig.run(rig.engine.sweeper._persist_accesses())
+    rig.sweep()
+    row = rig.engine.streams.by_name("s")
+    assert row is not None and row.deadline_us == rig.clock.us + 60 * SECOND
+
+
+def test_streams_that_cannot_be_deleted_do_not_keep_a_sweep_from_its_end(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def refuse(change: Delete, batch: Batch) -> None:
+        tries.append(change.stream.name)
+        raise Unavailable("the disk is full")
+
+    monkeypatch.setattr(sweeper, "_STREAMS", 2)
+    for number in range(4):
+        rig.create(f"s{number}", ttl_s=1)
+    rig.clock.us += 2 * SECOND
+    with monkeypatch.context() as patched:
+        patched.setattr(Delete, "perform", refuse)
+        rig.sweep()
+    assert tries == ["s0", "s1"] and not rig.engine.counters.expired
+    rig.sweep()
+    assert rig.engine.counters.expired == 4
 
 
 def test_one_sweep_purges_every_deleted_stream(rig: Rig) -> None:

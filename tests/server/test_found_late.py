@@ -142,6 +142,24 @@ def test_a_poll_whose_time_runs_out_when_it_has_to_look_once_more_is_answered(ri
         slow.go_on.set()
         reply = await asyncio.wait_for(poll.answered, 10)
         assert (reply.status, reply.headers["stream-next-offset"]) == (204, stream.offset_at(2))
+        assert "stream-up-to-date" not in reply.headers
+
+    run(rig, scenario)
+
+
+def test_a_poll_that_looks_once_more_finds_what_was_published_and_closed_meanwhile(rig: Rig, slow: Slow) -> None:
+    async def scenario(reads: Reads) -> None:
+        stream = rig.find("a")
+        slow.looks = 1
+        poll = Line().ask(reads, stream, live="long-poll", offset="-1", timeout="60s")
+        await _appended(rig, "a")
+        rig.engine.tail.end()
+        await _appended(rig, "a", close=True)
+        await rig.engine.sealer.publish(stream.id)
+        slow.go_on.set()
+        reply = await asyncio.wait_for(poll.answered, 10)
+        assert (reply.body, reply.headers["stream-next-offset"]) == (b'["one","more"]', stream.offset_at(2))
+        assert not {"stream-closed", "stream-up-to-date"} & reply.headers.keys()
 
     run(rig, scenario)
 

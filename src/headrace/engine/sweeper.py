@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from headrace.engine import sweep
@@ -72,14 +73,15 @@ class Sweeper:
         await self._run_out(sweep.Purge)
 
     async def _persist_accesses(self) -> None:
-        accessed = tuple(self._catalog.accessed)
-        self._catalog.accessed.clear()
-        for start in range(0, len(accessed), _STREAMS):
-            try:
-                await self._run(sweep.PersistAccesses, accessed[start : start + _STREAMS])
-            except HeadraceError:
-                self._catalog.accessed.update(dict.fromkeys(accessed[start:]))
-                raise
+        accessed = self._catalog.accessed
+        for _ in range(0, len(accessed), _STREAMS):
+            change = await carry_out(self._writer, sweep.PersistAccesses, tuple(islice(accessed, _STREAMS)))
+            # Until then they stay in memory, where alone it is known that they were accessed.
+            for stream, deadline_us in change.deadlines:
+                if stream in accessed:
+                    del accessed[stream]
+                    if stream.deadline_us != deadline_us:
+                        accessed[stream] = None
 
     async def _expire(self) -> None:
         while True:
@@ -87,7 +89,9 @@ class Sweeper:
             found = [self._catalog.find(row.name) for row in rows]
             living = [stream for stream in found if stream is not None and stream.head.state == LIVE]
             over = [stream for stream in living if self._catalog.expired(stream)]
-            await asyncio.gather(*(self._expire_one(stream) for stream in over))
+            outcomes = await asyncio.gather(*(self._expire_one(stream) for stream in over), return_exceptions=True)
+            for failure in filter(None, outcomes):
+                raise failure
             # The others were accessed since their deadline was stored, and would hide those that come later.
             self._catalog.accessed.update(dict.fromkeys(set(living) - set(over)))
             await self._persist_accesses()
@@ -97,7 +101,8 @@ class Sweeper:
     async def _expire_one(self, stream: Stream) -> None:
         settled: asyncio.Future[Delete] = asyncio.get_running_loop().create_future()
         self._log.delete(stream, settling(settled), deadline_us=stream.deadline_us)
-        await settled
+        if (error := (await settled).error) is not None:
+            raise error
         self._log.counters.expired += 1
 
     async def _retain(self) -> None:

@@ -53,8 +53,8 @@ class LongPoll:
         self._timer: asyncio.TimerHandle | None = None
         #: Whether a thread looks for entries that are not at hand.
         self._looking = False
-        #: What the stream was when the time ran out: whatever comes later is for the next poll.
-        self._last: Head | None = None
+        #: Where the stream ended when the time ran out: whatever comes later is for the next poll.
+        self._end: int | None = None
 
     def start(self) -> None:
         """Answer at once if there is something, else wait."""
@@ -77,8 +77,8 @@ class LongPoll:
 
     def _look_again(self) -> None:
         self._looking = False
-        if self._last is not None:
-            self._conclude(self._last)
+        if self._end is not None:
+            self._conclude(self._end)
         else:
             self.wake()
 
@@ -105,7 +105,7 @@ class LongPoll:
         while self._position < head.next_seq:
             found = self._reads.find(question, self._position, head)
             if found.parts:
-                self._reply_data(head, self._reads.render(question, found.parts), found.position)
+                self._reply_data(self._reads.render(question, found.parts), found.position)
                 return True
             self._position = found.position
         if head.closed:
@@ -115,8 +115,8 @@ class LongPoll:
             return True
         return False
 
-    def _reply_data(self, head: Head, body: bytes, position: int) -> None:
-        headers = self._reads.headers(self._question, head, position)
+    def _reply_data(self, body: bytes, position: int) -> None:
+        headers = self._reads.headers(self._question, self._stream.head, position)
         headers |= {"cache-control": "no-store", "stream-cursor": self._cursor()}
         self._reads.encoder.send(self._request, Reply(200, headers, body), accepted(self._request.headers))
 
@@ -128,15 +128,19 @@ class LongPoll:
     def _time_out(self) -> None:
         self._leave()
         # The writer may have published a head whose wake-up is still on its way.
-        self._last = self._stream.head
+        self._end = self._stream.head.next_seq
         if not self._looking:
-            self._conclude(self._last)
+            self._conclude(self._end)
 
-    def _conclude(self, head: Head) -> None:
-        """Answer with what there is, or that there is nothing."""
+    def _conclude(self, end: int) -> None:
+        """Answer with what there is up to an end, or that there is nothing."""
+        head = self._stream.head
+        if head.next_seq > end:  # where entries lie is known by the newest head alone
+            head = head.copy()
+            head.next_seq, head.closed = end, False
         if self._answer_if_ready(head) or self._looking:
             return
-        headers = self._reads.headers(self._question, head, self._position)
+        headers = self._reads.headers(self._question, self._stream.head, self._position)
         del headers["content-type"]
         headers |= {"cache-control": "no-store", "stream-cursor": self._cursor()}
         self._request.exchange.reply(Reply(204, headers))
