@@ -21,6 +21,8 @@ Piece = bytes | memoryview
 
 #: The append time before the first entry: history of any age can follow it.
 NEVER_US = -(2**62)
+#: How much a time may be ahead of the clock.
+MAX_AHEAD_US = 60_000_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS_US = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}

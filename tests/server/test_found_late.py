@@ -10,12 +10,17 @@ from typing import Any
 
 import pytest
 
+from headrace.config import ServerConfig
 from headrace.engine.gates import Gate
 from headrace.engine.tiers import Cold
-from headrace.errors import CorruptData
+from headrace.errors import CorruptData, ObjectMissing
+from headrace.server.auth import Door
+from headrace.server.dispatch import Dispatcher
 from headrace.server.encoding import Encoder
 from headrace.server.exchange import Headers, Reply
+from headrace.server.heads import RequestHead
 from headrace.server.reads import Reads
+from headrace.storage.keys import KeyStore
 from headrace.types import JSON
 from rig import Rig, array
 from server.callers import Caller
@@ -160,6 +165,23 @@ def test_a_poll_that_looks_once_more_finds_what_was_published_and_closed_meanwhi
         reply = await asyncio.wait_for(poll.answered, 10)
         assert (reply.body, reply.headers["stream-next-offset"]) == (b'["one","more"]', stream.offset_at(2))
         assert not {"stream-closed", "stream-up-to-date"} & reply.headers.keys()
+
+    run(rig, scenario)
+
+
+@pytest.mark.parametrize("live", ["", "long-poll"])
+def test_objects_of_a_stream_that_is_deleted_meanwhile_are_not_missed(rig: Rig, slow: Slow, live: str) -> None:
+    async def scenario(reads: Reads) -> None:
+        stream, slow.looks, slow.failure = rig.find("a"), 1, ObjectMissing("it is gone")
+        line, path = Line(), f"/v1/stream/a?offset=-1&live={live}".encode()
+        door = Door(ServerConfig(), KeyStore(Path(rig.config.storage.data_dir) / "keys.db"))
+        dispatcher = Dispatcher(door, rig.engine, {("GET", ""): reads.get}, Gate(1))
+        dispatcher.handle(RequestHead("GET", path, [], {b"host": b"localhost"}), b"", line)
+        deleting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        rig.engine.log.delete(stream, deleting.set_result)
+        await deleting
+        slow.go_on.set()
+        assert (await asyncio.wait_for(line.answered, 10)).status == 404
 
     run(rig, scenario)
 

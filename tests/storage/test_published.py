@@ -114,10 +114,10 @@ def test_a_mark_stays_until_the_manifest_tells_the_truth(published: Published) -
     published.mark(2, 7)
     published.mark(1, 5)
     published.mark(1, 9)  # it has not told the truth since 5
-    assert [published.marked(until_us, 10) for until_us in (4, 5, 7)] == [[], [1], [1, 2]]
-    assert published.marked(9, 1) == [1]
+    assert [published.marked(until_us, 9, 10) for until_us in (4, 5, 7)] == [[], [1], [1, 2]]
+    assert published.marked(9, 9, 1) == [1]
     published.unmark(1, 9)
-    assert published.marked(9, 10) == [2]
+    assert published.marked(9, 99, 10) == [2]
 
 
 def test_what_is_due_is_found_without_looking_at_what_is_not(
@@ -131,7 +131,7 @@ def test_what_is_due_is_found_without_looking_at_what_is_not(
             return False
 
         connection.set_progress_handler(count, 1)
-        assert published.marked(10, 5) == [1, 2]
+        assert published.marked(10, 10**9, 5) == [1, 2]
         connection.set_progress_handler(None)
         return taken[0]
 
@@ -147,18 +147,18 @@ def test_what_is_due_is_found_without_looking_at_what_is_not(
 def test_a_backlog_counts_entries_bytes_and_since_when_they_wait(
     connection: database.Connection, published: Published
 ) -> None:
-    assert published.backlogs(0, 10) == []
+    assert published.backlogs(0, 10, 99) == []
     rows = [_row(1, 30, 3, 50, 303, b"abc"), _row(1, 33, 1, 60, 308, b"defgh"), _row(2, 0, 1, 2, 2, b"xy")]
     Wal(connection).insert(rows)
-    assert published.backlogs(0, 10) == [
+    assert published.backlogs(0, 10, 99) == [
         Backlog(1, 4, 8, 50, "s"),
         Backlog(2, 1, 2, 5, "t"),  # it came before its stream
     ]
-    assert published.backlogs(0, 1) == [Backlog(1, 4, 8, 50, "s")]
-    assert published.backlogs(1, 1) == [Backlog(2, 1, 2, 5, "t")]
-    assert published.backlogs(2, 1) == []
+    assert published.backlogs(0, 1, 99) == [Backlog(1, 4, 8, 50, "s")]
+    assert published.backlogs(1, 1, 99) == [Backlog(2, 1, 2, 5, "t")]
+    assert published.backlogs(2, 1, 99) == []
     Streams(connection).update(1, published_us=55)
-    assert published.backlogs(0, 1) == [Backlog(1, 4, 8, 55, "s")]
+    assert published.backlogs(0, 1, 99) == [Backlog(1, 4, 8, 55, "s")]
 
 
 def test_a_backlog_counts_the_bytes_that_came_however_they_are_stored(

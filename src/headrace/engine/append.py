@@ -22,8 +22,7 @@ from headrace.errors import (
 from headrace.schema.entries import entries_of
 from headrace.storage.streams import LIVE
 from headrace.storage.wal import Stored, stored
-
-MAX_AHEAD_US = 60_000_000
+from headrace.types import MAX_AHEAD_US
 
 
 class Terms(NamedTuple):

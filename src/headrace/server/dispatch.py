@@ -10,7 +10,7 @@ from time import monotonic
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gate
 from headrace.engine.tiers import Cold
-from headrace.errors import BadRequest, HeadraceError, MethodNotAllowed, NotFound, Overloaded, TimedOut
+from headrace.errors import BadRequest, CorruptData, HeadraceError, MethodNotAllowed, NotFound, Overloaded, TimedOut
 from headrace.server import target, values
 from headrace.server.arrivals import Arrivals
 from headrace.server.aside import Aside
@@ -47,6 +47,7 @@ class Dispatcher:
         self._targets: dict[bytes, Target] = {}
         self._verbs = verbs
         self._held = engine.log.catalog.held
+        self._find = engine.log.find
         self._lookups = Lookups(engine.log.catalog, self.handle)
 
     def handle(
@@ -79,7 +80,12 @@ class Dispatcher:
         if not finding.done():
             finding.add_done_callback(asyncio.Task.exception)
             raise TimedOut("request timed out")
-        finding.result()
+        try:
+            finding.result()
+        except CorruptData:
+            assert head.route is not None
+            self._find(head.route.target.name)  # objects of a stream that was deleted meanwhile are not missed
+            raise
         self.handle(head, body, exchange, until)
 
     async def _work(self, cold: Cold) -> None:

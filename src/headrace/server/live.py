@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.engine.stream import Head
+from headrace.engine.stream import Head, deleted
 from headrace.engine.tiers import Cold
 from headrace.errors import HeadraceError, OffsetFenced
 from headrace.server.encoding import accepted
@@ -73,6 +73,8 @@ class LongPoll:
 
     def _give_up(self, reason: HeadraceError) -> None:
         self._leave()
+        if self._stream.head.state != LIVE:
+            reason = deleted(self._stream, self._stream.head.state)
         self._request.exchange.reply(Reply.failure(reason))
 
     def _look_again(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from headrace.format.manifest import Segment, segment_key
 from headrace.storage.database import Connection
+from headrace.types import MAX_AHEAD_US
 
 _FIELDS = (
     "first_seq",
@@ -126,18 +127,25 @@ class Published:
         """The manifest of a stream no longer tells the truth."""
         self._connection.execute("INSERT OR IGNORE INTO unpublished VALUES (?, ?)", (stream, now_us))
 
-    def unmark(self, stream: int, until_us: int) -> None:
-        """The manifest tells the truth again, as of a moment."""
-        self._connection.execute("DELETE FROM unpublished WHERE stream = ? AND since_us <= ?", (stream, until_us))
+    def unmark(self, stream: int, now_us: int) -> None:
+        """The manifest tells the truth again."""
+        sql = "DELETE FROM unpublished WHERE stream = ? AND (since_us <= ? OR since_us > ?)"
+        self._connection.execute(sql, (stream, now_us, now_us + MAX_AHEAD_US))
 
-    def marked(self, until_us: int, limit: int) -> list[int]:
-        """Streams whose manifest has not told the truth since before a moment, the longest first."""
-        sql = "SELECT stream FROM unpublished WHERE since_us <= ? ORDER BY since_us LIMIT ?"
-        return [int(row[0]) for row in self._connection.execute(sql, (until_us, limit))]
+    def marked(self, until_us: int, now_us: int, limit: int) -> list[int]:
+        """Streams whose manifest has not told the truth since before a moment, the longest first.
 
-    def backlogs(self, after: int, limit: int) -> list[Backlog]:
+        Before them come those that were marked when the clock was ahead: nobody knows since when they have waited.
+        """
+        found: list[int] = []
+        for clause, bound in (("> ?", now_us + MAX_AHEAD_US), ("<= ?", until_us)):
+            sql = f"SELECT stream FROM unpublished WHERE since_us {clause} ORDER BY since_us LIMIT ?"
+            found += [int(row[0]) for row in self._connection.execute(sql, (bound, limit - len(found)))]
+        return found
+
+    def backlogs(self, after: int, limit: int, now_us: int) -> list[Backlog]:
         """The streams that have rows in the log, by their ids after one."""
-        rows: Any = self._connection.execute(_BACKLOGS, (after, limit)).fetchall()
+        rows: Any = self._connection.execute(_BACKLOGS, (after, limit, now_us + MAX_AHEAD_US)).fetchall()
         return [Backlog(*row) for row in rows]
 
     def backlog(self, stream: int, start: int = 0) -> Backlog:
@@ -197,7 +205,8 @@ WHERE f.stream = ?1 AND f.seq = (SELECT min(seq) FROM wal WHERE stream = ?1 AND 
                     AND n.seq = (SELECT max(seq) FROM wal WHERE stream = ?1)
 """
 
-# The same for many streams in one statement: the index leads from each to the next, and to its newest row.
+# The same for many streams in one statement: the index leads from each to the next, and to its newest row. Times from
+# when the clock was ahead do not count.
 _BACKLOGS = """
 WITH RECURSIVE first(stream, seq, append_us, total_bytes, size) AS (
     SELECT * FROM (SELECT stream, seq, append_us, total_bytes, ifnull(packed, length(body))
@@ -208,7 +217,8 @@ WITH RECURSIVE first(stream, seq, append_us, total_bytes, size) AS (
     LIMIT ?2
 )
 SELECT f.stream, n.seq + n.count - f.seq, n.total_bytes - f.total_bytes + f.size,
-       max(f.append_us, ifnull(s.created_us, 0), ifnull(s.published_us, 0)), s.name
+       max(iif(f.append_us > ?3, 0, f.append_us), iif(s.created_us <= ?3, s.created_us, 0),
+           iif(s.published_us <= ?3, s.published_us, 0)), s.name
 FROM first AS f CROSS JOIN wal AS n ON n.id = (SELECT id FROM wal WHERE stream = f.stream ORDER BY seq DESC LIMIT 1)
 LEFT JOIN streams AS s ON s.id = f.stream
 """

@@ -49,7 +49,7 @@ def _append(rig: Rig, body: bytes, **terms: Any) -> Callable[[Callable[[Any], No
 
 
 def _marked(rig: Rig) -> list[int]:
-    return rig.engine.published.marked(NOW, 10)
+    return rig.engine.published.marked(NOW, NOW, 10)
 
 
 def test_rows_go_once_their_entries_are_published(rig: Rig) -> None:

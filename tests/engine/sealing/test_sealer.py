@@ -94,6 +94,26 @@ def test_a_change_without_entries_is_published_after_a_while(opened: Open) -> No
     assert generations(rig, "s")[0] == generation  # nothing is left to tell
 
 
+def test_what_came_while_the_clock_was_ahead_is_due_and_then_waits_like_all_others(opened: Open) -> None:
+    rig = opened()
+    rig.clock.us += 86_400 * SECOND
+    rig.create("s", JSON, array(1))
+    rig.publish("s")
+    rig.create("t", JSON, array(1))
+    rig.create("empty", JSON)
+    rig.clock.us -= 86_400 * SECOND
+    rig.append("s", array(2))
+    rig.append("t", array(2))
+    _work(rig)
+    assert (rows(rig), rig.engine.published.marked(rig.clock.us, rig.clock.us, 10)) == (0, [])
+    rig.append("s", array(3))
+    _work(rig)
+    assert rows(rig) == 1
+    rig.clock.us += 300 * SECOND
+    _work(rig)
+    assert rows(rig) == 0 and spans(rig, "s")[-1][1] == 3
+
+
 def test_what_waits_is_counted(opened: Open) -> None:
     rig = opened()
     since = rig.clock.us

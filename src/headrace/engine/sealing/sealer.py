@@ -189,8 +189,9 @@ class Sealer:
         await self.watch.count(
             lambda page: due.extend(backlog.stream for backlog in page if self._is_due(backlog, now_us))
         )
-        changed = self._published.marked(now_us - int(self._config.seal_age_s * 1e6), _PAGE)
-        put_off = {stream for stream, (_, until_us) in self._put_off.items() if until_us > now_us}
+        changed = self._published.marked(now_us - int(self._config.seal_age_s * 1e6), now_us, _PAGE)
+        longest_us = int(_LONGEST_PUT_OFF_S * 1e6)
+        put_off = {stream for stream, (_, until_us) in self._put_off.items() if 0 < until_us - now_us <= longest_us}
         return [stream for stream in dict.fromkeys([*due, *changed]) if stream not in put_off]
 
     def _is_due(self, backlog: Backlog, now_us: int) -> bool:

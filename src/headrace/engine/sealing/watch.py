@@ -95,7 +95,7 @@ class Watch:
         logged = self._writer.logged
         logged.begin()
         began_s = monotonic()
-        while page := published.backlogs(after, _PAGE):
+        while page := published.backlogs(after, _PAGE, self._clock.now_us()):
             after = page[-1].stream
             total += sum(backlog.bytes for backlog in page)
             oldest_us = min(oldest_us, *(backlog.since_us for backlog in page))
