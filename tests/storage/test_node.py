@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from disturbed import disturb
+from disturbed import Call, disturb
 from headrace.errors import Fenced
 from headrace.storage.node import EPOCH_BLOCK, Node
 from headrace.storage.objects import Objects, StoreUnavailable
+from machines import take_over
 from rig import ManualClock
 
 
@@ -24,7 +25,7 @@ def _node(objects: Objects) -> Node:
 def test_the_newest_claim_counts(objects: Objects) -> None:
     nodes = [_node(objects) for _ in range(3)]
     for number, node in enumerate(nodes):
-        assert node.claim() == number
+        assert node.claim(node.newest()) == number
         node.check()
         assert node.newest() == number
         assert node.holder(number) == node.identity
@@ -38,14 +39,25 @@ def test_the_newest_claim_counts(objects: Objects) -> None:
 def test_of_many_who_claim_at_once_one_is_the_writer(objects: Objects) -> None:
     nodes = [_node(objects) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        numbers = list(pool.map(lambda node: node.claim(), nodes))
-    assert sorted(numbers) == list(range(8))
+        numbers = list(pool.map(lambda node: node.claim(None), nodes))
+    assert [number for number in numbers if number is not None] == [0]
     for node, number in zip(nodes, numbers, strict=True):
-        if number == 7:
+        if number == 0:
             node.check()
         else:
             with pytest.raises(Fenced):
                 node.check()
+
+
+def test_a_claim_takes_over_from_the_lease_that_was_judged_and_from_no_later_one(objects: Objects) -> None:
+    take_over(objects)
+    last = take_over(objects)
+    node = _node(objects)
+    assert node.claim(0) is None
+    last.check()
+    assert node.claim(1) == 2
+    with pytest.raises(Fenced):
+        last.check()
 
 
 def test_a_lost_answer_to_a_claim_claims_once(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,21 +65,20 @@ def test_a_lost_answer_to_a_claim_claims_once(objects: Objects, monkeypatch: pyt
     store, faults = disturb(objects), ["lose"]
     store.plan = lambda call: faults.pop() if call.verb == "create" and faults else None  # type: ignore[return-value]
     node = _node(objects)
-    assert node.claim() == 0
+    assert node.claim(None) == 0
     node.check()
     assert node.newest() == 0
 
 
 def test_whoever_cannot_ask_is_neither_the_writer_nor_fenced(objects: Objects) -> None:
-    node = _node(objects)
-    node.claim()
+    node = take_over(objects)
     disturb(objects).plan = lambda _: "refuse"
     with pytest.raises(StoreUnavailable):
         node.check()
 
 
 def test_a_late_claim_is_made_where_nobody_came_between(objects: Objects) -> None:
-    _node(objects).claim()
+    take_over(objects)
     late = _node(objects)
     late.held = 0
     late.check()
@@ -77,6 +88,35 @@ def test_a_late_claim_is_made_where_nobody_came_between(objects: Objects) -> Non
     with pytest.raises(Fenced):
         missed.check()
     assert missed.newest() == 1
+
+
+def test_a_late_claim_that_another_node_forestalls_is_none(objects: Objects, tmp_path: Path) -> None:
+    late, others = _node(objects), Objects.open(str(tmp_path))
+
+    def forestall(call: Call) -> None:
+        if call.verb == "create":
+            take_over(others)
+
+    disturb(objects).before = forestall
+    with pytest.raises(Fenced):
+        late.check()
+    assert late.newest() == 0
+
+
+def test_a_late_claim_finds_the_one_whose_answer_was_lost(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.storage.objects.store._PAUSE_S", 0.0)
+    take_over(objects)
+    node, store = _node(objects), disturb(objects)
+    node.held = 0
+    store.plan = lambda call: "lose" if call.verb == "create" else "refuse"
+    with pytest.raises(StoreUnavailable):
+        node.claim(0)
+    store.plan = lambda _: None
+    node.check()
+    assert (node.newest(), node.holder(1)) == (1, node.identity)
+    take_over(objects)
+    with pytest.raises(Fenced):
+        node.check()
 
 
 def test_no_epoch_is_reserved_twice(objects: Objects) -> None:
@@ -91,5 +131,5 @@ def test_no_epoch_is_reserved_twice(objects: Objects) -> None:
 def test_objects_that_are_no_leases_are_overlooked(objects: Objects) -> None:
     objects.put("nodes/readme.txt", b"not a lease")
     node = _node(objects)
-    assert node.claim() == 0
+    assert node.claim(node.newest()) == 0
     assert node.holder(5) is None

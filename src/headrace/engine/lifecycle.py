@@ -302,13 +302,19 @@ def delete(batch: Batch, stream: Stream, *, expired: bool = False) -> list[tuple
     parent = stream.parent
     if parent is not None:
         batch.published.mark(parent, batch.now_us)  # it may have kept segments for this fork alone
-    while parent is not None:
-        row = batch.streams.by_id(parent)
-        if row is None or row.state != SOFT_DELETED or batch.streams.forks(parent):
+    return dropped + release(batch, parent)
+
+
+def release(batch: Batch, stream: int | None) -> list[tuple[str, int]]:
+    """Bury a soft-deleted stream that no fork needs, and then its ancestors; answers the names and ids of them."""
+    dropped: list[tuple[str, int]] = []
+    while stream is not None:
+        row = batch.streams.by_id(stream)
+        if row is None or row.state != SOFT_DELETED or batch.streams.forks(stream):
             break
-        _bury(batch, parent)
+        _bury(batch, stream)
         dropped.append((row.name, row.id))
-        parent = row.parent
+        stream = row.parent
     return dropped
 
 

@@ -34,14 +34,19 @@ class Node:
         self._clock = clock
         self._number: int | None = None
         #: The lease that this node's directory held last, -1 for none: a late claim must find no newer one.
-        self.held: int | None = None
+        self.held = -1
         self.identity = secrets.token_hex(8)
 
-    def claim(self) -> int:
-        """Take over from whoever was the writer before; answers the number of the lease."""
-        document: dict[str, object] = {"node": self.identity, "since_us": self._clock.now_us()}
-        self._number = _create_next(self._objects, NODES, document)
-        return self._number
+    def claim(self, last: int | None) -> int | None:
+        """Take over from the holder of the newest lease, None for nobody, and from no one else.
+
+        Answers the number of the new lease; None where another node came first.
+        """
+        number = 0 if last is None else last + 1
+        if not _create(self._objects, NODES, number, node=self.identity, since_us=self._clock.now_us()):
+            return None
+        self._number = number
+        return number
 
     def newest(self) -> int | None:
         """The number of the newest lease, whoever holds it."""
@@ -66,27 +71,30 @@ class Node:
     def _claim_late(self) -> int:
         """The store did not answer at the start, so nobody could find out what the directory has missed."""
         last = self.newest()
-        if self.held is not None and last is not None and last != self.held:
-            raise Fenced("another node has taken over this object store; start this one again to catch up", node=last)
-        return self.claim()
+        if last is not None and self.holder(last) == self.identity:
+            self._number = last  # claimed at the start, and only the answer was lost
+            return last
+        if last in (None, self.held) and (number := self.claim(last)) is not None:
+            return number
+        raise Fenced("another node has taken over this object store; start this one again to catch up")
 
     def reserve_epochs(self) -> range:
         """Epochs that nobody else will ever use."""
-        number = _create_next(self._objects, EPOCHS, {"node": self.identity})
+        number = max(_numbers(self._objects, EPOCHS), default=-1) + 1
+        while not _create(self._objects, EPOCHS, number, node=self.identity):
+            number += 1
         return range(number * EPOCH_BLOCK, (number + 1) * EPOCH_BLOCK)
 
 
 def skip_epochs(objects: Objects) -> None:
     """Leave out the epochs that may have been reserved after this store was copied."""
     number = max(_numbers(objects, EPOCHS), default=-1) + _SKIPPED_BLOCKS
-    objects.create(_key(EPOCHS, number), msgspec.json.encode({"node": "", "nonce": secrets.token_hex(8)}))
+    _create(objects, EPOCHS, number, node="")
 
 
-def _create_next(objects: Objects, kind: str, document: dict[str, object]) -> int:
-    number = max(_numbers(objects, kind), default=-1) + 1
-    while not objects.create(_key(kind, number), msgspec.json.encode({**document, "nonce": secrets.token_hex(8)})):
-        number += 1
-    return number
+def _create(objects: Objects, kind: str, number: int, **facts: object) -> bool:
+    """Create a numbered object; False where there is one already."""
+    return objects.create(_key(kind, number), msgspec.json.encode({**facts, "nonce": secrets.token_hex(8)}))
 
 
 def _numbers(objects: Objects, kind: str) -> list[int]:

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from disturbed import Call, Fault, disturb
-from headrace.errors import CorruptData
+from headrace.errors import CorruptData, Fenced
 from headrace.format import manifest as manifests
 from headrace.storage.objects import StoreUnavailable
 from headrace.types import OCTETS
+from machines import take_over
 from rig import Rig
 from stored import generations, keys, manifest, placed, rows, spans
 
@@ -95,7 +96,24 @@ def test_segments_are_in_the_store_before_the_manifest_and_rows_stay_until_it_is
 
     store.before = before
     rig.publish("s")
-    assert seen == [("upload", "segments", 1), ("head", "nodes", 1), ("create", "manifests", 1)]
+    checked = ("head", "nodes", 1)
+    assert seen == [("upload", "segments", 1), checked, ("create", "manifests", 1), checked]
+
+
+def test_who_is_replaced_while_the_manifest_is_created_keeps_the_rows(rig: Rig) -> None:
+    rig.create("s", OCTETS, b"a")
+    rig.publish("s")
+    rig.append("s", b"b")
+    store = disturb(rig.engine.objects)
+
+    def replace(call: Call) -> None:
+        if call.verb == "create" and call.key.startswith(manifests.MANIFESTS):
+            take_over(rig.engine.objects)
+
+    store.before = replace
+    with pytest.raises(Fenced):
+        rig.publish("s")
+    assert (spans(rig, "s"), rows(rig)) == ([(0, 1)], 1)
 
 
 def test_a_service_is_asked_for_nothing_that_was_just_sent_there(rig: Rig) -> None:

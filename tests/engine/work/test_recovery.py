@@ -107,13 +107,13 @@ def test_a_manifest_lists_what_counts_and_a_commit_makes_it_untrue(tmp_path: Pat
     with opened(tmp_path, fan_out=3) as rig:
         searched(rig, "s", 20)
         stream, now_us = rig.find("s").id, rig.clock.us
-        assert rig.engine.published.marked(now_us, 10) == []
+        assert rig.engine.published.marked(now_us, now_us, 10) == []
         worker = Worker(rig)
         worker.work()
-        assert rig.engine.published.marked(now_us, 10) == [stream]
+        assert rig.engine.published.marked(now_us, now_us, 10) == [stream]
         rig.publish("s")
         assert list(manifest(rig, "s").companions) == listed(rig, "s")
-        assert rig.engine.published.marked(now_us, 10) == []
+        assert rig.engine.published.marked(now_us, now_us, 10) == []
         change(rig, "s", search=None)
         assert worker.lease() is None
         rig.publish("s")
@@ -137,7 +137,7 @@ def test_a_companion_that_comes_while_a_manifest_is_written_is_in_the_next(tmp_p
 
         rig.run(meanwhile())
         assert manifest(rig, "s").companions == ()
-        assert rig.engine.published.marked(rig.clock.us, 10) == [stream.id]
+        assert rig.engine.published.marked(rig.clock.us, rig.clock.us, 10) == [stream.id]
         rig.publish("s")
         assert len(manifest(rig, "s").companions) == 2
 

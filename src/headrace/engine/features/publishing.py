@@ -13,6 +13,7 @@ from headrace.engine.lifecycle import Change
 from headrace.format import feature_registry as format_
 from headrace.storage.database import Connection
 from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
+from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 
 log = logging.getLogger("headrace.features")
@@ -32,15 +33,21 @@ class Published(Change):
         FeatureRegistry(batch.connection).note_published(self.until)
 
 
-def publish(objects: Objects, connection: Connection) -> int:
-    """Create the objects of versions that the store lacks; answers the newest of them, 0 where there is none."""
+def publish(objects: Objects, node: Node, connection: Connection) -> int:
+    """Create the objects of versions that the store lacks; answers the newest of them, 0 where there is none.
+
+    Raises Fenced where another node has taken over meanwhile: what it has written stays.
+    """
     newest = 0
     for row in FeatureRegistry(connection).unpublished(_PAGE):
         key, data = format_.key(row.version), format_.encode(stored(row))
         if not objects.create(key, data):
+            node.check()
             log.error("%s is there already and says something else; it is written again", key)
             objects.put(key, data)
         newest = row.version
+    if newest:
+        node.check()
     return newest
 
 

@@ -84,14 +84,14 @@ class Publisher:
     def publish_features(self) -> int:
         """Put versions of the feature registry into the store that it lacks; answers the newest of them."""
         self._node.check()
-        return features.publish(self._objects, self._connection)
+        return features.publish(self._objects, self._node, self._connection)
 
     def publish_entities(self) -> int:
         """Put changes of entity types into the store that it lacks; answers the newest of them."""
         if not EntityChanges(self._connection).waits():
             return 0
         self._node.check()
-        return entities.publish(self._objects, self._connection)
+        return entities.publish(self._objects, self._node, self._connection)
 
     def _upload(self, snapshot: Snapshot, built: Built) -> None:
         key = manifests.segment_key(snapshot.row.name, snapshot.row.incarnation, built.segment.name)
@@ -101,7 +101,10 @@ class Publisher:
     def _announce(
         self, snapshot: Snapshot, built: list[Built], replaced: Placed | None, swaps: Swaps
     ) -> tuple[int, int]:
-        """Create the next manifest; answers its generation and its size."""
+        """Create the next manifest; answers its generation and its size.
+
+        Raises Fenced where another node may have looked for manifests before this one was there: it does not count.
+        """
         swapped = {old.key: new for old, new in swaps.made}
         kept = [swapped.get(placed.key, placed.segment) for placed in snapshot.segments if placed != replaced]
         segments = [*kept, *(one.segment for one in built)]
@@ -112,6 +115,7 @@ class Publisher:
             data = manifests.encode(manifest(snapshot, segments, generation, self._node.identity))
             key = manifests.manifest_key(snapshot.row.name, snapshot.row.incarnation, generation)
             if self._objects.create(key, data):
+                self._node.check()
                 return generation, len(data)
             # A generation of ours that was never committed, unless someone else has taken over.
 

@@ -17,23 +17,27 @@ import msgspec
 from headrace.engine.batch import Batch
 from headrace.engine.entities.types import recovering as entities
 from headrace.engine.features import recovering as features
+from headrace.engine.lifecycle import release
 from headrace.errors import CorruptData, Fenced, Unavailable
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Manifest
 from headrace.storage.companions import Companions
+from headrace.storage.node import Node
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.published import Grave
 from headrace.storage.registries import RegistryRow
 from headrace.storage.states import States
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow, Streams
 from headrace.storage.work import Work
-from headrace.types import RESERVED
+from headrace.types import RESERVED, SystemClock
 
 log = logging.getLogger("headrace.sealing")
 
 Place = tuple[str, str]
 Epochs = tuple[tuple[int, int], ...]
 _PAGE = 500
+#: Where the database notes the lease under which it has written so far.
+LEASE = "lease"
 _EPOCHS = msgspec.json.Decoder(Epochs)
 
 
@@ -88,7 +92,7 @@ def entries_only_here(row: StreamRow, manifest: Manifest) -> int:
         # The store knows a later life of the name. If this one was published, it was deleted since.
         is_later = life(manifest.incarnation) > life(row.incarnation)
         return row.next_seq - (row.fork_seq or 0) if is_later and not row.generation else 0
-    parted = parted_at(_EPOCHS.decode(row.epochs), manifest.epochs)
+    parted = _parted(row, manifest)
     return 0 if manifest.generation <= row.generation or parted is None else max(0, row.next_seq - parted)
 
 
@@ -100,9 +104,56 @@ def parted_at(ours: Epochs, theirs: Epochs) -> int | None:
     return min((epochs[common][1] for epochs in (ours, theirs) if len(epochs) > common), default=None)
 
 
+def _parted(row: StreamRow, manifest: Manifest) -> int | None:
+    return parted_at(_EPOCHS.decode(row.epochs), manifest.epochs)
+
+
 def life(incarnation: str) -> int:
     """Later lives have greater numbers: an incarnation is the first epoch of its stream."""
     return int(incarnation, 36)
+
+
+class Deletions:
+    """What the store tells of streams that were deleted since a database last wrote there."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        #: The generations of every manifest, the newest first.
+        self.found = manifests.generations(info.key for info in objects.list(manifests.MANIFESTS))
+        self._lives: dict[str, int] = {}
+        for name, incarnation in self.found:
+            self._lives[name] = max(life(incarnation), self._lives.get(name, 0))
+
+    def stranded(self, streams: Streams) -> Iterator[StreamRow]:
+        """Forks that live here, and whose source was deleted by a node that did not know of them."""
+        for fork in _every(streams):
+            source = None if fork.parent is None else streams.by_id(fork.parent)
+            if source is not None and self._deleted(source) and not self._deleted(fork):
+                yield fork
+
+    def _deleted(self, row: StreamRow) -> bool:
+        place = _place(row)
+        if self._lives.get(place[0], 0) > life(row.incarnation):
+            return True
+        unknown = [generation for generation in self.found.get(place, []) if generation > row.generation]
+        manifest = newest_valid(self._objects, place, unknown, [])
+        return self.is_gone(row) if manifest is None else manifest.state == "deleted"
+
+    def is_gone(self, row: StreamRow) -> bool:
+        """Whether a stream was published, and nothing of it is left."""
+        return self.is_unlisted(row) and not self._has_segments(row)
+
+    def is_unlisted(self, row: StreamRow) -> bool:
+        """Whether a stream was published, and has no manifest."""
+        return bool(row.generation) and _place(row) not in self.found
+
+    def _has_segments(self, row: StreamRow) -> bool:
+        segments = f"{manifests.SEGMENTS}/{'/'.join(_place(row))}"
+        return next(iter(self._objects.list(segments)), None) is not None
+
+
+def _place(row: StreamRow) -> Place:
+    return manifests.name_hash(row.name), row.incarnation
 
 
 def recover(
@@ -126,8 +177,11 @@ class _Recovery:
         self._recovered = Recovered(problems=[])
 
     def run(self) -> Recovered:
-        found = manifests.generations(info.key for info in self._objects.list(manifests.MANIFESTS))
-        self._drop_deleted(found)
+        deletions = Deletions(self._objects)
+        found = deletions.found
+        for fork in deletions.stranded(self._batch.streams):
+            raise _only_here(fork, fork.next_seq - fork.first_seq)
+        self._drop_deleted(deletions)
         Work(self._batch.connection).forget_leases()
         forks: list[tuple[int, str]] = []
         done, problems = 0, list[CorruptData]()
@@ -143,6 +197,7 @@ class _Recovery:
             self._complain(reason.message)
         for number, (_, key) in enumerate(sorted(forks), done + 1):
             self._tell(number, len(found), self._take_fork(key))
+        self._release_ancestors()
         features.recover(self._objects, self._batch, self._new_epoch, self._complain)
         entities.recover(self._objects, self._batch, self._new_epoch, self._complain)
         self._open_epochs()
@@ -173,11 +228,21 @@ class _Recovery:
         if row is not None and manifest.generation <= row.generation:
             return None
         if row is not None and row.state == DELETED:
+            if self._is_ours(row, manifest):
+                batch.published.dig(Grave(row.incarnation, row.name))
+                return None
             # It was deleted here, and another node that did not know has gone on with it.
-            batch.published.fill(Grave(row.incarnation, row.name))
             batch.streams.remove(row.id)
             row = None
         return self._insert(manifest) if row is None else self._adopt(row, manifest)
+
+    def _is_ours(self, row: StreamRow, manifest: Manifest) -> bool:
+        """Whether a newer manifest is one of this database, whose commit was cut off: nobody has gone on from it."""
+        if _parted(row, manifest) is not None:
+            return False
+        # Whoever goes on with a stream opens an epoch, unless it is closed.
+        lease = self._batch.streams.meta(LEASE, -1)
+        return not manifest.closed or Node(self._objects, SystemClock()).holder(lease) == manifest.writer
 
     def _make_way(self, row: StreamRow, manifest: Manifest) -> None:
         """A later life has taken the name."""
@@ -190,27 +255,26 @@ class _Recovery:
         self._batch.streams.update(row.id, state=DELETED, deadline_us=self._batch.now_us)
         self._batch.streams.discard(row.id)
 
-    def _drop_deleted(self, found: dict[Place, list[int]]) -> None:
+    def _drop_deleted(self, deletions: Deletions) -> None:
         """Delete streams that were published, and of which nothing is left."""
         for row in _every(self._batch.streams):
-            if not row.generation or (manifests.name_hash(row.name), row.incarnation) in found:
-                continue
-            last = self._batch.published.last(row.id)
-            if last is None or not self._exists(last.key):
+            if deletions.is_gone(row):
                 self._delete(row)
-            else:
+            elif deletions.is_unlisted(row):
                 self._complain(f"{row.name!r} has segments and no manifest; another one is written")
                 self._batch.published.mark(row.id, self._batch.now_us)
 
-    def _exists(self, key: str) -> bool:
-        try:
-            self._objects.head(key)
-        except ObjectMissing:
-            return False
-        return True
+    def _release_ancestors(self) -> None:
+        """Bury what was only kept for forks that are nowhere; one that could not be brought back may need it."""
+        if self._recovered.problems:
+            return
+        for row in _every(self._batch.streams):
+            if row.state == SOFT_DELETED:
+                release(self._batch, row.id)
 
     def _insert(self, manifest: Manifest) -> Brought | None:
         streams = self._batch.streams
+        self._batch.published.fill(Grave(manifest.incarnation, manifest.stream))
         for incarnation, end in manifest.lineage:
             ancestor = streams.of(incarnation)
             if ancestor is None:
@@ -232,7 +296,7 @@ class _Recovery:
         """Go on from a newer manifest than the database knows, with the entries that come after it, if there are."""
         _check(row, manifest)
         batch = self._batch
-        if row.next_seq <= manifest.published_seq:
+        if row.next_seq <= manifest.published_seq and not _has_ended(row, manifest):
             batch.streams.empty(row.id)
             values = msgspec.structs.asdict(_row(manifest))
             kept = {"id", "parent", "fork_seq", "revision"}
@@ -314,11 +378,21 @@ class _Recovery:
 def _check(row: StreamRow, manifest: Manifest) -> None:
     """Raises Fenced where entries would be dropped that are nowhere else."""
     if entries := entries_only_here(row, manifest):
-        raise Fenced(
-            f"another node went on with {row.name!r} in this object store, and {entries} entries are only here",
-            stream=row.name,
-            entries=entries,
-        )
+        raise _only_here(row, entries)
+
+
+def _only_here(row: StreamRow, entries: int) -> Fenced:
+    return Fenced(
+        f"another node went on with {row.name!r} in this object store, and {entries} entries are only here",
+        stream=row.name,
+        entries=entries,
+    )
+
+
+def _has_ended(row: StreamRow, manifest: Manifest) -> bool:
+    """Whether a stream was closed or deleted here after a manifest of the same history."""
+    is_deleted = row.state == SOFT_DELETED and manifest.state == "live"
+    return _parted(row, manifest) is None and (is_deleted or bool(row.closed) > manifest.closed)
 
 
 def _every(streams: Streams) -> Iterator[StreamRow]:

@@ -2,8 +2,8 @@
 
 The database notes the lease under which it writes. Where the store has a newer one, another node has been the writer
 since, or this one with a later copy of the directory; a directory that was restored from a backup says so itself. Such
-a directory is brought up to what was published meanwhile. Where it holds entries that would be dropped by that, it is
-refused before it takes over, so that whoever is the writer goes on undisturbed.
+a directory is brought up to what was published meanwhile, or does not start. Where it holds entries that would be
+dropped by that, it is refused before it takes over, so that whoever is the writer goes on undisturbed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from headrace.config import ConfigError, StorageConfig
 from headrace.engine.batch import Batch, commit_alone
-from headrace.engine.sealing.recovery import Recovered, Tell, entries_only_here, newest, recover
-from headrace.errors import Fenced
+from headrace.engine.sealing.recovery import LEASE, Deletions, Recovered, Tell, entries_only_here, newest, recover
+from headrace.errors import Fenced, StoreUnavailable, Unavailable
 from headrace.format import manifest as manifests
 from headrace.storage import database
 from headrace.storage.backup import RESTORED
@@ -28,19 +28,39 @@ from headrace.types import Clock
 #: Runs a function inside a commit of its own.
 Commit = Callable[[Callable[[Batch], None]], None]
 
-_NODE, _LEASE = "node", "lease"
+_NODE = "node"
 _NAMED = 5
+#: How often a store is judged anew where another node was faster.
+_TRIES = 5
 
 
 def stand_up(
     objects: Objects, node: Node, streams: Streams, commit: Commit, tell: Tell | None = None
 ) -> Recovered | None:
-    """Become the writer of the store, with everything that was published there; None where nothing was missed."""
-    node.held = held = streams.meta(_LEASE, -1)
-    missed = _has_missed(objects, node, streams, held)
-    if missed and streams.every(0, 1):
-        _refuse_to_drop(objects, streams)
-    number = node.claim()
+    """Become the writer of the store, with everything that was published there; None where nothing was missed.
+
+    Raises StoreUnavailable only while nothing is known to be missed: a late claim may then make up for it.
+    """
+    node.held = streams.meta(LEASE, -1)
+    for _ in range(_TRIES):
+        last = node.newest()
+        missed = _has_missed(objects, node, streams, last)
+        try:
+            if missed and streams.every(0, 1):
+                _refuse_to_drop(objects, streams)
+            if (number := node.claim(last)) is not None:
+                return _catch_up(objects, node, number, missed, commit, tell)
+        except StoreUnavailable as reason:
+            if missed:
+                raise _is_behind(reason) from reason
+            raise
+    raise Fenced("other nodes take over this object store again and again; start one of them alone")
+
+
+def _catch_up(
+    objects: Objects, node: Node, number: int, missed: bool, commit: Commit, tell: Tell | None
+) -> Recovered | None:
+    """Note the lease under which the database writes from now on, once it has everything that it missed."""
     found: list[Recovered] = []
 
     def perform(batch: Batch) -> None:
@@ -51,7 +71,7 @@ def stand_up(
         reserve_epochs(node, batch)
         if missed:
             found.append(recover(objects, batch, lambda again: reserve_epochs(node, again), tell))
-        batch.streams.set_meta(_LEASE, number)
+        batch.streams.set_meta(LEASE, number)
         batch.streams.set_meta(_NODE, _fingerprint(node.identity))
         batch.streams.set_meta(RESTORED, 0)
 
@@ -95,9 +115,12 @@ def reserve_epochs(node: Node, batch: Batch) -> None:
         streams.set_meta("spare_epoch", node.reserve_epochs().start)
 
 
-def _has_missed(objects: Objects, node: Node, streams: Streams, held: int) -> bool:
-    """Whether the store may know more than the database; refuses a store that belongs to others."""
-    last, is_restored = node.newest(), bool(streams.meta(RESTORED))
+def _has_missed(objects: Objects, node: Node, streams: Streams, last: int | None) -> bool:
+    """Whether the store may know more than the database, where ``last`` is its newest lease.
+
+    Refuses a store that belongs to others.
+    """
+    held, is_restored = node.held, bool(streams.meta(RESTORED))
     holder = None if held < 0 else node.holder(held)
     if holder is not None and _fingerprint(holder) == streams.meta(_NODE):
         return last != held or is_restored
@@ -109,8 +132,11 @@ def _has_missed(objects: Objects, node: Node, streams: Streams, held: int) -> bo
 
 
 def _refuse_to_drop(objects: Objects, streams: Streams) -> None:
-    """Raises Fenced, naming them, where streams have entries here that others have taken the place of."""
-    lost: dict[str, int] = {}
+    """Raises Fenced, naming them, where streams have entries here that others have taken the place of.
+
+    Forks of which the source was deleted meanwhile are among them.
+    """
+    lost = {fork.name: fork.next_seq - fork.first_seq for fork in Deletions(objects).stranded(streams)}
     for manifest in newest(objects, []):
         row = streams.by_name(manifest.stream)
         if row is not None and row.state != DELETED and (entries := entries_only_here(row, manifest)):
@@ -123,6 +149,13 @@ def _refuse_to_drop(objects: Objects, streams: Streams) -> None:
             streams=len(lost),
             entries=sum(lost.values()),
         )
+
+
+def _is_behind(reason: StoreUnavailable) -> Unavailable:
+    return Unavailable(
+        f"this directory lacks what was published to its object store, which does not answer any more: "
+        f"{reason.message}. Try again once it does"
+    )
 
 
 def _other_store(why: str) -> ConfigError:

@@ -13,6 +13,7 @@ from headrace.engine.lifecycle import Change
 from headrace.format import entity_registry as format_
 from headrace.storage.database import Connection
 from headrace.storage.entity_changes import EntityChangeRow, EntityChanges
+from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 
 log = logging.getLogger("headrace.entities")
@@ -33,15 +34,21 @@ class Published(Change):
         EntityChanges(batch.connection).note_published(self.until)
 
 
-def publish(objects: Objects, connection: Connection) -> int:
-    """Create the objects of all changes that the store lacks; answers the newest of them, 0 where there is none."""
+def publish(objects: Objects, node: Node, connection: Connection) -> int:
+    """Create the objects of all changes that the store lacks; answers the newest of them, 0 where there is none.
+
+    Raises Fenced where another node has taken over meanwhile: what it has written stays.
+    """
     newest = 0
     for run in _runs(EntityChanges(connection)):
         key, data = format_.key(run[0].number), format_.encode([stored(row) for row in run])
         if not objects.create(key, data):
+            node.check()
             # Ours from before a crash, and shorter.
             objects.put(key, data)
         newest = run[-1].number
+    if newest:
+        node.check()
     return newest
 
 
