@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from headrace.engine import read as reading
+from headrace.engine.batch import Batch
+from headrace.errors import CorruptData
 from headrace.types import JSON, NEVER_US, OCTETS
 from rig import Rig, array
 
@@ -63,6 +65,46 @@ def test_what_was_committed_after_a_head_is_not_part_of_it(rig: Rig) -> None:
     head = stream.head
     rig.append("s", b"y")
     assert rig.engine.log.read(stream, head, 0, budget=100) == ([b"x"], 1)
+
+
+def test_an_old_head_leads_to_what_was_sealed_since(rig: Rig) -> None:
+    rig.create("s", JSON, array(1, 2))
+    rig.publish("s")
+    rig.append("s", array(3))
+    stream = rig.find("s")
+    head = stream.head
+    rig.publish("s")
+    rig.append("s", array(4))
+
+    def page(position: int) -> tuple[list[bytes], int]:
+        return rig.ask(lambda: rig.engine.log.read(stream, head, position, budget=100))
+
+    assert page(0) == ([b"1,2,3"], 3)
+    assert page(2) == ([b"3"], 3)
+
+
+def lose(rig: Rig, name: str, seq: int) -> None:
+    """Remove the row of one entry."""
+    stream = rig.find(name).id
+
+    def perform(batch: Batch) -> None:
+        batch.wal.trim(stream, seq, seq + 1, 1)
+
+    rig.run(rig.engine.apply(perform))
+
+
+def test_a_page_ends_before_an_entry_that_is_missing_and_the_next_one_says_so(rig: Rig) -> None:
+    rig.create("s", JSON, array(1, 2))
+    for number in (3, 4, 5):
+        rig.append("s", array(number))
+    lose(rig, "s", 3)
+    assert _page(rig, "s", 0, 100) == ([b"1,2", b"3"], 3)
+    with pytest.raises(CorruptData, match="entry 3 of 's' is missing"):
+        _page(rig, "s", 3, 100)
+    assert _page(rig, "s", 4, 100) == ([b"5"], 5)
+    lose(rig, "s", 4)
+    with pytest.raises(CorruptData, match="entry 4 of 's' is missing"):
+        _page(rig, "s", 4, 100)
 
 
 def test_bytes_and_time_before_a_position_are_those_of_the_entries_before_it(rig: Rig) -> None:

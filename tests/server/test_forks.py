@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headrace.engine.lifecycle import Create
+from headrace.engine.tiers import Cold
 from headrace.errors import HeadraceError
 from headrace.server.auth import LOCAL
 from headrace.server.exchange import Request
 from headrace.server.heads import RequestHead, Route
 from headrace.server.streams import Streams
 from headrace.server.target import Target
+from headrace.storage.streams import StreamRow
 from rig import Rig
 from server.callers import Caller
 
@@ -233,6 +238,27 @@ def test_a_fork_of_the_start_is_the_fork_of_where_that_was(tmp_path: Path, kept:
         rig.retain("s", size=kept)
         assert put_again(rig, "start", "-1") == put_again(rig, "start", places[0]) == 200
         assert put_again(rig, "later", "-1") == 409
+
+
+def test_a_fork_whose_name_was_taken_for_a_moment_is_made_from_what_is_not_at_hand(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        rig.create("s", body=b"one")
+        rig.publish("s")
+        fields = {b"stream-forked-from": b"/v1/stream/s", b"stream-fork-offset": b"-1", b"stream-fork-sub-offset": b"2"}
+        head, streams = RequestHead("PUT", b"", [], fields), Streams(rig.engine)
+
+        async def put() -> int:
+            caller = Caller()
+            request = Request(head, Route(streams.put, Target("f", "", None), {}, LOCAL, 0), b"", caller)
+            with pytest.raises(Cold):
+                streams.put(request)
+            taken = Create(StreamRow("f", "", 0, "[]"), partial(streams._created, request))
+            taken.settled = taken.exists = True
+            taken.answer()
+            return (await asyncio.wait_for(caller.answered, 30)).status
+
+        assert rig.run(put()) == 201
+        assert rig.read("f") == [b"on"]
 
 
 def put_again(rig: Rig, name: str, offset: str | None = None) -> int:

@@ -77,7 +77,14 @@ def _read_some(
         found = _read_segments(tiers, stream, part, room, key, view)
         if found is not None:
             return Slice([], part.start) if goes_on and sum(map(len, found.parts)) > room else found
-    return _read_rows(tiers.wal, stream, part, room, key, view, goes_on)
+    rows = _read_rows(tiers.wal, stream, part, room, key, view, goes_on)
+    if rows.position > part.start or goes_on:
+        return rows
+    # Rows go once they are in segments, and the reader may not have heard of that.
+    found = _read_segments(tiers, stream, part, room, key, view)
+    if found is None:
+        raise _missing(stream, part.start)
+    return found
 
 
 def owned(stream: Stream, head: Head, position: int) -> Iterator[Owned]:
@@ -139,12 +146,18 @@ def _gathered(
     view: View | None,
     goes_on: bool,
 ) -> Slice:
+    """What rows hold of a part; without a key only up to the first entry that none of them holds."""
     parts: list[Piece] = []
     _, position, until, _ = part
-    room = budget
+    room, following = budget, position if key is None else until
     for row in rows:
-        if row.seq + row.count <= position:
+        end = row.seq + row.count
+        if end <= position:
             continue
+        if row.seq > following:
+            break
+        if key is None:
+            following = end
         skip, stop = max(0, position - row.seq), min(row.count, until - row.seq)
         body = row.body
         if row.keys is not None and key is not None:
@@ -164,9 +177,9 @@ def _gathered(
                 return _turn_some(stream, row, skip, stop, key, view, failure)
         parts.append(body)
         room -= len(body)
-        if row.seq + stop < min(until, row.seq + row.count) or room <= 0:
+        if row.seq + stop < min(until, end) or room <= 0:
             return Slice(parts, row.seq + stop)
-    return Slice(parts, until)
+    return Slice(parts, min(following, until))
 
 
 def _turn_some(
@@ -247,8 +260,12 @@ def cell(tiers: Tiers, stream: Stream, head: Head, seq: int) -> Cell:
 def _row(wal: Wal, stream: Stream, owner: int, seq: int) -> Entries:
     row = wal.holding(owner, seq)
     if row is None:
-        raise CorruptData(f"entry {seq} of {stream.name!r} is missing", stream=stream.name, seq=seq)
+        raise _missing(stream, seq)
     return row
+
+
+def _missing(stream: Stream, seq: int) -> CorruptData:
+    return CorruptData(f"entry {seq} of {stream.name!r} is missing", stream=stream.name, seq=seq)
 
 
 def bytes_before(tiers: Tiers, stream: Stream, head: Head, position: int) -> int:

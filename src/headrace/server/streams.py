@@ -15,6 +15,7 @@ from headrace.engine.log import Log
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.split import check_text, split_json
 from headrace.engine.stream import Stream
+from headrace.engine.tiers import Cold
 from headrace.errors import (
     AppendTimedOut,
     BadRequest,
@@ -217,11 +218,18 @@ class Streams:
             request.exchange.reply(creation.created(self._log, request))
 
     def _put_again(self, request: Request) -> None:
-        """Someone else was quicker: compare with what they made."""
-        try:
-            self.put(request)
-        except HeadraceError as refusal:
-            request.exchange.reply(Reply.failure(refusal))
+        """Someone else was quicker: compare with what they made, unless that is gone by now."""
+        within_s = self._engine.config.server.resolver_timeout_s
+        self._aside.ask(request, self._put_thawed(request), within_s)
+
+    async def _put_thawed(self, request: Request) -> None:
+        while True:
+            try:
+                self.put(request)
+                return
+            except Cold as cold:
+                async with self._engine.gates.read:
+                    await asyncio.to_thread(cold.work)
 
     def head(self, request: Request) -> None:
         """HEAD: where the stream stands; not an access."""
