@@ -108,12 +108,17 @@ def test_a_full_queue_takes_nothing_more_until_there_is_room(tmp_path: Path) -> 
             rig.submit("s", b"2", lambda _: done.set())
             with pytest.raises(Overloaded):
                 rig.submit("s", b"3", lambda _: None)
+            with pytest.raises(Overloaded):
+                rig.engine.log.delete(rig.find("s"), lambda _: None)
+            publishing = asyncio.create_task(rig.engine.sealer.publish(rig.find("s").id))
+            await asyncio.sleep(0)
             hold.go_on.set()
             await done.wait()
+            assert await publishing is not None
 
         rig.run(overfill())
         rig.append("s", b"4")
-        assert rig.read("s") == [b"1", b"2", b"4"]
+        assert b"".join(rig.read("s")) == b"124"
         assert (rig.engine.writer.queued_requests, rig.engine.writer.queued_bytes) == (0, 0)
         assert rig.find("s").pins == 0
 

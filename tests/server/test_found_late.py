@@ -13,7 +13,7 @@ import pytest
 from headrace.config import ServerConfig
 from headrace.engine.gates import Gate
 from headrace.engine.tiers import Cold
-from headrace.errors import CorruptData, ObjectMissing
+from headrace.errors import CorruptData, ObjectMissing, Overloaded
 from headrace.server.auth import Door
 from headrace.server.dispatch import Dispatcher
 from headrace.server.encoding import Encoder
@@ -182,6 +182,19 @@ def test_objects_of_a_stream_that_is_deleted_meanwhile_are_not_missed(rig: Rig, 
         await deleting
         slow.go_on.set()
         assert (await asyncio.wait_for(line.answered, 10)).status == 404
+
+    run(rig, scenario)
+
+
+def test_a_poll_that_was_refused_is_not_answered_again(rig: Rig, slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(reads: Reads) -> None:
+        line, slow.looks = Line(), 1
+        monkeypatch.setattr(rig.engine.tail, "_limit", 0)
+        with pytest.raises(Overloaded):
+            line.ask(reads, rig.find("a"), live="long-poll", offset="-1")
+        slow.go_on.set()
+        await asyncio.gather(*reads._aside._working)
+        assert line.sent == []
 
     run(rig, scenario)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -220,11 +221,15 @@ def test_a_segment_that_was_just_sealed_need_not_be_fetched(
 def test_a_segment_that_nobody_needs_any_more_goes(cache: Segments, shelf: Shelf, directory: Path) -> None:
     segment = stored(shelf, "segments/a")
     with cache.open("segments/a", segment) as reader:
-        cache.drop(segment)
+        cache.forget({"segments/a"})
         assert reader.read(0, 1, 1).position == 1
-    cache.drop(segment)
-    cache.drop(segment)
-    assert (files(directory), cache.usage().bytes, cache.ready(segment)) == (set(), 0, None)
+    assert cache.ready(segment) is None
+    text_of(cache, "segments/a", segment)
+    cache.forget({"segments/b"})
+    assert cache.ready(segment) is not None
+    for _ in range(2):
+        cache.forget({"segments/a"})
+        assert (files(directory), cache.usage().bytes, cache.ready(segment)) == (set(), 0, None)
 
 
 def test_only_so_many_segments_stay_open(cache: Segments, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,9 +239,20 @@ def test_only_so_many_segments_stay_open(cache: Segments, shelf: Shelf, monkeypa
     for _ in range(2):
         assert [text_of(cache, key, segment) for key, segment in kept] == [b"%d" % n for n in range(6)]
         assert (cache.usage().readers, cache.usage().reader_bytes) == (3, 3 * reader.footprint)
-    for _, segment in kept:
-        cache.drop(segment)
+    cache.forget({key for key, _ in kept})
     assert (cache.usage().readers, cache.usage().reader_bytes, shelf.reads) == (0, 0, 6)
+
+
+def test_open_segments_are_a_small_part_of_the_files_that_may_be_open(
+    cache: Segments, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for files_allowed, most in ((96, 6), (1024, 64), (10**6, 512), (resource.RLIM_INFINITY, 512)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, allowed=files_allowed: (allowed, allowed))
+        assert module.most_readers() == most
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    for number in range(6):
+        text_of(cache, f"segments/{number}", stored(shelf, f"segments/{number}", b"%d" % number))
+    assert cache.usage().readers == 4
 
 
 def test_a_full_disk_gives_up_what_can_be_fetched_again(
@@ -281,7 +297,7 @@ class TestLocal:
         assert text_of(cache, "segments/a", segment) == b"1"
         assert files(directory) == set()
         assert not (tmp_path / "sealed").exists()
-        cache.drop(segment)
+        cache.forget({"segments/a"})
         assert objects.get("segments/a") == data
 
     def test_damaged_and_missing_objects_are_named(self, cache: Segments, objects: Objects) -> None:

@@ -56,6 +56,12 @@ class Change(Operation):
         self.done(self)
 
 
+class Chore(Change):
+    """What the server does by itself: it goes on however much waits, as it makes room for more."""
+
+    is_chore = True
+
+
 Kind = TypeVar("Kind", bound=Change)
 
 

@@ -13,7 +13,7 @@ from headrace.engine import read as reading
 from headrace.engine.batch import Batch
 from headrace.engine.features.deduping import horizon
 from headrace.engine.forks import read_by_forks
-from headrace.engine.lifecycle import Change
+from headrace.engine.lifecycle import Chore
 from headrace.engine.steps import Steps
 from headrace.engine.stream import Head, Stream
 from headrace.engine.work.verifying import KEPT, KEPT_US
@@ -31,7 +31,7 @@ REMEMBER_DELETED_US = 86_400_000_000
 ANSWERED_US, ANSWERED, ANSWERED_BYTES = 7 * 86_400_000_000, 50_000, 256 * 1024 * 1024
 
 
-class PersistAccesses(Change):
+class PersistAccesses(Chore):
     """Persists the sliding windows of streams that were accessed."""
 
     def __init__(self, streams: tuple[Stream, ...], done: Callable[[Any], None]) -> None:
@@ -45,7 +45,7 @@ class PersistAccesses(Change):
                 batch.streams.update(stream.id, deadline_us=deadline_us)
 
 
-class Purge(Change):
+class Purge(Chore):
     """Removes rows of deleted streams, tombstones and verifications that are a day old, and answers that are older
     than requests are repeated, or too many.
     """
@@ -63,7 +63,7 @@ class Purge(Change):
         )
 
 
-class Retain(Change):
+class Retain(Chore):
     """Moves the first retained entry of a stream forward; the rows before it go in a later commit.
 
     A reader that looked at the old head has finished by then, so it never finds a gap.
@@ -88,7 +88,7 @@ class Retain(Change):
         batch.save_head(stream, first_seq=head.first_seq, first_bytes=head.first_bytes)
 
 
-class Trim(Change):
+class Trim(Chore):
     """Removes rows before the first retained entry, except those that forks still read."""
 
     frees = True
@@ -112,7 +112,7 @@ class Trim(Change):
             self.removed += batch.wal.trim(self.stream.id, start, end, PURGE_ROWS - self.removed)
 
 
-class ForgetKeys(Change):
+class ForgetKeys(Chore):
     """Forgets keys of events that are no longer remembered."""
 
     frees = True

@@ -80,8 +80,8 @@ class Writer(Committer):
         return len(self._in_flight) >= limits.queue_requests or self.queued_bytes >= limits.queue_bytes
 
     def submit(self, operation: Operation) -> None:
-        """Queue an operation, or refuse it while the queue is full."""
-        if self.full:
+        """Queue an operation, or refuse it while the queue is full; the server's own work goes on."""
+        if self.full and not operation.is_chore:
             raise Overloaded("the append queue is full", retry_after=1)
         if self._stopping:
             raise Unavailable("the server is stopping")

@@ -51,8 +51,8 @@ class LongPoll:
         self._position = question.position
         self._wait_s = wait_s
         self._timer: asyncio.TimerHandle | None = None
-        #: Whether a thread looks for entries that are not at hand.
-        self._looking = False
+        #: Whether a thread looks for entries that are not at hand, and whether nobody waits for what it finds.
+        self._looking = self._refused = False
         #: Where the stream ended when the time ran out: whatever comes later is for the next poll.
         self._end: int | None = None
 
@@ -60,7 +60,11 @@ class LongPoll:
         """Answer at once if there is something, else wait."""
         if self._answer_if_ready(self._stream.head):
             return
-        self._reads.engine.tail.watch(self._stream, self)
+        try:
+            self._reads.engine.tail.watch(self._stream, self)
+        except HeadraceError:
+            self._refused = True
+            raise
         self._standing.stay(self)
         self._request.exchange.parked = True
         self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._time_out)
@@ -72,6 +76,8 @@ class LongPoll:
             self._leave()
 
     def _give_up(self, reason: HeadraceError) -> None:
+        if self._refused:
+            return
         self._leave()
         if self._stream.head.state != LIVE:
             reason = deleted(self._stream, self._stream.head.state)
@@ -79,6 +85,8 @@ class LongPoll:
 
     def _look_again(self) -> None:
         self._looking = False
+        if self._refused:
+            return
         if self._end is not None:
             self._conclude(self._end)
         else:

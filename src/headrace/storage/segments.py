@@ -7,6 +7,7 @@ what is being read right now. Footers of the segments used last stay open, and s
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
@@ -25,7 +26,14 @@ from headrace.storage.objects import ObjectMissing, Objects
 #: Memory that open footers may take.
 READER_BYTES = 24 * 1024 * 1024
 KNOWN_FILES = 20_000
+_MOST_READERS, _READERS_SHARE = 512, 16
 _SUFFIX, _PARTIAL = ".parquet", ".part"
+
+
+def most_readers() -> int:
+    """How many segments stay open: a small part of the files that the system lets this process open."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_READERS if files == resource.RLIM_INFINITY else min(_MOST_READERS, files // _READERS_SHARE)
 
 
 class Usage(NamedTuple):
@@ -99,15 +107,15 @@ class Segments:
                 self._resize(file, segment.bytes)
             self._shrink(self._limit_bytes)
 
-    def drop(self, segment: Segment) -> None:
-        """Forget a segment that nobody will ask for again; one that is being read goes next."""
+    def forget(self, keys: Collection[str]) -> None:
+        """Let go of segments whose objects are removed: an open file would keep its place on the disk."""
         with self._lock:
-            self._close(segment.sha256)
-            file = self._files.get(segment.sha256)
-            if file is not None and not file.pins:
-                self._remove(segment.sha256)
-            elif file is not None:
-                self._files.move_to_end(segment.sha256, last=False)
+            for sha256 in [sha256 for sha256, reader in self._readers.items() if reader.name in keys]:
+                if self._files[sha256].pins:
+                    self._close(sha256)
+                    self._files.move_to_end(sha256, last=False)
+                else:
+                    self._remove(sha256)
 
     def prune(self, listed: Collection[str]) -> int:
         """Forget segments whose checksums are not among these; answers how many of them are being read."""
@@ -173,7 +181,8 @@ class Segments:
     def _keep_open(self, sha256: str, reader: Reader) -> None:
         self._readers[sha256] = reader
         self._reader_bytes += reader.footprint
-        while self._reader_bytes > READER_BYTES and len(self._readers) > 1:
+        most = most_readers()
+        while (self._reader_bytes > READER_BYTES or len(self._readers) > most) and len(self._readers) > 1:
             self._close(next(iter(self._readers)))
 
     def _close(self, sha256: str) -> None:

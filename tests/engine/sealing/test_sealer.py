@@ -114,6 +114,20 @@ def test_what_came_while_the_clock_was_ahead_is_due_and_then_waits_like_all_othe
     assert rows(rig) == 0 and spans(rig, "s")[-1][1] == 3
 
 
+def test_the_files_of_a_deleted_stream_are_closed(opened: Open) -> None:
+    rig = opened()
+    for name in ("gone", "stays"):
+        rig.create(name, OCTETS, name.encode())
+        rig.publish(name)
+        assert b"".join(rig.read(name)) == name.encode()
+    segments = rig.engine.sealer._workshop._segments()
+    assert segments.usage().readers == 2
+    rig.delete("gone")
+    rig.clear()
+    assert segments.usage().readers == 1
+    assert b"".join(rig.read("stays")) == b"stays"
+
+
 def test_what_waits_is_counted(opened: Open) -> None:
     rig = opened()
     since = rig.clock.us

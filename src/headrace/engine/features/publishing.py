@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from headrace.engine.batch import Batch
-from headrace.engine.lifecycle import Change
+from headrace.engine.lifecycle import Chore
 from headrace.format import feature_registry as format_
 from headrace.storage.database import Connection
 from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
@@ -21,7 +21,7 @@ log = logging.getLogger("headrace.features")
 _PAGE = 100
 
 
-class Published(Change):
+class Published(Chore):
     """Notes that the store has every version up to one."""
 
     def __init__(self, until: int, done: Callable[[Any], None]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.engine.batch import Batch
-from headrace.engine.lifecycle import Change
+from headrace.engine.lifecycle import Chore
 from headrace.format import manifest as manifests
 from headrace.format.companion.names import COMPANIONS
 from headrace.format.manifest import Manifest
@@ -16,19 +16,29 @@ from headrace.storage.objects import Objects
 from headrace.storage.published import Grave
 from headrace.types import Clock
 
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
+
 
 class Cleaner:
     """Removes objects; for a thread of its own."""
 
-    def __init__(self, objects: Objects, node: Node, clock: Clock) -> None:
+    def __init__(self, objects: Objects, node: Node, clock: Clock, segments: Callable[[], Segments]) -> None:
         self._objects = objects
         self._node = node
         self._clock = clock
+        self._segments = segments
 
     def remove(self, keys: list[str]) -> None:
         """Remove these, unless another node has taken over and may need them."""
         self._node.check()
+        self._delete(keys)
+
+    def _delete(self, keys: list[str]) -> None:
+        """Remove objects that may be segments, which may be open."""
         self._objects.delete(keys)
+        if any(key.startswith(manifests.SEGMENTS) for key in keys):
+            self._segments().forget(frozenset(keys))
 
     def bury(self, grave: Grave) -> list[str]:
         """Remove everything of a deleted stream; a last manifest says that it is deleted until all else is gone."""
@@ -39,11 +49,11 @@ class Cleaner:
         manifested = [found.key for found in self._objects.list(f"{manifests.MANIFESTS}/{'/'.join(place)}")]
         if manifested:
             last = self._tombstone(grave, max(manifests.generations(manifested).get(place, [0])))
-            self._objects.delete(data)
+            self._delete(data)
             self._objects.delete(manifested)
             self._objects.delete([last])
         else:
-            self._objects.delete(data)
+            self._delete(data)
         return [*data, *manifested]
 
     def _tombstone(self, grave: Grave, generation: int) -> str:
@@ -66,7 +76,7 @@ class Cleaner:
                 return key
 
 
-class Forget(Change):
+class Forget(Chore):
     """Objects, and a grave, that are gone."""
 
     frees = True

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from headrace.engine.batch import Batch
 from headrace.engine.forks import forks_beyond
-from headrace.engine.lifecycle import Change
+from headrace.engine.lifecycle import Chore
 from headrace.engine.sealing.snapshot import Snapshot
 from headrace.engine.stream import Stream
 from headrace.format import manifest as manifests
@@ -50,7 +50,7 @@ class Publication(NamedTuple):
     swaps: Swaps = Swaps([], [], 0)
 
 
-class Attempt(Change):
+class Attempt(Chore):
     """Notes that a stream may have objects from now on, whether or not anybody hears of them."""
 
     def __init__(self, stream: int, done: Callable[[Any], None]) -> None:
@@ -62,7 +62,7 @@ class Attempt(Change):
         batch.streams.update(self.stream, attempted=1)
 
 
-class Publish(Change):
+class Publish(Chore):
     """Makes a publication known; the rows it holds can go afterwards."""
 
     frees = True
@@ -131,7 +131,7 @@ class Publish(Change):
             batch.published.mark(stream, batch.now_us)
 
 
-class TrimPublished(Change):
+class TrimPublished(Chore):
     """Removes rows of entries that are in segments."""
 
     frees = True
@@ -147,7 +147,7 @@ class TrimPublished(Change):
         self.removed = batch.wal.trim(self.stream.id, 0, self.stream.head.published_seq, TRIM_ROWS)
 
 
-class Abandon(Change):
+class Abandon(Chore):
     """Gives up what was written for a stream that is gone."""
 
     frees = True
@@ -164,7 +164,7 @@ class Abandon(Change):
         batch.published.unmark(self.stream, batch.now_us)
 
 
-class Discard(Change):
+class Discard(Chore):
     """Objects that nothing refers to."""
 
     frees = True
@@ -178,7 +178,7 @@ class Discard(Change):
         batch.published.discard(self.keys, batch.now_us)
 
 
-class SpareEpochs(Change):
+class SpareEpochs(Chore):
     """Epochs that were reserved to go on with later."""
 
     def __init__(self, start: int, done: Callable[[Any], None]) -> None:

@@ -62,7 +62,7 @@ class Workshop:
     @cached_property
     def cleaner(self) -> Cleaner:
         """Removes objects."""
-        return Cleaner(self._objects, self.node, self._clock)
+        return Cleaner(self._objects, self.node, self._clock, self._segments)
 
     def close(self) -> None:
         """Let go of the database."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from headrace.engine.batch import Batch
-from headrace.engine.lifecycle import Change
+from headrace.engine.lifecycle import Chore
 from headrace.format import entity_registry as format_
 from headrace.storage.database import Connection
 from headrace.storage.entity_changes import EntityChangeRow, EntityChanges
@@ -22,7 +22,7 @@ _PAGE = 500
 _OBJECT_BYTES = 4 * 1024 * 1024
 
 
-class Published(Change):
+class Published(Chore):
     """Notes that the store has every change up to one."""
 
     def __init__(self, until: int, done: Callable[[Any], None]) -> None:
