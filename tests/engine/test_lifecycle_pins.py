@@ -6,21 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from headrace.config import Config, LimitsConfig, StorageConfig
+from headrace.config import Config, StorageConfig
 from headrace.engine.engine import Engine
 from headrace.engine.lifecycle import Delete
 from headrace.engine.stream import Stream
 from headrace.engine.sweep import Trim
-from headrace.errors import Overloaded
+from headrace.errors import Fenced
 from headrace.storage.streams import StreamRow
 
 
 @pytest.mark.parametrize("kind", [Trim, Delete])
 async def test_an_operation_that_is_refused_holds_no_stream(tmp_path: Path, kind: type[Trim | Delete]) -> None:
-    config = Config(storage=StorageConfig(data_dir=str(tmp_path)), limits=LimitsConfig(queue_requests=0))
-    engine = await Engine.open(config)
+    engine = await Engine.open(Config(storage=StorageConfig(data_dir=str(tmp_path))))
     stream = Stream(StreamRow("s", "text/plain", 1, "[[0,0]]", id=1), ())
-    with pytest.raises(Overloaded):
+    engine.writer.fenced = True
+    with pytest.raises(Fenced):
         kind(stream, lambda _: None).submit(engine.writer)
     assert stream.pins == 0
+    engine.writer.fenced = False
     await engine.close()

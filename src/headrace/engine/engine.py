@@ -190,8 +190,8 @@ class Engine:
         """Become the writer of the object store, with everything that was published there meanwhile."""
         try:
             self.recovered = stand_up(self.objects, self.node, self.streams, self.writer.before_start)
-        except StoreUnavailable:
-            if not self.streams.meta("epoch_end"):
+        except StoreUnavailable as reason:
+            if not self.streams.meta("epoch_end") or reason.facts.get("behind"):
                 raise
             log.warning("the object store does not answer; appends are taken, and published once it does")
         if self.recovered is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from headrace.config import ConfigError, StorageConfig
 from headrace.engine.batch import Batch, commit_alone
 from headrace.engine.sealing.recovery import LEASE, Deletions, Recovered, Tell, entries_only_here, newest, recover
-from headrace.errors import Fenced, StoreUnavailable, Unavailable
+from headrace.errors import Fenced, StoreUnavailable
 from headrace.format import manifest as manifests
 from headrace.storage import database
 from headrace.storage.backup import RESTORED
@@ -39,7 +39,8 @@ def stand_up(
 ) -> Recovered | None:
     """Become the writer of the store, with everything that was published there; None where nothing was missed.
 
-    Raises StoreUnavailable only while nothing is known to be missed: a late claim may then make up for it.
+    Raises StoreUnavailable where the store does not answer: a late claim may make up for that, unless the error says
+    that the directory is ``behind``.
     """
     node.held = streams.meta(LEASE, -1)
     for _ in range(_TRIES):
@@ -151,10 +152,11 @@ def _refuse_to_drop(objects: Objects, streams: Streams) -> None:
         )
 
 
-def _is_behind(reason: StoreUnavailable) -> Unavailable:
-    return Unavailable(
+def _is_behind(reason: StoreUnavailable) -> StoreUnavailable:
+    return StoreUnavailable(
         f"this directory lacks what was published to its object store, which does not answer any more: "
-        f"{reason.message}. Try again once it does"
+        f"{reason.message}. Try again once it does",
+        behind=True,
     )
 
 
