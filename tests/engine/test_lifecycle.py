@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -231,6 +233,19 @@ def test_a_change_that_nobody_waits_for_any_more_is_settled_in_silence(
 
     rig.run(given_up())
     assert not caplog.records
+
+
+def test_a_settled_change_is_let_go_of_without_the_collector(rig: Rig) -> None:
+    async def settled() -> weakref.ref[Change]:
+        return weakref.ref(await carry_out(rig.engine.writer, _Nothing))
+
+    gc.disable()
+    try:
+        change = rig.run(settled())
+        rig.run(settled())  # the writer remembers the last one
+        assert change() is None
+    finally:
+        gc.enable()
 
 
 def test_of_two_who_create_the_same_name_one_is_told_that_it_exists(rig: Rig) -> None:

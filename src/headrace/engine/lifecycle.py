@@ -67,10 +67,12 @@ Kind = TypeVar("Kind", bound=Change)
 
 def settling(awaited: asyncio.Future[Any]) -> Callable[[Any], None]:
     """A ``done`` that ends a wait with the settled operation, if anybody still waits."""
+    waits = [awaited]
 
     def done(operation: Operation) -> None:
-        if operation.settled and not awaited.done():
-            awaited.set_result(operation)
+        # The wait holds the operation from here on, which must not hold the wait: the collector comes rarely.
+        if operation.settled and not (waiting := waits.pop()).done():
+            waiting.set_result(operation)
 
     return done
 
