@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
 import apsw
 import pytest
 
 from headrace.errors import Unavailable
-from headrace.storage.reserve import LEAST_BYTES
+from headrace.storage.reserve import LEAST_BYTES, MiB
 from headrace.types import OCTETS
 from rig import Rig
 
 NUMBERS = count()
 ENTRY = b"x" * 20_000
+#: Nothing can compress it.
+LARGE = Random(4).randbytes(100_000)
+
+
+class _Usage(NamedTuple):
+    free: int
+    total: int
 
 
 class FullDisk(apsw.VFS):
@@ -32,8 +41,25 @@ class FullDisk(apsw.VFS):
     def xOpen(self, name: Any, flags: list[int]) -> _File:
         return _File(self, name, flags)
 
-    def check(self, grows: bool) -> None:
-        if self.is_full and grows and self.reserve.exists():
+    def check(self, growth: int) -> None:
+        if self.is_full and growth > 0 and self.reserve.exists():
+            raise apsw.FullError()
+
+
+class SmallDisk(FullDisk):
+    """A file system of some size, on which nothing lies but a data directory."""
+
+    def __init__(self, reserve: Path, size: int) -> None:
+        super().__init__(reserve)
+        self.size = size
+
+    @property
+    def free(self) -> int:
+        files = [path.stat().st_size for path in self.reserve.parent.rglob("*") if path.is_file()]
+        return max(0, self.size - sum(files))
+
+    def check(self, growth: int) -> None:
+        if growth > self.free:
             raise apsw.FullError()
 
 
@@ -43,7 +69,7 @@ class _File(apsw.VFSFile):
         super().__init__("", name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:
-        self._disk.check(offset + len(data) > self.xFileSize())
+        self._disk.check(offset + len(data) - self.xFileSize())
         super().xWrite(data, offset)
 
 
@@ -63,6 +89,24 @@ def _is_full(change: Callable[[], object]) -> None:
     with pytest.raises(Unavailable) as refusal:
         change()
     assert refusal.value.facts["reason"] == "disk_full"
+
+
+def _appended(rig: Rig, name: str) -> bool:
+    try:
+        rig.append(name, LARGE)
+    except Unavailable:
+        return False
+    return True
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """A reader who sees the database as it is now, so that no checkpoint can go further."""
+    reader = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    with reader:
+        reader.execute("SELECT count(*) FROM streams").fetchall()
+        yield
+    reader.close()
 
 
 def _no_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,3 +166,70 @@ def test_a_node_starts_on_a_full_disk(rig: Rig, disk: FullDisk) -> None:
     disk.is_full = False
     rig.sweep()
     assert rig.append("s", b"more").position == 2
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
+    disk = SmallDisk(tmp_path / "reserve", 12 * MiB)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(disk.free, disk.size))
+    return disk
+
+
+@pytest.fixture
+def small_rig(tmp_path: Path, small: SmallDisk) -> Iterator[Rig]:
+    """An engine with a stream of 25 entries, and one that will take the rest of the disk."""
+    with Rig(tmp_path, vfs=small.name, storage={"checkpoint_pages": 200}) as rig:
+        for name in ("0", "1"):
+            rig.create(name, OCTETS)
+        for _ in range(25):
+            rig.append("0", LARGE)
+        yield rig
+        small.size += 8 * MiB
+
+
+def _fill(rig: Rig, name: str, small: SmallDisk, until_free: int = 0) -> int:
+    """Append as long as there is room; answers how many entries fitted."""
+    for number in range(100):
+        if small.free < until_free or not _appended(rig, name):
+            return number
+    raise AssertionError("the disk never got full")
+
+
+def _fill_beside_reader(rig: Rig, small: SmallDisk, until_free: int) -> None:
+    """Take the whole disk, the last of it while nothing can be moved from the log into the database."""
+    _fill(rig, "1", small, until_free)
+    with _reading(small.reserve.with_name("headrace.db")):
+        _fill(rig, "1", small)
+    small.size -= small.free
+
+
+@pytest.mark.parametrize("until_free", [0, 1 * MiB, 2 * MiB])
+def test_what_deletions_free_can_be_filled_again_and_again_however_long_a_reader_made_the_log(
+    small_rig: Rig, small: SmallDisk, until_free: int
+) -> None:
+    rig = small_rig
+    _fill_beside_reader(rig, small, until_free)
+    for number in range(4):
+        rig.delete(str(number))
+        rig.sweep()
+        rig.create(str(number + 2), OCTETS)
+        fitted = _fill(rig, str(number + 2), small)
+        assert fitted >= 25 - LEAST_BYTES // len(LARGE) - 1
+        assert rig.read(str(number + 2)) == [LARGE] * fitted
+    small.size += 8 * MiB
+    rig.sweep()
+    assert small.reserve.exists()
+    rig.create("new", OCTETS)
+    assert _fill(rig, "new", small) > 0
+
+
+def test_a_log_that_is_longer_than_the_reserve_waits_for_room(small_rig: Rig, small: SmallDisk) -> None:
+    rig = small_rig
+    _fill_beside_reader(rig, small, 3 * MiB)
+    rig.delete("0")
+    rig.sweep()
+    _is_full(lambda: rig.append("1", LARGE))
+    small.size += 8 * MiB
+    rig.sweep()
+    assert small.reserve.exists()
+    assert _appended(rig, "1")

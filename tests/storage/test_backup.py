@@ -14,7 +14,7 @@ from headrace.engine.sealing.verify import verify
 from headrace.errors import Conflict, CorruptData, NotFound, Unavailable
 from headrace.storage import database
 from headrace.storage.backup import RESTORED, Backup, back_up, restore
-from headrace.storage.database import Connection
+from headrace.storage.database import Connection, WriteAheadLog
 from headrace.storage.keys import KeyStore
 from headrace.storage.lock import DirectoryLock
 from headrace.storage.node import EPOCH_BLOCK, Node
@@ -70,7 +70,8 @@ def test_a_backup_has_whole_commits_while_the_log_grows(tmp_path: Path, log: Con
     started, stop = threading.Event(), threading.Event()
 
     def grow() -> None:
-        writer = database.connect(tmp_path / "data" / "headrace.db", cache_bytes=1 << 20, checkpoint_pages=100)
+        path = tmp_path / "data" / "headrace.db"
+        writer = database.connect(path, cache_bytes=1 << 20, log=WriteAheadLog(path, 100))
         first = 500
         while not stop.is_set():
             append(writer, first, 10)

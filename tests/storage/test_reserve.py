@@ -8,24 +8,34 @@ from typing import NamedTuple
 import pytest
 
 from headrace.errors import StoreUnavailable, Unavailable
+from headrace.storage.database import WriteAheadLog
 from headrace.storage.reserve import LEAST_BYTES, MiB, Reserve, is_disk_full
 
 SIZE = 6 * MiB
 
 
+LOG_PAGES = 256
+
+
 class _Usage(NamedTuple):
     free: int
+    total: int
 
 
 class Disk:
-    """A disk of some size on which only the reserve lies."""
+    """A disk of some size on which only the reserve lies, and perhaps a log."""
 
     def __init__(self, path: Path, free: int) -> None:
         self.path = path
-        self.size = free
+        self.size = self.total = free
+        self.log = WriteAheadLog(path.with_name("headrace.db"), LOG_PAGES)
 
     def usage(self, _: Path) -> _Usage:
-        return _Usage(max(0, self.size - self.held))
+        return _Usage(max(0, self.size - self.held - self.log_bytes), self.total)
+
+    @property
+    def log_bytes(self) -> int:
+        return self.log.most_bytes - self.log.growth
 
     @property
     def held(self) -> int:
@@ -41,7 +51,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 @pytest.fixture
 def reserve(disk: Disk) -> Reserve:
-    return Reserve(disk.path, SIZE)
+    return Reserve(disk.path, SIZE, disk.log)
 
 
 def test_space_is_really_set_aside(disk: Disk, reserve: Reserve) -> None:
@@ -78,14 +88,40 @@ def test_what_was_given_comes_back_when_there_is_room(disk: Disk, reserve: Reser
     disk.size = LEAST_BYTES
     reserve.restock()
     assert (disk.held, reserve.is_out) == (0, True)
-    disk.size = 4 * MiB
+    enough = LEAST_BYTES + disk.log.most_bytes
+    disk.size = enough + disk.log.most_bytes + LEAST_BYTES - 1
     reserve.restock()
-    assert (disk.held, reserve.is_out) == (4 * MiB - LEAST_BYTES, False)
+    assert (disk.held, reserve.is_out) == (0, True)
+    disk.size += 1
+    reserve.restock()
+    assert (disk.held, reserve.is_out) == (enough, False)
+
+
+def test_what_the_log_takes_already_need_not_be_left_to_it(disk: Disk, reserve: Reserve) -> None:
+    reserve.restock()
+    reserve.release()
+    disk.path.with_name("headrace.db-wal").write_bytes(bytes(disk.log.most_bytes + 100))
+    assert disk.log.growth == 0
+    disk.size = 2 * disk.log.most_bytes + 2 * LEAST_BYTES
+    reserve.restock()
+    assert (disk.held, reserve.is_out) == (disk.log.most_bytes + LEAST_BYTES, False)
+
+
+def test_a_disk_that_is_too_small_for_enough_gives_a_quarter(disk: Disk, reserve: Reserve) -> None:
+    reserve.restock()
+    reserve.release()
+    disk.size = disk.total = 8 * MiB
+    reserve.restock()
+    assert (disk.held, reserve.is_out) == (8 * MiB - disk.log.most_bytes - LEAST_BYTES, False)
+    reserve.release()
+    disk.size = disk.log.most_bytes + LEAST_BYTES + 2 * MiB - 1
+    reserve.restock()
+    assert (disk.held, reserve.is_out) == (0, True)
 
 
 def test_an_earlier_run_has_left_one(disk: Disk) -> None:
-    Reserve(disk.path, SIZE).restock()
-    assert Reserve(disk.path, SIZE).release()
+    Reserve(disk.path, SIZE, disk.log).restock()
+    assert Reserve(disk.path, SIZE, disk.log).release()
     assert disk.held == 0
 
 

@@ -13,7 +13,7 @@ from headrace.engine.logged import Logged
 from headrace.errors import HeadraceError
 from headrace.storage import database
 from headrace.storage.database import Connection, DiskFull, SQLiteError
-from headrace.storage.reserve import Reserve
+from headrace.storage.reserve import LEAST_BYTES, Reserve
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
 from headrace.types import Clock
@@ -30,14 +30,13 @@ class Committer:
 
     def __init__(self, path: Path, config: Config, clock: Clock, vfs: str | None = None) -> None:
         storage = config.storage
-        # Commits that leave the checkpoint to the next one make the write-ahead log longer meanwhile.
-        self._checkpoint_pages = max(1, storage.checkpoint_pages * 3 // 4)
+        self._log_file = database.WriteAheadLog(path, storage.checkpoint_pages)
         #: Whether the write-ahead log is so long that it should be moved into the database.
         self._is_long = False
         self._connection = database.connect(
             path,
             cache_bytes=storage.cache_bytes,
-            checkpoint_pages=self._checkpoint_pages,
+            log=self._log_file,
             max_bytes=storage.max_database_bytes,
             vfs=vfs,
         )
@@ -45,8 +44,8 @@ class Committer:
         self._streams, self._wal = Streams(self._connection), Wal(self._connection)
         self._clock = clock
         # A checkpoint may have to write as much again as the write-ahead log holds, and the rest is for what frees.
-        held_back = storage.checkpoint_pages * database.PAGE_BYTES
-        self.reserve = Reserve(path.with_name("reserve"), held_back + _RESERVE_BYTES)
+        held_back = self._log_file.most_bytes + _RESERVE_BYTES
+        self.reserve = Reserve(path.with_name("reserve"), held_back, self._log_file)
         self.reserve.restock()
         #: Whether the last commit wrote anything, and how many in a row that did were quick.
         self._wrote = False
@@ -74,20 +73,27 @@ class Committer:
 
     def _commit(self, operations: list[Operation]) -> None:
         """Commit operations and do whatever that takes: a checkpoint, or room on a full disk."""
-        if self.reserve.is_out:
-            _refuse([operation for operation in operations if not operation.frees], DiskFull())
-            self._make_room([operation for operation in operations if operation.frees])
-        elif isinstance(self._write(operations), DiskFull):
+        write = self._write_without_reserve if self.reserve.is_out else self._write
+        if isinstance(write(operations), DiskFull):
             self._make_room([operation for operation in operations if operation.frees])
         if self._is_long:
             self._checkpoint()
+
+    def _write_without_reserve(self, operations: list[Operation]) -> Exception | None:
+        """Commit operations into free pages of the database; those that are left are for what frees more."""
+        if database.free_bytes(self._connection) < LEAST_BYTES:
+            _refuse(operations, DiskFull())
+            return DiskFull()
+        self._checkpoint()
+        with database.not_growing(self._connection):
+            return self._write(operations)
 
     def _watch_length(self) -> None:
         """From now on no commit does a checkpoint by itself, and each that writes says whether one is due."""
         self._connection.set_wal_hook(self._measure)
 
     def _measure(self, _connection: Connection, _database: str, pages: int) -> int:
-        self._is_long, self._wrote = pages >= self._checkpoint_pages, True
+        self._is_long, self._wrote = pages >= self._log_file.due_pages, True
         return 0
 
     def _checkpoint(self) -> None:
@@ -104,7 +110,9 @@ class Committer:
             self._checkpoint()
             if not isinstance(reason, DiskFull) or not self.reserve.release():
                 break
-            log.warning("the disk is full; until there is room again, only what frees space is done")
+            log.warning(
+                "the disk is full; until there is room again, what fits into free pages and what frees more is done"
+            )
 
     def _write(self, operations: list[Operation]) -> Exception | None:
         """Commit operations, or fail all of them; answers why that failed."""

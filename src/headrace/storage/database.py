@@ -19,6 +19,8 @@ BUSY_TIMEOUT_MS = 5_000
 _BRIEFLY_MS = 20
 # An array of a hundred events fits into two pages, and a commit of single events dirties few.
 PAGE_BYTES = 8192
+#: SQLite writes so much before the pages of a write-ahead log, and before each of them.
+_LOG_HEAD_BYTES, _FRAME_HEAD_BYTES = 32, 24
 _PERMIT = "let this user write to it and to its directory"
 #: What a person can do about a file that SQLite refuses; anything else that it says then is a mistake of ours.
 _ADVICE = {
@@ -37,12 +39,27 @@ class NewerDatabase(HeadraceError):
     code = "newer_database"
 
 
+class WriteAheadLog:
+    """The file that holds what was committed and is not in the database yet, and how long it should be at most."""
+
+    def __init__(self, database: Path, most_pages: int) -> None:
+        self._path = database.with_name(f"{database.name}-wal")
+        self.most_bytes = _LOG_HEAD_BYTES + most_pages * (_FRAME_HEAD_BYTES + PAGE_BYTES)
+        #: So many pages are moved into the database; commits that leave that to the next one add more meanwhile.
+        self.due_pages = max(1, most_pages * 3 // 4)
+
+    @property
+    def growth(self) -> int:
+        """How much more disk it may still want."""
+        return max(0, self.most_bytes - (self._path.stat().st_size if self._path.exists() else 0))
+
+
 def connect(
     path: Path,
     *,
     cache_bytes: int,
     readonly: bool = False,
-    checkpoint_pages: int = 0,
+    log: WriteAheadLog | None = None,
     max_bytes: int = 0,
     vfs: str | None = None,
 ) -> Connection:
@@ -55,18 +72,19 @@ def connect(
         if readonly:
             connection.pragma("query_only", True)
         else:
-            _make_durable(connection, checkpoint_pages, max_bytes)
+            _make_durable(connection, log, max_bytes)
     return connection
 
 
-def _make_durable(connection: Connection, checkpoint_pages: int, max_bytes: int) -> None:
+def _make_durable(connection: Connection, log: WriteAheadLog | None, max_bytes: int) -> None:
     connection.pragma("page_size", PAGE_BYTES)
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", "FULL")
     connection.pragma("foreign_keys", False)
     connection.pragma("secure_delete", "FAST")  # pages that are written anyway keep nothing of what was deleted
-    if checkpoint_pages:
-        connection.pragma("wal_autocheckpoint", checkpoint_pages)
+    if log is not None:
+        connection.pragma("wal_autocheckpoint", log.due_pages)
+        connection.pragma("journal_size_limit", log.most_bytes)  # readers can make it longer, for as long as they read
     if max_bytes:
         connection.pragma("max_page_count", max(1, max_bytes // int(connection.pragma("page_size"))))
 
@@ -138,6 +156,22 @@ def checkpoint(connection: Connection) -> None:
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
     except SQLiteError:
         pass  # the database has no room to grow either
+
+
+@contextmanager
+def not_growing(connection: Connection) -> Iterator[None]:
+    """In this block the database has the pages that it has, those that are free among them."""
+    most = connection.pragma("max_page_count")
+    connection.pragma("max_page_count", connection.pragma("page_count"))
+    try:
+        yield
+    finally:
+        connection.pragma("max_page_count", most)
+
+
+def free_bytes(connection: Connection) -> int:
+    """How much the database can take without growing."""
+    return int(connection.pragma("freelist_count")) * PAGE_BYTES
 
 
 def truncate(path: Path) -> bool:

@@ -2,7 +2,8 @@
 
 Whatever frees space has to write first: a deletion is a commit, and the pages of commits before it may have to be moved
 from SQLite's write-ahead log into the database. So a file of some size lies in the data directory, and goes when the
-disk is full and something wants to free space. It comes back once there is room again.
+disk is full and something wants to free space. It comes back once there is room again, for it and for what the
+write-ahead log may still grow.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import threading
 from pathlib import Path
 
 from headrace.errors import Unavailable
+from headrace.storage.database import WriteAheadLog
 
 MiB = 1024 * 1024
 #: What is left to others when the file comes back, and the least that is worth keeping.
@@ -22,11 +24,12 @@ _SHARE = 4  # of a small disk no more than a quarter is taken
 
 
 class Reserve:
-    """A file that takes space; any thread may let go of it or make it again."""
+    """A file that takes space beside a write-ahead log; any thread may let go of it or make it again."""
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, log: WriteAheadLog) -> None:
         self._path = path
         self._size = size
+        self._log = log
         self._lock = threading.Lock()
         #: Whether the disk was full and the file had to go: what is free now is for those who free more.
         self.is_out = False
@@ -49,9 +52,14 @@ class Reserve:
         """Take as much as there is room for, up to the size that is wanted."""
         with self._lock:
             held = self._held()
-            room = shutil.disk_usage(self._path.parent).free + held
-            size = min(self._size, room - LEAST_BYTES if self.is_out else room // _SHARE)
-            if size >= LEAST_BYTES and (held >= size or self._grow(size)):
+            disk = shutil.disk_usage(self._path.parent)
+            room, least = disk.free + held, LEAST_BYTES
+            size = min(self._size, room // _SHARE)
+            if self.is_out:
+                # Less would not last for a checkpoint, and the next time nothing could be freed.
+                least = min(least + self._log.most_bytes, disk.total // _SHARE)
+                size = min(self._size, room - self._log.growth - LEAST_BYTES)
+            if size >= least and (held >= size or self._grow(size)):
                 self.is_out = False
 
     def _held(self) -> int:
