@@ -7,7 +7,7 @@ import apsw
 import pytest
 
 from crash.forgetful import Disk
-from headrace.errors import Unavailable
+from headrace.errors import CorruptData, Unavailable
 from headrace.storage import database
 from headrace.storage.database import NewerDatabase
 from headrace.types import JSON
@@ -43,6 +43,24 @@ def test_a_directory_that_cannot_be_opened_is_let_go(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(NewerDatabase):
             Rig(tmp_path)
+
+
+def test_whichever_page_is_damaged_a_directory_opens_or_is_refused_by_its_name(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        rig.create("s", JSON, array(1))
+        rig.publish("s")
+    path, refused = tmp_path / "headrace.db", 0
+    whole = path.read_bytes()
+    for start in range(database.PAGE_BYTES, len(whole), database.PAGE_BYTES):
+        path.write_bytes(whole[:start] + bytes(database.PAGE_BYTES) + whole[start + database.PAGE_BYTES :])
+        try:
+            Rig(tmp_path).close()
+        except CorruptData as refusal:
+            assert refusal.facts == {"object": str(path), "check": "database"}
+            refused += 1
+    assert refused
+    path.write_bytes(whole)
+    Rig(tmp_path).close()
 
 
 def test_a_function_runs_inside_a_commit_and_its_answer_comes_back(tmp_path: Path) -> None:

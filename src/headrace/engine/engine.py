@@ -145,7 +145,9 @@ class Engine:
         """Recover the log and start the writer; ``vfs`` names another file system for SQLite."""
         engine = cls(config, clock or SystemClock(), vfs)
         try:
-            await asyncio.to_thread(engine._stand_up)
+            with database.using(Path(engine._reader.filename)):
+                await asyncio.to_thread(engine._stand_up)
+                has_companions = Companions(engine._reader).are_there()
         except BaseException:
             engine._let_go()
             raise
@@ -157,7 +159,7 @@ class Engine:
         engine.helper.start()
         engine.enhancement.start()
         engine.erasing.start()
-        if Companions(engine._reader).are_there():
+        if has_companions:
             threading.Thread(target=engine.warm_up, name="headrace-warm", daemon=True).start()
         engine.sweeper.start()
         return engine
@@ -167,17 +169,8 @@ class Engine:
         await self.sweeper.stop()
         self.gates.index.open()
         try:
-            await self.erasing.stop()
-            await self.enhancement.queue.stop()
-            await self.helper.stop()
-            await self.touches.stop()
-            await self.tables.stop()
-            await self.snapshots.stop()
-            await self.enhancement.stop()
-            await self.verifier.stop()
-            await self.work.stop()
-            await self.sealer.stop()
-            await self.sweep()
+            with database.using(Path(self._reader.filename)):
+                await self._stop_working()
         finally:
             await self.writer.stop()
             self.tiers.close()
@@ -185,6 +178,22 @@ class Engine:
                 self._archive.close()
             self._reader.close()
             self._lock.release()
+
+    async def _stop_working(self) -> None:
+        for part in (
+            self.erasing,
+            self.enhancement.queue,
+            self.helper,
+            self.touches,
+            self.tables,
+            self.snapshots,
+            self.enhancement,
+            self.verifier,
+            self.work,
+            self.sealer,
+        ):
+            await part.stop()
+        await self.sweep()
 
     def _stand_up(self) -> None:
         """Become the writer of the object store, with everything that was published there meanwhile."""
