@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from disturbed import Call, disturb
 from headrace.engine.sealing.recovery import newest
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Manifest
@@ -22,6 +23,18 @@ def take_over(objects: Objects) -> Node:
     node = Node(objects, SystemClock())
     assert node.claim(node.newest()) is not None
     return node
+
+
+def take_over_before(objects: Objects, key: str, theirs: bytes | None) -> None:
+    """Let another node become the writer just before an object is created, of which it may write its own."""
+
+    def replace(call: Call) -> None:
+        if (call.verb, call.key) == ("create", key):
+            take_over(objects)
+            if theirs is not None:
+                objects.put(key, theirs)
+
+    disturb(objects).before = replace
 
 
 class Machines:

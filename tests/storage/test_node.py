@@ -7,7 +7,7 @@ import pytest
 
 from disturbed import Call, disturb
 from headrace.errors import Fenced
-from headrace.storage.node import EPOCH_BLOCK, Node
+from headrace.storage.node import EPOCH_BLOCK, Node, holder_of
 from headrace.storage.objects import Objects, StoreUnavailable
 from machines import take_over
 from rig import ManualClock
@@ -28,7 +28,7 @@ def test_the_newest_claim_counts(objects: Objects) -> None:
         assert node.claim(node.newest()) == number
         node.check()
         assert node.newest() == number
-        assert node.holder(number) == node.identity
+        assert holder_of(objects, number) == node.identity
     for older in nodes[:2]:
         with pytest.raises(Fenced) as fenced:
             older.check()
@@ -113,7 +113,7 @@ def test_a_late_claim_finds_the_one_whose_answer_was_lost(objects: Objects, monk
         node.claim(0)
     store.plan = lambda _: None
     node.check()
-    assert (node.newest(), node.holder(1)) == (1, node.identity)
+    assert (node.newest(), holder_of(objects, 1)) == (1, node.identity)
     take_over(objects)
     with pytest.raises(Fenced):
         node.check()
@@ -132,4 +132,4 @@ def test_objects_that_are_no_leases_are_overlooked(objects: Objects) -> None:
     objects.put("nodes/readme.txt", b"not a lease")
     node = _node(objects)
     assert node.claim(node.newest()) == 0
-    assert node.holder(5) is None
+    assert holder_of(objects, 5) is None

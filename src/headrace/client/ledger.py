@@ -106,8 +106,8 @@ class Delivery(Future[str]):
 class AsyncDelivery(asyncio.Future[str]):
     """What becomes of one event, for a caller that awaits."""
 
-    #: What one costs besides the bytes of its event, as measured.
-    overhead_bytes = 500
+    #: What one costs besides the bytes of its event, as measured with Python 3.11 to 3.13.
+    overhead_bytes = 600
     number = 0
     failure: Failure | None = None
 

@@ -102,8 +102,7 @@ class Profiles:
 
     async def apply(self, stream: Stream, profile: Profile, who: str = SERVER) -> Plan[Registry]:
         """Install a profile, whole, or raise the reasons why not."""
-        stream.pins += 1
-        try:
+        with stream.held():
             for _ in range(_TRIES):
                 base = stream.head.registry
                 planned = await self.plan(stream, profile)
@@ -114,8 +113,6 @@ class Profiles:
                 step = await carry_out(self._writer, partial(SetProfile, who=who), stream, base, profile, planned)
                 if not step.outdated:
                     return planned
-        finally:
-            stream.pins -= 1
         raise Conflict("the registry keeps changing; read it and try again", stream=stream.name)
 
 

@@ -127,11 +127,8 @@ class Schemas:
 
     async def apply(self, stream: Stream, update: Update, who: str = SERVER) -> tuple[Plan[Registry], Registry]:
         """Do what an update asks for, whole, or raise the reasons why not; answers the registry it led to."""
-        stream.pins += 1
-        try:
+        with stream.held():
             return await self._apply(stream, update, who)
-        finally:
-            stream.pins -= 1
 
     async def _apply(self, stream: Stream, update: Update, who: str) -> tuple[Plan[Registry], Registry]:
         for _ in range(_TRIES):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from sys import intern
 from typing import TYPE_CHECKING
 
@@ -102,6 +104,15 @@ class Stream:
         #: Whether it was asked for since somebody looked; None before that, and set by whoever keeps streams in memory.
         self.used: bool | None = None
         self.watchers: dict[Watcher, None] | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep it in memory while others are served."""
+        self.pins += 1
+        try:
+            yield
+        finally:
+            self.pins -= 1
 
     @property
     def own_from(self) -> int:

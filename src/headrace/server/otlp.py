@@ -64,11 +64,8 @@ class Exports:
         await self._take(request, self._engine.log.find(name))
 
     async def _take(self, request: Request, stream: Stream) -> None:
-        stream.pins += 1  # there must be no second one of it meanwhile
-        try:
+        with stream.held():  # there must be no second one of it meanwhile
             await self._take_into(stream, request)
-        finally:
-            stream.pins -= 1
 
     async def _take_into(self, stream: Stream, request: Request) -> None:
         profile = owned(stream, EXPORT, _NO_EXPORTS)

@@ -116,12 +116,9 @@ class Pushes:
 
     async def _sort_aside(self, request: Request, stream: Stream, registry: StreamRegistry, tries: int) -> None:
         """Check a long body in a thread of its own, while others are served."""
-        stream.pins += 1
-        try:
+        with stream.held():
             found = await asyncio.to_thread(_sorted, registry, request.body)
             self._append(request, stream, found, tries)
-        finally:
-            stream.pins -= 1
 
     def _append(self, request: Request, stream: Stream, found: _Sorted, tries: int) -> None:
         if not found.count:

@@ -7,7 +7,7 @@ zero is a zero that was counted.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -250,23 +250,27 @@ class Report:
     def _top_streams(self) -> Document:
         """The largest and the most watched among the streams in memory."""
         streams = list(self._in_memory())
-        pending = _largest(streams, _pending_bytes)
+        pending = self._measured(_largest(streams, _pending_bytes))
         return {
-            "local_storage_bytes": self._stored_here({stream.id: stream for stream in pending}, streams),
-            "pending_wal_bytes": [_pending(stream, holdings(self._engine, stream)) for stream in pending],
+            "local_storage_bytes": self._stored_here(pending, streams),
+            "pending_wal_bytes": [_pending(stream, held) for stream, held in pending.items()],
             "touch_journal_filter_bytes": self._touched(),
             "notifier_waiters": [_waiters(stream) for stream in _largest(streams, _watched)],
         }
 
-    def _stored_here(self, measured: dict[int, Stream], streams: list[Stream]) -> list[Document]:
+    def _measured(self, streams: Iterable[Stream]) -> dict[Stream, Holdings]:
+        return {stream: holdings(self._engine, stream) for stream in streams}
+
+    def _stored_here(self, measured: dict[Stream, Holdings], streams: list[Stream]) -> list[Document]:
         """What takes most of this disk, of some streams and of those that hold most; caches are of remote stores."""
         if not self._engine.objects.is_local:
-            measured |= {stream.id: stream for stream in _largest(streams, _held_bytes, _MEASURED)}
-        stored = [self._stored(stream) for stream in measured.values()]
+            largest = _largest(streams, _held_bytes, _MEASURED)
+            measured = measured | self._measured(stream for stream in largest if stream not in measured)
+        stored = [self._stored(stream, held) for stream, held in measured.items()]
         return heapq.nlargest(TOP, (one for one in stored if one["bytes"]), key=lambda one: int(one["bytes"]))
 
-    def _stored(self, stream: Stream) -> Document:
-        held, companions = holdings(self._engine, stream), companion_cache_bytes(self._engine, stream)
+    def _stored(self, stream: Stream, held: Holdings) -> Document:
+        companions = companion_cache_bytes(self._engine, stream)
         return {
             "stream": stream.name,
             "bytes": held.log.bytes + held.cached_bytes + companions,

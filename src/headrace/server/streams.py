@@ -107,15 +107,13 @@ class Streams:
 
     async def _admit_aside(self, append: Append, registry: StreamRegistry) -> None:
         """Check a long body in a thread of its own, while others are served."""
-        append.stream.pins += 1
-        try:
-            if append.terms.producer is None:
-                await asyncio.to_thread(registry.admit, append)
-            self._log.append(append)
-        except BadRequest as refusal:
-            self._refuse(append.stream, append.terms, append.caller, refusal)
-        finally:
-            append.stream.pins -= 1
+        with append.stream.held():
+            try:
+                if append.terms.producer is None:
+                    await asyncio.to_thread(registry.admit, append)
+                self._log.append(append)
+            except BadRequest as refusal:
+                self._refuse(append.stream, append.terms, append.caller, refusal)
 
     def _entries(self, stream: Stream, head: RequestHead, body: bytes) -> Entries:
         if not body:

@@ -52,13 +52,6 @@ class Node:
         """The number of the newest lease, whoever holds it."""
         return max(_numbers(self._objects, NODES), default=None)
 
-    def holder(self, number: int) -> str | None:
-        """The identity of the node that holds a lease; None where there is no such lease."""
-        try:
-            return msgspec.json.decode(self._objects.get(_key(NODES, number)), type=_Lease).node
-        except (ObjectMissing, msgspec.DecodeError):
-            return None
-
     def check(self) -> None:
         """Raises Fenced where another node has taken over; claims the store where that could not be done before."""
         number = self._claim_late() if self._number is None else self._number
@@ -71,7 +64,7 @@ class Node:
     def _claim_late(self) -> int:
         """The store did not answer at the start, so nobody could find out what the directory has missed."""
         last = self.newest()
-        if last is not None and self.holder(last) == self.identity:
+        if last is not None and holder_of(self._objects, last) == self.identity:
             self._number = last  # claimed at the start, and only the answer was lost
             return last
         if last in (None, self.held) and (number := self.claim(last)) is not None:
@@ -84,6 +77,14 @@ class Node:
         while not _create(self._objects, EPOCHS, number, node=self.identity):
             number += 1
         return range(number * EPOCH_BLOCK, (number + 1) * EPOCH_BLOCK)
+
+
+def holder_of(objects: Objects, number: int) -> str | None:
+    """The identity of the node that holds a lease; None where there is no such lease."""
+    try:
+        return msgspec.json.decode(objects.get(_key(NODES, number)), type=_Lease).node
+    except (ObjectMissing, msgspec.DecodeError):
+        return None
 
 
 def skip_epochs(objects: Objects) -> None:

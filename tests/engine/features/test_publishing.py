@@ -6,33 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from disturbed import Call, disturb
 from engine.features.pipelines import event, registered, table
 from headrace.errors import Fenced
 from headrace.format import feature_registry as format_
-from headrace.storage.objects import Objects
-from machines import take_over
+from machines import take_over_before
 from rig import Rig
 
 
 @pytest.mark.parametrize("theirs", [None, b"of another node"], ids=["nothing", "another version"])
 def test_who_is_replaced_meanwhile_writes_over_nothing_and_notes_nothing(tmp_path: Path, theirs: bytes | None) -> None:
-    others, key = Objects.open(str(tmp_path / "objects")), format_.key(2)
-
-    def replace(call: Call) -> None:
-        if (call.verb, call.key) == ("create", key):
-            take_over(others)
-            if theirs is not None:
-                others.put(key, theirs)
-
+    key = format_.key(2)
     with Rig(tmp_path) as rig:
         registered(rig, event())
         registered(rig, event(), table())
-        disturb(rig.engine.objects).before = replace
+        take_over_before(rig.engine.objects, key, theirs)
         with pytest.raises(Fenced):
             rig.run(rig.engine.sealer.publish_features())
         assert [row.version for row in rig.engine.sealer._features.unpublished(9)] == [1, 2]
-        assert theirs in (None, others.get(key))
+        assert theirs in (None, rig.engine.objects.get(key))
 
 
 def test_an_object_that_says_something_else_is_written_again_by_the_writer(tmp_path: Path) -> None:

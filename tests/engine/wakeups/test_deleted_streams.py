@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import msgspec
 import pytest
 
-from headrace.engine.wakeups.subscription import Ack, Definition, NoPendingWork
-from headrace.engine.wakeups.subscriptions import Claim, Proof, Subscriptions
+from engine.wakeups.subscribing import BASE, PULL, Opened, proof_of
+from headrace.engine.wakeups.subscription import Ack, NoPendingWork
+from headrace.engine.wakeups.subscriptions import Subscriptions
 from headrace.format import offset as offsets
 
-BASE = "http://here.example/v1/stream/__ds"
-PULL = Definition(type="pull-wake", pattern="events/*", wake_stream="wake/pool", lease_ttl_ms=5_000)
 NAMED = msgspec.structs.replace(PULL, pattern=None, streams=("job",))
-
-Opened = Callable[..., Any]
-
-
-def proof_of(claim: Claim) -> Proof:
-    return Proof(claim.token, claim.wake_id, claim.generation)
 
 
 async def test_a_deleted_stream_is_unlinked_and_its_successor_starts_anew(world: Opened) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from engine.wakeups.subscribing import BASE, Opened
 from headrace.engine.wakeups.roster import Bounds
 from headrace.engine.wakeups.subscription import Ack, Definition
 from headrace.engine.wakeups.subscriptions import Proof
@@ -15,10 +16,8 @@ from headrace.engine.wakeups.wakes import Fenced
 from headrace.engine.wakeups.webhook import WebhookUrlRejected
 from headrace.format import offset as offsets
 
-BASE = "http://here.example/v1/stream/__ds"
 SECOND = 1_000_000
 
-Opened = Callable[..., Any]
 Started = Callable[..., Any]
 
 

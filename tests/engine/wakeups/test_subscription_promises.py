@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -12,20 +12,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from headrace.engine.wakeups.subscription import Ack, Definition, NoPendingWork
-from headrace.engine.wakeups.subscriptions import Claim, Proof
+from engine.wakeups.subscribing import BASE, PULL, Opened, proof_of
+from headrace.engine.wakeups.subscription import Ack, NoPendingWork
+from headrace.engine.wakeups.subscriptions import Claim
 from headrace.engine.wakeups.wakes import AlreadyClaimed, Fenced
 from headrace.format import offset as offsets
 
-BASE = "http://here.example/v1/stream/__ds"
-PULL = Definition(type="pull-wake", pattern="events/*", wake_stream="wake/pool", lease_ttl_ms=5_000)
 NAMES = [f"events/{name}" for name in "abc"]
 
 
 class Promises(RuleBasedStateMachine):
     """Every run has a log of its own, made by ``world``."""
 
-    world: Callable[..., Any]
+    world: Opened
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +87,7 @@ class Promises(RuleBasedStateMachine):
         claim = data.draw(st.sampled_from(self.claims))
         some = [view for view in claim.streams if view.path in self.tails and view.has_pending]
         acks = [Ack(view.path, view.tail_offset) for view in some if data.draw(st.booleans())]
-        verb = self.w.subscriptions.ack("s", "pull-wake", self.proof(claim), self.fitting(acks), done=done)
+        verb = self.w.subscriptions.ack("s", "pull-wake", proof_of(claim), self.fitting(acks), done=done)
         if claim is not self.held:
             with pytest.raises(Fenced):
                 self.do(verb)
@@ -103,9 +102,9 @@ class Promises(RuleBasedStateMachine):
         claim = data.draw(st.sampled_from(self.claims))
         if claim is not self.held:
             with pytest.raises(Fenced):
-                self.do(self.w.subscriptions.release("s", self.proof(claim)))
+                self.do(self.w.subscriptions.release("s", proof_of(claim)))
             return
-        self.do(self.w.subscriptions.release("s", self.proof(claim)))
+        self.do(self.w.subscriptions.release("s", proof_of(claim)))
         self.hold(None)
 
     @rule(seconds=st.sampled_from([1, 4, 6]))
@@ -136,7 +135,7 @@ class Promises(RuleBasedStateMachine):
             claim = await self.w.subscriptions.claim("s", "last")
             acks = [Ack(view.path, view.tail_offset) for view in claim.streams if view.has_pending]
             assert dict(acks) == self.pending()
-            assert not await self.w.subscriptions.ack("s", "pull-wake", self.proof(claim), acks, done=True)
+            assert not await self.w.subscriptions.ack("s", "pull-wake", proof_of(claim), acks, done=True)
         assert self.w.acked("s") == self.tails
 
     def pending(self) -> dict[str, str]:
@@ -152,11 +151,8 @@ class Promises(RuleBasedStateMachine):
     def hold(self, claim: Claim | None) -> None:
         self.held, self.held_until = claim, self.w.clock.us + 5_000_000
 
-    def proof(self, claim: Claim) -> Proof:
-        return Proof(claim.token, claim.wake_id, claim.generation)
 
-
-def test_whatever_happens_work_is_covered_by_one_holder_at_a_time(world: Callable[..., Any]) -> None:
+def test_whatever_happens_work_is_covered_by_one_holder_at_a_time(world: Opened) -> None:
     examples = min(200, settings.default.max_examples // 2)
     bound = type("Bound", (Promises,), {"world": staticmethod(world)})
     run_state_machine_as_test(bound, settings=settings(max_examples=examples, stateful_step_count=30, deadline=None))

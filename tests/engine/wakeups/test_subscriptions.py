@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import msgspec
 import pytest
 
+from engine.wakeups.subscribing import BASE, PULL, Opened, proof_of
 from headrace.engine.system import System
 from headrace.engine.wakeups.roster import Bounds
 from headrace.engine.wakeups.subscription import (
@@ -25,20 +24,12 @@ from headrace.engine.wakeups.subscription import (
     TooManyStreams,
     TooManySubscriptions,
 )
-from headrace.engine.wakeups.subscriptions import Claim, Proof, Subscriptions
+from headrace.engine.wakeups.subscriptions import Proof, Subscriptions
 from headrace.engine.wakeups.wakes import AlreadyClaimed, Fenced
 from headrace.errors import Unavailable
 from headrace.format import offset as offsets
 
-BASE = "http://here.example/v1/stream/__ds"
-PULL = Definition(type="pull-wake", pattern="events/*", wake_stream="wake/pool", lease_ttl_ms=5_000)
 HOOK = Definition(type="webhook", pattern="events/*", webhook_url="http://127.0.0.1:1/")
-
-Opened = Callable[..., Any]
-
-
-def proof_of(claim: Claim) -> Proof:
-    return Proof(claim.token, claim.wake_id, claim.generation)
 
 
 async def test_streams_that_exist_are_linked_at_their_tail_and_later_ones_before_their_first_append(

@@ -22,14 +22,14 @@ from headrace.errors import CorruptData, Fenced, Unavailable
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Manifest
 from headrace.storage.companions import Companions
-from headrace.storage.node import Node
+from headrace.storage.node import holder_of
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.published import Grave
 from headrace.storage.registries import RegistryRow
 from headrace.storage.states import States
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow, Streams
 from headrace.storage.work import Work
-from headrace.types import RESERVED, SystemClock
+from headrace.types import RESERVED
 
 log = logging.getLogger("headrace.sealing")
 
@@ -242,7 +242,7 @@ class _Recovery:
             return False
         # Whoever goes on with a stream opens an epoch, unless it is closed.
         lease = self._batch.streams.meta(LEASE, -1)
-        return not manifest.closed or Node(self._objects, SystemClock()).holder(lease) == manifest.writer
+        return not manifest.closed or holder_of(self._objects, lease) == manifest.writer
 
     def _make_way(self, row: StreamRow, manifest: Manifest) -> None:
         """A later life has taken the name."""

@@ -20,7 +20,7 @@ from headrace.format import manifest as manifests
 from headrace.storage import database
 from headrace.storage.backup import RESTORED
 from headrace.storage.lock import DirectoryLock, make_directory
-from headrace.storage.node import Node
+from headrace.storage.node import Node, holder_of
 from headrace.storage.objects import Objects
 from headrace.storage.streams import DELETED, Streams
 from headrace.types import Clock
@@ -122,7 +122,7 @@ def _has_missed(objects: Objects, node: Node, streams: Streams, last: int | None
     Refuses a store that belongs to others.
     """
     held, is_restored = node.held, bool(streams.meta(RESTORED))
-    holder = None if held < 0 else node.holder(held)
+    holder = None if held < 0 else holder_of(objects, held)
     if holder is not None and _fingerprint(holder) == streams.meta(_NODE):
         return last != held or is_restored
     if streams.has_published():

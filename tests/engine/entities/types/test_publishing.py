@@ -6,29 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from disturbed import Call, disturb
 from engine.entities.registering import register, schema
 from headrace.errors import Fenced
 from headrace.format import entity_registry as format_
-from headrace.storage.objects import Objects
-from machines import take_over
+from machines import take_over_before
 from rig import Rig
 
 
 @pytest.mark.parametrize("theirs", [None, b"of another node"], ids=["nothing", "another change"])
 def test_who_is_replaced_meanwhile_writes_over_nothing_and_notes_nothing(tmp_path: Path, theirs: bytes | None) -> None:
-    others, key = Objects.open(str(tmp_path / "objects")), format_.key(1)
-
-    def replace(call: Call) -> None:
-        if (call.verb, call.key) == ("create", key):
-            take_over(others)
-            if theirs is not None:
-                others.put(key, theirs)
-
+    key = format_.key(1)
     with Rig(tmp_path) as rig:
         register(rig, schema())
-        disturb(rig.engine.objects).before = replace
+        take_over_before(rig.engine.objects, key, theirs)
         with pytest.raises(Fenced):
             rig.run(rig.engine.sealer.publish_entities())
         assert rig.engine.sealer._entities.waits()
-        assert theirs in (None, others.get(key))
+        assert theirs in (None, rig.engine.objects.get(key))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from headrace.engine.entities.kind import ENTITIES, EntityKind, compiled
@@ -41,14 +41,11 @@ class Found(NamedTuple):
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep the streams of the types in memory while others are served."""
-        streams = [typed.stream for typed in self.typed.values() if typed.stream is not None]
-        for stream in streams:
-            stream.pins += 1
-        try:
+        with ExitStack() as held:
+            for typed in self.typed.values():
+                if typed.stream is not None:
+                    held.enter_context(typed.stream.held())
             yield
-        finally:
-            for stream in streams:
-                stream.pins -= 1
 
 
 class Stores:
