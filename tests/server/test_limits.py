@@ -173,6 +173,33 @@ def test_a_long_value_is_refused_by_name(api: Api, code_of: Code, name: str) -> 
     assert (refused.status_code, code_of(refused)) == (400, "bad_request")
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "headers"),
+    [
+        (400, b'{"x": ', {}),
+        (412, b"", {"if-match": "0000000000000000000M000000"}),
+        (409, b"", {"producer-id": "p", "producer-epoch": "0", "producer-seq": "7"}),
+        (409, b"", {"content-type": "text/plain"}),
+    ],
+)
+def test_bodies_that_were_refused_are_not_kept(
+    start_server: StartServer,
+    api_of: Any,
+    rss: Callable[[Any], int],
+    status: int,
+    body: bytes,
+    headers: dict[str, str],
+) -> None:
+    server = start_server()
+    api = api_of(server)
+    path, body = api.stream(), body + b"1" * 500_000
+    before = rss(server)
+    for _ in range(200):
+        answer = api.post(path, body, {"content-type": "application/json", **headers})
+        assert answer.status_code == status
+    assert rss(server) - before < 50 * MiB
+
+
 # -- queues
 
 

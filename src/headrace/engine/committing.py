@@ -123,7 +123,7 @@ class Committer:
                 try:
                     operation.perform(batch)
                 except HeadraceError as refusal:
-                    operation.error = refusal
+                    operation.error = refusal.with_traceback(None)  # which holds every operation of the commit
             began_s, self._wrote = monotonic(), False
             batch.commit()
             if self._wrote:  # one that writes nothing says nothing of the disk

@@ -39,7 +39,9 @@ class Reply:
 
     @classmethod
     def failure(cls, error: HeadraceError) -> Reply:
-        """What an error looks like on the wire."""
+        """What an error looks like on the wire; whoever holds the error holds nothing else of its request any more."""
+        # The frames of a traceback hold the body, and often the error itself: the collector comes too rarely for that.
+        error.__traceback__ = None
         return cls.json(error.status, error.body(), error.headers())
 
 
