@@ -123,7 +123,7 @@ def _turned(parts: list[Part], view: View) -> tuple[list[Piece], int, NotReprese
             turned.append(part.body if part.version == view.version else view.turn(bytes(part.body), part.version))
         except NotRepresentable as failure:
             before += entries_of(part.body)[: failure.facts["index"]]
-            return turned, len(b",".join(before)), failure
+            return turned, len(b",".join(before)), failure.with_traceback(None)  # which leads to who is given it
         before.append(part.body)
     return turned, 0, None
 

@@ -68,14 +68,16 @@ class Dispatcher:
             exchange.reply(Reply.failure(refusal))
         except Cold as cold:
             until = until or monotonic() + self._time_s
-            self._aside.begin(exchange, self._thaw(cold, head, body, exchange, until))
+            self._aside.begin(exchange, self._thaw(cold.work, head, body, exchange, until))
         except Exception:
             log.exception("%s %s failed", head.method, head.path.decode("latin-1"))
             exchange.reply(Reply.failure(HeadraceError("the server failed; the log has the details")))
 
-    async def _thaw(self, cold: Cold, head: RequestHead, body: bytes, exchange: Exchange, until: float) -> None:
+    async def _thaw(
+        self, look: Callable[[], None], head: RequestHead, body: bytes, exchange: Exchange, until: float
+    ) -> None:
         """Let a thread find what is not at hand, then answer; what is found too late is there for the next who ask."""
-        finding = self._aside.keep(self._work(cold))
+        finding = self._aside.keep(self._work(look))
         await asyncio.wait({finding}, timeout=until - monotonic())
         if not finding.done():
             finding.add_done_callback(asyncio.Task.exception)
@@ -88,9 +90,9 @@ class Dispatcher:
             raise
         self.handle(head, body, exchange, until)
 
-    async def _work(self, cold: Cold) -> None:
+    async def _work(self, look: Callable[[], None]) -> None:
         async with self._gate:
-            await asyncio.to_thread(cold.work)
+            await asyncio.to_thread(look)
 
     def _route(self, head: RequestHead) -> Route:
         principal = self.door.admit(head.fields)

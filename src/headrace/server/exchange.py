@@ -41,7 +41,7 @@ class Reply:
     def failure(cls, error: HeadraceError) -> Reply:
         """What an error looks like on the wire; whoever holds the error holds nothing else of its request any more."""
         # The frames of a traceback hold the body, and often the error itself: the collector comes too rarely for that.
-        error.__traceback__ = None
+        error.__traceback__ = error.__cause__ = error.__context__ = None
         return cls.json(error.status, error.body(), error.headers())
 
 

@@ -104,7 +104,7 @@ class LongPoll:
             return True
         except Cold as cold:
             self._looking = True
-            self._reads.thaw(cold, self._look_again, self._give_up)
+            self._reads.thaw(cold.work, self._look_again, self._give_up)
             return False
 
     def _reply_if_ready(self, head: Head) -> bool:
@@ -230,7 +230,7 @@ class Subscriber:
                 return
             except Cold as cold:
                 self._looking = True
-                self._reads.thaw(cold, self._look_again, lambda _: self._finish())  # likewise
+                self._reads.thaw(cold.work, self._look_again, lambda _: self._finish())  # likewise
                 return
             self._exchange.write(chunk)
             always = False

@@ -15,7 +15,6 @@ from headrace.engine.gates import Gate
 from headrace.engine.read import Slice
 from headrace.engine.search.filter import Filter, Filtered
 from headrace.engine.stream import Head, Stream
-from headrace.engine.tiers import Cold
 from headrace.errors import BadRequest, HeadraceError, OffsetGone
 from headrace.format import offset as offsets
 from headrace.schema.entries import entries_of
@@ -86,13 +85,15 @@ class Reads:
         else:
             self._catch_up(question, request)
 
-    def thaw(self, cold: Cold, go_on: Callable[[], None], give_up: Callable[[HeadraceError], None]) -> None:
+    def thaw(
+        self, look: Callable[[], None], go_on: Callable[[], None], give_up: Callable[[HeadraceError], None]
+    ) -> None:
         """Let a thread find what a waiting reader needs and is not at hand, then go on with it."""
 
         async def thawed() -> None:
             try:
                 async with self._gate:
-                    await asyncio.to_thread(cold.work)
+                    await asyncio.to_thread(look)
                 go_on()
             except HeadraceError as reason:
                 give_up(reason)

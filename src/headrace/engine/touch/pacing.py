@@ -63,7 +63,7 @@ class Pace:
         try:
             more = self.touching.step()
         except Cold as cold:
-            self._thawing = asyncio.get_running_loop().create_task(self._thaw(cold))
+            self._thawing = asyncio.get_running_loop().create_task(self._thaw(cold.work))
             return
         except Exception:
             log.exception("touches of %s could not be processed; they are tried again", self.touching.stream.name)
@@ -97,10 +97,10 @@ class Pace:
             return None
         return max(0.001, min(rows_s if not rows else tables_s, tables_s if not tables else rows_s))
 
-    async def _thaw(self, cold: Cold) -> None:
+    async def _thaw(self, look: Callable[[], None]) -> None:
         """Let a thread find what is not at hand, then go on."""
         try:
-            await asyncio.to_thread(cold.work)
+            await asyncio.to_thread(look)
         except Exception:
             log.exception("older entries of %s cannot be read now; they are tried again", self.touching.stream.name)
             await asyncio.sleep(_AGAIN_S)
