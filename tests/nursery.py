@@ -112,6 +112,9 @@ class _Keeper:
             warnings.simplefilter("ignore", DeprecationWarning)  # the threads here are those of libraries that know
             pid = os.fork()
         if not pid:
+            # Left to the collector they would close what has their numbers by then.
+            self._waiting.close()
+            self._asking.close()
             return asked
         os.close(asked.stdout)
         os.close(asked.stderr)

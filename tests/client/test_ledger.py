@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 
 import pytest
 
-from headrace.client.ledger import AsyncDelivery, Delivery, Ledger, tell
+from headrace.client.ledger import _MOST_FAILURES, AsyncDelivery, Delivery, Ledger, _Signal, tell
 from headrace.client.outbox import Batching, Outbox, Settled
 from headrace.errors import BadRequest, HeadraceError
 
 BOUND = 4 * 1024 * 1024
 
 
-def fail(ledger: Ledger, handles: list[Delivery], error: HeadraceError) -> None:
+def fail(ledger: Ledger, handles: Sequence[Delivery | AsyncDelivery], error: HeadraceError) -> None:
     settled = [Settled(handle, "", error, 1) for handle in handles]
     ledger.leave(settled)
     tell(settled)
@@ -77,6 +80,124 @@ def test_what_was_sent_first_is_raised_first(ledger: Ledger) -> None:
     fail(ledger, [first], BadRequest("first"))
     with pytest.raises(BadRequest, match="first"):
         ledger.complain()
+
+
+def test_what_was_sent_first_is_raised_first_where_several_share_a_failure(ledger: Ledger) -> None:
+    first, second, third = sent(ledger, 3)
+    fail(ledger, [third, first], BadRequest("first and third"))
+    fail(ledger, [second], BadRequest("second"))
+    with pytest.raises(BadRequest, match="first and third"):
+        ledger.complain()
+
+
+def test_two_who_look_at_one_handle_at_once_have_not_seen_another(ledger: Ledger) -> None:
+    seen, unseen = sent(ledger, 2)
+    fail(ledger, [seen, unseen], BadRequest("refused"))
+    failure = seen.failure
+    assert failure is not None
+    for _ in range(2):  # both have found it before either counted
+        failure.look(seen)
+    with pytest.raises(BadRequest):
+        ledger.complain()
+
+
+def test_failures_that_were_seen_leave_room_for_others_to_be_told_apart(ledger: Ledger) -> None:
+    *seen, first, second = sent(ledger, _MOST_FAILURES + 2)
+    for handle in seen:
+        fail(ledger, [handle], BadRequest("seen"))
+        assert handle.exception(0) is not None
+    fail(ledger, [first], BadRequest("first"))
+    fail(ledger, [second], BadRequest("second"))
+    assert first.exception(0) is not None
+    with pytest.raises(BadRequest, match="second"):
+        ledger.complain()
+
+
+def test_failure_is_seen_whichever_way_its_handle_is_asked(ledger: Ledger) -> None:
+    by_result, by_exception = sent(ledger, 2)
+    fail(ledger, [by_result, by_exception], BadRequest("refused"))
+    with pytest.raises(BadRequest):
+        by_result.result(0)
+    assert by_exception.exception(0) is not None
+    ledger.complain()
+
+
+@pytest.mark.parametrize("way", ["await", "exception", "result"])
+def test_failure_is_seen_whichever_way_an_awaiting_caller_asks(ledger: Ledger, way: str) -> None:
+    async def awaited(handle: AsyncDelivery) -> str:
+        return await handle
+
+    async def scenario() -> None:
+        handle = AsyncDelivery()
+        ledger.enter(b"1", handle)
+        waiting = asyncio.create_task(awaited(handle)) if way == "await" else None
+        await asyncio.sleep(0)
+        fail(ledger, [handle], BadRequest("refused"))
+        with pytest.raises(BadRequest):
+            if waiting is not None:
+                await waiting
+            elif way == "result":
+                handle.result()
+            else:
+                raise handle.exception() or AssertionError
+        ledger.complain()
+
+    asyncio.run(scenario())
+
+
+def test_failure_that_nobody_awaits_is_left_to_the_ledger_and_not_logged(ledger: Ledger) -> None:
+    async def scenario() -> None:
+        told: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        handle = AsyncDelivery()
+        ledger.enter(b"1", handle)
+        fail(ledger, [handle], BadRequest("refused"))
+        del handle
+        gc.collect()
+        assert told == []
+
+    asyncio.run(scenario())
+    with pytest.raises(BadRequest):
+        ledger.complain()
+
+
+def test_handle_that_was_cancelled_keeps_nothing_from_the_others(ledger: Ledger) -> None:
+    async def scenario() -> None:
+        cancelled, other = AsyncDelivery(), AsyncDelivery()
+        cancelled.cancel()
+        tell([Settled(cancelled, "7", None, 1), Settled(other, "7", None, 1)])
+        assert await other == "7"
+
+    asyncio.run(scenario())
+
+
+def test_everyone_who_waits_for_a_handle_is_woken(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    [handle], waits, wait = sent(ledger, 1), threading.Semaphore(0), _Signal.wait
+
+    def noting(signal: _Signal, timeout: float | None = None) -> bool:
+        waits.release()  # it has the lock, and lets go of it when it waits
+        return wait(signal, timeout)
+
+    monkeypatch.setattr(_Signal, "wait", noting)
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(handle.result, 20) for _ in range(3)]
+        for _ in waiting:
+            assert waits.acquire(timeout=10)
+        tell([Settled(handle, "7", None, 1)])
+        assert not wait_for(waiting, 10).not_done
+        assert [one.result() for one in waiting] == ["7"] * 3
+
+
+def test_what_has_left_makes_room_for_as_much() -> None:
+    size = 1 + Delivery.overhead_bytes
+    for bound, most in ((3 * size, 3), (3 * size - 1, 2), (1, 1)):
+        ledger = Ledger(bound, Delivery.overhead_bytes)
+        for _ in range(50):
+            handles: list[Delivery] = []
+            while ledger.has_room(b"1"):
+                handles += sent(ledger, 1)
+            assert len(handles) == most
+            ledger.leave([Settled(handle, "", None, 1) for handle in handles])
 
 
 def test_failure_that_was_told_already_does_not_hide_the_next(ledger: Ledger) -> None:

@@ -168,6 +168,13 @@ def test_failure_nobody_looked_at_is_raised_by_close(client: hr.Client, name: st
         producer.send(1)
 
 
+def test_failure_that_a_callback_looked_at_is_not_raised(client: hr.Client, name: str) -> None:
+    seen: list[BaseException | None] = []
+    with client.stream(name).producer(linger_ms=60_000) as producer:
+        producer.send(1).add_done_callback(lambda handle: seen.append(handle.exception()))
+    assert isinstance(seen[0], NotFound)
+
+
 def test_failure_is_raised_by_flush_only_once(stream: hr.Stream) -> None:
     stream.close()
     with stream.producer() as producer:

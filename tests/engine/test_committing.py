@@ -222,6 +222,18 @@ def test_what_is_written_before_the_start_is_moved_at_once(tmp_path: Path) -> No
         writer.close()
 
 
+def test_the_loop_commits_nothing_while_the_reserve_is_out(rig: Rig, performed: list[bool]) -> None:
+    _win_trust(rig, performed)
+    reserve = rig.engine.writer.reserve
+    assert reserve.release()
+    with pytest.raises(Unavailable, match="the disk is full"):
+        rig.append("s0", b"x")  # what is free is for those who free more
+    reserve.restock()
+    rig.append("s0", b"y")
+    assert performed == [True]
+    assert rig.read("s0") == [b"x"] * 32 + [b"y"]
+
+
 def test_a_failed_commit_of_the_loop_is_told_and_the_next_one_is_the_threads(
     rig: Rig, performed: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,27 @@ def test_a_deletion_goes_through_and_appends_wait_until_there_is_room(
     assert rig.read("new") == [ENTRY, ENTRY]
 
 
+def test_without_the_reserve_only_what_fits_into_free_pages_is_appended(
+    rig: Rig, disk: FullDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("old", "new"):
+        rig.create(name, OCTETS)
+    for _ in range(30):
+        rig.append("old", LARGE)
+    disk.is_full = True
+    _no_room(monkeypatch)
+    rig.delete("old")
+    rig.sweep()
+    assert not disk.reserve.exists()
+    _is_full(lambda: rig.append("new", LARGE * 40))
+    rig.append("new", LARGE)
+    assert rig.read("new") == [LARGE]
+    monkeypatch.undo()
+    disk.is_full = False
+    rig.sweep()
+    assert rig.append("new", LARGE * 40).position == 2
+
+
 def test_others_in_the_commit_of_a_deletion_are_told_that_the_disk_is_full(rig: Rig, disk: FullDisk) -> None:
     for name in ("old", "new"):
         rig.create(name, OCTETS, ENTRY)

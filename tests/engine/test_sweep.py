@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -168,6 +170,74 @@ def test_an_access_while_the_last_one_is_stored_is_stored_too(rig: Rig, monkeypa
     rig.sweep()
     row = rig.engine.streams.by_name("s")
     assert row is not None and row.deadline_us == rig.clock.us + 60 * SECOND
+
+
+def test_a_stream_that_is_deleted_while_its_access_is_stored_is_not_missed(rig: Rig) -> None:
+    streams = [rig.create(name, ttl_s=60) for name in ("gone", "stays")]
+
+    async def meanwhile() -> None:
+        for stream in streams:
+            rig.engine.log.catalog.note_access(stream)
+        storing = asyncio.create_task(rig.engine.sweeper._persist_accesses())
+        await asyncio.sleep(0)
+        deleted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        rig.engine.log.delete(streams[0], deleted.set_result)
+        await asyncio.gather(storing, deleted)
+
+    rig.clock.us += SECOND
+    rig.run(meanwhile())
+    row = rig.engine.streams.by_name("stays")
+    assert row is not None and row.deadline_us == streams[1].deadline_us
+    assert not rig.engine.log.catalog.accessed
+
+
+def test_a_stream_that_is_accessed_between_the_sweep_and_the_commit_lives_on(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, perform = rig.create("s", ttl_s=1), Delete.perform
+
+    def accessed_first(change: Delete, batch: Batch) -> None:
+        rig.engine.log.catalog.note_access(stream)
+        perform(change, batch)
+
+    rig.clock.us += 2 * SECOND
+    with monkeypatch.context() as patched:
+        patched.setattr(Delete, "perform", accessed_first)
+        rig.sweep()
+    assert rig.find("s") is stream
+    assert not rig.engine.counters.expired
+
+
+def test_an_access_that_is_stored_after_the_deletion_does_not_make_it_later(rig: Rig) -> None:
+    stream = rig.create("s", ttl_s=60)
+
+    async def both() -> None:
+        rig.engine.log.catalog.note_access(stream)
+        deleted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        rig.engine.log.delete(stream, deleted.set_result)
+        await rig.engine.sweeper._persist_accesses()
+        await deleted
+
+    rig.run(both())
+    assert rig.engine.log.catalog.is_tombstone("s")
+    rig.clock.us += DAY
+    rig.sweep()
+    assert not rig.engine.log.catalog.is_tombstone("s")
+
+
+def test_streams_that_live_on_after_a_restart_do_not_hide_those_whose_time_is_over(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "_STREAMS", 2)
+    for number in range(2):
+        rig.create(f"sliding{number}", ttl_s=5)
+    over_us = rig.clock.us + 6 * SECOND
+    rig.create("fixed", deadline_us=over_us, expires_us=over_us)
+    rig.run(rig.engine.close())
+    rig.clock.us = over_us
+    rig.engine = rig.run(rig._open())  # which counts as an access that nobody has stored
+    rig.sweep()
+    assert [row.name for row in rig.engine.streams.every(0, 10)] == ["sliding0", "sliding1"]
 
 
 def test_streams_that_cannot_be_deleted_do_not_keep_a_sweep_from_its_end(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.config import LimitsConfig
 from headrace.engine.append import Append
 from headrace.engine.batch import Batch
 from headrace.engine.lifecycle import Change
@@ -121,6 +122,36 @@ def test_a_full_queue_takes_nothing_more_until_there_is_room(tmp_path: Path) -> 
         assert b"".join(rig.read("s")) == b"124"
         assert (rig.engine.writer.queued_requests, rig.engine.writer.queued_bytes) == (0, 0)
         assert rig.find("s").pins == 0
+
+
+def test_a_queue_that_stays_full_does_not_keep_the_server_from_its_own_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Rig(tmp_path, storage={"seal_bytes": 1}) as rig:
+        for name in ("buried", "deleted", "retained", "sealed"):
+            rig.create(name, OCTETS, b"x")
+        accessed = rig.create("accessed", OCTETS, ttl_s=1000)
+        rig.publish("buried")
+        gone = rig.find("deleted").id
+        for name in ("buried", "deleted"):
+            rig.delete(name)
+        stream = rig.find("retained")
+        rig.settle(lambda done: rig.engine.log.set_retention(stream, done, age_us=None, size=0))
+        rig.run(rig.engine.apply(lambda batch: batch.streams.set_meta("spare_epoch", -1)))
+        rig.clock.us += 7 * 3_600_000_000
+        rig.engine.log.catalog.note_access(accessed)
+        monkeypatch.setattr(rig.engine.writer, "_limits", LimitsConfig(queue_requests=0))
+        rig.sweep()
+        rig.run(rig.engine.sealer.work())
+        assert rig.run(rig.engine.sealer.publish(gone)) is None
+        with pytest.raises(Overloaded):
+            rig.append("sealed", b"y")
+        row, connection = rig.engine.streams.by_name("accessed"), rig.engine.streams._connection
+        assert row is not None and row.deadline_us == accessed.deadline_us
+        assert stream.head.first_seq == 1
+        assert rig.engine.streams.meta("spare_epoch", -1) >= 0
+        for table in ("wal", "garbage", "graves", "unpublished"):
+            assert connection.execute(f"SELECT count(*) FROM {table}").get == 0, table
 
 
 def test_a_caller_whose_time_ran_out_is_told_and_the_append_goes_on(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_an_event_with_half_a_surrogate_pair_is_odd(payload: str, few: int) -> N
 
 @ways
 def test_deep_nesting_is_read_as_far_as_it_holds_no_value(few: int) -> None:
-    deep = "[" * 5_000 + "1" + "]" * 5_000
+    deep = "[" * 20_000 + "1" + "]" * 20_000
     table = extracted(definition({"x": field("integer", ["x"])}), [f'{{"x":5,"y":{deep}}}', f'{{"x":{deep}}}'], few=few)
     assert table.column("odd").to_pylist() == [False, True]
     assert table.column("f.x").to_pylist() == [5, None]

@@ -132,7 +132,55 @@ def test_a_response_whose_entries_cannot_be_found_ends(rig: Rig, slow: Slow, fai
     run(rig, scenario)
 
 
-def test_a_poll_whose_time_runs_out_when_it_has_to_look_once_more_is_answered(rig: Rig, slow: Slow) -> None:
+def test_a_response_goes_on_once_its_entries_are_found_by_one_thread(rig: Rig, slow: Slow) -> None:
+    async def scenario(reads: Reads) -> None:
+        line = Line()
+        line.ask(reads, rig.find("a"), live="sse", offset="now")
+        slow.looks = 2
+        for _ in range(2):
+            await _appended(rig, "a")
+        assert slow.looks == 1 and len(reads._aside._working) == 1
+        slow.looks = 0
+        slow.go_on.set()
+        await asyncio.gather(*reads._aside._working)
+        assert b'data:["more","more"]' in line.sent[-1]
+        rig.engine.tail.end()
+
+    run(rig, scenario)
+
+
+@pytest.mark.parametrize("failure", [CorruptData("it is damaged"), ValueError("it is odd")])
+def test_a_poll_whose_entries_cannot_be_found_is_answered_once(rig: Rig, slow: Slow, failure: Exception) -> None:
+    async def scenario(reads: Reads) -> None:
+        line, slow.looks, slow.failure = Line(), 1, failure
+        line.ask(reads, rig.find("a"), live="long-poll", offset="-1")
+        slow.go_on.set()
+        assert (await asyncio.wait_for(line.answered, 10)).status == 500
+        assert (rig.engine.tail.watchers, line.on_gone) == (0, None)
+        rig.engine.tail.end()
+        assert line.sent == [500]
+
+    run(rig, scenario)
+
+
+def test_a_response_that_ended_as_it_began_waits_for_nothing(
+    rig: Rig, slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(reads: Reads) -> None:
+        await _appended(rig, "a", close=True)
+        line, waits = Line(), list[object]()
+        monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *wait: waits.append(wait))
+        line.ask(reads, rig.find("a"), live="sse", offset="now")
+        assert line.sent[-1] == "end" and line.sent.count("end") == 1
+        assert (waits, rig.engine.tail.watchers) == ([], 0)
+
+    run(rig, scenario)
+
+
+@pytest.mark.parametrize("close", [False, True])
+def test_a_poll_whose_time_runs_out_when_it_has_to_look_once_more_is_answered(
+    rig: Rig, slow: Slow, close: bool
+) -> None:
     async def scenario(reads: Reads) -> None:
         stream = rig.find("a")
         poll = Line().ask(reads, stream, live="long-poll", offset="now", key="nobody", timeout="60s")
@@ -143,11 +191,11 @@ def test_a_poll_whose_time_runs_out_when_it_has_to_look_once_more_is_answered(ri
         slow.looks = 1
         rig.engine.tail.end()
         assert not poll.answered.done()
-        await _appended(rig, "a", key="nobody")
+        await _appended(rig, "a", key="nobody", close=close)
         slow.go_on.set()
         reply = await asyncio.wait_for(poll.answered, 10)
         assert (reply.status, reply.headers["stream-next-offset"]) == (204, stream.offset_at(2))
-        assert "stream-up-to-date" not in reply.headers
+        assert not {"stream-closed", "stream-up-to-date"} & reply.headers.keys()
 
     run(rig, scenario)
 
@@ -186,9 +234,12 @@ def test_objects_of_a_stream_that_is_deleted_meanwhile_are_not_missed(rig: Rig, 
     run(rig, scenario)
 
 
-def test_a_poll_that_was_refused_is_not_answered_again(rig: Rig, slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failure", [None, CorruptData("it is damaged"), ValueError("it is odd")])
+def test_a_poll_that_was_refused_is_not_answered_again(
+    rig: Rig, slow: Slow, monkeypatch: pytest.MonkeyPatch, failure: Exception | None
+) -> None:
     async def scenario(reads: Reads) -> None:
-        line, slow.looks = Line(), 1
+        line, slow.looks, slow.failure = Line(), 1, failure
         monkeypatch.setattr(rig.engine.tail, "_limit", 0)
         with pytest.raises(Overloaded):
             line.ask(reads, rig.find("a"), live="long-poll", offset="-1")

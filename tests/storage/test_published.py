@@ -9,6 +9,7 @@ from headrace.storage import database
 from headrace.storage.published import Backlog, Grave, Placed, Published
 from headrace.storage.streams import DELETED, StreamRow, Streams
 from headrace.storage.wal import Row, Wal, stored
+from headrace.types import MAX_AHEAD_US
 
 INCARNATION = "42"
 
@@ -118,6 +119,36 @@ def test_a_mark_stays_until_the_manifest_tells_the_truth(published: Published) -
     assert published.marked(9, 9, 1) == [1]
     published.unmark(1, 9)
     assert published.marked(9, 99, 10) == [2]
+
+
+def test_a_mark_of_a_clock_that_was_ahead_is_due_at_once_and_goes_like_others(published: Published) -> None:
+    published.mark(1, 5)
+    published.mark(2, 9 + MAX_AHEAD_US + 1)
+    assert published.marked(9, 9, 10) == [2, 1]
+    assert published.marked(9, 9, 1) == [2]
+    published.unmark(2, 9)
+    assert published.marked(9, 9, 10) == [1]
+
+
+def test_a_mark_that_is_not_further_ahead_than_clocks_differ_waits_and_stays(published: Published) -> None:
+    published.mark(2, 9 + MAX_AHEAD_US)
+    assert published.marked(9, 9, 10) == []
+    published.unmark(2, 9)  # it may have come after what was published
+    assert published.marked(9 + MAX_AHEAD_US, 9 + MAX_AHEAD_US, 10) == [2]
+
+
+def test_a_backlog_waits_since_times_that_are_not_further_ahead_than_clocks_differ(
+    connection: database.Connection, published: Published
+) -> None:
+    ahead_us = 99 + MAX_AHEAD_US
+    Wal(connection).insert([_row(1, 30, 1, ahead_us, 303, b"abc"), _row(2, 0, 1, ahead_us + 1, 2, b"xy")])
+    assert [backlog.since_us for backlog in published.backlogs(0, 10, 99)] == [ahead_us, 5]
+    for column in ("created_us", "published_us"):
+        Streams(connection).update(2, **{column: ahead_us})
+        assert published.backlogs(1, 1, 99)[0].since_us == ahead_us
+        Streams(connection).update(2, **{column: ahead_us + 1})
+        assert published.backlogs(1, 1, 99)[0].since_us == 0
+        Streams(connection).update(2, **{column: 0})
 
 
 def test_what_is_due_is_found_without_looking_at_what_is_not(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -67,6 +68,9 @@ def test_of_a_small_disk_only_a_part_is_taken(disk: Disk, reserve: Reserve) -> N
     assert disk.held == 3 * MiB
     reserve.restock()
     assert disk.held == 3 * MiB
+    disk.size = 16 * MiB
+    reserve.restock()
+    assert disk.held == 4 * MiB
     disk.size = 48 * MiB
     reserve.restock()
     assert disk.held == SIZE
@@ -117,6 +121,26 @@ def test_a_disk_that_is_too_small_for_enough_gives_a_quarter(disk: Disk, reserve
     disk.size = disk.log.most_bytes + LEAST_BYTES + 2 * MiB - 1
     reserve.restock()
     assert (disk.held, reserve.is_out) == (0, True)
+    disk.size += 1
+    reserve.restock()
+    assert (disk.held, reserve.is_out) == (2 * MiB, False)
+
+
+def test_nothing_is_kept_when_somebody_else_was_quicker(
+    disk: Disk, reserve: Reserve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def partly(file: int, start: int, size: int) -> None:
+        os.ftruncate(file, size // 2)
+        raise OSError(errno.ENOSPC, "full")
+
+    reserve.restock()
+    reserve.release()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", partly)
+        reserve.restock()
+    assert (disk.held, reserve.is_out) == (0, True)
+    reserve.restock()
+    assert (disk.held, reserve.is_out) == (SIZE, False)
 
 
 def test_an_earlier_run_has_left_one(disk: Disk) -> None:

@@ -243,11 +243,38 @@ def test_only_so_many_segments_stay_open(cache: Segments, shelf: Shelf, monkeypa
     assert (cache.usage().readers, cache.usage().reader_bytes, shelf.reads) == (0, 0, 6)
 
 
+def test_the_segments_used_last_stay_open_and_the_last_one_always(
+    cache: Segments, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = [(f"segments/{n}", stored(shelf, f"segments/{n}", b"%d" % n)) for n in range(4)]
+    with cache.open(*kept[0]) as reader:
+        monkeypatch.setattr(module, "READER_BYTES", 3 * reader.footprint)
+    for number in (1, 2, 0, 3):
+        text_of(cache, *kept[number])
+    assert [cache.ready(segment) is not None for _, segment in kept] == [True, False, True, True]
+    monkeypatch.setattr(module, "READER_BYTES", 1)
+    text_of(cache, *kept[1])
+    assert [cache.ready(segment) is not None for _, segment in kept] == [False, True, False, False]
+
+
+def test_a_removed_segment_that_is_being_read_stays_until_then_and_is_the_first_to_go(
+    cache: Segments, shelf: Shelf, directory: Path
+) -> None:
+    kept = {name: stored(shelf, f"segments/{name}", size=400_000) for name in "abc"}
+    text_of(cache, "segments/a", kept["a"])
+    with cache.open("segments/b", kept["b"]):
+        cache.forget({"segments/b"})
+        assert files(directory) == {f"{kept[name].sha256}.parquet" for name in "ab"}
+    text_of(cache, "segments/c", kept["c"])
+    assert files(directory) == {f"{kept[name].sha256}.parquet" for name in "ac"}
+
+
 def test_open_segments_are_a_small_part_of_the_files_that_may_be_open(
     cache: Segments, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for files_allowed, most in ((96, 6), (1024, 64), (10**6, 512), (resource.RLIM_INFINITY, 512)):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, allowed=files_allowed: (allowed, allowed))
+        limits = {resource.RLIMIT_NOFILE: (files_allowed, resource.RLIM_INFINITY)}
+        monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
         assert module.most_readers() == most
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
     for number in range(6):

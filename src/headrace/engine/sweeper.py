@@ -103,7 +103,7 @@ class Sweeper:
         self._log.delete(stream, settling(settled), deadline_us=stream.deadline_us)
         if (error := (await settled).error) is not None:
             raise error
-        self._log.counters.expired += 1
+        self._log.counters.expired += stream.head.state != LIVE  # an access may have come before the commit
 
     async def _retain(self) -> None:
         after = 0

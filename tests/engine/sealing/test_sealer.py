@@ -106,6 +106,7 @@ def test_what_came_while_the_clock_was_ahead_is_due_and_then_waits_like_all_othe
     rig.append("t", array(2))
     _work(rig)
     assert (rows(rig), rig.engine.published.marked(rig.clock.us, rig.clock.us, 10)) == (0, [])
+    assert manifest(rig, "empty").published_seq == 0
     rig.append("s", array(3))
     _work(rig)
     assert rows(rig) == 1
@@ -126,6 +127,21 @@ def test_the_files_of_a_deleted_stream_are_closed(opened: Open) -> None:
     rig.clear()
     assert segments.usage().readers == 1
     assert b"".join(rig.read("stays")) == b"stays"
+
+
+def test_the_file_of_a_replaced_segment_is_closed_when_its_object_goes(opened: Open) -> None:
+    rig = opened()
+    rig.create("s", OCTETS, b"a")
+    rig.publish("s")
+    assert rig.read("s") == [b"a"]
+    rig.append("s", b"b")
+    rig.publish("s")  # both are in one segment now
+    assert b"".join(rig.read("s")) == b"ab"
+    segments = rig.engine.sealer._workshop._segments()
+    assert segments.usage().readers == 2
+    rig.clock.us += 60 * SECOND
+    rig.clear()
+    assert segments.usage().readers == 1
 
 
 def test_what_waits_is_counted(opened: Open) -> None:
@@ -206,6 +222,44 @@ def test_a_stream_that_cannot_be_published_is_tried_again_more_and_more_rarely(
     _work(rig)
     assert spans(rig, "even") == [(0, 1)] and spans(rig, "odd") == []
     rig.clock.us += 64 * SECOND
+    _work(rig)
+    assert spans(rig, "odd") == [(0, 1)]
+
+
+def _failing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let no stream be published from now on; answers when it is tried."""
+    tries: list[int] = []
+
+    def refuse(publisher: Publisher, stream: int, pace: Pace) -> Publication | None:
+        tries.append(rig.clock.us)
+        raise ValueError("it is odd")
+
+    monkeypatch.setattr(Publisher, "publish", refuse)
+    return tries
+
+
+def test_a_stream_that_cannot_be_published_is_put_off_for_ten_minutes_at_most(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = opened(seal_bytes=4)
+    rig.create("odd", OCTETS, b"x" * 9)
+    tries = _failing(rig, monkeypatch)
+    for _ in range(20):
+        _work(rig)
+        rig.clock.us += 600 * SECOND
+    assert len(tries) == 20
+
+
+def test_a_stream_that_was_put_off_while_the_clock_was_ahead_is_tried_at_once(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = opened(seal_bytes=4)
+    rig.create("odd", OCTETS, b"x" * 9)
+    rig.clock.us += 86_400 * SECOND
+    with monkeypatch.context() as patched:
+        _failing(rig, patched)
+        _work(rig)
+    rig.clock.us -= 86_400 * SECOND
     _work(rig)
     assert spans(rig, "odd") == [(0, 1)]
 
