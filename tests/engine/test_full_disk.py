@@ -14,12 +14,15 @@ import apsw
 import pytest
 
 from headrace.errors import Unavailable
+from headrace.storage import database
+from headrace.storage.database import WriteAheadLog
 from headrace.storage.reserve import LEAST_BYTES, MiB
 from headrace.types import OCTETS
 from rig import Rig
 
 NUMBERS = count()
 ENTRY = b"x" * 20_000
+PAGES = 200
 #: Nothing can compress it.
 LARGE = Random(4).randbytes(100_000)
 
@@ -199,7 +202,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
 @pytest.fixture
 def small_rig(tmp_path: Path, small: SmallDisk) -> Iterator[Rig]:
     """An engine with a stream of 25 entries, and one that will take the rest of the disk."""
-    with Rig(tmp_path, vfs=small.name, storage={"checkpoint_pages": 200}) as rig:
+    with Rig(tmp_path, vfs=small.name, storage={"checkpoint_pages": PAGES}) as rig:
         for name in ("0", "1"):
             rig.create(name, OCTETS)
         for _ in range(25):
@@ -237,6 +240,9 @@ def test_what_deletions_free_can_be_filled_again_and_again_however_long_a_reader
         fitted = _fill(rig, str(number + 2), small)
         assert fitted >= 25 - LEAST_BYTES // len(LARGE) - 1
         assert rig.read(str(number + 2)) == [LARGE] * fitted
+        left = rig.engine.connect().pragma("freelist_count") * database.PAGE_BYTES
+        assert LEAST_BYTES - 2 * len(LARGE) < left < LEAST_BYTES
+    assert small.reserve.with_name("headrace.db-wal").stat().st_size <= WriteAheadLog(small.reserve, PAGES).most_bytes
     small.size += 8 * MiB
     rig.sweep()
     assert small.reserve.exists()

@@ -84,7 +84,6 @@ class Committer:
         if database.free_bytes(self._connection) < LEAST_BYTES:
             _refuse(operations, DiskFull())
             return DiskFull()
-        self._checkpoint()
         with database.not_growing(self._connection):
             return self._write(operations)
 
