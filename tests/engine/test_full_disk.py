@@ -1,4 +1,4 @@
-"""On a full disk only what frees space is done, with what was set aside for that."""
+"""On a full disk what fits into free pages is done, and what frees more, with what was set aside for that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 import pytest
@@ -25,11 +25,6 @@ ENTRY = b"x" * 20_000
 PAGES = 200
 #: Nothing can compress it.
 LARGE = Random(4).randbytes(100_000)
-
-
-class _Usage(NamedTuple):
-    free: int
-    total: int
 
 
 class FullDisk(apsw.VFS):
@@ -195,7 +190,8 @@ def test_a_node_starts_on_a_full_disk(rig: Rig, disk: FullDisk) -> None:
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
     disk = SmallDisk(tmp_path / "reserve", 12 * MiB)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(disk.free, disk.size))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=disk.free, total=disk.size))
     return disk
 
 
