@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench import report
+from bench import against, report
 from bench.driver import DriverFailed, Times
 from bench.ingest import ingest
 from bench.measures import LEFT_OUT, MEASURES, ONCE, REPEATED, SIZED
@@ -45,6 +45,8 @@ def main() -> int:
     RESULTS.mkdir(exist_ok=True)
     space = Path(tempfile.mkdtemp(prefix="space-", dir=RESULTS))
     try:
+        if options.against:
+            return _compare(options, space)
         facts = _facts(space, options)
         chosen = [target for target in TARGETS if target.name in options.targets]
         scale = scale_of(
@@ -70,7 +72,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--streams", type=int, help="how many streams are many (1,000,000)")
     parser.add_argument("--events", type=int, help="how many events are searched (1,000,000), in hundreds")
     parser.add_argument("--observations", type=int, help="how many are imported (1,000,000), in ten thousands")
+    parser.add_argument("--against", metavar="COMMIT", help="CPU time per operation: this tree and an earlier commit")
+    parser.add_argument("--pairs", type=int, default=against.LEAST_PAIRS, help="pairs of --against (at least 10)")
     options = parser.parse_args()
+    if options.pairs < against.LEAST_PAIRS:
+        parser.error(f"--pairs must be at least {against.LEAST_PAIRS}: fewer give no interval to speak of")
     for name, (whole, quick) in _DEFAULTS.items():
         if getattr(options, name) is None:
             setattr(options, name, quick if options.quick else whole)
@@ -89,6 +95,17 @@ def _chosen(parser: argparse.ArgumentParser, given: str | None, known: list[str]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
     return wanted
+
+
+def _compare(options: argparse.Namespace, space: Path) -> int:
+    """Compare this tree with an earlier commit; 1 when an operation has become too expensive."""
+    try:
+        compared = against.compare(options.against, options.pairs, space, _progress)
+    except (Missing, DriverFailed, OSError) as reason:
+        print(f"The comparison failed: {reason}")
+        return 1
+    print(against.lines(options.against, options.pairs, compared))
+    return 0 if all(comparison.holds for comparison in compared) else 1
 
 
 def _measure(options: argparse.Namespace, chosen: list[Target], space: Path, scale: Scale) -> Results:

@@ -79,7 +79,7 @@ SOURCES: dict[str, Callable[[Job], Iterator[bytes]]] = {
 }
 
 #: Jobs that end with the last of their requests; the others go on for a while.
-COUNTED = ("append", "fill", "keyed-fill", "create", "push", "observe")
+COUNTED = ("append", "fill", "keyed-fill", "create", "push", "get", "observe")
 
 
 def _append(job: Job, stream: str, first: int) -> bytes:

@@ -1,0 +1,216 @@
+"""`python -m bench --against COMMIT`: server CPU time per operation, an earlier commit and this tree in pairs.
+
+Wall-clock rates move with the load of the machine; the CPU time that a server spends on a fixed number of operations
+hardly does. Each pair starts both servers on empty directories, in alternating order.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bench.driver import DriverFailed, drive, job
+from bench.features.asked import Asked, asked
+from bench.features.pipelines import TWO
+from bench.searching import shape
+from bench.searching.filling import Load, fill
+from bench.serving import Running, running
+from bench.targets import TARGETS, Target
+
+LEAST_PAIRS = 10
+#: The least share of the earlier commit's CPU time per operation that the current tree must reach.
+LEAST_RATIO = 0.95
+CONFIDENCE = 0.95
+
+ARRAY = 100
+CONNECTIONS = 64
+USERS = 10_000
+_SINGLE_APPENDS = 60_000
+_ARRAY_APPENDS = 20_000
+_READ_ARRAYS = 2_000
+_READ_CONNECTIONS = 8
+_READ_PASSES = 15
+_SEARCHED_EVENTS = 400_000
+_PUSHES, _ARRAY_PUSHES, _GETS = 50_000, 5_000, 50_000
+
+
+@dataclass(frozen=True)
+class Cost:
+    """CPU seconds of one server for so many operations of a kind."""
+
+    cpu_seconds: float
+    operations: int
+
+    @property
+    def microseconds(self) -> float:
+        """CPU time per operation."""
+        return self.cpu_seconds * 1e6 / self.operations
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One operation in both versions: medians of CPU time, and the ratio before/after with its interval."""
+
+    operation: str
+    before: float
+    after: float
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the current tree is at most 5 % more expensive."""
+        return self.ratio >= LEAST_RATIO
+
+
+Costs = dict[str, Cost]
+
+
+def compare(commit: str, pairs: int, space: Path, progress: Callable[[str], None]) -> list[Comparison]:
+    """Measure both versions `pairs` times, and compare them operation by operation."""
+    samples: list[tuple[Costs, Costs]] = []
+    with _checked_out(commit, space) as tree:
+        before, after = _version(tree / "src"), _version(Path.cwd() / "src")
+        for number in range(pairs):
+            progress(f"pair {number + 1} of {pairs}")
+            if number % 2:
+                newer = _measure(after, space)
+                samples.append((_measure(before, space), newer))
+            else:
+                samples.append((_measure(before, space), _measure(after, space)))
+    return [_compared(operation, samples) for operation in samples[0][0]]
+
+
+def lines(commit: str, pairs: int, comparisons: list[Comparison]) -> str:
+    """The table that is printed."""
+    head = f"Server CPU time per operation, {commit} and this tree, {pairs} alternating pairs; before/after above 1 is"
+    rows = [f"{head} cheaper now.", "", f"{'operation':<44}{'before':>10}{'after':>10}  before/after  95 % interval"]
+    for row in comparisons:
+        verdict = "" if row.holds else "  FAIL"
+        times = f"{row.before:>7.1f} µs{row.after:>7.1f} µs"
+        rows.append(f"{row.operation:<44}{times}{row.ratio:>14.3f}  {row.low:.3f} to {row.high:.3f}{verdict}")
+    return "\n".join(rows)
+
+
+def median_interval(values: list[float]) -> tuple[float, float]:
+    """An interval that holds the median with 95 % confidence, whatever the distribution: two of the sorted values."""
+    ordered, count = sorted(values), len(values)
+    lower, outside = 0, 0.5**count
+    while 2 * (outside + math.comb(count, lower + 1) * 0.5**count) <= 1 - CONFIDENCE:
+        lower += 1
+        outside += math.comb(count, lower) * 0.5**count
+    return ordered[lower], ordered[count - 1 - lower]
+
+
+def _compared(operation: str, samples: list[tuple[Costs, Costs]]) -> Comparison:
+    before = [older[operation].microseconds for older, _ in samples]
+    after = [newer[operation].microseconds for _, newer in samples]
+    ratios = [old / new for old, new in zip(before, after, strict=True)]
+    middle = statistics.median
+    return Comparison(operation, middle(before), middle(after), middle(ratios), *median_interval(ratios))
+
+
+@contextmanager
+def _checked_out(commit: str, space: Path) -> Iterator[Path]:
+    tree = space / "before"
+    _git("worktree", "add", "--detach", str(tree), commit)
+    try:
+        yield tree
+    finally:
+        _git("worktree", "remove", "--force", str(tree))
+
+
+def _git(*arguments: str) -> None:
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise DriverFailed(f"git {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+def _version(source: Path) -> Target:
+    """Headrace from a source tree, with the packages that are installed here."""
+    start = "import sys; from headrace.cli.main import main; sys.exit(main())"
+
+    def command(port: int, directory: Path) -> list[str]:
+        return [sys.executable, "-c", start, "serve", "--port", str(port), "--data-dir", str(directory)]
+
+    return replace(TARGETS[0], command=command, environment={"PYTHONPATH": str(source)})
+
+
+def _measure(target: Target, space: Path) -> Costs:
+    with running(target, space) as server:
+        costs = {**_stream_costs(server), **_search_costs(server)}
+    with asked(target, space, TWO, USERS) as features:
+        features.look()
+        return {**costs, **_feature_costs(features)}
+
+
+def _stream_costs(server: Running) -> Costs:
+    for stream in ("single", "arrays", "read"):
+        server.create(stream)
+    _drive(server, "append", "read", connections=16, batch=ARRAY, count=_READ_ARRAYS)
+    single = {"connections": CONNECTIONS, "count": _SINGLE_APPENDS}
+    arrays = {"connections": CONNECTIONS, "batch": ARRAY, "count": _ARRAY_APPENDS}
+    return {
+        "append": _cost(server, lambda: _drive(server, "append", "single", **single)["acknowledged"]),
+        "append in arrays of 100, per event": _cost(
+            server, lambda: _drive(server, "append", "arrays", **arrays)["acknowledged"]
+        ),
+        "read of a page": _cost(server, lambda: _read_passes(server)),
+    }
+
+
+def _search_costs(server: Running) -> Costs:
+    server.create(shape.STREAM)
+    server.ask("POST", f"/v1/stream/{shape.STREAM}/_schema", json.dumps(shape.UPDATE).encode())
+
+    def append() -> int:
+        fill(Load(server.port, shape.STREAM, 0, _SEARCHED_EVENTS))
+        return _SEARCHED_EVENTS
+
+    return {"append of searched events, per event": _cost(server, append)}
+
+
+def _feature_costs(features: Asked) -> Costs:
+    def load(kind: str, count: int, batch: int = 1) -> Cost:
+        settings = {"connections": CONNECTIONS, "count": count, "batch": batch}
+        return _cost(features.server, lambda: int(features.load(kind, **settings)["acknowledged"]))
+
+    return {
+        "push": load("push", _PUSHES),
+        "push in arrays of 100, per event": load("push", _ARRAY_PUSHES, ARRAY),
+        "get": load("get", _GETS),
+    }
+
+
+def _read_passes(server: Running) -> int:
+    passes = (_drive(server, "pass", "read", connections=_READ_CONNECTIONS) for _ in range(_READ_PASSES))
+    return sum(int(result["requests"]) for result in passes)
+
+
+def _drive(server: Running, kind: str, stream: str, **settings: Any) -> dict[str, Any]:
+    result = drive(job(server, kind, stream, **settings))
+    if result["errors"]:
+        raise DriverFailed(f"{kind}: {result['first_error']}")
+    return result
+
+
+def _cost(server: Running, work: Callable[[], int]) -> Cost:
+    before = _cpu_seconds(server)
+    operations = work()
+    return Cost(_cpu_seconds(server) - before, operations)
+
+
+def _cpu_seconds(server: Running) -> float:
+    """CPU time of all threads of the server's process, in user and in kernel mode."""
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
