@@ -113,7 +113,8 @@ def test_an_index_of_keys_is_made_for_who_asks_often_and_makes_room_for_others()
 
 def test_a_moment_leads_to_the_first_entry_at_or_after_it(reader: Reader) -> None:
     moments = [START_US - 1, START_US, START_US + 1, START_US + 5, START_US + 9, START_US + 10]
-    assert [reader.seek_time(moment) for moment in moments] == [10, 10, 12, 12, 14, 16]
+    first = [reader.append_times().first_since(moment) for moment in moments]
+    assert first == [(10, START_US)] * 2 + [(12, START_US + 5)] * 2 + [(14, START_US + 9), None]
     assert [reader.time_at(seq) - START_US for seq in range(10, 16)] == [0, 0, 5, 5, 9, 9]
 
 
@@ -149,7 +150,8 @@ def test_rows_taken_over_from_another_segment_keep_everything() -> None:
     new.verify()
     assert [part.body for part in new.read(0, ALL, ALL, key="a").parts] == [b'{"n":1}', b"[4,4]"]
     assert [new.request_at(seq) for seq in (12, 14, 15, 16)] == [(12, 13), (14, 16), (14, 16), (16, 17)]
-    assert (new.seek_time(START_US + 9), new.end_seq, new.info.payload_bytes) == (14, 17, 30)
+    assert (new.append_times().first_since(START_US + 9), new.end_seq) == ((14, START_US + 9), 17)
+    assert new.info.payload_bytes == 30
     assert [size for size, _ in new.info.groups] == [20, 10]
 
 

@@ -105,8 +105,8 @@ def test_places_in_a_segment_are_those_of_the_list(history: tuple[list[Cell], bo
         assert reader.request_at(5 + place) == (5 + begin, 5 + begin + requests.count(cell.request))
         assert reader.time_at(5 + place) == cell.at_us
     for since_us in range(START_US - 1, cells[-1].at_us + 2):
-        later = (place for place, cell in enumerate(cells) if cell.at_us >= since_us)
-        assert reader.seek_time(since_us) == 5 + next(later, len(cells))
+        later = ((5 + place, cell.at_us) for place, cell in enumerate(cells) if cell.at_us >= since_us)
+        assert reader.append_times().first_since(since_us) == next(later, None)
     for place in range(len(cells) + 1):
         commas = sum(a == b for a, b in pairwise(requests[:place])) if is_json else 0
         assert reader.bytes_before(5 + place) == sum(len(cell.payload) for cell in cells[:place]) + commas

@@ -24,9 +24,12 @@ class Fork(NamedTuple):
     bytes: int
     last_us: int
     part: Cell | None = None
+    #: The first entry that the source shows to readers, and the payload bytes before it.
+    first_seq: int = 0
+    first_bytes: int = 0
 
 
-def fork_at(tiers: Tiers, source: Stream, position: int, sub: int) -> Fork:
+def fork_at(tiers: Tiers, source: Stream, readable: Head, position: int, sub: int) -> Fork:
     """The fork point after ``position`` entries and ``sub`` messages, or bytes, of the append that follows."""
     head, part = source.head, None
     if sub and position >= head.next_seq:
@@ -41,6 +44,8 @@ def fork_at(tiers: Tiers, source: Stream, position: int, sub: int) -> Fork:
         reading.bytes_before(tiers, source, head, position),
         reading.time_before(tiers, source, head, position),
         part,
+        readable.first_seq,
+        reading.bytes_before(tiers, source, head, readable.first_seq),
     )
 
 

@@ -170,7 +170,9 @@ class Create(Change):
             )
         row.parent, row.fork_seq = source.id, position
         row.next_seq = row.published_seq = position
-        row.first_seq, row.first_bytes = min(head.first_seq, position), head.first_bytes
+        # What has expired, and is not removed yet, does not come along.
+        first = max((head.first_seq, head.first_bytes), (fork.first_seq, fork.first_bytes))
+        row.first_seq, row.first_bytes = min(first[0], position), first[1]
         row.last_us, row.bytes = fork.last_us, fork.bytes
         row.profile = source.profile
         if head.registry is not None:

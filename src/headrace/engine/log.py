@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 
+from headrace.engine import expiry
 from headrace.engine import read as reading
 from headrace.engine.append import PLAIN, Append, Terms
 from headrace.engine.catalog import Catalog
@@ -13,7 +15,7 @@ from headrace.engine.lifecycle import SERVER, Create, Delete, SetRetention
 from headrace.engine.read import Slice
 from headrace.engine.stream import Head, Stream, deleted
 from headrace.engine.tail import Tail
-from headrace.engine.tiers import Tiers
+from headrace.engine.tiers import Cold, Tiers
 from headrace.engine.writer import Writer
 from headrace.errors import HeadraceError, NotFound
 from headrace.format.packing import LEAST_BYTES
@@ -152,13 +154,27 @@ class Log:
         self.counters.read_bytes += sum(map(len, found.parts))
         return found
 
+    def readable_head(self, stream: Stream) -> Head:
+        """The newest head as readers may see it, without expired events; raises Cold like a read."""
+        if stream.retention_age_us is None and not stream.managed:
+            return stream.head
+        return expiry.readable_head(self._tiers, stream, stream.head, self.clock.now_us())
+
+    async def fetch_readable_head(self, stream: Stream) -> Head:
+        """The same for who can wait."""
+        while True:
+            try:
+                return self.readable_head(stream)
+            except Cold as cold:
+                await asyncio.to_thread(cold.work)
+
     def seek(self, stream: Stream, since_us: int) -> int:
-        """The position before the first entry that was appended at or after a moment."""
-        return reading.seek_time(self._tiers, stream, stream.head, since_us)
+        """The position before the first readable entry that was appended at or after a moment."""
+        return reading.seek_time(self._tiers, stream, self.readable_head(stream), since_us)
 
     def fork(self, source: Stream, position: int, sub: int) -> Fork:
         """A fork point after so many entries of a stream, and so many messages or bytes of the next append."""
-        return fork_at(self._tiers, source, position, sub)
+        return fork_at(self._tiers, source, self.readable_head(source), position, sub)
 
     def delete(
         self, stream: Stream, done: Callable[[Delete], None], *, deadline_us: int | None = None, who: str = SERVER

@@ -29,6 +29,13 @@ class Slice(NamedTuple):
     position: int
 
 
+class Appended(NamedTuple):
+    """An entry, and when it was appended."""
+
+    seq: int
+    append_us: int
+
+
 class Owned(NamedTuple):
     """The entries of [start, end) belong to this stream: the reader itself, or one it was forked from."""
 
@@ -304,16 +311,23 @@ def time_before(tiers: Tiers, stream: Stream, head: Head, position: int) -> int:
 
 def seek_time(tiers: Tiers, stream: Stream, head: Head, since_us: int) -> int:
     """The position just before the first retained entry appended at or after a moment; the tail if none was."""
+    first = first_since(tiers, stream, head, since_us)
+    return head.next_seq if first is None else first.seq
+
+
+def first_since(tiers: Tiers, stream: Stream, head: Head, since_us: int) -> Appended | None:
+    """The first retained entry appended at or after a moment; its time may be that of an entry before it."""
     for owner, start, end, _ in owned(stream, head, head.first_seq):
         sealed = tiers.seek_time(owner, since_us)
-        if sealed is not None and sealed < end:
-            return max(sealed, start)
+        if sealed is not None and sealed[0] < end:
+            return Appended(max(sealed[0], start), sealed[1])
         last = tiers.published.last(owner)
         first = start if last is None else min(max(start, last.segment.end_seq), end)
-        found = seek_rows(tiers.wal, owner, first, end, lambda row: row.append_us >= since_us)
-        if found < end:
-            return found
-    return head.next_seq
+        seq = seek_rows(tiers.wal, owner, first, end, lambda row: row.append_us >= since_us)
+        row = tiers.wal.holding(owner, seq) if seq < end else None
+        if row is not None:
+            return Appended(seq, row.append_us)
+    return None
 
 
 def seek_rows(wal: Wal, owner: int, low: int, high: int, reached: Callable[[Entries], bool]) -> int:

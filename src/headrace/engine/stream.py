@@ -16,6 +16,7 @@ from headrace.storage.streams import LIVE, SOFT_DELETED, StreamRow
 from headrace.types import JSON, NEVER_US, RESERVED, media_type
 
 if TYPE_CHECKING:
+    from headrace.engine.expiry import Floor
     from headrace.engine.registry import StreamRegistry
     from headrace.engine.tail import Watcher
 
@@ -65,7 +66,7 @@ class Stream:
     """One stream. The loop owns it; the writer touches only ``head`` and ``producers`` of pinned streams."""
 
     __slots__ = (
-        "content_type", "created_us", "deadline_us", "epochs", "expires_us", "fork_origin", "head", "id",
+        "content_type", "created_us", "deadline_us", "epochs", "expires_us", "floor", "fork_origin", "head", "id",
         "incarnation", "is_json", "is_reserved",
         "is_text", "lineage", "managed", "media_type", "name", "parent", "pins", "producers", "profile",
         "retention_age_us", "retention_bytes", "ttl_s", "used", "watchers",
@@ -90,6 +91,8 @@ class Stream:
         self.deadline_us = row.deadline_us
         self.retention_age_us = row.retention_age_us
         self.retention_bytes = row.retention_bytes
+        #: The first event that has not expired, once somebody has asked.
+        self.floor: Floor | None = None
         self.epochs: tuple[tuple[int, int], ...] = _EPOCHS.decode(row.epochs)
         self.parent = row.parent
         self.fork_origin = row.fork_origin
@@ -133,9 +136,9 @@ class Stream:
         """The offset after the last committed entry."""
         return self.offset_at(self.head.next_seq)
 
-    def locate(self, offset: Offset) -> int:
-        """The position an offset stands for; beyond the end it is the tail."""
-        head = self.head
+    def locate(self, offset: Offset, head: Head | None = None) -> int:
+        """The position an offset stands for, by a head or the newest one; beyond the end it is the tail."""
+        head = head or self.head
         if not offset.position:
             return head.first_seq
         position = self._position(offset, head)

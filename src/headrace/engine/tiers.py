@@ -80,14 +80,16 @@ class Tiers:
         self._load_ahead(owner, placed, found.position)
         return found
 
-    def seek_time(self, owner: int, since_us: int) -> int | None:
-        """The first published entry that was appended at or after a moment; None if all were before."""
+    def seek_time(self, owner: int, since_us: int) -> tuple[int, int] | None:
+        """The first published entry that was appended at or after a moment, and when; None if all were before."""
         placed = self.published.first_from(owner, since_us)
         if placed is None:
             return None
-        return self._asked(
-            ("time", placed.key, since_us), lambda: self._with(placed, lambda reader: reader.seek_time(since_us))
-        )
+        if placed.segment.min_us >= since_us:
+            return placed.segment.first_seq, placed.segment.min_us
+        # The whole column is kept for a while: a stream with a retention rule is asked for the next moment soon.
+        times = self._asked(("times", placed.key), lambda: self._with(placed, lambda reader: reader.append_times()))
+        return times.first_since(since_us)
 
     def request_end(self, placed: Placed, seq: int) -> int:
         """Where the append request ends that holds a published entry."""

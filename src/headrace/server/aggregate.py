@@ -36,7 +36,8 @@ class Aggregates:
     async def _answer(self, request: Request, stream: Stream, given: Any) -> None:
         until = monotonic() + self._time_s * SHARE
         async with self._gate:
-            reply = await asyncio.to_thread(self._aggregate, stream, stream.head, given, until)
+            head = await self._engine.log.fetch_readable_head(stream)
+            reply = await asyncio.to_thread(self._aggregate, stream, head, given, until)
         request.exchange.reply(reply)
 
     def _aggregate(self, stream: Stream, head: Head, given: Any, until: float) -> Reply:

@@ -10,7 +10,7 @@ import msgspec
 from headrace.engine.append import Terms
 from headrace.engine.log import Log
 from headrace.engine.split import split_json
-from headrace.engine.stream import Stream
+from headrace.engine.stream import Head, Stream
 from headrace.errors import BadRequest, Conflict, Gone, ManagedStream, NotFound, OffsetGone, ReservedStream
 from headrace.server import target, values
 from headrace.server.auth import SHARED
@@ -29,6 +29,8 @@ class Origin(NamedTuple):
     source: Stream
     offset: str | None
     sub: int
+    #: The source as readers may see it.
+    readable: Head
 
 
 class ForkPoint(NamedTuple):
@@ -111,7 +113,8 @@ def _origin(log: Log, request: Request) -> Origin | None:
     sub = 0 if sub_text is None else values.whole(sub_text, "Stream-Fork-Sub-Offset")
     if sub and at is None:
         raise BadRequest("Stream-Fork-Sub-Offset needs Stream-Fork-Offset", field="Stream-Fork-Sub-Offset")
-    return Origin(_source(log, request, path), at, sub)
+    source = _source(log, request, path)
+    return Origin(source, at, sub, log.readable_head(source))
 
 
 def _source(log: Log, request: Request, path: str) -> Stream:
@@ -143,8 +146,9 @@ def fork_point(wish: Wish) -> ForkPoint | None:
     """Where a new stream leaves its source; refuses an offset that is not retained, or was never there."""
     if wish.origin is None:
         return None
-    source, offset, sub = wish.origin
-    return ForkPoint(source, source.head.next_seq if offset is None else values.fork_offset(offset, source), sub)
+    source, offset, sub, readable = wish.origin
+    position = source.head.next_seq if offset is None else values.fork_offset(offset, source, readable)
+    return ForkPoint(source, position, sub)
 
 
 def confirm(stream: Stream, wish: Wish, request: Request) -> Reply:
@@ -183,11 +187,11 @@ def _same_origin(stream: Stream, wished: Origin | None) -> bool:
 
 def _left_at(fork: Stream, position: int, wished: Origin) -> bool:
     """Whether a fork has left its source where an offset says, be that place retained or not."""
-    source, offset, _ = wished
+    source, offset, _, readable = wished
     if offset is None:
         return True
     try:
-        found = values.fork_offset(offset, source)
+        found = values.fork_offset(offset, source, readable)
     except OffsetGone:
         return values.offset(offset).position == position
     if _START.fullmatch(offset):

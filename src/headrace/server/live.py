@@ -58,7 +58,7 @@ class LongPoll:
 
     def start(self) -> None:
         """Answer at once if there is something, else wait."""
-        if self._answer_if_ready(self._stream.head):
+        if self._answer_if_ready():
             return
         try:
             self._reads.engine.tail.watch(self._stream, self)
@@ -72,7 +72,7 @@ class LongPoll:
 
     def wake(self) -> None:
         """The stream moved, or the key does not hold any more."""
-        if not self._looking and self._answer_if_ready(self._stream.head):
+        if not self._looking and self._answer_if_ready():
             self._leave()
 
     def _give_up(self, reason: HeadraceError) -> None:
@@ -96,9 +96,10 @@ class LongPoll:
         """Answer as if the time had run out."""
         self._time_out()
 
-    def _answer_if_ready(self, head: Head) -> bool:
+    def _answer_if_ready(self, end: int | None = None) -> bool:
+        """Answer with what there is, up to an end; False where there is nothing yet."""
         try:
-            return self._reply_if_ready(head)
+            return self._reply_if_ready(self._readable_head(end))
         except HeadraceError as refusal:
             self._request.exchange.reply(Reply.failure(refusal))
             return True
@@ -106,6 +107,13 @@ class LongPoll:
             self._looking = True
             self._reads.thaw(cold.work, self._look_again, self._give_up)
             return False
+
+    def _readable_head(self, end: int | None) -> Head:
+        head = self._reads.engine.log.readable_head(self._stream)
+        if end is not None and head.next_seq > end:  # where entries lie is known by the newest head alone
+            head = head.copy()
+            head.next_seq, head.closed = end, False
+        return head
 
     def _reply_if_ready(self, head: Head) -> bool:
         question = self._question
@@ -144,11 +152,7 @@ class LongPoll:
 
     def _conclude(self, end: int) -> None:
         """Answer with what there is up to an end, or that there is nothing."""
-        head = self._stream.head
-        if head.next_seq > end:  # where entries lie is known by the newest head alone
-            head = head.copy()
-            head.next_seq, head.closed = end, False
-        if self._answer_if_ready(head) or self._looking:
+        if self._answer_if_ready(end) or self._looking:
             return
         headers = self._reads.headers(self._question, self._stream.head, self._position)
         del headers["content-type"]
@@ -185,7 +189,7 @@ class Subscriber:
 
     def start(self) -> None:
         """Open the response and send what is there."""
-        head = self._stream.head
+        head = self._reads.engine.log.readable_head(self._stream)
         if self._position < head.next_seq:
             # What is missing, or has no form in the version asked for, is refused while there is a status to say so.
             self._reads.events.chunk(self._question, self._position, head, self._request)
@@ -217,13 +221,13 @@ class Subscriber:
 
     def _send(self, *, always: bool) -> None:
         while not self._ended and not self._looking and self._exchange.writable:
-            head = self._stream.head
-            if head.state != LIVE or self._position < head.first_seq or not self._standing.holds:
-                self._finish()  # the client asks again, and is told why
-                return
-            if not always and self._position >= head.next_seq and not head.closed:
-                return
             try:
+                head = self._reads.engine.log.readable_head(self._stream)
+                if head.state != LIVE or self._position < head.first_seq or not self._standing.holds:
+                    self._finish()  # the client asks again, and is told why
+                    return
+                if not always and self._position >= head.next_seq and not head.closed:
+                    return
                 chunk, self._position = self._reads.events.chunk(self._question, self._position, head, self._request)
             except HeadraceError:
                 self._finish()  # likewise

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from headrace.engine.engine import Engine
+from headrace.engine.expiry import expires
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.viewing import Derived
 from headrace.engine.gates import Gate
@@ -134,7 +135,7 @@ class Reads:
         return b"".join(parts)
 
     def _catch_up(self, question: Question, request: Request) -> None:
-        head = question.stream.head
+        head = self._log.readable_head(question.stream)
         found: Slice | Filtered = Slice([], head.next_seq)
         if not question.is_now:
             found = self.find(question, question.position, head)
@@ -174,7 +175,7 @@ class Reads:
         return headers
 
     def _question(self, stream: Stream, request: Request, live: str) -> Question:
-        query, head = request.query, stream.head
+        query, head = request.query, self._log.readable_head(stream)
         key = request.target.key if request.target.key is not None else query.get("key")
         since_us = parse_timestamp_us(query["since"], "since") if "since" in query else None
         asked = None
@@ -190,7 +191,7 @@ class Reads:
             position = head.next_seq
         elif given is not None:
             place = values.offset(given)
-            position, is_real = stream.locate(place), place.position > 0
+            position, is_real = stream.locate(place, head), place.position > 0
         elif since_us is not None:
             position = self._log.seek(stream, since_us)
         elif live:
@@ -244,9 +245,9 @@ def _revision(head: Head) -> int:
 
 
 def _lifetime(question: Question, position: int, head: Head) -> str:
-    """How long a slice may be kept: for ever only where no entry, no erasure and nothing declared can change it."""
+    """How long a slice may be kept: for ever only where no entry, expiry, erasure or declaration can change it."""
     may_grow = not question.is_real or (position >= head.next_seq and not head.closed)
-    if may_grow or question.stream.name.startswith(SHARED):
+    if may_grow or expires(question.stream, head) or question.stream.name.startswith(SHARED):
         return "no-cache"
     follows_schema = head.registry is not None and head.registry.version and question.version is None
     if follows_schema or question.filter is not None:

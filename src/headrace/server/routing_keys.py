@@ -53,7 +53,8 @@ class RoutingKeys:
             raise TimedOut("too many searches are under way; this one did not begin in time") from reason
         try:
             # The newest head: what was appended while others were answered is listed too.
-            question = Question(stream, stream.head, after, limit, time_s - (monotonic() - began_s))
+            head = await self._engine.log.fetch_readable_head(stream)
+            question = Question(stream, head, after, limit, time_s - (monotonic() - began_s))
             page = await asyncio.to_thread(self._lexicon.page, question)
         finally:
             await self._gate.__aexit__()

@@ -71,7 +71,8 @@ class Searches:
             raise TimedOut("too many searches are under way; this one did not begin in time") from reason
         try:
             # The newest head: what was appended while others were answered is found too.
-            reply = await asyncio.to_thread(self._search, stream, stream.head, reading, arrived_s)
+            head = await self._engine.log.fetch_readable_head(stream)
+            reply = await asyncio.to_thread(self._search, stream, head, reading, arrived_s)
         finally:
             await self._gate.__aexit__()
         request.exchange.reply(reply)

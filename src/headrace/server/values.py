@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from urllib.parse import parse_qsl
 
-from headrace.engine.stream import Producer, Stream
+from headrace.engine.stream import Head, Producer, Stream
 from headrace.errors import BadRequest
 from headrace.format import offset as offsets
 from headrace.format.offset import Offset
@@ -118,16 +118,16 @@ def offset(value: str, field: str = "offset") -> Offset:
         raise BadRequest(f"{field}: {reason}", field=field) from reason
 
 
-def fork_offset(value: str, stream: Stream) -> int:
-    """The position of ``Stream-Fork-Offset``, which must lie within its source."""
+def fork_offset(value: str, stream: Stream, head: Head) -> int:
+    """The position of ``Stream-Fork-Offset``, which must lie within its source as readers may see it."""
     if _ALIAS.fullmatch(value):
         # The public protocol tests write positions in this older form; only the start can be told apart.
         if value.strip("0_"):
             raise BadRequest("Stream-Fork-Offset lies beyond the source's tail", field="Stream-Fork-Offset")
-        return stream.head.first_seq
+        return head.first_seq
     place = offset(value, "Stream-Fork-Offset")
-    position = stream.locate(place)
-    if place.position > stream.head.next_seq:
+    position = stream.locate(place, head)
+    if place.position > head.next_seq:
         raise BadRequest("Stream-Fork-Offset lies beyond the source's tail", field="Stream-Fork-Offset")
     return position
 

@@ -50,8 +50,7 @@ def test_an_event_keeps_what_held_when_it_came(rig: Rig, publishes: bool) -> Non
         rig.publish("events/Txn")
     assert kept(rig) == 3
     rig.clock.us += 2 * DAY + HOUR
-    if not publishes:  # published events go by whole segments, and the small ones are put together
-        assert kept(rig) == 1
+    assert kept(rig) == 1
     rig.clock.us += 2 * DAY
     assert kept(rig) == 0
 

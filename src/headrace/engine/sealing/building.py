@@ -13,6 +13,7 @@ from typing import BinaryIO
 import msgspec
 
 from headrace.config import StorageConfig
+from headrace.engine.expiry import lifetime_steps
 from headrace.engine.sealing.pacing import Pace
 from headrace.engine.sealing.publishing import Built
 from headrace.engine.sealing.snapshot import Snapshot
@@ -104,13 +105,20 @@ class Builder:
             file = None if small is None else self._rewrite(stack, snapshot, small)
             small = small if file is not None else None
             position, are_short = row.published_seq, False
+            ends = iter([*_lifetime_changes(snapshot, position), row.next_seq])
+            end = next(ends)
             while position < row.next_seq:
-                bundle = self._bundle(snapshot, file, position) if file is not None and are_short else None
+                if position >= end:
+                    end = next(ends)
+                    if file is not None:
+                        built.append(file.finish())
+                        file = None
+                bundle = self._bundle(snapshot, file, position, end) if file is not None and are_short else None
                 if file is not None and bundle is not None:
                     file.add_bundle(bundle)
                     position = bundle.end_seq
                     continue
-                rows = self._stretch(row.id, position, row.next_seq)
+                rows = self._stretch(row.id, position, end)
                 if not rows:
                     break
                 start = 0
@@ -146,11 +154,11 @@ class Builder:
                 due = row.seq + row.count
         return some
 
-    def _bundle(self, snapshot: Snapshot, file: _File, position: int) -> Bundle | None:
+    def _bundle(self, snapshot: Snapshot, file: _File, position: int, end: int) -> Bundle | None:
         """The next rows at a small price, where they are short, follow those in the file and leave room in it."""
         if not file.is_json or file.writer.next_seq != position:
             return None
-        bundle = self._wal.bundle(snapshot.row.id, position, min(position + _STRETCH_ROWS, snapshot.row.next_seq))
+        bundle = self._wal.bundle(snapshot.row.id, position, min(position + _STRETCH_ROWS, end))
         fills = bundle is not None and self._is_enough(file, bundle.total_bytes, bundle.end_seq)
         return None if fills else bundle
 
@@ -163,7 +171,10 @@ class Builder:
         is_small = last.segment.payload_bytes < most_bytes and last.segment.count < most_rows
         more_bytes, more_rows = row.bytes - last.segment.total_bytes, row.next_seq - row.published_seq
         are_few = more_bytes < max(most_bytes // 2, GROUP_BYTES) and more_rows < max(most_rows // 2, GROUP_ROWS)
-        return last if is_small and are_few and not _is_retained_part(last.segment, snapshot) else None
+        if not is_small or not are_few or _is_retained_part(last.segment, snapshot):
+            return None
+        changes = _lifetime_changes(snapshot, last.segment.first_seq)
+        return None if changes and changes[0] <= row.published_seq else last
 
     def _rewrite(self, stack: ExitStack, snapshot: Snapshot, small: Placed) -> _File | None:
         """A segment that begins with all of another; None where that is damaged, and so must be left as it is."""
@@ -207,6 +218,12 @@ def _is_retained_part(segment: Segment, snapshot: Snapshot) -> bool:
         limit is not None and part * _RETAINED_PARTS > limit
         for part, limit in ((age_us, row.retention_age_us), (size, row.retention_bytes))
     )
+
+
+def _lifetime_changes(snapshot: Snapshot, start: int) -> list[int]:
+    """The events after a first one with which another lifetime begins: a segment ends there, so that it can go."""
+    steps = lifetime_steps(snapshot.row.managed)
+    return [since for since, _ in steps if start < since < snapshot.row.next_seq]
 
 
 def _keys(row: Entries) -> str | msgspec.Raw | None:

@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -80,6 +81,18 @@ class _Found(NamedTuple):
         return self.first_seq + (place if self.rows is None else int(self.rows[place].as_py()))
 
 
+class AppendTimes(NamedTuple):
+    """Entries that were appended later than the one before them, and when."""
+
+    seqs: np.ndarray[Any, np.dtype[np.int64]]
+    times_us: np.ndarray[Any, np.dtype[np.int64]]
+
+    def first_since(self, moment_us: int) -> tuple[int, int] | None:
+        """The first entry that was appended at or after a moment, and when; None if all were before."""
+        at = int(np.searchsorted(self.times_us, moment_us))
+        return (int(self.seqs[at]), int(self.times_us[at])) if at < len(self.seqs) else None
+
+
 class Reader:
     """One segment, on a local file or in memory; its ``name`` must never name other bytes."""
 
@@ -139,13 +152,11 @@ class Reader:
         """Where the row group ends that holds an entry."""
         return self._holding(seq).end_seq
 
-    def seek_time(self, since_us: int) -> int:
-        """The first entry that was appended at or after a moment; the end if there is none."""
-        place = bisect_left(self._groups, since_us, key=lambda group: group.max_us)
-        if place == len(self._groups):
-            return self.end_seq
-        group = self._groups[place]
-        return group.first_seq + bisect_left(self._times(group), since_us)
+    def append_times(self) -> AppendTimes:
+        """When all entries were appended."""
+        times_us = np.concatenate([np.frombuffer(self._times(group), np.int64) for group in self._groups])
+        changes = np.concatenate([[0], np.flatnonzero(np.diff(times_us)) + 1])
+        return AppendTimes(changes + self.first_seq, times_us[changes])
 
     def time_at(self, seq: int) -> int:
         """When an entry was appended."""
