@@ -27,7 +27,8 @@ class Overview(NamedTuple):
 
     #: How many are in each of the lists, also where those name only the first of them.
     counts: dict[str, int]
-    #: Whether all streams were looked at that may be due; otherwise ``counts`` counts the others as due.
+    #: Whether all streams were looked at that may be due; otherwise ``counts`` counts the others as due. Those of which
+    #: something is being erased are looked at later.
     complete: bool
     #: Streams for which there is work to be had.
     due: list[str]
@@ -54,10 +55,10 @@ def overview(connection: Connection, planner: Planner, plan: Plan, roster: Roste
     names = {stream: row.name for stream in told if (row := streams.by_id(stream)) is not None} | due
     unfinished = dict.fromkeys((*due, *busy, *(failure.stream for failure in resting)))
     active = [stream for stream in unfinished if stream in names]
-    workers = roster.statuses(now_us)
+    workers, unseen = roster.statuses(now_us), plan.unseen + len(plan.suspended)
     return Overview(
-        counts=work.counts(now_us) | {"due": len(due) + plan.unseen, "workers": sum(one.alive for one in workers)},
-        complete=plan.is_complete,
+        counts=work.counts(now_us) | {"due": len(due) + unseen, "workers": sum(one.alive for one in workers)},
+        complete=plan.is_complete and not unseen,
         due=list(due.values()),
         streams=[Progress(names[stream], *planner.progress(stream)) for stream in active[:NAMED]],
         leases=leases,

@@ -42,7 +42,9 @@ class Plan(NamedTuple):
     useless: dict[int, list[str]]
     lifeless: dict[int, list[str]]
     is_complete: bool
-    #: Streams that may have something to do and were not looked at.
+    #: Streams that may have something to do once an erasure is over.
+    suspended: list[int]
+    #: How many may have something to do and were not looked at.
     unseen: int = 0
 
 
@@ -79,7 +81,7 @@ class Planner:
 
         Needs a snapshot.
         """
-        plan = Plan([], [], {}, {}, True)
+        plan = Plan([], [], {}, {}, True, [])
         for row in self._checks.running() if "verify" in jobs else ():
             plan.units.extend(islice(self._checks.units(row, now_us), min(each, limit - len(plan.units))))
         for asked in self._histories.running() if "history" in jobs else ():
@@ -120,6 +122,7 @@ class Planner:
 
     def _plan_stream(self, plan: Plan, due: DueRow, room: int, jobs: Collection[Job], now_us: int) -> None:
         if self._erasures.is_running(due.stream):
+            plan.suspended.append(due.stream)
             return  # what would be derived now holds what is erased
         try:
             view = self._viewer.view(due.stream)
