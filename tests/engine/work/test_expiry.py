@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from engine.registries import update
 from engine.work.workers import SECOND, Worker, covered, failures, opened, publish, searched, spans
 from headrace.engine.work.overview import Overview
 from headrace.errors import Unavailable
+from headrace.storage.erasures import ErasureRow, Erasures
 from headrace.storage.work import Work
 from rig import Rig
 
@@ -142,3 +144,34 @@ def test_a_server_that_cannot_end_a_lease_says_that_it_does_not_know_all(
             assert (found.due, found.leases, found.complete) == ([], [], False)
         publish(rig, "s", 10)
         assert overview(rig).complete
+
+
+def test_a_stream_that_waits_for_an_erasure_is_not_forgotten(directory: Path) -> None:
+    with opened(directory) as rig:
+        searched(rig, "s", 10)
+        row = ErasureRow("e", "ent_1", "u", rig.find("s").id, 5, "running", "log", 0, None, "{}", "{}", "{}")
+        rig.run(rig.engine.apply(lambda batch: Erasures(batch.connection).add(row, [])))
+        found = rig.run(rig.engine.work.overview())
+        assert (found.due, found.counts["due"], found.complete) == ([], 1, False)
+        rig.run(rig.engine.apply(lambda batch: Erasures(batch.connection).end("e", batch.now_us, "{}")))
+        assert overview(rig).due == ["s"]
+
+
+def test_a_lost_unit_of_another_kind_makes_few_entries_worth_no_work(directory: Path) -> None:
+    with opened(directory, min_rows=20, lease_s=60) as rig:
+        searched(rig, "s", 20)
+        Worker(rig).work()
+        publish(rig, "s", 10)
+        lost = Worker(rig, "dead")
+        rig.run(_verify(rig))
+        assert {unit.job for unit in lost.granted(jobs=["verify"]).units} == {"verify"}
+        rig.clock.us += 61 * SECOND
+        assert facts(overview(rig)) == {"resting": 3}
+        assert Worker(rig).lease(jobs=["index"]) is None
+
+
+async def _verify(rig: Rig) -> None:
+    stream = rig.find("s")
+    _, proposal = await rig.engine.schemas.propose(stream, update(schema={"type": "object", "title": "new"}))
+    assert proposal is not None
+    await rig.engine.verifier.begin(stream, proposal)

@@ -16,7 +16,7 @@ from headrace.engine.work.cover import is_current, replaced
 from headrace.engine.work.definitions import Defined, Definitions
 from headrace.engine.work.ranges import Range
 from headrace.engine.work.stalling import StallLimit
-from headrace.engine.work.units import DERIVED, FOLDED, Outcome, Result, Settled, Unit
+from headrace.engine.work.units import DERIVED, FOLDED, MARKED, Outcome, Result, Settled, Unit
 from headrace.errors import BadRequest, CorruptData
 from headrace.format.companion.layout import Companion
 from headrace.format.companion.names import companion_key, companion_place
@@ -187,7 +187,8 @@ class _Settling:
         self._work.settle(row.id, outcome, reason)
         if unit.job not in ("verify", "history") and self._batch.streams.of(unit.incarnation) is not None:
             # What is left may be less than is worth the work by itself.
-            self._work.mark(row.stream, self._batch.now_us, run=outcome in ("failed", "gone"))
+            is_left = unit.job in MARKED and outcome in ("failed", "gone")
+            self._work.mark(row.stream, self._batch.now_us, run=is_left)
         return Settled(row.id, outcome, reason)
 
     def finish(self) -> None:

@@ -12,7 +12,7 @@ from headrace.engine.work import failing
 from headrace.engine.work.cutting import Planned
 from headrace.engine.work.planner import Plan
 from headrace.engine.work.stalling import StallLimit
-from headrace.engine.work.units import Unit
+from headrace.engine.work.units import MARKED, Unit
 from headrace.errors import Conflict
 from headrace.storage.companions import Companions
 from headrace.storage.published import Grave
@@ -114,7 +114,7 @@ def finish(batch: Batch, lease: LeaseRow) -> int:
     work = Work(batch.connection)
     freed = work.end(lease.id, batch.now_us)
     rows = work.units(lease.id)
-    for stream in {row.stream for row in rows if row.outcome in ("released", "lost")}:
+    for stream in {row.stream for row in rows if row.outcome in ("released", "lost") and row.job in MARKED}:
         # What is left may be less than is worth the work by itself.
         work.mark(stream, batch.now_us, run=True)
     for row in rows:
