@@ -125,6 +125,7 @@ class PipelineConfig(msgspec.Struct, frozen=True):
     unit_bytes: Annotated[int, amount("payload that one task indexes", least=1)] = 16 * MiB
     fan_out: Annotated[int, amount("companions that are merged into one of the next level", least=2)] = 16
     lease_s: Annotated[float, positive("a worker that is silent for this long has lost its work")] = 60.0
+    stall_s: Annotated[float, positive("a worker without progress on its units for this long has lost them")] = 3600.0
     idle_s: Annotated[float, positive("without work Spark stops after this")] = 300.0
     master: Annotated[str, Doc(description="Spark master: local[*], spark://…, yarn, k8s://…")] = "local[*]"
     remote: Annotated[str, Doc(description="Spark Connect server (sc://…), in place of a master")] = ""

@@ -76,7 +76,7 @@ def leased(at: ServerProcess) -> Any:
 def test_programs_get_the_whole_story(at: ServerProcess, headrace: Headrace, stream: str) -> None:
     assert headrace("pipeline", "run", "--stream", stream).lines == [{"stream": stream, "due": True}]
     (told,) = headrace("pipeline", "status").lines
-    assert set(told) == {"paused", "counts", "due", "streams", "leases", "parked"}
+    assert set(told) == {*("paused", "counts", "complete", "due", "streams", "leases", "resting", "parked", "workers")}
     assert {"stream": stream, "done": 0, "total": 50} in told["streams"]
 
 
@@ -92,6 +92,8 @@ def test_people_see_streams_leases_and_what_is_parked(
     working_on = headrace("pipeline", "status").out.decode()
     assert "somebody" in working_on
     assert "0 of 1" in working_on
+    assert "workers alive  2" in working_on
+    assert {"server", "somebody"} <= {line.split()[0] for line in working_on.splitlines() if line}
     park(at, stream, "list[int] of [bold]")
     parked = headrace("pipeline", "status").out.decode()
     assert "events 0 to 9" in parked
@@ -152,7 +154,10 @@ def test_a_paused_pipeline_is_not_waited_for(at: ServerProcess, headrace: Headra
         done = headrace("pipeline", "run", "--stream", stream, "--wait")
         assert done.code == 1
         assert "headrace pipeline resume" in done.err
-        assert headrace("pipeline", "--once").code == 0
+        headrace("pipeline", "run", "--stream", stream)
+        once = headrace("pipeline", "--once")
+        assert once.code == 1
+        assert "work is left" in once.err
     finally:
         assert headrace("pipeline", "resume").lines == [{"paused": False}]
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from headrace.format.companion.names import companion_key
-from headrace.pipeline.work import Work
+from headrace.pipeline.work import Work, is_open
 from stories import SETTINGS, Story, companions, pipeline
 
 if TYPE_CHECKING:
@@ -143,3 +143,56 @@ def test_a_killed_pipeline_leaves_everything_as_it_was_or_as_it_shall_be(start_s
     check_listed(server, story)
     story.check_covered()
     story.check()
+
+
+def agreed(work: Work) -> dict[str, Any]:
+    """What a server says about work, whose counts are those of its lists."""
+    status = work.status()
+    in_work = [unit for lease in status["leases"] for unit in lease["units"] if unit["outcome"] is None]
+    assert status["counts"] == {
+        "due": len(status["due"]),
+        "leases": len(status["leases"]),
+        "units": len(in_work),
+        "resting": len(status["resting"]),
+        "parked": len(status["parked"]),
+        "workers": sum(one["alive"] for one in status["workers"]),
+    }
+    assert status["complete"]
+    return status
+
+
+def test_the_last_lease_of_a_killed_driver_is_done_again_although_nothing_is_appended(
+    start_server: StartServer,
+) -> None:
+    server = start_server(**SETTINGS, pipeline__lease_s="5")
+    story = Story(server.url)
+    story.append("only", 150)
+    story.published()
+    environ = ENVIRON | {"HEADRACE_PIPELINE__LEASE_UNITS": "256"}
+    with closing(Work(server.url)) as work:
+        assert is_open(agreed(work))
+        first = pipeline(server.url, "--master", "local[1]", environ=environ)
+        second = None
+        try:
+            # It leases before it starts Java, and is killed before that runs.
+            wait_for_leases(work, first, 1)
+            assert killed(first, "headrace.pipeline.driver")
+            status = agreed(work)
+            assert (status["due"], status["counts"]["leases"]) == ([], 1), "this was the last lease, and it is held"
+            assert ended(first) == 1
+            second = pipeline(server.url, "--master", "local[1]", environ=environ)
+            while second.poll() is None:
+                assert is_open(agreed(work)) or second.wait(30) == 0
+                time.sleep(0.05)
+            assert ended(second) == 0
+        finally:
+            for run in (first, second):
+                if run is not None:
+                    run.kill()
+        status = agreed(work)
+    assert not is_open(status) and not status["parked"]
+    dead, alive = sorted((one for one in status["workers"] if not one["local"]), key=lambda one: one["first_seen_at"])
+    assert (dead["done"], dead["lost"] > 0, dead["master"]) == (0, True, "local[1]")
+    assert (alive["done"] >= dead["lost"], alive["failed"], alive["lost"]) == (True, 0, 0)
+    check_listed(server, story)
+    story.check_covered()

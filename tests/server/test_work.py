@@ -109,6 +109,21 @@ def test_a_lease_that_is_lost_is_told_so(api: Api, stream: str, code_of: Callabl
     assert report(api, again, "commit", results=made(again)).status_code == 200
 
 
+def test_who_works_and_what_rests_is_told(api: Api, stream: str) -> None:
+    leased = lease(api, worker="node-7", host="node-7.example", master="spark://cluster:7077")
+    report(api, leased, "commit", results=[{"unit": unit["unit"], "error": "boom"} for unit in leased["units"]])
+    found = told(api)
+    (resting,) = found["resting"]
+    assert (resting["stream"], resting["attempts"], resting["reason"]) == (name_of(stream), 1, "boom")
+    assert resting["retry_at"] > resting["last_attempt_at"]
+    local, *others = found["workers"]
+    assert (local["worker"], local["local"], local["alive"]) == ("server", True, True)
+    (worker,) = [one for one in others if one["worker"] == "node-7"]
+    assert (worker["host"], worker["master"], worker["alive"]) == ("node-7.example", "spark://cluster:7077", True)
+    assert (worker["done"], worker["failed"], worker["lost"], worker["released"]) == (0, 1, 0, 0)
+    assert found["counts"]["workers"] == sum(one["alive"] for one in found["workers"])
+
+
 def test_a_deleted_stream_is_told_to_who_works_on_it(api: Api, stream: str) -> None:
     leased = lease(api)
     assert api.delete(stream).status_code == 204
@@ -152,6 +167,8 @@ def test_a_stream_that_is_asked_for_is_tried_again(api: Api, stream: str, code_o
         ("lease", {"worker": "w", "jobs": []}),
         ("lease", {"worker": "w", "jobs": ["dance"]}),
         ("lease", {"worker": "w", "colour": "blue"}),
+        ("lease", {"worker": "w", "host": ""}),
+        ("lease", {"worker": "w", "master": 5}),
         ("lease", b"{"),
         ("lease", b"\xff"),
         ("leases/x/heartbeat", {"token": -1}),

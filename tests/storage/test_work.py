@@ -69,7 +69,7 @@ def test_a_lease_is_held_until_it_expires_or_ends(work: Work) -> None:
     assert (found.expires_us, found.done, found.total) == (11, 3, 4)
     assert [unit.id for unit in work.units("2")] == ["20", "21"]
     assert [unit.outcome for unit in work.units("3")] == ["released", "released"]
-    assert work.counts(10) == {"due": 0, "leases": 2, "units": 4, "parked": 0}
+    assert work.counts(10) == {"due": 0, "leases": 2, "units": 4, "resting": 0, "parked": 0}
     work.settle("10", "committed", None)
     assert sorted(unit.id for unit in work.working_on(1)) == ["11", "20", "21"]
     work.forget_ended(6)

@@ -22,6 +22,8 @@ _REST_S = 10.0
 
 _STREAMS = ("stream", "indexed", "of", "done")
 _LEASES = ("worker", "since", "expires", "streams", "jobs", "units")
+_WORKERS = ("worker", "alive", "host", "master", "since", "last_seen", "done", "failed", "lost", "released")
+_RESTING = ("stream", "job", "events", "attempts", "retry", "reason")
 _PARKED = ("stream", "job", "events", "attempts", "last_attempt", "reason")
 
 
@@ -37,14 +39,23 @@ def show(told: Told) -> None:
     output.show(
         {
             "work is": "paused" if told["paused"] else "given out",
-            "streams due": len(told["due"]),
+            # A server of an earlier version does not tell what it does not know.
+            "workers alive": counts.get("workers", ""),
+            "streams due": counts["due"] if "complete" in told else len(told["due"]),
             "leases": counts["leases"],
             "units in work": counts["units"],
+            "resting": counts.get("resting", ""),
             "parked": counts["parked"],
         },
         as_json=False,
     )
-    sections = ((_STREAMS, _streams(told)), (_LEASES, _leases(told)), (_PARKED, _parked(told)))
+    sections = (
+        (_WORKERS, _workers(told)),
+        (_STREAMS, _streams(told)),
+        (_LEASES, _leases(told)),
+        (_RESTING, _resting(told)),
+        (_PARKED, _parked(told)),
+    )
     for columns, rows in sections:
         found = list(rows)
         if found:
@@ -125,6 +136,31 @@ def _leases(told: Told) -> Iterator[Told]:
             "streams": sorted({unit["stream"] or "(deleted)" for unit in units}),
             "jobs": sorted({unit["job"] for unit in units}),
             "units": f"{len(units) - open_units} of {len(units)}",
+        }
+
+
+def _workers(told: Told) -> Iterator[Told]:
+    for one in told.get("workers", ()):
+        yield {
+            "worker": f"{one['worker']} (itself)" if one["local"] else one["worker"],
+            "alive": "yes" if one["alive"] else "no",
+            "host": one["host"] or "",
+            "master": one["master"] or "",
+            "since": one["first_seen_at"],
+            "last_seen": one["last_seen_at"],
+            **{name: one[name] for name in ("done", "failed", "lost", "released")},
+        }
+
+
+def _resting(told: Told) -> Iterator[Told]:
+    for one in told.get("resting", ()):
+        yield {
+            "stream": one["stream"],
+            "job": one["job"],
+            "events": _events(one),
+            "attempts": one["attempts"],
+            "retry": one["retry_at"],
+            "reason": one["reason"],
         }
 
 

@@ -152,6 +152,7 @@ class Engine:
             engine._let_go()
             raise
         engine.writer.start()
+        engine.work.start()
         engine.sealer.start()
         engine.verifier.start()
         engine.tables.start()

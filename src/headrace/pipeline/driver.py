@@ -67,7 +67,7 @@ class Driver:
         idle_since = monotonic()
         with contextlib.closing(self._work):
             while not self._stopping.is_set():
-                lease = self._work.lease(self._worker, self._config.lease_units)
+                lease = self._lease()
                 if lease is not None:
                     self._serve(lease)
                     idle_since = monotonic()
@@ -75,6 +75,11 @@ class Driver:
                     return
                 else:
                     self._stopping.wait(pause(monotonic() - idle_since, self._config.poll_s))
+
+    def _lease(self) -> Lease | None:
+        # What follows a semicolon in the address of a Spark Connect server may be a secret.
+        master = (self._config.remote or self._config.master).partition(";")[0]
+        return self._work.lease(self._worker, self._config.lease_units, host=socket.gethostname(), master=master)
 
     def stop(self) -> None:
         """Give up the running job; what it leased goes back."""

@@ -9,11 +9,12 @@ import logging
 import subprocess
 import sys
 import threading
+from typing import Any
 
 from headrace.config import PipelineConfig
 from headrace.errors import HeadraceError
 from headrace.pipeline.driver import Orders, orders_line
-from headrace.pipeline.work import Unreachable, Work
+from headrace.pipeline.work import Unreachable, Work, is_open
 
 log = logging.getLogger("headrace.pipeline")
 
@@ -47,12 +48,18 @@ class Runner:
     def _run(self) -> int:
         failures = 0
         while not self._stopping.is_set():
-            if self._is_due():
+            status = self._status()
+            if status is not None and status["due"] and not status["paused"]:
                 failures = failures + 1 if self._drive() else 0
                 if failures and self._orders.once:
                     return 1
-            elif self._orders.once:
-                return 0
+            elif self._orders.once and status is not None:
+                if not is_open(status):
+                    return 0
+                if status["paused"]:
+                    log.error("work is left and none is given out: `headrace pipeline resume` lets it go on")
+                    return 1
+                log.info("waits for work that others do, or that is tried again after a pause")
             least, most = _BACKOFF_S
             self._stopping.wait(min(most, least * 2 ** (failures - 1)) if failures else self._config.poll_s)
         return 0
@@ -64,10 +71,10 @@ class Runner:
         if driver is not None and driver.stdin is not None:
             driver.stdin.close()
 
-    def _is_due(self) -> bool:
+    def _status(self) -> dict[str, Any] | None:
+        """What the server says about work; None where it says nothing and we may ask again."""
         try:
-            told = self._work.status()
-            return bool(told["due"]) and not told["paused"]
+            return self._work.status()
         except Unreachable as reason:
             if self._orders.once:
                 raise
@@ -76,7 +83,7 @@ class Runner:
             log.warning("the server does not say what is due: %s", reason.message)
             if self._orders.once:
                 raise
-        return False
+        return None
 
     def _drive(self) -> int:
         """Run a driver to its end; its exit code."""

@@ -42,6 +42,12 @@ class Lease(msgspec.Struct, frozen=True):
     units: tuple[dict[str, Any], ...]
 
 
+def is_open(status: dict[str, Any]) -> bool:
+    """Whether a status names work that is not done: due, leased, tried again after a pause, or not looked for yet."""
+    has_work = bool(status["due"] or status["leases"] or status.get("resting"))
+    return has_work or not status.get("complete", True)
+
+
 class Work:
     """Speaks to one server; safe to use from several threads."""
 
@@ -65,9 +71,11 @@ class Work:
         """What is due, leased and parked."""
         return self._ask("GET", "/v1/work")
 
-    def lease(self, worker: str, limit: int) -> Lease | None:
-        """Up to so many units, or None where nothing is due."""
-        told = self._ask("POST", "/v1/work/lease", {"worker": worker, "limit": limit})
+    def lease(self, worker: str, limit: int, *, host: str | None = None, master: str | None = None) -> Lease | None:
+        """Up to so many units, or None where nothing is due; host and master tell people where the worker runs."""
+        known = {"host": host, "master": master}
+        body = {"worker": worker, "limit": limit} | {name: value for name, value in known.items() if value}
+        told = self._ask("POST", "/v1/work/lease", body)
         if not told["units"]:
             return None
         lease = told["lease"]

@@ -18,6 +18,7 @@ from headrace.errors import BadRequest
 from headrace.server.answer import json_response
 from headrace.server.bodies import Body, read
 from headrace.storage.objects import Objects
+from headrace.storage.work import FailureRow
 from headrace.types import rfc3339
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -27,9 +28,11 @@ ROOT = "/v1/work"
 
 
 class LeaseBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Who asks for work, for how much, and for which kinds."""
+    """Who asks for work, for how much, and for which kinds; where it runs is for people."""
 
     worker: Text
+    host: Text | None = None
+    master: Text | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_UNITS)] = MOST_UNITS
     jobs: Annotated[list[Job], msgspec.Meta(min_length=1)] | None = None
 
@@ -92,7 +95,7 @@ class Api:
     async def lease(self, request: Request) -> Response:
         """Give work away."""
         body = await self._read(request, LeaseBody)
-        granted = await self._work.lease(body.worker, body.limit, body.jobs or JOBS)
+        granted = await self._work.lease(body.worker, body.limit, body.jobs or JOBS, host=body.host, master=body.master)
         lease = None
         if granted is not None:
             lease = {"id": granted.lease.id, "token": granted.lease.token, **self._lasts(granted.lease.expires_us)}
@@ -155,6 +158,7 @@ def store_url(objects: Objects, configured: str) -> str:
 def _described(found: Overview) -> dict[str, Any]:
     return {
         "counts": found.counts,
+        "complete": found.complete,
         "due": found.due,
         "streams": [one._asdict() for one in found.streams],
         "leases": [
@@ -179,18 +183,36 @@ def _described(found: Overview) -> dict[str, Any]:
             }
             for lease, units in found.leases
         ],
-        "parked": [
+        "resting": [_failure(found, one) | {"retry_at": rfc3339(one.retry_us)} for one in found.resting],
+        "parked": [_failure(found, one) for one in found.parked],
+        "workers": [
             {
-                "stream": found.names.get(one.stream),
-                "job": one.job,
-                "first_seq": one.first_seq,
-                "count": one.count,
-                "attempts": one.attempts,
-                "last_attempt_at": rfc3339(one.at_us),
-                "reason": one.reason,
+                "worker": one.worker,
+                "local": one.local,
+                "alive": one.alive,
+                "host": one.host,
+                "master": one.master,
+                "first_seen_at": rfc3339(one.since_us),
+                "last_seen_at": rfc3339(one.seen_us),
+                "done": one.done,
+                "failed": one.failed,
+                "lost": one.lost,
+                "released": one.released,
             }
-            for one in found.parked
+            for one in found.workers
         ],
+    }
+
+
+def _failure(found: Overview, failure: FailureRow) -> dict[str, Any]:
+    return {
+        "stream": found.names.get(failure.stream),
+        "job": failure.job,
+        "first_seq": failure.first_seq,
+        "count": failure.count,
+        "attempts": failure.attempts,
+        "last_attempt_at": rfc3339(failure.at_us),
+        "reason": failure.reason,
     }
 
 

@@ -51,6 +51,18 @@ class UnitRow(msgspec.Struct, frozen=True):
         return self.first_seq + self.count
 
 
+class WorkerRow(msgspec.Struct, frozen=True):
+    """What the leases of one worker tell: when it got the first, when it was last heard of, and how units ended."""
+
+    worker: str
+    since_us: int
+    seen_us: int
+    done: int
+    failed: int
+    lost: int
+    released: int
+
+
 class FailureRow(msgspec.Struct, frozen=True):
     """A range on which a job has failed."""
 
@@ -103,6 +115,10 @@ class Work:
         sql += " ORDER BY since_us, stream LIMIT ?"
         return [DueRow(*row) for row in self._connection.execute(sql, (*after, limit))]
 
+    def count_due(self) -> int:
+        """How many streams are marked."""
+        return int(self._connection.execute("SELECT count(*) FROM due").get)
+
     def is_due(self, stream: int) -> bool:
         """Whether a stream is marked."""
         return bool(self._connection.execute("SELECT EXISTS (SELECT 1 FROM due WHERE stream = ?)", (stream,)).get)
@@ -134,16 +150,33 @@ class Work:
         sql = f"{_LEASES} WHERE ended_us IS NULL AND expires_us <= ? ORDER BY token"
         return [LeaseRow(*row) for row in self._connection.execute(sql, (now_us,))]
 
+    def next_expiry(self) -> int | None:
+        """When the first of the leases expires that have not ended."""
+        sql = "SELECT min(expires_us) FROM leases WHERE ended_us IS NULL"
+        found: int | None = self._connection.execute(sql).get
+        return found
+
     def renew(self, id: str, expires_us: int, done: int, total: int) -> None:
         """A worker was heard of."""
         sql = "UPDATE leases SET expires_us = ?, done = ?, total = ? WHERE id = ?"
         self._connection.execute(sql, (expires_us, done, total, id))
 
-    def end(self, id: str, now_us: int) -> None:
-        """A lease is over; what was not done is free."""
+    def end(self, id: str, now_us: int) -> int:
+        """A lease is over; what was not done is free. Answers how many units that were."""
         self._connection.execute("UPDATE leases SET ended_us = ? WHERE id = ?", (now_us, id))
         sql = "UPDATE units SET outcome = 'released' WHERE lease = ? AND outcome IS NULL"
         self._connection.execute(sql, (id,))
+        return self._connection.changes()
+
+    def done_by_worker(self, ttl_us: int) -> list[WorkerRow]:
+        """What the leases that are remembered tell about each worker; one that expired was last extended before."""
+        sql = """SELECT worker, min(granted_us),
+                 max(max(granted_us, iif(coalesce(ended_us, expires_us) < expires_us, ended_us, expires_us - ?1))),
+                 sum(outcome = 'committed'), sum(outcome IN ('failed', 'parked')), sum(outcome = 'lost'),
+                 sum(outcome = 'released')
+                 FROM leases JOIN units ON lease = leases.id GROUP BY worker"""
+        rows = self._connection.execute(sql, (ttl_us,))
+        return [WorkerRow(worker, *(int(one or 0) for one in facts)) for worker, *facts in rows]
 
     def forget_ended(self, before_us: int) -> None:
         """Leases that ended before a moment."""
@@ -197,13 +230,19 @@ class Work:
         sql = f"{_FAILURES} WHERE parked ORDER BY stream, job, first_seq LIMIT ?"
         return [FailureRow(*row) for row in self._connection.execute(sql, (limit,))]
 
+    def resting(self, now_us: int, limit: int) -> list[FailureRow]:
+        """Ranges that are tried again after a pause which is not over yet, the next first."""
+        sql = f"{_FAILURES} WHERE NOT parked AND retry_us > ? ORDER BY retry_us, stream, job, first_seq LIMIT ?"
+        return [FailureRow(*row) for row in self._connection.execute(sql, (now_us, limit))]
+
     def counts(self, now_us: int) -> dict[str, int]:
-        """How many streams are due, leases held, units being done and ranges parked."""
+        """How many streams are marked, leases held, units being done, and ranges resting after a failure or parked."""
         asked = {
             "due": "SELECT count(*) FROM due",
             "leases": "SELECT count(*) FROM leases WHERE ended_us IS NULL AND expires_us > ?1",
             "units": """SELECT count(*) FROM units JOIN leases ON leases.id = lease
                         WHERE outcome IS NULL AND ended_us IS NULL AND expires_us > ?1""",
+            "resting": "SELECT count(*) FROM failures WHERE NOT parked AND retry_us > ?1",
             "parked": "SELECT count(*) FROM failures WHERE parked",
         }
         return {

@@ -105,7 +105,7 @@ def test_a_deleted_stream_takes_its_companions_and_its_work_along(directory: Pat
         assert {unit.stream for unit in grant.units} == {"s", "other"}
         results = worker.made(grant)
         rig.delete("s")
-        assert rig.engine.work.counts() == {"due": 1, "leases": 1, "units": 1, "parked": 0}
+        assert rig.engine.work.counts() == {"due": 1, "leases": 1, "units": 1, "resting": 0, "parked": 0}
         _, dropped = worker.beat(grant)
         assert dropped == [unit.unit for unit in grant.units if unit.stream == "s"]
         rig.clear()

@@ -253,4 +253,4 @@ def test_the_overview_tells_what_is_due_and_how_far_it_is(directory: Path) -> No
         assert len(last.units) == 3
         found = rig.run(rig.engine.work.overview())
         assert (found.due, found.streams, found.leases, found.parked) == ([], [], [], [])
-        assert found.counts == {"due": 0, "leases": 0, "units": 0, "parked": 0}
+        assert found.counts == {"due": 0, "leases": 0, "units": 0, "resting": 0, "parked": 0, "workers": 2}

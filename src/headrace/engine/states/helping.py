@@ -24,6 +24,7 @@ from headrace.engine.stream import Head, Stream
 from headrace.engine.work.foreman import Foreman, Grant
 from headrace.engine.work.leases import LeaseLost
 from headrace.engine.work.ranges import Range
+from headrace.engine.work.roster import LOCAL_WORKER
 from headrace.engine.work.units import FOLDED, Result, Unit
 from headrace.errors import HeadraceError
 from headrace.format.state.names import state_key
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.states")
 
-WORKER = "server"
 #: Work is left to workers for as long, since one was last seen to have any.
 WORKERS_FIRST_S = 2.0
 _PAUSE_S = 1.0
@@ -106,11 +106,11 @@ class Helper:
         """Perform one unit, if workers stay away from what is needed; whether there was any."""
         now = monotonic()
         needed = await self._needed()
-        if not needed or any(lease.worker != WORKER for lease in self._rows.held(self._clock.now_us())):
+        if not needed or any(lease.worker != LOCAL_WORKER for lease in self._rows.held(self._clock.now_us())):
             self._quiet_since = now
         if now - self._quiet_since < WORKERS_FIRST_S:
             return False
-        granted = await self._work.lease(WORKER, 1, FOLDED)
+        granted = await self._work.lease(LOCAL_WORKER, 1, FOLDED)
         if granted is None:
             self._quiet_since = now
             return False

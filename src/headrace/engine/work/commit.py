@@ -15,7 +15,8 @@ from headrace.engine.work import failing, leases, verifying
 from headrace.engine.work.cover import is_current, replaced
 from headrace.engine.work.definitions import Defined, Definitions
 from headrace.engine.work.ranges import Range
-from headrace.engine.work.units import DERIVED, FOLDED, Outcome, Result, Settled, Unit
+from headrace.engine.work.stalling import StallLimit
+from headrace.engine.work.units import DERIVED, FOLDED, MARKED, Outcome, Result, Settled, Unit
 from headrace.errors import BadRequest, CorruptData
 from headrace.format.companion.layout import Companion
 from headrace.format.companion.names import companion_key, companion_place
@@ -117,8 +118,13 @@ def _is_about(unit: Unit, findings: Findings) -> bool:
     )
 
 
-def commit(batch: Batch, lease: Leased, results: Sequence[Result], definitions: Definitions, ttl_us: int) -> Committed:
-    """Settle units, as they were checked; what was settled before is only told again."""
+def commit(
+    batch: Batch, lease: Leased, results: Sequence[Result], definitions: Definitions, stall: StallLimit
+) -> tuple[Committed, list[str]]:
+    """Settle units, as they were checked; what was settled before is only told again.
+
+    The outcomes of those that had none before are the second part of the answer.
+    """
     work, id = Work(batch.connection), lease.id
     found = leases.find(batch, id, lease.token)
     rows = {row.id: row for row in work.units(id)}
@@ -127,12 +133,18 @@ def commit(batch: Batch, lease: Leased, results: Sequence[Result], definitions: 
     settling = _Settling(batch, work, definitions)
     settled = [settling.settle(rows[result.unit], lease.units[result.unit], result) for result in results]
     settling.finish()
-    expires_us = max(found.expires_us, batch.now_us + ttl_us) if found.ended_us is None else found.expires_us
-    if found.ended_us is None:
-        work.renew(id, expires_us, found.done, found.total)
-        if not any(row.outcome is None for row in work.units(id)):
-            leases.finish(batch, found)
-    return Committed(settled, expires_us)
+    outcomes = [one.outcome for one in settled if rows[one.unit].outcome is None]
+    if found.ended_us is not None:
+        return Committed(settled, found.expires_us), outcomes
+    if outcomes:
+        stall.settle(found, batch.now_us)
+    else:
+        stall.report(found, found.done, batch.now_us)
+    expires_us = stall.extended(found, batch.now_us)
+    work.renew(id, expires_us, found.done, found.total)
+    if not any(row.outcome is None for row in work.units(id)):
+        leases.finish(batch, found)
+    return Committed(settled, expires_us), outcomes
 
 
 class _Target:
@@ -174,7 +186,9 @@ class _Settling:
             log.warning("%s of %r from entry %d on %s: %s", unit.job, unit.stream, unit.first_seq, outcome, reason)
         self._work.settle(row.id, outcome, reason)
         if unit.job not in ("verify", "history") and self._batch.streams.of(unit.incarnation) is not None:
-            self._work.mark(row.stream, self._batch.now_us)
+            # What is left may be less than is worth the work by itself.
+            is_left = unit.job in MARKED and outcome in ("failed", "gone")
+            self._work.mark(row.stream, self._batch.now_us, run=is_left)
         return Settled(row.id, outcome, reason)
 
     def finish(self) -> None:

@@ -22,10 +22,10 @@ def fail(work: Work, stream: int, unit: Unit, reason: str, now_us: int) -> Outco
     return _note(work, stream, unit, reason, now_us, most=ATTEMPTS, lost=0)
 
 
-def lose(work: Work, stream: int, unit: Unit, now_us: int, *, alone: bool) -> Outcome:
-    """Note that the worker of a unit was lost; ``alone``: it had nothing else to do."""
+def lose(work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, alone: bool) -> Outcome:
+    """Note that the worker of a unit was lost, or has stalled; ``alone``: it had nothing else to do."""
     most = ATTEMPTS if alone else ATTEMPTS - 1
-    return _note(work, stream, unit, "its worker was not heard of any more", now_us, most=most, lost=1)
+    return _note(work, stream, unit, reason, now_us, most=most, lost=1)
 
 
 def _note(work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, most: int, lost: int) -> Outcome:

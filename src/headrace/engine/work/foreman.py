@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -25,6 +26,8 @@ from headrace.engine.work.leases import LeaseLost
 from headrace.engine.work.overview import NAMED, Overview, overview
 from headrace.engine.work.planner import Plan, Planner
 from headrace.engine.work.ranges import Range
+from headrace.engine.work.roster import Roster
+from headrace.engine.work.stalling import StallLimit
 from headrace.engine.work.units import JOBS, Job, Result, Unit
 from headrace.errors import HeadraceError, NotFound
 from headrace.format.companion.names import companion_key
@@ -39,12 +42,15 @@ from headrace.types import Clock
 Found = TypeVar("Found")
 Apply = Callable[[Callable[[Batch], Any]], Coroutine[Any, Any, Any]]
 
+log = logging.getLogger("headrace.work")
+
 #: Units in one lease.
 MOST_UNITS = 256
 _PAUSED, _MIN_ROWS = "work_paused", "work_min_rows"
 _THREADS = 4
 #: Looking for work ends after this; what was found out so far is kept.
 _LOOK_S = 1.0
+_EXPIRE_AGAIN_S = 1.0
 
 
 class Grant(NamedTuple):
@@ -86,6 +92,10 @@ class Foreman:
         self.claims: dict[str, Range] = {}
         #: Questions about the past that the server answers itself.
         self.answering: set[str] = set()
+        self.roster = Roster(self.ttl_us)
+        self._stall = StallLimit(round(config.stall_s * 1e6), self.ttl_us)
+        self._granted = asyncio.Event()
+        self._timer: asyncio.Task[None] | None = None
 
     def prepare(self, commit: Callable[[Callable[[Batch], None]], None]) -> None:
         """Let every stream be looked at again where another number of entries is worth the work now."""
@@ -99,8 +109,17 @@ class Foreman:
         if self._streams.meta(_MIN_ROWS, -1) != least:
             commit(perform)
 
+    def start(self) -> None:
+        """End leases by time from now on."""
+        self.roster.start(self._rows.done_by_worker(self.ttl_us), self._clock.now_us())
+        self._timer = asyncio.create_task(self._expire_forever())
+
     async def stop(self) -> None:
         """Let go of threads and files."""
+        if self._timer is not None:
+            self._timer.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._timer
         async with self._planning:
             await asyncio.to_thread(self._threads.shutdown)
             if self._connection is not None:
@@ -144,8 +163,42 @@ class Foreman:
         units = (unit for unit in self._rows.working_on(stream) if unit.job == "history")
         return any(unit.id.startswith(f"history-{history}-") for unit in units)
 
-    async def lease(self, worker: str, limit: int = MOST_UNITS, jobs: Collection[Job] = JOBS) -> Grant | None:
+    async def _expire_forever(self) -> None:
+        while True:
+            self._granted.clear()
+            expires_us = self._rows.next_expiry()
+            delay_s = None
+            if expires_us is not None:
+                # No longer than a lease lasts, since the clock may be set.
+                delay_s = min(max(0.0, (expires_us - self._clock.now_us()) / 1e6), self.config.lease_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay_s):
+                    await self._granted.wait()
+            try:
+                await self._expire(self._clock.now_us())
+            except Exception as reason:
+                log.warning("leases that have expired were not ended, which is tried again: %s", reason)
+                await asyncio.sleep(_EXPIRE_AGAIN_S)
+
+    async def _expire(self, now_us: int) -> None:
+        """End the leases that have expired at a moment."""
+        if not self._rows.expired(now_us):
+            return
+        lost: list[tuple[str, int]] = await self._apply(lambda batch: leases.end_expired(batch, self._stall))
+        for worker, units in lost:
+            self.roster.count(worker, ["lost"] * units)
+
+    async def lease(
+        self,
+        worker: str,
+        limit: int = MOST_UNITS,
+        jobs: Collection[Job] = JOBS,
+        *,
+        host: str | None = None,
+        master: str | None = None,
+    ) -> Grant | None:
         """Work for a worker, or None where there is none."""
+        self.roster.hear(worker, self._clock.now_us(), host, master)
         ends = monotonic() + _LOOK_S
         async with self.still():
             await self._follow()
@@ -178,33 +231,46 @@ class Foreman:
     async def still(self) -> AsyncIterator[None]:
         """Nobody else is given work meanwhile, and who was not heard of has none."""
         async with self._planning:
-            if self._rows.expired(self._clock.now_us()):
-                await self._apply(leases.end_expired)
+            await self._expire(self._clock.now_us())
             yield
 
     async def _plan(self, limit: int, each: int, jobs: Collection[Job], goes_on: Callable[[], bool]) -> Plan:
         limit, now_us = min(limit, MOST_UNITS), self._clock.now_us()
-        return await self._aside(lambda: self._planner().plan(limit, each, jobs, now_us, goes_on))
+
+        def plan() -> Plan:
+            planner = self._planner()
+            with planner.snapshot():
+                return planner.plan(limit, each, jobs, now_us, goes_on)
+
+        return await self._aside(plan)
 
     async def _grant(self, plan: Plan, worker: str) -> Grant | None:
         if not (plan.units or plan.idle or plan.useless or plan.lifeless):
             return None
-        granted = await self._apply(partial(leases.grant, plan=plan, worker=worker, ttl_us=self.ttl_us))
-        return None if granted is None else Grant(*granted)
+        granted = await self._apply(
+            partial(leases.grant, plan=plan, worker=worker, ttl_us=self.ttl_us, stall=self._stall)
+        )
+        if granted is None:
+            return None
+        self._granted.set()
+        return Grant(*granted)
 
     async def heartbeat(self, id: str, token: int, done: int, total: int) -> tuple[int, list[str]]:
         """Hear of a worker; answers until when the lease is his, and which of its units are in vain."""
         found: tuple[int, list[str]] = await self._apply(
-            lambda batch: leases.heartbeat(batch, id, token, (done, total), self.ttl_us)
+            lambda batch: leases.heartbeat(batch, id, token, (done, total), self._stall)
         )
+        self._hear(id)
         return found
 
     async def commit(self, id: str, token: int, results: Sequence[Result]) -> Committed:
         """Take results, all in one commit; repeated, they change nothing and get the same answer."""
         leased, checked = await self._checked(id, token, results)
-        found: Committed = await self._apply(
-            lambda batch: committing.commit(batch, leased, checked, self._definitions, self.ttl_us)
+        applied: tuple[Committed, list[str]] = await self._apply(
+            lambda batch: committing.commit(batch, leased, checked, self._definitions, self._stall)
         )
+        found, outcomes = applied
+        self._hear(id, outcomes)
         rows = {row.id: row.stream for row in self._rows.units(id)}
         folded = {one.unit for one in checked if one.state is not None}
         if changed := {rows[one.unit] for one in found.settled if one.unit in folded and one.outcome == "committed"}:
@@ -213,34 +279,59 @@ class Foreman:
         return found
 
     async def release(self, id: str, token: int) -> None:
-        """Take back what was not done."""
-        await self._apply(lambda batch: leases.release(batch, id, token))
+        """Take back what was not done; that is no failure of the units."""
+        units: int = await self._apply(lambda batch: leases.release(batch, id, token))
+        self._hear(id, ["released"] * units)
+
+    def _hear(self, id: str, outcomes: Collection[str] = ()) -> None:
+        """Note that the worker of a lease was heard of, and how units of it have ended."""
+        lease = self._rows.lease(id)
+        if lease is not None:
+            self.roster.hear(lease.worker, self._clock.now_us())
+            self.roster.count(lease.worker, outcomes)
 
     async def overview(self) -> Overview:
-        """How things stand."""
+        """How things stand, at one moment."""
         async with self._planning:
-            plan = await self._look(NAMED)
-            now_us = self._clock.now_us()
-            return await self._aside(lambda: overview(self._opened(), self._planner(), plan, now_us))
+            ends, now_us = monotonic() + _LOOK_S, self._clock.now_us()
+            has_ended = await self._prepare_look(now_us)
+
+            def look() -> tuple[Plan, Overview]:
+                planner = self._planner()
+                with planner.snapshot():
+                    plan = planner.plan(NAMED, 1, JOBS, now_us, lambda: monotonic() < ends)
+                    return plan, overview(self._opened(), planner, plan, self.roster, now_us)
+
+            plan, found = await self._aside(look)
+            await self._tidy(plan)
+            return found._replace(complete=found.complete and has_ended)
 
     async def has_work(self) -> bool:
         """Whether there is work to be had now; False too where a short look at the streams that are due found none."""
-        async with self.still():
-            return bool((await self._look(1)).units)
-
-    async def _look(self, limit: int) -> Plan:
-        """Units of up to so many streams, one of each; those that turn out to need none are due no more."""
         ends = monotonic() + _LOOK_S
-        with suppress(HeadraceError):  # a log that takes nothing now can still be looked at
+        async with self._planning:
+            await self._prepare_look(self._clock.now_us())
+            plan = await self._plan(1, 1, JOBS, lambda: monotonic() < ends)
+            await self._tidy(plan)
+        return bool(plan.units)
+
+    async def _prepare_look(self, now_us: int) -> bool:
+        """End leases and let streams be looked at again; False where the log takes nothing, which can be looked at."""
+        try:
+            await self._expire(now_us)
             await self._follow()
-        plan = await self._plan(limit, 1, JOBS, lambda: monotonic() < ends)
+        except HeadraceError:
+            return False
+        return True
+
+    async def _tidy(self, plan: Plan) -> None:
+        """Streams that turned out to need nothing are due no more."""
         if plan.idle or plan.useless or plan.lifeless:
             with suppress(HeadraceError):
                 await self._apply(lambda batch: leases.tidy(batch, plan))
-        return plan
 
     def counts(self) -> dict[str, int]:
-        """How many streams may be due, leases held, units being done and ranges parked."""
+        """How many streams may be due, leases held, units being done, and ranges resting after a failure or parked."""
         return self._rows.counts(self._clock.now_us())
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 
 import msgspec
@@ -10,7 +11,8 @@ from headrace.engine.batch import Batch
 from headrace.engine.work import failing
 from headrace.engine.work.cutting import Planned
 from headrace.engine.work.planner import Plan
-from headrace.engine.work.units import Unit
+from headrace.engine.work.stalling import StallLimit
+from headrace.engine.work.units import MARKED, Unit
 from headrace.errors import Conflict
 from headrace.storage.companions import Companions
 from headrace.storage.published import Grave
@@ -18,6 +20,10 @@ from headrace.storage.states import States
 from headrace.storage.streams import LIVE
 from headrace.storage.work import LeaseRow, UnitRow, Work
 
+log = logging.getLogger("headrace.work")
+
+SILENT = "its worker was not heard of any more"
+STALLED = "its worker was alive and made no progress"
 #: How long the end of a lease is remembered, for who has not heard of it.
 _REMEMBERED_US = 3_600_000_000
 
@@ -28,7 +34,7 @@ class LeaseLost(Conflict):
     code = "lease_lost"
 
 
-def grant(batch: Batch, plan: Plan, worker: str, ttl_us: int) -> tuple[LeaseRow, list[Unit]] | None:
+def grant(batch: Batch, plan: Plan, worker: str, ttl_us: int, stall: StallLimit) -> tuple[LeaseRow, list[Unit]] | None:
     """Give a plan's units to a worker, and do what else it says; None where there is nothing to give."""
     work, now_us = Work(batch.connection), batch.now_us
     chosen = _chosen(batch, plan)
@@ -36,6 +42,7 @@ def grant(batch: Batch, plan: Plan, worker: str, ttl_us: int) -> tuple[LeaseRow,
     if chosen:
         lease = LeaseRow(secrets.token_hex(8), batch.new_epoch(), worker, now_us, now_us + ttl_us, total=len(chosen))
         work.grant(lease, [_row(lease.id, planned) for planned in chosen])
+        stall.begin(lease.id, now_us, {other.id for other in work.held(now_us)})
     for stream in {planned.stream for planned in chosen}:
         batch.streams.update(stream, attempted=1)
         work.served(stream, now_us)
@@ -87,28 +94,33 @@ def held(batch: Batch, id: str, token: int) -> LeaseRow:
     return lease
 
 
-def heartbeat(batch: Batch, id: str, token: int, progress: tuple[int, int], ttl_us: int) -> tuple[int, list[str]]:
+def heartbeat(batch: Batch, id: str, token: int, progress: tuple[int, int], stall: StallLimit) -> tuple[int, list[str]]:
     """Hear of a worker; answers until when the lease is his, and which units are in vain."""
     lease, work = held(batch, id, token), Work(batch.connection)
-    expires_us = max(lease.expires_us, batch.now_us + ttl_us)
+    stall.report(lease, progress[0], batch.now_us)
+    expires_us = stall.extended(lease, batch.now_us)
     work.renew(lease.id, expires_us, *progress)
     return expires_us, [unit.id for unit in work.units(lease.id) if unit.outcome == "dropped"]
 
 
-def release(batch: Batch, id: str, token: int) -> None:
-    """Take back what was not done; once more is no more."""
+def release(batch: Batch, id: str, token: int) -> int:
+    """Take back what was not done, and answer how many units that were; once more is no more."""
     lease = find(batch, id, token)
-    if lease.ended_us is None:
-        finish(batch, lease)
+    return finish(batch, lease) if lease.ended_us is None else 0
 
 
-def finish(batch: Batch, lease: LeaseRow) -> None:
-    """End a lease; objects that were written for streams that are gone meanwhile go too."""
+def finish(batch: Batch, lease: LeaseRow) -> int:
+    """End a lease, and answer how many units are free; objects of streams that are gone meanwhile go too."""
     work = Work(batch.connection)
-    work.end(lease.id, batch.now_us)
-    for row in work.units(lease.id):
+    freed = work.end(lease.id, batch.now_us)
+    rows = work.units(lease.id)
+    for stream in {row.stream for row in rows if row.outcome in ("released", "lost") and row.job in MARKED}:
+        # What is left may be less than is worth the work by itself.
+        work.mark(stream, batch.now_us, run=True)
+    for row in rows:
         if row.outcome == "dropped":
             bury(batch, unit_of(row))
+    return freed
 
 
 def bury(batch: Batch, unit: Unit) -> bool:
@@ -119,15 +131,19 @@ def bury(batch: Batch, unit: Unit) -> bool:
     return True
 
 
-def end_expired(batch: Batch) -> None:
-    """End the leases of workers that were not heard of."""
-    work = Work(batch.connection)
+def end_expired(batch: Batch, stall: StallLimit) -> list[tuple[str, int]]:
+    """End the leases that have expired; answers which workers have lost how many units."""
+    work, lost = Work(batch.connection), list[tuple[str, int]]()
     for lease in work.expired(batch.now_us):
+        reason = STALLED if stall.has_stalled(lease) else SILENT
         left = [row for row in work.units(lease.id) if row.outcome is None]
         for row in left:
-            failing.lose(work, row.stream, unit_of(row), batch.now_us, alone=len(left) == 1)
-            work.settle(row.id, "lost", None)
+            failing.lose(work, row.stream, unit_of(row), reason, batch.now_us, alone=len(left) == 1)
+            work.settle(row.id, "lost", reason)
+        log.warning("%d units of worker %r are free again: %s", len(left), lease.worker, reason)
+        lost.append((lease.worker, len(left)))
         finish(batch, lease)
+    return lost
 
 
 def unit_of(row: UnitRow) -> Unit:

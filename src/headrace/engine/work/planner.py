@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple
 
@@ -41,6 +42,10 @@ class Plan(NamedTuple):
     useless: dict[int, list[str]]
     lifeless: dict[int, list[str]]
     is_complete: bool
+    #: Streams that may have something to do once an erasure is over.
+    suspended: list[int]
+    #: How many may have something to do and were not looked at.
+    unseen: int = 0
 
 
 class Planner:
@@ -72,21 +77,29 @@ class Planner:
         )
 
     def plan(self, limit: int, each: int, jobs: Collection[Job], now_us: int, goes_on: Callable[[], bool]) -> Plan:
-        """Up to so many units of these jobs, in all and for each stream; looks for them for as long as it may go on."""
-        plan = Plan([], [], {}, {}, True)
+        """Up to so many units of these jobs, in all and for each stream; looks for them for as long as it may go on.
+
+        Needs a snapshot.
+        """
+        plan = Plan([], [], {}, {}, True, [])
+        for row in self._checks.running() if "verify" in jobs else ():
+            plan.units.extend(islice(self._checks.units(row, now_us), min(each, limit - len(plan.units))))
+        for asked in self._histories.running() if "history" in jobs else ():
+            plan.units.extend(islice(self._histories.units(asked, now_us), limit - len(plan.units)))
+        if "erase" in jobs:
+            plan.units.extend(islice(self._erase.units(now_us), limit - len(plan.units)))
+        for looked_at, due in enumerate(self._due()):
+            if len(plan.units) >= limit or not goes_on():
+                return plan._replace(is_complete=False, unseen=self._work.count_due() - looked_at)
+            self._plan_stream(plan, due, min(each, limit - len(plan.units)), jobs, now_us)
+        return plan
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything that is read meanwhile is of one moment."""
         self._connection.execute("BEGIN")
         try:
-            for row in self._checks.running() if "verify" in jobs else ():
-                plan.units.extend(islice(self._checks.units(row, now_us), min(each, limit - len(plan.units))))
-            for asked in self._histories.running() if "history" in jobs else ():
-                plan.units.extend(islice(self._histories.units(asked, now_us), limit - len(plan.units)))
-            if "erase" in jobs:
-                plan.units.extend(islice(self._erase.units(now_us), limit - len(plan.units)))
-            for due in self._due():
-                if len(plan.units) >= limit or not goes_on():
-                    return plan._replace(is_complete=False)
-                self._plan_stream(plan, due, min(each, limit - len(plan.units)), jobs, now_us)
-            return plan
+            yield
         finally:
             self._connection.execute("COMMIT")
 
@@ -109,6 +122,7 @@ class Planner:
 
     def _plan_stream(self, plan: Plan, due: DueRow, room: int, jobs: Collection[Job], now_us: int) -> None:
         if self._erasures.is_running(due.stream):
+            plan.suspended.append(due.stream)
             return  # what would be derived now holds what is erased
         try:
             view = self._viewer.view(due.stream)

@@ -16,8 +16,10 @@ Job = Literal["verify", "history", "erase", "features", "snapshots", "enhance", 
 FOLDED: tuple[Job, ...] = ("features", "snapshots", "enhance")
 #: What makes companions, in the order in which it is given out: merged companions are few, and so quick to list.
 DERIVED: tuple[Job, ...] = ("compact", "index")
+#: What is found anew among the streams that are marked; the others have rows of their own.
+MARKED: tuple[Job, ...] = (*FOLDED, *DERIVED)
 #: Someone waits for what is verified or asked of the past, and for what is backfilled.
-JOBS: tuple[Job, ...] = ("verify", "history", "erase", *FOLDED, *DERIVED)
+JOBS: tuple[Job, ...] = ("verify", "history", "erase", *MARKED)
 
 #: How a unit ended. *Committed* is listed; *dropped* was in vain, since the stream or its definition has changed;
 #: *gone* had its segments replaced, and is planned anew; *failed* is tried again after a pause, *parked* is not;

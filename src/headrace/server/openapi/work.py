@@ -121,9 +121,14 @@ RESULT = closed_record(
 )
 SETTLED: Node = record(unit=TEXT, outcome=TEXT)
 SETTLED["properties"]["reason"] = TEXT
+#: Jobs on tables and entity types are named with these.
+FAILURE = {
+    "stream": either(TEXT), "job": TEXT, **RANGE, "attempts": WHOLE, "last_attempt_at": MOMENT, "reason": TEXT
+}  # fmt: skip
 OVERVIEW = record(
     paused=FLAG,
-    counts=record(due=WHOLE, leases=WHOLE, units=WHOLE, parked=WHOLE),
+    counts=record(due=WHOLE, leases=WHOLE, units=WHOLE, resting=WHOLE, parked=WHOLE, workers=WHOLE),
+    complete=FLAG,
     due={"type": "array", "items": TEXT},
     streams={"type": "array", "items": record(stream=TEXT, done=WHOLE, total=WHOLE)},
     leases={
@@ -141,9 +146,23 @@ OVERVIEW = record(
             },
         ),
     },
-    parked={
+    resting={"type": "array", "items": record(retry_at=MOMENT, **FAILURE)},
+    parked={"type": "array", "items": record(**FAILURE)},
+    workers={
         "type": "array",
-        "items": record(stream=either(TEXT), job=JOB, **RANGE, attempts=WHOLE, last_attempt_at=MOMENT, reason=TEXT),
+        "items": record(
+            worker=TEXT,
+            local=FLAG,
+            alive=FLAG,
+            host=either(TEXT),
+            master=either(TEXT),
+            first_seen_at=MOMENT,
+            last_seen_at=MOMENT,
+            done=WHOLE,
+            failed=WHOLE,
+            lost=WHOLE,
+            released=WHOLE,
+        ),
     },
 )
 
@@ -164,6 +183,8 @@ WORK_PATHS: Node = {
         closed_record(
             "worker",
             worker=NAME,
+            host=either(NAME),
+            master=either(NAME),
             limit={"type": "integer", "minimum": 1, "maximum": MOST_UNITS, "default": MOST_UNITS},
             jobs=either({"type": "array", "items": JOB, "minItems": 1}),
         ),

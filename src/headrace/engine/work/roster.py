@@ -1,0 +1,112 @@
+"""The workers of a server: who they are, since when they are known, when they were last heard of, and what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.storage.work import WorkerRow
+
+#: The name under which the server itself leases work.
+LOCAL_WORKER = "server"
+#: How many workers are remembered, and for how long after they were last heard of.
+MOST_WORKERS = 1_000
+_REMEMBERED_US = 86_400_000_000
+
+
+class WorkerStatus(NamedTuple):
+    """One worker at one moment."""
+
+    worker: str
+    #: Whether it is the server itself.
+    local: bool
+    alive: bool
+    host: str | None
+    #: The Spark master or Spark Connect server that it uses.
+    master: str | None
+    since_us: int
+    seen_us: int
+    done: int
+    failed: int
+    lost: int
+    released: int
+
+
+class _Known(msgspec.Struct):
+    since_us: int
+    seen_us: int
+    host: str | None = None
+    master: str | None = None
+    done: int = 0
+    failed: int = 0
+    lost: int = 0
+    released: int = 0
+
+
+class Roster:
+    """Lives in memory; after a restart it begins with what the remembered leases tell. For the event loop."""
+
+    def __init__(self, ttl_us: int) -> None:
+        self._ttl_us = ttl_us
+        self._workers: dict[str, _Known] = {}
+
+    def start(self, rows: Iterable[WorkerRow], now_us: int) -> None:
+        """Begin with what is stored, and with the server itself."""
+        for row in rows:
+            self._workers[row.worker] = _Known(
+                row.since_us, row.seen_us, done=row.done, failed=row.failed, lost=row.lost, released=row.released
+            )
+        server = self._workers.setdefault(LOCAL_WORKER, _Known(now_us, now_us))
+        server.since_us = server.seen_us = now_us
+
+    def hear(self, worker: str, now_us: int, host: str | None = None, master: str | None = None) -> None:
+        """Note that a worker is there."""
+        known = self._workers.get(worker)
+        if known is None:
+            self._make_room(now_us)
+            known = self._workers[worker] = _Known(now_us, now_us)
+        known.seen_us = max(known.seen_us, now_us)
+        known.host, known.master = host or known.host, master or known.master
+
+    def count(self, worker: str, outcomes: Collection[str]) -> None:
+        """Note how units of a worker have ended."""
+        known = self._workers.get(worker)
+        if known is None:
+            return  # so many others came since that it was forgotten
+        for outcome in outcomes:
+            known.done += outcome == "committed"
+            known.failed += outcome in ("failed", "parked")
+            known.lost += outcome == "lost"
+            known.released += outcome == "released"
+
+    def statuses(self, now_us: int) -> list[WorkerStatus]:
+        """All workers: those that are alive first, then those that were heard of last."""
+        # Copied at once: this is called in a thread.
+        found = [self._status(worker, known, now_us) for worker, known in list(self._workers.items())]
+        return sorted(found, key=lambda one: (not one.local, not one.alive, -one.seen_us, one.worker))
+
+    def _status(self, worker: str, known: _Known, now_us: int) -> WorkerStatus:
+        is_local = worker == LOCAL_WORKER
+        return WorkerStatus(
+            worker=worker,
+            local=is_local,
+            alive=is_local or now_us < known.seen_us + self._ttl_us,
+            host=known.host,
+            master=known.master,
+            since_us=known.since_us,
+            seen_us=now_us if is_local else known.seen_us,
+            done=known.done,
+            failed=known.failed,
+            lost=known.lost,
+            released=known.released,
+        )
+
+    def _make_room(self, now_us: int) -> None:
+        """Forget workers that were not heard of for long, and then the longest silent ones."""
+        by_silence = sorted(self._workers, key=lambda worker: self._workers[worker].seen_us)
+        for worker in by_silence:
+            is_old = self._workers[worker].seen_us < now_us - _REMEMBERED_US
+            if worker != LOCAL_WORKER and (is_old or len(self._workers) >= MOST_WORKERS):
+                del self._workers[worker]
