@@ -17,7 +17,7 @@ from headrace.schema.shape.model import WHOLE, Alternative, Boolean, Number, Tex
 _EXACT = 2**53
 #: Years before it have a text in RFC 3339 that is no date.
 _YEAR_ONE_MS = -62_135_596_800_000
-#: Kinds whose values have the same text in either case. Upper case makes an S of the long s, so of `falſe` a boolean.
+#: Kinds whose values have the same text in either case. Upper case makes an S of the long s (U+017F).
 _CASELESS = {
     "lowercase": {Kind.INTEGER, Kind.FLOAT, Kind.DATE, Kind.BOOL},
     "uppercase": {Kind.INTEGER, Kind.FLOAT, Kind.DATE},
@@ -70,9 +70,9 @@ class FieldReader(Reader, frozen=True):
             return self.kind is Kind.DATE
         return one.high != 0
 
-    def keeps(self, op: Convert, one: Alternative) -> bool:
+    def keeps_all(self, op: Convert, one: Alternative) -> bool:
         """Whether the field has the same values before and after a conversion of values too many to list."""
-        if super().keeps(op, one) or (
+        if super().keeps_all(op, one) or (
             isinstance(one, Text) and self.kind in _CASELESS.get(op.forward.builtin or "", ())
         ):
             return True
@@ -83,7 +83,7 @@ class FieldReader(Reader, frozen=True):
             case "int_to_string", Kind.FLOAT | Kind.BOOL:
                 return True
             case "int_to_string", Kind.INTEGER:
-                return low is not None and high is not None and -_EXACT <= low.value and high.value <= _EXACT
+                return low is not None and high is not None and low.value >= -_EXACT and high.value <= _EXACT
             case "unix_millis_to_rfc3339", Kind.BOOL:
                 return True
             case "unix_millis_to_rfc3339", Kind.DATE:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from headrace.schema import pointer as pointers
 from headrace.schema.lens import ops
 from headrace.schema.lens.document import filled
-from headrace.schema.lens.image import finite
 from headrace.schema.lens.ops import Lens, Op
 from headrace.schema.lens.reader import Reader
+from headrace.schema.lens.values import LensFailure
 from headrace.schema.lens.walk import Place as Position
 from headrace.schema.lens.walk import Walk
 from headrace.schema.pointer import Pointer
@@ -124,7 +124,7 @@ def _rank(place: _Place, original: Pointer) -> tuple[bool, bool, bool]:
     return not place.exact, place.gone, place.pointer != original
 
 
-def may_read(shape: Shape, reader: Reader, depth: int = 16) -> bool:
+def may_read(shape: Shape, reader: Reader, depth: int = 8) -> bool:
     """Whether a reader finds a value in some JSON value of a shape; recursion too deep to follow counts as one."""
     if depth == 0:
         return True
@@ -132,15 +132,17 @@ def may_read(shape: Shape, reader: Reader, depth: int = 16) -> bool:
         if empty(one):
             continue
         if isinstance(one, Array) and reader.flattens:
-            elements = [
-                *one.prefix[: one.high],
-                *([one.rest] if one.high is None or one.high > len(one.prefix) else []),
-            ]
-            if any(may_read(element, reader, depth - 1) for element in elements):
+            if any(may_read(element, reader, depth - 1) for element in elements_of(one)):
                 return True
         elif reader.reads(one):
             return True
     return False
+
+
+def elements_of(array: Array) -> list[Shape]:
+    """What the elements of an array may be."""
+    rest = [array.rest] if array.high is None or array.high > len(array.prefix) else []
+    return [*array.prefix[: array.high], *rest]
 
 
 def _always_holds(shape: Shape, names: Pointer) -> bool:
@@ -151,7 +153,7 @@ def _always_holds(shape: Shape, names: Pointer) -> bool:
         if empty(one):
             continue
         if names[0] == "*" and isinstance(one, Array):
-            inner += [*one.prefix[: one.high], one.rest]
+            inner += elements_of(one)
             continue
         member = child(one, names[0])
         if not member.required:
@@ -336,16 +338,10 @@ def _convert(op: ops.Convert, step: _Step, path: Pointer) -> list[_Place]:
 
 def _keeps(op: ops.Convert, shape: Shape, reader: Reader) -> bool:
     """Whether a reader finds the same in a value as in what it is converted to."""
-    for one in shape.alternatives:
-        known = finite(one)
-        if known is not None:
-            if any(
-                reader.values(value) != reader.values(converted) for value, converted in reader.converted(op, known)
-            ):
-                return False
-        elif not empty(one) and not reader.keeps(op, one):
-            return False
-    return True
+    try:
+        return all(empty(one) or reader.keeps(op, one) for one in shape.alternatives)
+    except LensFailure:  # a shape may hold more than the events that there can be
+        return False
 
 
 def _inside(op: ops.In, step: _Step, path: Pointer) -> list[_Place]:
@@ -366,7 +362,7 @@ def _map(op: ops.Map, step: _Step, path: Pointer) -> list[_Place]:
     if step.pointer != path and not step.contains(path):
         return step.stays()
     arrays = [one for one in value_at(step.shape, path).alternatives if isinstance(one, Array)]
-    elements = union(*(shape for one in arrays for shape in (*one.prefix, one.rest)))
+    elements = union(*(shape for one in arrays for shape in elements_of(one)))
     counts = step.counts(path)
     return step.altered_if(counts and not vacant(elements) and not _is_kept(op.ops, step, elements))
 

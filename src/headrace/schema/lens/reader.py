@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any, ClassVar
 
 import msgspec
+from msgspec.json import decode
 
 from headrace.schema.lens.builtins import conversion
-from headrace.schema.lens.image import converted
+from headrace.schema.lens.image import converted, finite
 from headrace.schema.lens.ops import Convert
 from headrace.schema.lens.values import encoded
 from headrace.schema.shape.model import Alternative, Null, Shape, Text
@@ -33,15 +33,17 @@ class Reader(msgspec.Struct, frozen=True):
         raise NotImplementedError
 
     def keeps(self, op: Convert, one: Alternative) -> bool:
-        """Whether the same is read of values, too many to list, and of what they are converted to."""
-        return not self.reads(one) and not any(map(self.reads, converted(op, Shape((one,))).shape.alternatives))
-
-    def converted(self, op: Convert, values: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        """Scalars, each with what it is converted to."""
+        """Whether the same is read of values and of what they are converted to; raises LensFailure like the op."""
+        known = finite(one)
+        if known is None:
+            return self.keeps_all(op, one)
         convert = conversion(op.from_type, op.to_type, op.forward)
-        for value in values:
-            plain = float(value) if isinstance(value, Decimal) else value
-            yield plain, msgspec.json.decode(convert(encoded(plain)))
+        plain = (float(value) if isinstance(value, Decimal) else value for value in known)
+        return all(self.values(value) == self.values(decode(convert(encoded(value)))) for value in plain)
+
+    def keeps_all(self, op: Convert, one: Alternative) -> bool:
+        """The same for values that are too many to list."""
+        return not self.reads(one) and not any(map(self.reads, converted(op, Shape((one,))).shape.alternatives))
 
 
 class KeyReader(Reader, frozen=True):
