@@ -180,8 +180,9 @@ def _emptied(registry: Registry, field: Field, crossings: Crossings) -> EmptiedF
     for version in range(max(newest.version, registry.oldest_version), registry.current_version):
         carried = crossings[version].carry(where, reader)
         if since is None:
-            stayed = crossings[version].compare(where, where, reader)
-            if carried.pointer == where or stayed.effect is not Effect.LOST or carried.effect is Effect.LOST:
+            if carried.pointer == where or carried.effect is Effect.LOST:
+                continue
+            if crossings[version].compare(where, where, reader).effect is not Effect.LOST:
                 continue
             since = version + 1
         elif carried.effect is Effect.LOST:
