@@ -250,14 +250,13 @@ def _transfer(
     op: Op, step: _Step, source: Pointer, target: Pointer, *, moves: bool, shifts: bool = True
 ) -> list[_Place]:
     """A value is put to the target as well, and taken away from the source where it moves."""
-    places: list[_Place] = []
+    stays = not moves or not _within(step.pointer, source)
+    places = _overwritten(step, source, target, moves=moves) if stays else []
     if _within(step.pointer, source):
         new = target + step.pointer[len(source) :]
         # Where an optional source is absent, whatever was at the target stays there.
         mixed = op.optional and may_read(value_at(split(step.shape, source)[1], new), step.reader)
         places.append(step.place.moved(new, step.here, exact=not mixed))
-    if not moves or not _within(step.pointer, source):
-        places += _overwritten(step, source, target, moves=moves)
     if not (moves and shifts) or _within(source, target):
         return places
     return [shifted for place in places for shifted in _shifted(step._replace(place=place), source)]
