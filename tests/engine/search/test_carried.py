@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.registries import change, registry
+from engine.registries import change, forget_carried_bindings, registry
 from engine.search.searches import Searched
 from headrace.engine.search.aggregating import aggregate
 from headrace.engine.search.tally import Deadline
 from headrace.query.definition import Definition
 from headrace.reduce.request import read
+from headrace.server.details import describe
 from rig import Rig
 from server.registries import TEXT, WHOLE, lens, rename, shape
 
@@ -133,3 +135,26 @@ def test_bindings_are_written_for_the_version_that_moves_them(rig: Rig) -> None:
     again = change(rig, stream.name, schema=NEW, search=SEARCH)
     assert again.search["fields"] == fields
     assert len(rig.engine.schemas.history(stream.stream)) == 2
+
+
+def test_a_field_that_was_emptied_earlier_is_reported_and_mended(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        stream = made(rig)
+        before = answers(stream)
+        evolve(stream)
+    forget_carried_bindings(tmp_path, stream.name, 2)
+    with Rig(tmp_path) as rig:
+        stream = Searched.of(rig, stream.name)
+        # A stored binding keeps its meaning.
+        assert stream.ask("has:ms").seqs == []
+        reported = describe(rig.engine, stream.stream)["emptied_fields"]
+        assert reported == [
+            {"field": "host", "from_version": 2, "binding": {"version": 2, "jsonPointer": "/service"}},
+            {"field": "ms", "from_version": 2, "binding": {"version": 2, "jsonPointer": "/latency_ms"}},
+        ]
+        mended = registry(rig, stream.name).dump()["search"]
+        for one in reported:
+            mended["fields"][one["field"]]["bindings"].append(one["binding"])
+        change(rig, stream.name, search=mended)
+        assert answers(stream) == before
+        assert describe(rig.engine, stream.stream)["emptied_fields"] == []
