@@ -9,13 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from engine.registries import change, forget_carried_bindings
 from headrace.cli import output
+from headrace.types import JSON
+from rig import Rig
+from server.registries import WHOLE, lens, rename, shape
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Headrace
     from tests.conftest import ServerProcess
 
-CHECKS = ["java", "spark", "disk", "fsync", "port", "store"]
+SEARCH = {
+    "primaryTimestampField": "at",
+    "fields": {
+        "at": {"kind": "date", "bindings": [{"version": 1, "jsonPointer": "/at"}], "column": True},
+        "ms": {"kind": "integer", "bindings": [{"version": 1, "jsonPointer": "/ms"}], "column": True},
+    },
+}
+CHECKS = ["java", "spark", "disk", "fsync", "port", "store", "search"]
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +101,32 @@ def test_a_store_that_does_not_answer_is_bad(headrace: Headrace, monkeypatch: py
     assert code == output.FAILED
     assert found["store"]["status"] == "bad"
     assert "credentials" in found["store"]["advice"]
+
+
+def test_fields_that_an_earlier_change_emptied_are_named_with_their_remedy(headrace: Headrace, tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    with Rig(data_dir) as rig:
+        rig.create("web", JSON)
+        change(rig, "web", schema=shape(at=WHOLE, ms=WHOLE), search=SEARCH)
+        change(rig, "web", schema=shape(at=WHOLE, took=WHOLE), lens=lens("web", 1, rename("ms", "took")))
+    code, found = findings(headrace, "--data-dir", str(data_dir))
+    assert (code, found["search"]["status"]) == (output.OK, "ok")
+    forget_carried_bindings(data_dir, "web", 2)
+    code, found = findings(headrace, "--data-dir", str(data_dir))
+    assert code == output.OK
+    assert found["search"] == {
+        "status": "warn",
+        "found": "fields without values: web: ms from version 2 on",
+        "advice": "add these bindings with `headrace schema apply STREAM --search FILE`: "
+        'web: ms {"version":2,"jsonPointer":"/took"}',
+    }
+
+
+def test_a_database_that_cannot_be_read_is_bad(headrace: Headrace, tmp_path: Path) -> None:
+    (tmp_path / "headrace.db").write_bytes(b"no database" * 1000)
+    code, found = findings(headrace, "--data-dir", str(tmp_path))
+    assert (code, found["search"]["status"]) == (output.FAILED, "bad")
+    assert "headrace.db" in found["search"]["found"]
 
 
 def test_a_setting_that_is_wrong_is_a_wrong_command(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:

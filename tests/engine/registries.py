@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -62,3 +66,16 @@ def versions(rig: Rig, name: str) -> list[tuple[int, int, int]]:
 def stored(rig: Rig, table: str = "registries") -> int:
     """How many rows a table has."""
     return int(rig.engine.streams._connection.execute(f"SELECT count(*) FROM {table}").get)
+
+
+def forget_carried_bindings(data_dir: Path, name: str, version: int) -> None:
+    """Store the newest registry of a stream as it was stored before bindings followed a lens."""
+    with closing(sqlite3.connect(data_dir / "headrace.db")) as database, database:
+        of_stream = "stream = (SELECT id FROM streams WHERE name = ?) ORDER BY revision DESC LIMIT 1"
+        row = database.execute(f"SELECT stream, revision, document FROM registries WHERE {of_stream}", (name,))
+        stream, revision, text = row.fetchone()
+        document = json.loads(text)
+        for field in document["search"]["fields"].values():
+            field["bindings"] = [one for one in field["bindings"] if one["version"] < version]
+        change = "UPDATE registries SET document = ? WHERE stream = ? AND revision = ?"
+        database.execute(change, (json.dumps(document), stream, revision))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.schema.apply import MAX_REFUSALS, apply
+from headrace.schema.apply import MAX_REFUSALS, CarriedSearch, SearchRules, apply
 from headrace.schema.change import Classification
 from headrace.schema.plan import Plan
 from headrace.schema.problem import Problem
@@ -44,8 +44,12 @@ def check_search(search: Any, version: int) -> list[Problem]:
     ]
 
 
+#: Bindings stay as they are: what follows a lens is tested where searches are read.
+RULES = SearchRules(check_search, lambda old, wanted, new, crossings: CarriedSearch(wanted))
+
+
 def planned(registry: Registry, *, next_seq: int = 0, **update: Any) -> Plan[Registry]:
-    return apply(registry, Update(**update), next_seq=next_seq, is_empty=next_seq == 0, check_search=check_search)
+    return apply(registry, Update(**update), next_seq=next_seq, is_empty=next_seq == 0, search_rules=RULES)
 
 
 def installed(schema: Any = FIRST, **update: Any) -> Registry:
@@ -78,7 +82,7 @@ def test_the_first_schema_needs_an_empty_stream() -> None:
 
 
 def test_the_first_schema_begins_at_0_on_a_stream_whose_events_are_gone() -> None:
-    plan = apply(Registry.empty(NAME), Update(schema=FIRST), next_seq=40, is_empty=True, check_search=check_search)
+    plan = apply(Registry.empty(NAME), Update(schema=FIRST), next_seq=40, is_empty=True, search_rules=RULES)
     assert plan.registry.boundaries == (Boundary(0, 1),)
 
 
@@ -314,7 +318,13 @@ def test_settings_stay_as_they_are_where_the_next_schema_says_nothing() -> None:
         return []
 
     registry = installed(routing_key=USER, search=bound(1))
-    plan = apply(registry, Update(schema={**FIRST, "title": "x"}), next_seq=5, is_empty=False, check_search=any_search)
+    plan = apply(
+        registry,
+        Update(schema={**FIRST, "title": "x"}),
+        next_seq=5,
+        is_empty=False,
+        search_rules=SearchRules(any_search, RULES.carry),
+    )
     assert (plan.registry.routing_key, plan.registry.search) == (USER, bound(1))
     assert [change.what for change in plan.changes] == ["annotation_changed"]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.engine.schemas import SEARCH
 from headrace.schema.apply import apply, proposed
 from headrace.schema.registry import Registry
 from headrace.schema.update import Update, parse_update
@@ -18,7 +19,7 @@ def proposal(registry: Registry, **body: Any) -> tuple[Registry | None, list[str
     """The registry that would be tried, and the codes for which the plan is refused."""
     update = parse_update(body)
     assert isinstance(update, Update)
-    plan = apply(registry, update, next_seq=5, is_empty=False, check_search=lambda *_: [])
+    plan = apply(registry, update, next_seq=5, is_empty=False, search_rules=SEARCH)
     return proposed(registry, update, plan, next_seq=5), [refusal.code for refusal in plan.refusals]
 
 

@@ -92,7 +92,8 @@ def test_an_empty_stream_has_every_field(api: Api) -> None:
     assert int(local.pop("sqlite_shared_total_bytes")) > 0
     nothing = [value for part in found["storage"].values() for value in part.values()]
     assert len(nothing) == 25 and {*nothing} == {"0", 0}
-    assert set(found) == {"stream", "profile", "schema", "index_status", "storage", "object_store_requests"}
+    described = {"stream", "profile", "schema", "emptied_fields", "index_status", "storage", "object_store_requests"}
+    assert set(found) == described
 
 
 def test_entries_are_counted_as_they_come(api: Api) -> None:

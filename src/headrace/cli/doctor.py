@@ -7,6 +7,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from time import perf_counter
@@ -20,11 +21,14 @@ from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.config import Config
+    from headrace.query.carrying import EmptiedField
 
 _LITTLE_SPACE = 1024**3
 _SLOW_SYNC_MS = 10.0
 _SYNCS = 20
 _ASK_S = 2.0
+_CACHE_BYTES = 8 * 1024 * 1024
+_MOST_NAMED = 10
 
 
 class Finding(NamedTuple):
@@ -37,7 +41,7 @@ class Finding(NamedTuple):
 
 
 def doctor(*, data_dir: DataDir = None, config: ConfigFile = None, json: AsJson = False) -> int:
-    """Look at Java, Spark, the disk, the port and the object store; 1 if something would not work."""
+    """Look at Java, Spark, the disk, the port, the object store and search fields; 1 if something would not work."""
     from headrace.config import load
 
     flags = {} if data_dir is None else {"storage.data_dir": data_dir}
@@ -133,6 +137,40 @@ def _store(config: Config) -> Finding:
     return Finding("store", "ok", f"{url} answers in {(perf_counter() - begun) * 1000:.0f} ms")
 
 
+def _search(config: Config) -> Finding:
+    """Whether all search fields of all streams can have values."""
+    emptied = list(_emptied_fields(Path(config.storage.data_dir) / "headrace.db"))
+    if not emptied:
+        return Finding("search", "ok", "no search field was emptied by a change of schema")
+    named = [f"{stream}: {field.field} from version {field.from_version} on" for stream, field in emptied[:_MOST_NAMED]]
+    mends = [f"{stream}: {field.field} {_json(field.dump()['binding'])}" for stream, field in emptied[:_MOST_NAMED]]
+    more = "" if len(emptied) <= _MOST_NAMED else f"; and {len(emptied) - _MOST_NAMED} more"
+    advice = "add these bindings with `headrace schema apply STREAM --search FILE`: " + "; ".join(mends) + more
+    return Finding("search", "warn", "fields without values: " + "; ".join(named) + more, advice)
+
+
+def _emptied_fields(path: Path) -> Iterator[tuple[str, EmptiedField]]:
+    import msgspec
+
+    from headrace.query.carrying import emptied_fields
+    from headrace.schema.registry import Registry
+    from headrace.storage import database
+    from headrace.storage.registries import Registries
+
+    if not path.exists():
+        return
+    with closing(database.connect(path, cache_bytes=_CACHE_BYTES, readonly=True)) as connection, database.using(path):
+        for name, document in Registries(connection).newest():
+            for field in emptied_fields(Registry.load(msgspec.json.decode(document))):
+                yield name, field
+
+
+def _json(value: object) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
+
+
 def _existing(config: Config) -> Path:
     """The data directory, or the nearest directory above it that exists."""
     place = Path(config.storage.data_dir).resolve()
@@ -146,11 +184,13 @@ _CHECKS: dict[str, Callable[[Config], Finding]] = {
     "fsync": _fsync,
     "port": _port,
     "store": _store,
+    "search": _search,
 }
 #: What it means that a check fails, and what to do then; a server needs no Java.
 _FAILED = {
     "java": ("warn", "only the pipeline needs Java; without it answers are computed on the fly, only slower"),
     "disk": ("bad", "choose another place with --data-dir"),
     "fsync": ("bad", "choose a place that can be written to with --data-dir"),
+    "search": ("bad", "look at the database of the data directory"),
     "store": ("bad", "look at storage.object_store, and at the credentials in the environment"),
 }

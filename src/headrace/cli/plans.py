@@ -37,11 +37,19 @@ def show_plan(plan: Mapping[str, Any]) -> None:
         versions = f"version {before}" if before == after else f"version {before} to {after}"
         show_changes(f"{plan['subject']}: {versions}", plan["classification"], plan["changes"])
     _print(*(_dim(f"  {reason}") for reason in plan["reasons"]))
+    _print(*_impacts(plan["impact"]))
     if plan["lens"] is not None:
         by = "written by the server" if plan["lens"]["written"] else "proven by the server"
         _print(_heading(f"lens, {by}"), _document(plan["lens"]["document"]))
     if plan["refusals"]:
         _print(_heading("refused", "bold red"), *_refusals(plan["refusals"]))
+
+
+def _impacts(impacts: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    """What changes or is lost among the answers about a stream."""
+    for impact in impacts:
+        if "reason" in impact:
+            yield _text(f"  {impact['effect']}: {impact['reason']}", "red" if impact["effect"] == "lost" else "yellow")
 
 
 def show_verdict(verification: Mapping[str, Any] | None) -> None:

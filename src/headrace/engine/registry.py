@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from headrace.errors import BadRequest, CorruptData, NotRepresentable
+from headrace.query.carrying import EmptiedField, emptied_fields
 from headrace.schema import pointer as pointers
 from headrace.schema.document import Validator
 from headrace.schema.entries import Failure
@@ -80,7 +81,8 @@ class StreamRegistry:
     """One revision of a registry. It is never changed: a new revision is a new object."""
 
     __slots__ = (
-        "_chain", "_routing", "_validator", "kind", "readable_from", "registry", "revision", "version", "vouched",
+        "_chain", "_emptied", "_routing", "_validator", "kind", "readable_from", "registry", "revision", "version",
+        "vouched",
     )  # fmt: skip
 
     def __init__(self, registry: Registry, revision: int, kind: Kind | None = None) -> None:
@@ -93,6 +95,7 @@ class StreamRegistry:
         self.readable_from = registry.readable_from
         self._validator = validator(msgspec.json.encode(registry.current_schema)) if self.version else None
         self._chain = Chain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
+        self._emptied: list[EmptiedField] | None = None
         key = registry.routing_key
         self._routing = None if key is None else RoutingKey(pointers.parse(key.pointer) or (), key.required)
         #: Whether what the kind has made of entries fits for certain.
@@ -102,6 +105,13 @@ class StreamRegistry:
     def has_routing_key(self) -> bool:
         """Whether events carry their own routing keys."""
         return self._routing is not None or (self.kind is not None and (self.kind.routes or self.kind.suggests))
+
+    @property
+    def emptied_fields(self) -> list[EmptiedField]:
+        """The search fields that an earlier change left without values; found when somebody first asks."""
+        if self._emptied is None:
+            self._emptied = emptied_fields(self.registry)
+        return self._emptied
 
     def count(self, body: bytes) -> int | None:
         """How many entries a body holds, where it is seen at a glance that it is an array of what fits."""

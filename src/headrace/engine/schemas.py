@@ -16,6 +16,7 @@ from headrace.engine.stream import Stream
 from headrace.engine.writer import Writer
 from headrace.errors import BadRequest, Conflict, HeadraceError, LensUnsound, NotFound, RegistryFull
 from headrace.query import fields
+from headrace.query.carrying import carry_search
 from headrace.schema import apply as changes
 from headrace.schema.plan import Plan, Refusal
 from headrace.schema.problem import Problem
@@ -98,9 +99,7 @@ class Schemas:
         is_empty = not head.next_seq
         planned = await within(
             self._patience_s,
-            lambda: changes.apply(
-                registry, update, next_seq=head.next_seq, is_empty=is_empty, check_search=_check_search
-            ),
+            lambda: changes.apply(registry, update, next_seq=head.next_seq, is_empty=is_empty, search_rules=SEARCH),
         )
         if planned.refusals or planned.changes_nothing or (full := self._full(stream, planned.registry)) is None:
             return planned
@@ -154,3 +153,6 @@ def refused(refusals: tuple[Refusal, ...]) -> HeadraceError:
 def _check_search(given: Any, version: int) -> list[Problem]:
     found = fields.parse(given, current_version=version)
     return found if isinstance(found, list) else []
+
+
+SEARCH = changes.SearchRules(_check_search, carry_search)

@@ -16,8 +16,8 @@ import msgspec
 
 from headrace.errors import CorruptData
 from headrace.query import fields
-from headrace.query.search import Field, Kind, Rollup, Search, SummaryParts
-from headrace.query.tree import Clause, Node, clauses
+from headrace.query.search import Kind, Rollup, Search, SummaryParts
+from headrace.query.tree import Clause, Node
 from headrace.schema import pointer as pointers
 from headrace.schema.lens import document as lens_document
 from headrace.schema.lens.chain import Chain
@@ -28,9 +28,6 @@ from headrace.schema.registry import Registry
 
 #: What extraction, postings and panes make of events; whoever changes what they make raises it.
 VERSION = 1
-
-#: The numbers and the histogram that one measure of kind ``summary_parts`` reads.
-PARTS = ("count", "sum", "min", "max", "histogram")
 
 Sources = Mapping[int, Source]
 
@@ -104,7 +101,7 @@ class Definition:
     def rollup_hash(self, name: str, through_version: int) -> str:
         """16 hex digits for what is made of a rollup in events of versions up to this one."""
         rollup = self.search.rollups[name]
-        used = {field.name: self.field_hash(field.name, through_version) for field in self._used(rollup)}
+        used = {field.name: self.field_hash(field.name, through_version) for field in self.search.used_by(rollup)}
         parts = {
             f"{measure}/{part}": self._origins(self.parts[name, measure, part], through_version)
             for measure, part, _ in _parts(rollup)
@@ -121,17 +118,6 @@ class Definition:
 
     def _sources(self, pointer: Pointer) -> Sources:
         return pull_back(self._filled, pointer, self.current_version)
-
-    def _used(self, rollup: Rollup) -> Iterator[Field]:
-        """The fields that a rollup reads."""
-        yield from (self.search[name] for name in (rollup.timestamp, *rollup.dimensions))
-        for measure in rollup.measures.values():
-            if (name := getattr(measure, "field", None)) is not None:
-                yield self.search[name]
-        trees = [rollup.include, *(getattr(measure, "include", None) for measure in rollup.measures.values())]
-        for tree in trees:
-            for clause in () if tree is None else clauses(tree):
-                yield from self.search.asked(clause)
 
     def _described(self, value: Any) -> Any:
         """A measure or a query as plain data; aliases and default fields as what they stand for."""
@@ -176,10 +162,7 @@ def _parts(rollup: Rollup) -> Iterator[tuple[str, str, Pointer]]:
     """What measures read that is no field: measure, part, pointer."""
     for name, measure in rollup.measures.items():
         if isinstance(measure, SummaryParts):
-            for part in PARTS:
-                pointer = getattr(measure, part)
-                if pointer is not None:
-                    yield name, part, pointer
+            yield from ((name, part, pointer) for part, pointer in measure.pointers())
 
 
 def _items(struct: msgspec.Struct) -> list[tuple[str, Any]]:

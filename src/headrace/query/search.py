@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, ClassVar
 
 import msgspec
 
-from headrace.query.tree import Clause, Contains, Node
+from headrace.query.tree import Clause, Contains, Node, clauses
 from headrace.schema.pointer import Pointer
+
+#: The numbers and the histogram that one measure of kind ``summary_parts`` reads.
+PARTS = ("count", "sum", "min", "max", "histogram")
 
 
 class Kind(StrEnum):
@@ -106,6 +110,13 @@ class SummaryParts(Measure, frozen=True):
     max: Pointer
     histogram: Pointer | None = None
 
+    def pointers(self) -> Iterator[tuple[str, Pointer]]:
+        """The parts of the summary that are read, and where."""
+        for part in PARTS:
+            pointer = getattr(self, part)
+            if pointer is not None:
+                yield part, pointer
+
 
 class Quantiles(Measure, frozen=True):
     """A sketch of how a number is distributed."""
@@ -163,6 +174,17 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(clause, Contains):
             return [self[name] for name in self.contains_fields()]
         return [self[default.field] for default in self.bare_fields()]
+
+    def used_by(self, rollup: Rollup) -> Iterator[Field]:
+        """The fields that a rollup reads."""
+        yield from (self[name] for name in (rollup.timestamp, *rollup.dimensions))
+        for measure in rollup.measures.values():
+            if (name := getattr(measure, "field", None)) is not None:
+                yield self[name]
+        trees = [rollup.include, *(getattr(measure, "include", None) for measure in rollup.measures.values())]
+        for tree in trees:
+            for clause in () if tree is None else clauses(tree):
+                yield from self.asked(clause)
 
     def bare_fields(self) -> tuple[DefaultField, ...]:
         """The fields that a bare word asks: the default fields, or every text field where there are none."""

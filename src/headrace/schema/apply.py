@@ -7,21 +7,26 @@ the boundary to where the stream then ends (``Registry.bounded``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from headrace.schema import document
+from headrace.schema import pointer as pointers
 from headrace.schema.change import Change, Classification
+from headrace.schema.crossings import Crossings
 from headrace.schema.diff import diff, judge
 from headrace.schema.equality import same
+from headrace.schema.impact import ValueImpact
 from headrace.schema.lens import document as lens_document
+from headrace.schema.lens.carry import Crossing, Effect
 from headrace.schema.lens.ops import Add, In, Lens, Map, Op, Remove
 from headrace.schema.lens.proof import prove, runnable
+from headrace.schema.lens.reader import KeyReader
 from headrace.schema.plan import Plan, PlannedLens, Refusal
 from headrace.schema.problem import Problem
 from headrace.schema.registry import MAX_BOUNDARY, Registry
-from headrace.schema.settings import routing_key_changes, search_changes
+from headrace.schema.settings import routing_key_carried, routing_key_changes, search_changes
 from headrace.schema.update import UNSET, Update
 
 MAX_REFUSALS = 200
@@ -30,18 +35,40 @@ MAX_REFUSALS = 200
 CheckSearch = Callable[[Any, int], Iterable[Problem]]
 
 
+class CarriedSearch(NamedTuple):
+    """A search configuration with the bindings that were written, the changes that make it so, and its impact."""
+
+    search: Any
+    changes: tuple[Change, ...] = ()
+    impact: tuple[ValueImpact, ...] = ()
+
+
+#: Lets a valid search configuration follow its data from one registry to the next.
+CarrySearch = Callable[[Registry, Any, Registry, Crossings], CarriedSearch]
+
+
+class SearchRules(NamedTuple):
+    """What is known of search configurations where they are read."""
+
+    check: CheckSearch
+    carry: CarrySearch
+
+
 def apply(
-    registry: Registry, update: Update, *, next_seq: int, is_empty: bool, check_search: CheckSearch
+    registry: Registry, update: Update, *, next_seq: int, is_empty: bool, search_rules: SearchRules
 ) -> Plan[Registry]:
     """The plan of an update for a stream whose next event gets the number ``next_seq``."""
     version = registry.current_version
     plan = Plan(subject=registry.schema, from_version=version, to_version=version, registry=registry)
     if update.schema is not UNSET and not _repeats(registry, update):
         plan = _installed(plan, update, is_empty) if version == 0 else _evolved(plan, update, next_seq)
-    plan = _searchable(_keyed(plan, update), update, check_search)
+    crossings = Crossings(plan.registry)
+    if plan.lens is not None and not plan.refusals:
+        plan = replace(plan, changes=tuple(_filled_changes(plan.changes, crossings[version])))
+    plan = _searchable(_keyed(plan, update, crossings), registry, update, search_rules, crossings)
     if not plan.refusals:
         return plan
-    return replace(plan, registry=registry, lens=None, reasons=(), refusals=_bounded(plan.refusals))
+    return replace(plan, registry=registry, lens=None, reasons=(), impact=(), refusals=_bounded(plan.refusals))
 
 
 #: Refusals of what cannot be read: then there is nothing to try.
@@ -181,32 +208,72 @@ def _op_problems(given: Iterable[Op], base: str) -> Iterator[Problem]:
             yield from _op_problems(op.ops, here)
 
 
-def _keyed(plan: Plan[Registry], update: Update) -> Plan[Registry]:
+def _filled_changes(changes: Iterable[Change], crossing: Crossing) -> Iterator[Change]:
+    """The changes, where a member that is required from now on and that the lens gives to older events is told so."""
+    for change in changes:
+        names = pointers.parse(change.pointer) or ()
+        is_demand = change.what in ("property_added", "required_added") and change.classification.breaking
+        is_filled = is_demand and crossing.ops and crossing.always_holds(names)
+        reason = f"{change.pointer}: is required from now on; the lens gives it to older events"
+        yield replace(change, reason=reason) if is_filled else change
+
+
+def _keyed(plan: Plan[Registry], update: Update, crossings: Crossings) -> Plan[Registry]:
     """The routing key the update asks for; the one that was, where it asks for none."""
     wanted, current = update.routing_key, plan.registry.routing_key
-    if wanted is UNSET:
+    if wanted is not UNSET:
+        changes = (*plan.changes, *routing_key_changes(current, wanted))
+        return replace(plan, changes=changes, registry=replace(plan.registry, routing_key=wanted))
+    if current is None or plan.lens is None or plan.refusals:
         return plan
-    changes = (*plan.changes, *routing_key_changes(current, wanted))
-    return replace(plan, changes=changes, registry=replace(plan.registry, routing_key=wanted))
+    version = plan.registry.current_version
+    carried = crossings[version - 1].carry(pointers.parse(current.pointer) or (), KeyReader())
+    moved = replace(current, pointer=pointers.text(carried.pointer))
+    changes = (*plan.changes, *routing_key_carried(current, moved, lost=carried.effect is Effect.LOST))
+    impact = plan.impact
+    if carried.effect is not None:
+        what = "no event has the routing key" if carried.effect is Effect.LOST else "events have other routing keys"
+        reason = f"{what} from version {version} on; stored events keep their keys"
+        impact += (ValueImpact("/routingKey", carried.effect, version, reason, f"/lens{carried.op}"),)
+    return replace(plan, changes=changes, impact=impact, registry=replace(plan.registry, routing_key=moved))
 
 
-def _searchable(plan: Plan[Registry], update: Update, check: CheckSearch) -> Plan[Registry]:
+def _searchable(
+    plan: Plan[Registry], registry: Registry, update: Update, rules: SearchRules, crossings: Crossings
+) -> Plan[Registry]:
     """The search configuration the update asks for, or the one that was; checked where it or the version is new."""
     current = plan.registry.search
     wanted = current if update.search is UNSET else update.search
     version = plan.registry.current_version
-    changes = tuple(search_changes(current, wanted))
     refusals: list[Refusal] = []
     if wanted is not None and version == 0:
         reason = "search needs a schema version; send `schema` and `search` together"
         refusals = [Refusal("bad_request", "/search", reason)]
-    elif wanted is not None and (changes or plan.to_version != plan.from_version):
-        refusals = _refusals("search_invalid", "/search", check(wanted, version))
+    elif wanted is not None and (not same(current, wanted) or plan.to_version != plan.from_version):
+        refusals = _refusals("search_invalid", "/search", rules.check(wanted, version))
+    if plan.refusals or refusals or wanted is None:
+        changes = tuple(search_changes(current, wanted))
+        return replace(
+            plan,
+            changes=plan.changes + changes,
+            registry=replace(plan.registry, search=wanted),
+            refusals=(*plan.refusals, *refusals),
+        )
+    carried = rules.carry(registry, wanted, plan.registry, crossings)
+    plan = replace(plan, impact=plan.impact + carried.impact)
+    if same(carried.search, current):
+        # Bindings that are there already are no change; what is lost is one.
+        changes = tuple(change for change in carried.changes if change.classification.breaking)
+        return replace(plan, changes=plan.changes + changes)
+    base = current
+    if update.search is UNSET:
+        base = carried.search
+    elif current is not None:
+        base = rules.carry(registry, current, plan.registry, crossings).search
     return replace(
         plan,
-        changes=plan.changes + changes,
-        registry=replace(plan.registry, search=wanted),
-        refusals=(*plan.refusals, *refusals),
+        changes=(*plan.changes, *search_changes(base, carried.search), *carried.changes),
+        registry=replace(plan.registry, search=carried.search),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from headrace.schema.change import Change, Classification, worst
+from headrace.schema.impact import ValueImpact
 
 
 class Document(Protocol):
@@ -79,7 +80,7 @@ class Plan(msgspec.Struct, Generic[Outcome], frozen=True, kw_only=True):
     changes: tuple[Change, ...] = ()
     reasons: tuple[str, ...] = ()
     lens: PlannedLens | None = None
-    impact: tuple[Impact, ...] = ()
+    impact: tuple[Impact | ValueImpact, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     requires_force: bool = False
 

@@ -26,6 +26,16 @@ def routing_key_changes(old: KeySetting | None, new: KeySetting | None) -> Itera
     yield Change("/routingKey", what, Classification.ADDITIVE, reason)
 
 
+def routing_key_carried(old: KeySetting, new: KeySetting, *, lost: bool) -> Iterator[Change]:
+    """How a routing key follows its data through a lens, and whether it is lost there."""
+    if old != new:
+        reason = f"events from here on are keyed by {_shown(new)}: the routing key follows its data from {_shown(old)}"
+        yield Change("/routingKey", "routing_key_moved", Classification.ADDITIVE, reason)
+    if lost:
+        reason = f"no event has a routing key at {_shown(new)} any more; stored events keep their keys"
+        yield Change("/routingKey", "routing_key_lost", Classification.DESTRUCTIVE, reason)
+
+
 def _shown(key: KeySetting | None) -> str:
     if key is None:
         return "Stream-Key"

@@ -45,10 +45,16 @@ def describe(engine: Engine, stream: Stream) -> dict[str, Any]:
         "stream": _summary(stream, held),
         "profile": table.load(stream.profile).resource(),
         "schema": Registries.registry(stream).dump(),
+        "emptied_fields": _emptied_fields(stream),
         "index_status": index_status.describe(stream, held, status),
         "storage": _storage(held, status, companion_cache_bytes(engine, stream)),
         "object_store_requests": _requests(engine, stream),
     }
+
+
+def _emptied_fields(stream: Stream) -> list[dict[str, Any]]:
+    known = stream.head.registry
+    return [] if known is None else [field.dump() for field in known.emptied_fields]
 
 
 def _summary(stream: Stream, held: Holdings) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from headrace.storage.database import Connection
+from headrace.storage.streams import LIVE
 
 
 class RegistryRow(msgspec.Struct, frozen=True):
@@ -25,6 +28,15 @@ class Registries:
         """The document of one revision."""
         sql = "SELECT document FROM registries WHERE stream = ? AND revision = ?"
         return str(self._connection.execute(sql, (stream, revision)).get)
+
+    def newest(self) -> Iterator[tuple[str, str]]:
+        """The name of each live stream that has a registry, and the newest document of it."""
+        if not self._connection.table_exists("main", "registries"):
+            return
+        sql = """SELECT name, document FROM streams
+                 JOIN registries ON registries.stream = streams.id AND registries.revision = streams.revision
+                 WHERE state = ? ORDER BY name"""
+        yield from self._connection.execute(sql, (LIVE,))
 
     def history(self, stream: int) -> list[RegistryRow]:
         """Every revision, the oldest first."""

@@ -110,6 +110,7 @@ class Case(NamedTuple):
     lenses: dict[int, Lens]
     wire: list[dict[str, Any]]
     documents: list[list[Any]]
+    shape: Shape
 
     @property
     def latest(self) -> int:
@@ -127,7 +128,8 @@ def pointers_of(value: Any, names: Names = ()) -> Iterator[Names]:
 class _Maker:
     """Makes ops that apply to all documents of a case, in its manner."""
 
-    def __init__(self, manner: Manner) -> None:
+    def __init__(self, manner: Manner, first: str | None = None) -> None:
+        self._first = first
         self._manner = manner
         self._loose = manner is Manner.LOOSE
         self._kinds = ["rename", "copy", "add", "hoist", "plunge", "wrap", "head", "convert", "in", "map", "map"]
@@ -152,7 +154,7 @@ class _Maker:
         return None
 
     def _drawn(self, random: Random, documents: list[Any], depth: int) -> dict[str, Any] | None:
-        kind = random.choice(self._kinds)
+        kind = self._first or random.choice(self._kinds)
         document = documents[0]
         sources = [names for names in pointers_of(document) if self._goes(document, names)]
         source = random.choice(sources)
@@ -252,6 +254,7 @@ class _Maker:
         if not paths or not depth:
             return None
         path = random.choice(paths)
+        self._first = None
         inner = [look(document, path) for document in documents if has(document, path)]
         if not all(isinstance(value, wanted) for value in inner):
             return None
@@ -268,6 +271,7 @@ class _Maker:
         ops = []
         for seed in seeds:
             made = self.op(Random(seed), documents, depth)
+            self._first = None
             if made is not None:
                 ops.append(made[0])
                 documents = made[1]
@@ -300,14 +304,14 @@ def _jsonable(value: Any) -> Any:
     return json.loads(spell(value))
 
 
-def _case(seed: int, op_seeds: list[list[int]], manner: Manner) -> Case:
+def _case(seed: int, op_seeds: list[list[int]], manner: Manner, first: str | None) -> Case:
     random = Random(seed)
     # Most events are objects, but any JSON value is one.
     names = _NAMES + ([] if manner is Manner.LOSSY else _INDICES)
     shape = _object_shape(random, names, 3) if random.random() < 0.9 else _shape(random, names, 2)
     # What is in all of these is in every document of the shape that has what is around it.
     documents = [[_document(random, shape, *parts) for parts in ((9, 1), (0, 0), (1, 0), (2, 0), (0, 0.6))]]
-    maker = _Maker(manner)
+    maker = _Maker(manner, first)
     wire = []
     for version, seeds in enumerate(op_seeds, 1):
         ops, after = maker.ops(seeds, documents[-1], 2)
@@ -316,13 +320,13 @@ def _case(seed: int, op_seeds: list[list[int]], manner: Manner) -> Case:
         wire.append(lens_of(version, ops))
         documents.append(after)
     lenses = {given["from"]: parse(given) for given in wire}
-    return Case(schema_of(shape), lenses, wire, documents)  # type: ignore[arg-type]
+    return Case(schema_of(shape), lenses, wire, documents, shape)  # type: ignore[arg-type]
 
 
 _SEEDS = st.integers(0, 2**32 - 1)
 
 
-def cases(manner: Manner, lenses: int = 1) -> st.SearchStrategy[Case]:
-    """Lenses in a row with documents that they apply to."""
+def cases(manner: Manner, lenses: int = 1, first: str | None = None) -> st.SearchStrategy[Case]:
+    """Lenses in a row with documents that they apply to; the first op is of a kind, where there can be one."""
     op_seeds = st.lists(st.lists(_SEEDS, max_size=5 if lenses == 1 else 3), min_size=lenses, max_size=lenses)
-    return st.builds(lambda seed, ops: _case(seed, ops, manner), _SEEDS, op_seeds)
+    return st.builds(lambda seed, ops: _case(seed, ops, manner, first), _SEEDS, op_seeds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.server.openapi.index_status import INDEX_STATUS, TIME
 from headrace.server.openapi.routing_keys import KEY_PATHS
+from headrace.server.openapi.schemas import BINDING
 from headrace.server.openapi.streams import DESCRIPTOR, NAME, WAIT
 from headrace.server.openapi.words import (
     DIGITS,
@@ -54,6 +55,7 @@ DETAILS = record(
     stream=_STREAM,
     profile=record(apiVersion={"const": "durable.streams/profile/v1"}, profile=record(kind=TEXT)),
     schema={"$ref": "#/components/schemas/Registry"},
+    emptied_fields={"type": "array", "items": record(field=TEXT, from_version=WHOLE, binding=BINDING)},
     index_status=INDEX_STATUS,
     storage=record(
         object_storage=_OBJECTS,

@@ -27,6 +27,14 @@ _SCHEMA: Node = {"type": ["object", "boolean"]}
 _VERSIONED: Node = {"type": "object", "propertyNames": {"pattern": "^[1-9][0-9]*$"}}
 _POINTER: Node = {"type": "string", "pattern": "^(/([^~/]|~[01])*)*$"}
 _ROUTING_KEY = closed_record("jsonPointer required", jsonPointer=_POINTER, required={"type": "boolean"})
+BINDING = record(version=WHOLE, jsonPointer=_POINTER)
+_IMPACT = record(
+    subject=TEXT,
+    effect={"enum": ["changed", "lost"]},
+    from_version=WHOLE,
+    op=either(_POINTER),
+    reason=TEXT,
+)
 PLAN = record(
     subject=TEXT,
     from_version=WHOLE,
@@ -36,7 +44,7 @@ PLAN = record(
     changes={"type": "array", "items": record("schema_pointer", pointer=TEXT, what=TEXT, reason=TEXT)},
     reasons={"type": "array", "items": TEXT},
     lens=either(record("document", written={"type": "boolean"})),
-    impact={"type": "array"},
+    impact={"type": "array", "items": _IMPACT},
     refusals={"type": "array", "items": record(code=TEXT, pointer=TEXT, message=TEXT)},
 )
 REGISTRY = record(

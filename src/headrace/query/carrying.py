@@ -1,0 +1,193 @@
+"""A search configuration over a change of schema: where its fields lie afterwards, and which of them change."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from headrace.errors import CorruptData
+from headrace.query import fields
+from headrace.query.reader import FieldReader
+from headrace.query.search import Field, Rollup, Search, SummaryParts
+from headrace.schema import pointer as pointers
+from headrace.schema.apply import CarriedSearch
+from headrace.schema.change import Change, Classification
+from headrace.schema.crossings import Crossings
+from headrace.schema.impact import ValueImpact
+from headrace.schema.lens.carry import Carried, Effect
+from headrace.schema.lens.reader import Reader, WholeReader
+from headrace.schema.pointer import Pointer
+from headrace.schema.registry import Registry
+
+
+def carry_search(old: Registry, wanted: Any, new: Registry, crossings: Crossings) -> CarriedSearch:
+    """The search configuration that a change leads to, from the valid one that it asks for.
+
+    Bindings that ``old`` has keep their meaning: the newest is read in the shape of its current version. A binding that
+    comes with the change is read in the shape of the version that it names. One for the newest version is taken as is.
+    """
+    return _Carrying(old, wanted, new, crossings).result()
+
+
+def parsed(search: Any, version: int) -> Search:
+    """A stored search configuration."""
+    found = fields.parse(search, current_version=version)
+    if isinstance(found, list):
+        raise CorruptData(f"a stored search cannot be read: {found[0].reason}", pointer=found[0].pointer)
+    return found
+
+
+class _Carrying:
+    """One search configuration on its way to the newest version."""
+
+    def __init__(self, old: Registry, wanted: Any, new: Registry, crossings: Crossings) -> None:
+        self._old, self._new, self._crossings = old, new, crossings
+        self._document = copy.deepcopy(wanted)
+        self._search = parsed(wanted, new.current_version)
+        self._stored = None if old.search is None else parsed(old.search, old.current_version)
+        self._changes: list[Change] = []
+        self._effects: dict[str, Carried] = {}
+
+    def result(self) -> CarriedSearch:
+        for name, field in self._search.fields.items():
+            self._carry_field(name, field)
+        impact = [self._impact(("search", "fields", name), found) for name, found in self._effects.items()]
+        impact += [found for rollup in self._search.rollups.values() for found in self._carry_rollup(rollup)]
+        self._note_primary_timestamp()
+        return CarriedSearch(self._document, tuple(self._changes), tuple(impact))
+
+    @property
+    def _advances(self) -> bool:
+        return self._new.current_version > self._old.current_version
+
+    def _carry_field(self, name: str, field: Field) -> None:
+        prior = None if self._stored is None else self._stored.fields.get(name)
+        reader = FieldReader.of(field)
+        newest = field.bindings[-1]
+        last = Carried(newest.pointer)
+        if newest.version < self._new.current_version:
+            is_stored = prior is not None and prior.bindings == field.bindings
+            first = self._old.current_version if is_stored else max(newest.version, self._new.oldest_version)
+            for version in range(first, self._new.current_version):
+                before, last = last, self._crossings[version].carry(last.pointer, reader)
+                if last.pointer != before.pointer:
+                    self._bind(name, version + 1, before.pointer, last.pointer)
+        if not self._advances or prior is None or FieldReader.of(prior) != reader:
+            return
+        crossing = self._crossings[self._old.current_version]
+        if crossing.carry(prior.pointer, reader) != last:
+            last = crossing.compare(prior.pointer, last.pointer, reader)
+        if last.effect is not None:
+            self._effects[name] = last
+
+    def _bind(self, name: str, version: int, before: Pointer, after: Pointer) -> None:
+        where = pointers.text(after)
+        self._document["fields"][name]["bindings"].append({"version": version, "jsonPointer": where})
+        self._note_move(("search", "fields", name, "bindings"), version, before, after)
+
+    def _note_move(self, path: Pointer, version: int, before: Pointer, after: Pointer) -> None:
+        shown = pointers.text(before) or "the event"
+        reason = f"{'.'.join(path[:3])} follows its data: {shown} is {pointers.text(after)} from version {version} on"
+        self._changes.append(Change(pointers.text(path), "binding_moved", Classification.ADDITIVE, reason))
+
+    def _carry_rollup(self, rollup: Rollup) -> Iterator[ValueImpact]:
+        prior = None if self._stored is None else self._stored.rollups.get(rollup.name)
+        if not self._advances or prior is None:
+            return
+        measured = {getattr(measure, "field", None) for measure in rollup.measures.values()} | {rollup.timestamp}
+        found = {field.name: self._effects.get(field.name) for field in self._search.used_by(rollup)}
+        effects = {name: effect for name, effect in found.items() if effect is not None}
+        lost = any(effect.effect is Effect.LOST and name in measured for name, effect in effects.items())
+        causes = [*effects.values(), *self._carry_parts(rollup, prior)]
+        if causes:
+            lost = lost or any(cause.effect is Effect.LOST for cause in causes[len(effects) :])
+            cause = Carried((), Effect.LOST if lost else Effect.CHANGED, causes[0].op)
+            yield self._impact(("search", "rollups", rollup.name), cause)
+
+    def _carry_parts(self, rollup: Rollup, prior: Rollup) -> Iterator[Carried]:
+        """Move the pointers of summaries that events hold; those whose values change or are lost."""
+        reader: Reader = WholeReader()
+        crossing = self._crossings[self._old.current_version]
+        for name, measure in rollup.measures.items():
+            before = prior.measures.get(name)
+            if not isinstance(measure, SummaryParts) or not isinstance(before, SummaryParts):
+                continue
+            stored = dict(before.pointers())
+            for part, pointer in measure.pointers():
+                if part not in stored:
+                    continue
+                if pointer != stored[part]:
+                    carried = crossing.compare(stored[part], pointer, reader)
+                else:
+                    carried = crossing.carry(pointer, reader)
+                if carried.pointer != pointer:
+                    described = self._document["rollups"][rollup.name]["measures"][name]
+                    described[f"{part}JsonPointer"] = pointers.text(carried.pointer)
+                    path = ("search", "rollups", rollup.name, "measures", name, f"{part}JsonPointer")
+                    self._note_move(path, self._new.current_version, pointer, carried.pointer)
+                if carried.effect is not None:
+                    yield carried
+
+    def _impact(self, path: Pointer, found: Carried) -> ValueImpact:
+        assert found.effect is not None, "only what changes has an impact"
+        version = self._new.current_version
+        what = "has no values any more" if found.effect is Effect.LOST else "has other values"
+        return ValueImpact(
+            subject=pointers.text(path),
+            effect=found.effect,
+            from_version=version,
+            reason=f"{'.'.join(path)} {what} from version {version} on",
+            op=f"/lens{found.op}" if found.op else None,
+        )
+
+    def _note_primary_timestamp(self) -> None:
+        name = self._search.primary_timestamp
+        if name in self._effects and self._effects[name].effect is Effect.LOST:
+            reason = f"the primary timestamp {name} has no values any more: no event has a time"
+            path = "/search/primaryTimestampField"
+            self._changes.append(Change(path, "primary_timestamp_lost", Classification.DESTRUCTIVE, reason))
+
+
+class EmptiedField(NamedTuple):
+    """A field that an earlier change left without values, from which version on, and the binding that mends it."""
+
+    field: str
+    from_version: int
+    version: int
+    pointer: str
+
+    def dump(self) -> dict[str, Any]:
+        """The finding as a JSON object."""
+        binding = {"version": self.version, "jsonPointer": self.pointer}
+        return {"field": self.field, "from_version": self.from_version, "binding": binding}
+
+
+def emptied_fields(registry: Registry) -> list[EmptiedField]:
+    """The fields whose values a lens moved away from their binding."""
+    if registry.search is None or not registry.lenses:
+        return []
+    crossings = Crossings(registry)
+    search = parsed(registry.search, registry.current_version)
+    found = (_emptied(registry, field, crossings) for field in search.fields.values())
+    return [finding for finding in found if finding is not None]
+
+
+def _emptied(registry: Registry, field: Field, crossings: Crossings) -> EmptiedField | None:
+    newest, reader = field.bindings[-1], FieldReader.of(field)
+    since = None
+    where = newest.pointer
+    for version in range(max(newest.version, registry.oldest_version), registry.current_version):
+        carried = crossings[version].carry(where, reader)
+        if since is None:
+            if carried.pointer == where or carried.effect is Effect.LOST:
+                continue
+            if crossings[version].compare(where, where, reader).effect is not Effect.LOST:
+                continue
+            since = version + 1
+        elif carried.effect is Effect.LOST:
+            return None
+        where = carried.pointer
+    if since is None or where == newest.pointer:
+        return None
+    return EmptiedField(field.name, since, registry.current_version, pointers.text(where))

@@ -1,0 +1,397 @@
+"""Carry a pointer forward through a lens: where the value it names lies afterwards, and whether it is still the same.
+
+``pullback`` answers the opposite question. A pointer is followed from operation to operation, together with the shape
+of what an event may be before each of them. Several places can hold the value at once, since an operation may copy it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from headrace.schema import pointer as pointers
+from headrace.schema.lens import ops
+from headrace.schema.lens.document import filled
+from headrace.schema.lens.ops import Lens, Op
+from headrace.schema.lens.reader import Reader
+from headrace.schema.lens.values import LensFailure
+from headrace.schema.lens.walk import Place as Position
+from headrace.schema.lens.walk import Walk
+from headrace.schema.pointer import Pointer
+from headrace.schema.shape.edit import split, value_at
+from headrace.schema.shape.join import union
+from headrace.schema.shape.model import Array, Object, Shape
+from headrace.schema.shape.places import child, empty, vacant
+from headrace.schema.shape.read import shape_of
+from headrace.schema.shape.source import Root
+
+#: More places than this are not followed.
+MAX_PLACES = 16
+
+
+class Effect(StrEnum):
+    """What a lens does to the values that are read at a pointer."""
+
+    CHANGED = "changed"
+    """Some event has other values than before."""
+    LOST = "lost"
+    """There were values, and no event has any now."""
+
+
+class Carried(NamedTuple):
+    """Where a pointer leads after a lens, what became of its values, and the operation that did it."""
+
+    pointer: Pointer
+    effect: Effect | None = None
+    op: str = ""
+
+
+class _Place(NamedTuple):
+    """Where the value lies: ``exact`` where it is the same in every event, ``gone`` where it was removed."""
+
+    pointer: Pointer
+    exact: bool = True
+    gone: bool = False
+    op: str = ""
+
+    def moved(self, pointer: Pointer, op: str, *, exact: bool = True) -> _Place:
+        return _Place(pointer, self.exact and exact, op=op)
+
+    def altered(self, op: str) -> _Place:
+        return self._replace(exact=False, op=self.op if not self.exact else op)
+
+    def removed(self, op: str) -> _Place:
+        return self._replace(exact=False, gone=True, op=op)
+
+
+class Crossing:
+    """The step from one schema version to the next, for carrying pointers over it."""
+
+    def __init__(self, old_schema: Any, new_schema: Any, lens: Lens) -> None:
+        self._old_schema = old_schema
+        self.ops = filled(lens, new_schema).ops
+        self._known: dict[tuple[Pointer, Reader], list[_Place]] = {}
+
+    @cached_property
+    def shapes(self) -> list[Shape]:
+        """What an event may be before each operation, and after the last."""
+        shapes = [shape_of(Root(self._old_schema).source)]
+        for op in self.ops:
+            shapes.append(Walk(None).through((op,), shapes[-1], Position()))
+        return shapes
+
+    def carry(self, pointer: Pointer, reader: Reader) -> Carried:
+        """Where a pointer leads after the lens, and what became of the values that a reader finds there."""
+        places = self._places(pointer, reader)
+        best = min(places, key=lambda place: _rank(place, pointer))
+        if best.exact:
+            return Carried(best.pointer, None, best.op)
+        after = pointer if best.gone else best.pointer
+        return Carried(after, self._effect(pointer, after, reader), best.op)
+
+    def compare(self, before: Pointer, after: Pointer, reader: Reader) -> Carried:
+        """What becomes of the values if they are read at another pointer after the lens than before it."""
+        places = self._places(before, reader)
+        if any(place.exact and place.pointer == after for place in places):
+            return Carried(after)
+        op = next((place.op for place in places if place.pointer == after), "")
+        return Carried(after, self._effect(before, after, reader), op)
+
+    def always_holds(self, names: Pointer) -> bool:
+        """Whether every event has a value at a pointer after the lens; ``*`` stands for every element."""
+        return _always_holds(self.shapes[-1], names)
+
+    def _effect(self, before: Pointer, after: Pointer, reader: Reader) -> Effect | None:
+        had, has = (may_read(value_at(shape, names), reader) for shape, names in self._ends(before, after))
+        return Effect.CHANGED if has else Effect.LOST if had else None
+
+    def _ends(self, before: Pointer, after: Pointer) -> tuple[tuple[Shape, Pointer], ...]:
+        return (self.shapes[0], before), (self.shapes[-1], after)
+
+    def _places(self, pointer: Pointer, reader: Reader) -> list[_Place]:
+        key = pointer, reader
+        if key not in self._known:
+            places = [_Place(pointer)]
+            for number, op in enumerate(self.ops):
+                places = _after(op, self.shapes[number], places, reader, f"/ops/{number}")
+            self._known[key] = places
+        return self._known[key]
+
+
+def _rank(place: _Place, original: Pointer) -> tuple[bool, bool, bool]:
+    return not place.exact, place.gone, place.pointer != original
+
+
+def may_read(shape: Shape, reader: Reader, depth: int = 8) -> bool:
+    """Whether a reader finds a value in some JSON value of a shape; recursion too deep to follow counts as one."""
+    if depth == 0:
+        return True
+    for one in shape.alternatives:
+        if empty(one):
+            continue
+        if isinstance(one, Array) and reader.flattens:
+            if any(may_read(element, reader, depth - 1) for element in elements_of(one)):
+                return True
+        elif reader.reads(one):
+            return True
+    return False
+
+
+def elements_of(array: Array) -> list[Shape]:
+    """What the elements of an array may be."""
+    rest = [array.rest] if array.high is None or array.high > len(array.prefix) else []
+    return [*array.prefix[: array.high], *rest]
+
+
+def _always_holds(shape: Shape, names: Pointer) -> bool:
+    if not names:
+        return True
+    inner = []
+    for one in shape.alternatives:
+        if empty(one):
+            continue
+        if names[0] == "*" and isinstance(one, Array):
+            inner += elements_of(one)
+            continue
+        member = child(one, names[0])
+        if not member.required:
+            return False
+        inner.append(member.shape)
+    return all(_always_holds(one, names[1:]) for one in inner)
+
+
+def _after(op: Op, shape: Shape, places: list[_Place], reader: Reader, here: str) -> list[_Place]:
+    """Where the value lies after an operation."""
+    found: dict[tuple[Pointer, bool], _Place] = {}
+    for place in places:
+        made = [place] if place.gone else _step(op, _Step(shape, place, reader, here))
+        for new in made:
+            key = new.pointer, new.gone
+            if key not in found or (new.exact and not found[key].exact):
+                found[key] = new
+    return sorted(found.values(), key=lambda place: (not place.exact, place.gone))[:MAX_PLACES]
+
+
+class _Step(NamedTuple):
+    """One place before one operation."""
+
+    shape: Shape
+    place: _Place
+    reader: Reader
+    here: str
+
+    @property
+    def pointer(self) -> Pointer:
+        return self.place.pointer
+
+    def contains(self, path: Pointer) -> bool:
+        """Whether the place is an ancestor of a path."""
+        return len(path) > len(self.pointer) and _within(path, self.pointer)
+
+    def counts(self, path: Pointer) -> bool:
+        """Whether what happens at a path inside the place may count for the value at the place."""
+        if not self.reader.flattens:
+            return self.reader.whole
+        shape = value_at(self.shape, self.pointer)
+        for name in path[len(self.pointer) :]:
+            arrays = [one for one in shape.alternatives if isinstance(one, Array) and not empty(one)]
+            shape = union(*(child(one, name).shape for one in arrays))
+            if vacant(shape):
+                return False
+        return True
+
+    def holds(self, path: Pointer) -> bool:
+        """Whether the reader may find values at a path."""
+        return may_read(value_at(self.shape, path), self.reader)
+
+    def stays(self) -> list[_Place]:
+        return [self.place]
+
+    def altered(self) -> list[_Place]:
+        return [self.place.altered(self.here)]
+
+    def removed(self) -> list[_Place]:
+        return [self.place.removed(self.here)]
+
+    def altered_if(self, condition: bool) -> list[_Place]:
+        return self.altered() if condition else self.stays()
+
+
+def _step(op: Op, step: _Step) -> list[_Place]:
+    match op:
+        case ops.Rename(source=source, target=target):
+            return _transfer(op, step, source, target, moves=True)
+        case ops.Copy(source=source, target=target):
+            return _transfer(op, step, source, target, moves=False)
+        case ops.Hoist(host=host, member=member, target=target, remove_from_host=moves):
+            return _transfer(op, step, (*host, member), target, moves=moves, shifts=False)
+        case ops.Plunge(source=source, host=host, member=member, remove_from_source=moves):
+            return _transfer(op, step, source, (*host, member), moves=moves)
+        case ops.Add(path=path):
+            return _add(op, step, path)
+        case ops.Remove(path=path):
+            return _remove(step, path)
+        case ops.Wrap(path=path):
+            return _wrap(step, path)
+        case ops.Head(path=path):
+            return _head(step, path)
+        case ops.Convert(path=path):
+            return _convert(op, step, path)
+        case ops.In(path=path):
+            return _inside(op, step, path)
+        case ops.Map(path=path):
+            return _map(op, step, path)
+    raise AssertionError(f"{op.name} is no op")
+
+
+def _transfer(
+    op: Op, step: _Step, source: Pointer, target: Pointer, *, moves: bool, shifts: bool = True
+) -> list[_Place]:
+    """A value is put to the target as well, and taken away from the source where it moves."""
+    stays = not moves or not _within(step.pointer, source)
+    places = _overwritten(step, source, target, moves=moves) if stays else []
+    if _within(step.pointer, source):
+        new = target + step.pointer[len(source) :]
+        # Where an optional source is absent, whatever was at the target stays there.
+        mixed = op.optional and may_read(value_at(split(step.shape, source)[1], new), step.reader)
+        places.append(step.place.moved(new, step.here, exact=not mixed))
+    if not (moves and shifts) or _within(source, target):
+        return places
+    return [shifted for place in places for shifted in _shifted(step._replace(place=place), source)]
+
+
+def _overwritten(step: _Step, source: Pointer, target: Pointer, *, moves: bool) -> list[_Place]:
+    """What becomes of a place that the value is not taken from, when the target gets another value."""
+    if _within(step.pointer, target):
+        return step.altered()
+    gets = step.contains(target) and step.counts(target) and (step.holds(source) or step.holds(target))
+    gives = moves and step.contains(source) and step.counts(source) and step.holds(source)
+    return step.altered_if(gets or gives)
+
+
+def _shifted(step: _Step, source: Pointer) -> list[_Place]:
+    """The place after an element of an array was taken away, which shifts those behind it."""
+    parent, at = source[:-1], pointers.index(source[-1])
+    if at is None or step.pointer[: len(parent)] != parent or len(step.pointer) == len(parent):
+        return step.stays()
+    own = pointers.index(step.pointer[len(parent)])
+    kinds = {type(one) for one in value_at(step.shape, parent).alternatives if not empty(one)}
+    if own is None or own < at or Array not in kinds:
+        return step.stays()
+    if own == at or Object in kinds:
+        return step.altered()
+    return [step.place.moved((*parent, str(own - 1), *step.pointer[len(source) :]), step.here)]
+
+
+def _add(op: ops.Add, step: _Step, path: Pointer) -> list[_Place]:
+    if _within(step.pointer, path):
+        return step.altered()
+    if not step.contains(path) or not step.counts(path):
+        return step.stays()
+    return step.altered_if(step.holds(path) or bool(step.reader.values(op.default)))
+
+
+def _remove(step: _Step, path: Pointer) -> list[_Place]:
+    if _within(step.pointer, path):
+        return step.removed()
+    if step.contains(path):
+        return step.altered_if(step.counts(path) and step.holds(path))
+    return _shifted(step, path)
+
+
+def _wrap(step: _Step, path: Pointer) -> list[_Place]:
+    if _within(step.pointer, path) and (step.pointer != path or not step.reader.flattens):
+        return [step.place.moved((*path, "0", *step.pointer[len(path) :]), step.here)]
+    return step.altered_if(step.contains(path) and step.reader.whole)
+
+
+def _head(step: _Step, path: Pointer) -> list[_Place]:
+    inside = step.pointer[len(path) :]
+    if step.pointer == path or step.contains(path):
+        counts = step.pointer == path or step.counts(path)
+        return step.altered_if(counts and (not step.reader.flattens or _others(step, path)))
+    if not _within(step.pointer, path):
+        return step.stays()
+    if inside[0] == "0":
+        return [step.place.moved(path + inside[1:], step.here)]
+    return step.altered() if pointers.index(inside[0]) is None else step.removed()
+
+
+def _others(step: _Step, path: Pointer) -> bool:
+    """Whether elements other than the first may hold values."""
+    arrays = [one for one in value_at(step.shape, path).alternatives if isinstance(one, Array) and not empty(one)]
+    for one in arrays:
+        longest = len(one.prefix) + 1 if one.high is None else min(one.high, len(one.prefix) + 1)
+        if any(may_read(child(one, str(at)).shape, step.reader) for at in range(1, max(longest, 2))):
+            return True
+    return False
+
+
+def _convert(op: ops.Convert, step: _Step, path: Pointer) -> list[_Place]:
+    if step.pointer == path or (step.contains(path) and step.counts(path)):
+        return step.altered_if(not _keeps(op, value_at(step.shape, path), step.reader))
+    return step.removed() if _within(step.pointer, path) else step.stays()
+
+
+def _keeps(op: ops.Convert, shape: Shape, reader: Reader) -> bool:
+    """Whether a reader finds the same in a value as in what it is converted to."""
+    try:
+        return all(empty(one) or reader.keeps(op, one) for one in shape.alternatives)
+    except LensFailure:  # a shape may hold more than the events that there can be
+        return False
+
+
+def _inside(op: ops.In, step: _Step, path: Pointer) -> list[_Place]:
+    objects = Shape(tuple(one for one in value_at(step.shape, path).alternatives if isinstance(one, Object)))
+    if _within(step.pointer, path):
+        return _nested(op.ops, step, path, objects)
+    if not step.contains(path) or not step.counts(path):
+        return step.stays()
+    return step.altered_if(not _is_kept(op.ops, step, objects))
+
+
+def _map(op: ops.Map, step: _Step, path: Pointer) -> list[_Place]:
+    if _within(step.pointer, path) and len(step.pointer) > len(path):
+        if pointers.index(step.pointer[len(path)]) is None:
+            return step.stays()
+        element = step.pointer[: len(path) + 1]
+        return _nested(op.ops, step, element, value_at(step.shape, element))
+    if step.pointer != path and not step.contains(path):
+        return step.stays()
+    arrays = [one for one in value_at(step.shape, path).alternatives if isinstance(one, Array)]
+    elements = union(*(shape for one in arrays for shape in elements_of(one)))
+    counts = step.counts(path)
+    return step.altered_if(counts and not vacant(elements) and not _is_kept(op.ops, step, elements))
+
+
+def _nested(given: Iterable[Op], step: _Step, base: Pointer, shape: Shape) -> list[_Place]:
+    """The places after operations whose paths begin at a base inside which the place is."""
+    inner = step.place._replace(pointer=step.pointer[len(base) :])
+    places = _through(given, shape, inner, step.reader, step.here)
+    return [place._replace(pointer=base + place.pointer) for place in places]
+
+
+def _is_kept(given: Iterable[Op], step: _Step, shape: Shape) -> bool:
+    """Whether a reader finds the same in a value before and after operations inside it."""
+    places = _through(given, shape, _Place(()), step.reader, step.here)
+    if any(place.exact and not place.pointer for place in places):
+        return True
+    return not may_read(shape, step.reader) and not may_read(_shape_after(given, shape), step.reader)
+
+
+def _through(given: Iterable[Op], shape: Shape, place: _Place, reader: Reader, here: str) -> list[_Place]:
+    places = [place]
+    for number, op in enumerate(given):
+        places = _after(op, shape, places, reader, f"{here}/ops/{number}")
+        shape = _shape_after((op,), shape)
+    return places
+
+
+def _shape_after(given: Iterable[Op], shape: Shape) -> Shape:
+    return Walk(None).through(given, shape, Position())
+
+
+def _within(pointer: Pointer, base: Pointer) -> bool:
+    return pointer[: len(base)] == base
