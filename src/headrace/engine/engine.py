@@ -14,6 +14,7 @@ from headrace.engine.batch import Batch
 from headrace.engine.catalog import Catalog
 from headrace.engine.counters import Counters
 from headrace.engine.entities.erasing import erasures
+from headrace.engine.entities.erasing.hiding import Masks
 from headrace.engine.entities.growing import enhancement
 from headrace.engine.entities.growing.candidates import Fragments
 from headrace.engine.entities.kind import ENTITIES
@@ -85,6 +86,7 @@ class Engine:
         self.config = config
         self.clock = clock
         self.counters = Counters()
+        self._masks: Masks = {}
         self.gates = Gates(config.limits)
         data_dir = Path(config.storage.data_dir)
         make_directory(data_dir)
@@ -212,6 +214,7 @@ class Engine:
             self._remember(remember)
         if self.streams.meta(ENTITIES_DUE):
             self._remember(remember_entities)
+        self.erasing.prepare(self.writer.before_start, recovered=self.recovered is not None)
         if self.streams.has_published():
             self._open_segments()  # what reads them takes a while to load, and the first reader need not wait for it
 
@@ -246,6 +249,7 @@ class Engine:
                     Path(storage.data_dir) / "cache",
                     limit_bytes=storage.segment_cache_bytes,
                     decoded_bytes=storage.decoded_bytes,
+                    masks=self._masks,
                 )
             return self._segments
 
@@ -314,7 +318,13 @@ class Engine:
         known = self.writer, self.log, self.sealer, self.snapshots, (self.enhancement.candidates.serving,)
         stored = self._reader, self.connect, self._open_segments, self._prune, self.apply
         path = Path(self.config.storage.data_dir) / "headrace.db"
-        return erasures.Erasing(erasures.Ground(*known, *stored, path, self.clock))
+        return erasures.Erasing(erasures.Ground(*known, *stored, path, self.clock, self._masks, self._forget))
+
+    def _forget(self) -> None:
+        """Let go of what is kept of events: some are not to be read any more."""
+        self.tiers.forget()
+        if self._archive is not None:
+            self._archive.forget()
 
     def _prune(self) -> int:
         """Let go of what is kept of events, and of files of objects that nothing lists; answers how many are in use."""

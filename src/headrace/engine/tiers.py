@@ -58,6 +58,10 @@ class Tiers:
         self._ahead = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-ahead")
         self._loading: set[tuple[str, int]] = set()
 
+    def forget(self) -> None:
+        """Answer from nothing that threads have found so far, or find now: entries have changed."""
+        self._found = {}
+
     def close(self) -> None:
         """Let go of the threads."""
         self._ahead.shutdown(cancel_futures=True)
@@ -161,14 +165,15 @@ class Tiers:
 
         The answer stays for a while: a question that has several parts is asked again from the start for each.
         """
-        found: Found = self._found.get(mark, _NOTHING)
+        answers = self._found
+        found: Found = answers.get(mark, _NOTHING)
         if found is not _NOTHING:
             return found
 
         def look() -> None:
-            self._found[mark] = work()
-            for abandoned in list(self._found)[:-_ANSWERS]:
-                self._found.pop(abandoned, None)
+            answers[mark] = work()
+            for abandoned in list(answers)[:-_ANSWERS]:
+                answers.pop(abandoned, None)
 
         raise Cold(look)
 

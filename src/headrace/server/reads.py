@@ -9,6 +9,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from headrace.engine.engine import Engine
+from headrace.engine.entities.kind import EntityKind
 from headrace.engine.expiry import expires
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.viewing import Derived
@@ -256,7 +257,7 @@ def _lifetime(question: Question, position: int, head: Head) -> str:
 
 
 def etag(question: Question, position: int, head: Head) -> str:
-    """A weak tag that changes with data, its shape, what a filter means, closing, and another life of the name."""
+    """A weak tag that changes with data, erasures, its shape, what a filter means, closing, and another life."""
     stream = question.stream
     start = stream.offset_at(question.position) if question.is_real else offsets.START
     closed = ":c" if head.closed and position >= head.next_seq else ""
@@ -265,8 +266,14 @@ def etag(question: Question, position: int, head: Head) -> str:
     at = f"{start}:{stream.offset_at(position)}"
     version = question.version or (0 if head.registry is None else head.registry.version)
     view = "" if question.derived is None else f":of={question.derived.name}.{question.derived.version}"
-    seen = f"life={stream.id}.{question.position}:v={version}{view}{closed}"
+    seen = f"life={stream.id}.{question.position}:v={version}{view}{_changes(head)}{closed}"
     return f'W/"slice:{at}:key={key}:fmt={question.format}:filter={asked}:{seen}"'
+
+
+def _changes(head: Head) -> str:
+    """What changes with every erasure, in a stream of entities: the same offsets may have other entries since."""
+    kind = None if head.registry is None else head.registry.kind
+    return f":change={kind.number}" if isinstance(kind, EntityKind) else ""
 
 
 def matches(if_none_match: bytes | None, tag: str) -> bool:

@@ -42,11 +42,11 @@ class Idempotency:
         sql = "INSERT INTO idempotency (user_id, key, digest, answer, at_us) VALUES (?, ?, ?, ?, ?)"
         self._connection.execute(sql, (user_id, key, answered.digest, _packed(answered.answer), at_us))
 
-    def mentioning(self, user_id: str, texts: Iterable[bytes], digests: Collection[bytes], until_us: int) -> list[str]:
-        """The keys of a user's requests until a moment whose answers hold one of some texts, or of some digests."""
-        sql, sought = "SELECT key, digest, answer FROM idempotency WHERE user_id = ? AND at_us <= ?", list(texts)
+    def mentioning(self, user_id: str, texts: Iterable[bytes], digests: Collection[bytes], since_us: int) -> list[str]:
+        """The keys of a user's requests since a moment whose answers hold one of some texts, or of some digests."""
+        sql, sought = "SELECT key, digest, answer FROM idempotency WHERE user_id = ? AND at_us >= ?", list(texts)
         found: list[str] = []
-        for key, digest, stored in self._connection.execute(sql, (user_id, until_us)):
+        for key, digest, stored in self._connection.execute(sql, (user_id, since_us)):
             answer = _unpacked(stored)
             if digest in digests or any(text in answer for text in sought):
                 found.append(str(key))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import resource
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import NamedTuple
 from headrace.errors import CorruptData
 from headrace.format.manifest import Segment
 from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.mask import Mask
 from headrace.format.segment.reader import Reader
 from headrace.storage.fetching import download
 from headrace.storage.objects import ObjectMissing, Objects
@@ -63,8 +64,18 @@ class _File:
 class Segments:
     """Opens segments for reading, from any thread; two that want the same one wait for the same fetch."""
 
-    def __init__(self, objects: Objects, directory: Path, *, limit_bytes: int, decoded_bytes: int) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        directory: Path,
+        *,
+        limit_bytes: int,
+        decoded_bytes: int,
+        masks: Mapping[str, Mask] | None = None,
+    ) -> None:
+        """``masks`` are what is hidden now, by the incarnation of the stream; the caller may change them any time."""
         self._objects = objects
+        self._masks: Mapping[str, Mask] = {} if masks is None else masks
         self._directory = directory
         self._limit_bytes = limit_bytes
         self._decoded = Decoded(decoded_bytes)
@@ -88,9 +99,34 @@ class Segments:
                 file.pins -= 1
                 self._shrink(self._limit_bytes)
 
+    @contextmanager
+    def open_unmasked(self, key: str, segment: Segment) -> Iterator[Reader]:
+        """The same with everything that the file holds, for who removes what is hidden."""
+        with self.open(key, segment) as reader:
+            if reader.mask is None:
+                yield reader
+            else:
+                yield self._load(self._files[segment.sha256], key, segment, None)
+
     def ready(self, segment: Segment) -> Reader | None:
         """The segment, if it is open already; never waits."""
-        return self._readers.get(segment.sha256)
+        reader = self._readers.get(segment.sha256)
+        if reader is not None and (self._masks or reader.mask is not None) and not self._is_current(reader):
+            return None
+        return reader
+
+    def mask_number(self, key: str) -> int:
+        """Which mask hides rows of a segment now; 0 where none does."""
+        mask = self._mask(key)
+        return 0 if mask is None else mask.number
+
+    def _mask(self, key: str) -> Mask | None:
+        # segments/<hash of the stream's name>/<incarnation>/<name>
+        return self._masks.get(key.split("/")[2]) if self._masks else None
+
+    def _is_current(self, reader: Reader) -> bool:
+        """Whether a reader hides what has to be hidden now, and nothing else."""
+        return reader.mask is self._mask(reader.name)
 
     def adopt(self, path: Path, segment: Segment) -> None:
         """Take over the file of a segment that was just uploaded, so that nobody has to fetch it.
@@ -155,8 +191,17 @@ class Segments:
         self._shrink(self._limit_bytes)
 
     def _reader(self, file: _File, key: str, segment: Segment) -> Reader:
+        while True:
+            reader = self._open_reader(file, key, segment)
+            if self._is_current(reader):
+                return reader
+
+    def _open_reader(self, file: _File, key: str, segment: Segment) -> Reader:
         with self._lock:
             found = self._readers.get(segment.sha256)
+            if found is not None and not self._is_current(found):
+                self._close(segment.sha256)
+                found = None
             if found is not None:
                 self._readers.move_to_end(segment.sha256)
                 return found
@@ -166,7 +211,7 @@ class Segments:
         if awaited is not None:
             return awaited.result()
         try:
-            reader = self._load(file, key, segment)
+            reader = self._load(file, key, segment, self._mask(key))
         except BaseException as reason:
             with self._lock:
                 file.opening = None
@@ -191,22 +236,22 @@ class Segments:
         if reader is not None:
             self._reader_bytes -= reader.footprint
 
-    def _load(self, file: _File, key: str, segment: Segment) -> Reader:
+    def _load(self, file: _File, key: str, segment: Segment, mask: Mask | None) -> Reader:
         sha256 = None if file.checked else segment.sha256
         path = self._objects.local_path(key)
         if path is not None:
             try:
-                return Reader(path, name=key, decoded=self._decoded, sha256=sha256)
+                return Reader(path, name=key, decoded=self._decoded, sha256=sha256, mask=mask)
             except FileNotFoundError as reason:
                 raise ObjectMissing(f"the object {key} is missing", object=key, check="present") from reason
         path = self._path(segment.sha256)
         if path.exists():
             try:
-                return Reader(path, name=key, decoded=self._decoded, sha256=sha256)
+                return Reader(path, name=key, decoded=self._decoded, sha256=sha256, mask=mask)
             except CorruptData:
                 path.unlink()  # damaged here, and perhaps not there
         self._fetch(file, key, segment, path)
-        return Reader(path, name=key, decoded=self._decoded, sha256=segment.sha256)
+        return Reader(path, name=key, decoded=self._decoded, sha256=segment.sha256, mask=mask)
 
     def _fetch(self, file: _File, key: str, segment: Segment, path: Path) -> None:
         """Get a whole file, or none."""

@@ -232,12 +232,12 @@ class _Look:
 
     def _keys(self, scan: _Scan) -> Any:
         """The keys of a segment, or of a part of it, as a sorted Arrow array."""
-        segment = scan.placed.segment
-        name = segment.sha256, scan.start, scan.end
+        segment, segments = scan.placed.segment, self._archive.segments()
+        name = segment.sha256, segments.mask_number(scan.placed.key), scan.start, scan.end
         keys = self._kept.get(name)
         if keys is None:
             began = perf_counter()
-            with self._archive.segments().open(scan.placed.key, segment) as reader:
+            with segments.open(scan.placed.key, segment) as reader:
                 self._page.segment_get_ms += (perf_counter() - began) * 1000
                 keys = reader.keys(scan.start, scan.end)
             self._kept.keep(name, keys, keys.nbytes + _OVERHEAD)

@@ -72,6 +72,8 @@ class Serving(Generic[Defined]):
         self._defined: dict[str, Defined] = {}
         self._version = -1
         self._known: dict[int, tuple[Stamp, list[State]]] = {}
+        #: How often what was folded of a stream was forgotten; what was begun before is of no use then.
+        self._forgotten: dict[str, int] = {}
         self._building: dict[str, asyncio.Task[None]] = {}
         self._folding: dict[str, asyncio.Task[None]] = {}
         self._ticking: asyncio.TimerHandle | None = None
@@ -122,14 +124,18 @@ class Serving(Generic[Defined]):
                     self._build(self.defined(name))
 
     async def forget(self, stream: Stream) -> None:
-        """Answer from nothing that was folded of a stream: its events have changed."""
+        """Answer from nothing that was folded of a stream, from now on: its events have changed.
+
+        Returns when nobody uses what was folded any more.
+        """
         names = self.current().names_over(stream.name)
         begun = [self._building.get(name) for name in names], [self._folding.get(stream.name)]
-        await asyncio.gather(*(task for tasks in begun for task in tasks if task is not None), return_exceptions=True)
         follower = self._followers.pop(stream.name, None)
+        self._known.pop(stream.id, None)
+        self._forgotten[stream.name] = self._forgotten.get(stream.name, 0) + 1
+        await asyncio.gather(*(task for tasks in begun for task in tasks if task is not None), return_exceptions=True)
         for generation in () if follower is None else follower.generations.values():
             self.bench.release(generation.files.values())
-        self._known.pop(stream.id, None)
 
     def tail_of(self, name: str) -> Generation | None:
         """What answers for a definition now, if anything does."""
@@ -260,6 +266,7 @@ class Serving(Generic[Defined]):
     async def _replaced(self, defined: Defined, stream: Stream) -> bool:
         """Build a generation and let it answer; False where something has changed meanwhile that it does not know."""
         follower, found = self._follower(defined), self.based(defined, stream)
+        forgotten = self._forgotten.get(stream.name, 0)
         old = follower.generations.get(defined.name)
         if old is not None and (old.answers_more_than(defined, found) or (old.defined, old.base) == (defined, found)):
             return True  # it goes on, and more states will come
@@ -278,6 +285,9 @@ class Serving(Generic[Defined]):
             )
             while follower.busy:
                 await asyncio.sleep(_PAUSE_S)
+        if self._forgotten.get(stream.name, 0) != forgotten:
+            self.bench.release(made.files.values())
+            return True  # the next question has it built anew
         # Before a follower is looked for: one that answers for nothing yet goes when definitions are renewed.
         if self._renewed().stream_of(defined.name) is None:
             self.bench.release(made.files.values())

@@ -26,11 +26,13 @@ from headrace.format.segment import bloom, layout, pages
 from headrace.format.segment.columns import int32s, pieces, text
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.footer import Group, groups_of
+from headrace.format.segment.mask import Mask, with_tombstones, without_keys
 from headrace.format.segment.payloads import Payloads
 from headrace.format.segment.places import Places
 from headrace.types import Piece
 
 _COLUMNS = ["seq", "append_time", "key", "version", "first", "payload"]
+_MASKED = frozenset(("key", "payload"))
 # What an open footer takes for each row group, measured.
 _GROUP_FOOTPRINT = 6 * 1024
 # Where so large a part of a row group has the key, the whole of it is likely to be wanted again.
@@ -94,11 +96,23 @@ class AppendTimes(NamedTuple):
 
 
 class Reader:
-    """One segment, on a local file or in memory; its ``name`` must never name other bytes."""
+    """One segment, on a local file or in memory; its ``name`` must never name other bytes.
 
-    def __init__(self, source: Path | bytes, *, name: str, decoded: Decoded, sha256: str | None = None) -> None:
-        self.name = name
-        self._decoded = decoded
+    Rows that the ``mask`` hides are read as tombstones without a key.
+    """
+
+    def __init__(
+        self,
+        source: Path | bytes,
+        *,
+        name: str,
+        decoded: Decoded,
+        sha256: str | None = None,
+        mask: Mask | None = None,
+    ) -> None:
+        self.name, self.mask = name, mask
+        self._decoded, self._cache_name = decoded, name if mask is None else f"{name}#{mask.number}"
+        self._hidden: dict[int, list[int]] = {}
         self._lock, self._placing = threading.Lock(), threading.Lock()
         self._source = pa.BufferReader(source) if isinstance(source, bytes) else pa.OSFile(str(source))
         if sha256 is not None and hashlib.file_digest(self._source, "sha256").hexdigest() != sha256:
@@ -146,7 +160,7 @@ class Reader:
 
     def is_loaded(self, seq: int) -> bool:
         """Whether the row group that holds an entry can be read without decoding."""
-        return self._decoded.get((self.name, self._holding(seq).number)) is not None
+        return self._decoded.get((self._cache_name, self._holding(seq).number)) is not None
 
     def group_end(self, seq: int) -> int:
         """Where the row group ends that holds an entry."""
@@ -273,7 +287,7 @@ class Reader:
         rows = pc.indices_nonzero(mask)
         if not len(rows):
             return None
-        whole = self._decoded.get((self.name, group.number))
+        whole = self._decoded.get((self._cache_name, group.number))
         if whole is None and len(rows) * _MANY >= group.end_seq - group.first_seq:
             whole = self._payloads(group)
         if whole is not None:
@@ -287,7 +301,7 @@ class Reader:
 
     def _picked(self, group: Group, rows: list[int]) -> Payloads:
         """The payloads of some rows of a group."""
-        if len(rows) <= pages.MOST:
+        if len(rows) <= pages.MOST and not self._hidden_rows(group):
             with intact(self.name):
                 place = self._file.metadata.row_group(group.number).column(layout.PAYLOAD)
                 chunk = self._source.read_at(place.total_compressed_size, place.data_page_offset)
@@ -306,7 +320,7 @@ class Reader:
 
     def _payloads(self, group: Group) -> Payloads:
         """The payloads of a row group, decoded once for many reads; who comes meanwhile waits for the same."""
-        name = (self.name, group.number)
+        name = (self._cache_name, group.number)
         found: Payloads | None = self._decoded.get(name)
         if found is not None:
             return found
@@ -319,7 +333,7 @@ class Reader:
 
     def _places(self) -> Places | None:
         """Where keys lie, once that was asked for often enough; who comes while it is made does without."""
-        name = (self.name, _PLACES)
+        name = (self._cache_name, _PLACES)
         found: Places | None = self._decoded.get(name)
         self._asked += found is None
         if found is not None or self._asked < self._often or not self._placing.acquire(blocking=False):
@@ -341,6 +355,34 @@ class Reader:
         return rows
 
     def _decode(self, group: Group, columns: list[str]) -> list[Any]:
+        """Columns of a row group, without what the mask hides."""
+        found = self._stored(group, columns)
+        if self.mask is None or _MASKED.isdisjoint(columns) or not (rows := self._hidden_rows(group)):
+            return found
+        for place, name in enumerate(columns):
+            if name == "key":
+                found[place] = without_keys(found[place], rows)
+            elif name == "payload":
+                found[place] = with_tombstones(found[place], rows, self.mask)
+        return found
+
+    def _hidden_rows(self, group: Group) -> list[int]:
+        """The rows of a group that the mask hides."""
+        if self.mask is None:
+            return []
+        known = self._hidden.get(group.number)
+        if known is None:
+            known = self._hidden[group.number] = self._find_hidden(group, self.mask)
+        return known
+
+    def _find_hidden(self, group: Group, mask: Mask) -> list[int]:
+        hashed = ((key, bloom.xxh64(key.encode())) for key in mask.keys)
+        if group.first_seq >= mask.before_seq or not any(self._may_hold(group, *key) for key in hashed):
+            return []
+        return mask.rows(pa.record_batch(self._stored(group, _COLUMNS), schema=layout.schema(self.info.json)))
+
+    def _stored(self, group: Group, columns: list[str]) -> list[Any]:
+        """Columns of a row group as the file holds them."""
         with self._lock, intact(self.name):
             table = self._file.read_row_group(group.number, columns=columns, use_threads=False)
             return [

@@ -42,6 +42,7 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     canonical_name: str | None = None
     identity_basis: str | None = None
     identity_rule: str | None = None
+    #: A digest; the key itself in observations that were stored before keys were digested.
     idempotency_key: str | None = None
     run_id: str | None = None
     details: dict[str, Any] = {}
@@ -60,6 +61,13 @@ _decoder = msgspec.json.Decoder(Observation)
 def of_scope(scope: str) -> dict[str, Any]:
     """What the details of an observation say of the scope of its version."""
     return {} if scope == _GLOBAL else {"scope": scope}
+
+
+def key_digest(user_id: str, idempotency_key: str | None) -> str | None:
+    """What an observation keeps of an idempotency key: it is shared with other entities, and may name one of them."""
+    if idempotency_key is None:
+        return None
+    return f"sha256:{sha256(msgspec.json.encode([user_id, idempotency_key])).hexdigest()}"
 
 
 def encode(observation: Observation) -> bytes:

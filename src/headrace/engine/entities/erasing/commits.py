@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.engine.batch import Batch
-from headrace.engine.entities.erasing.planning import Plan, Planned, refuse_forked, targets_of
+from headrace.engine.entities.erasing.planning import Plan, Planned, emptied_sources, refuse_forked, targets_of
 from headrace.engine.entities.erasing.targets import Targets
 from headrace.engine.entities.kind import EntityKind
+from headrace.engine.entities.reading.observed import Observed
+from headrace.engine.entities.storing.asking import ADDRESSED
 from headrace.engine.entities.types.journal import Action, Document
 from headrace.engine.lifecycle import Change
 from headrace.engine.stream import Stream
@@ -21,6 +23,7 @@ from headrace.schema.entity.observation import decode
 from headrace.schema.entity.tombstone import tombstone
 from headrace.schema.entries import entries_of
 from headrace.storage.aliases import Aliases
+from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.entities import Entities
@@ -28,6 +31,7 @@ from headrace.storage.entity_changes import EntityChangeRow, EntityChanges
 from headrace.storage.erasures import RUNNING, ErasureRow, Erasures
 from headrace.storage.idempotency import Idempotency
 from headrace.storage.sources import Sources
+from headrace.storage.states import States
 from headrace.storage.streams import LIVE
 from headrace.storage.wal import Entries, Wal
 
@@ -35,6 +39,8 @@ from headrace.storage.wal import Entries, Wal
 SLICE_ROWS, SLICE_PAGES = 64, 512
 _KEYS = msgspec.json.Decoder(list[str | None])
 _ROW_BYTES = 1024 * 1024
+#: No commit takes so long: whatever was stored after a moment has a time later than so much before it.
+_OVERLAP_US = 60_000_000
 
 
 class Outdated(Conflict):
@@ -73,34 +79,55 @@ class Begin(Change):
         if msgspec.structs.replace(planned.targets, before_seq=0) != now:
             raise Outdated("the entity was merged or split meanwhile", entity_id=entity_id)
         targets = msgspec.structs.replace(now, before_seq=head.next_seq)
-        since = [seq for key in targets.keys for seq in _seqs(batch.wal, stream, key, planned.head.next_seq, targets)]
+        since = [one for key in targets.keys for one in _since(batch.wal, stream, key, planned.head.next_seq, targets)]
         with secure(connection):
             self._forget(batch, targets, since)
+        retire(batch, stream.id, [*planned.seqs, *(one.seq for one in since)])
+        # The plan is kept when all is over: of sources only those are named whose names are made by the server.
+        kept = [source for source in planned.plan.sources if source.startswith(ADDRESSED)]
+        plan = msgspec.structs.replace(planned.plan, sources=kept)
         row = ErasureRow(
             id=self.id, entity_id=entity_id, user_id=self.user_id, stream=stream.id, before_seq=head.next_seq,
             state=RUNNING, step="log", begun_us=batch.now_us, ended_us=None, targets=targets.dump(),
-            plan=msgspec.json.encode(planned.plan).decode(), report="{}",
+            plan=msgspec.json.encode(plan).decode(), report="{}",
         )  # fmt: skip
         Erasures(connection).add(row, targets.ids)
         write_down(batch, stream, "erase", row)
         batch.note("entity_erased", self.who, entity_type=targets.entity_type, erasure=self.id)
 
-    def _forget(self, batch: Batch, targets: Targets, since: list[int]) -> None:
-        connection, planned, stream = batch.connection, self.planned, self.stream.id
+    def _forget(self, batch: Batch, targets: Targets, since: list[Observed]) -> None:
+        connection, planned, stream, user_id = batch.connection, self.planned, self.stream, self.user_id
+        seqs = [*planned.seqs, *(one.seq for one in since)]
         Entities(connection).drop(targets.ids)
         Aliases(connection).drop(targets.ids)
-        Dedupe(connection).drop(stream, [*planned.seqs, *since])
-        Idempotency(connection).drop(self.user_id, planned.answers)
-        for source_id, ranges in planned.emptied.items():
-            Sources(connection).drop(self.user_id, source_id, ranges)
+        Dedupe(connection).drop(stream.id, seqs)
+        observation_ids = planned.observation_ids.union(one.observation.id.encode() for one in since)
+        later = Idempotency(connection).mentioning(
+            user_id, [id.encode() for id in targets.ids], observation_ids, planned.at_us - _OVERLAP_US
+        )
+        Idempotency(connection).drop(user_id, {*planned.answers, *later})
+        brought = {source for one in since if (source := one.observation.source_id) is not None}
+        emptied = planned.emptied | emptied_sources(connection, user_id, brought, stream, set(seqs))
+        for source_id, ranges in emptied.items():
+            Sources(connection).drop(user_id, source_id, ranges)
 
 
-def _seqs(wal: Wal, stream: Stream, key: str, start: int, targets: Targets) -> Iterator[int]:
+def retire(batch: Batch, stream: int, seqs: Sequence[int]) -> None:
+    """Answer from nothing any more that was derived from some observations."""
+    companions = Companions(batch.connection)
+    listed = companions.listed(stream)
+    companions.retire(stream, [one.name for one in listed if any(one.first_seq <= seq < one.end_seq for seq in seqs)])
+    States(batch.connection).retire_all(stream)
+    batch.published.mark(stream, batch.now_us)
+
+
+def _since(wal: Wal, stream: Stream, key: str, start: int, targets: Targets) -> Iterator[Observed]:
     """The observations of a key in the log that go, from one on."""
     for row in wal.scan_key(stream.id, key, start, targets.before_seq):
         for place, body in enumerate(entries_of(row.body)):
-            if row.seq + place >= start and targets.take(row.seq + place, decode(bytes(body))):
-                yield row.seq + place
+            observation = decode(bytes(body))
+            if row.seq + place >= start and targets.take(row.seq + place, observation):
+                yield Observed(row.seq + place, row.append_us, observation)
 
 
 def write_down(batch: Batch, stream: Stream, action: Action, row: ErasureRow) -> None:
@@ -124,11 +151,9 @@ class RewriteRows(Change):
 
     frees = True
 
-    def __init__(
-        self, erasure: str, stream: Stream, targets: Targets, key: str, start: int, done: Callable[[Any], None]
-    ) -> None:
+    def __init__(self, stream: Stream, targets: Targets, key: str, start: int, done: Callable[[Any], None]) -> None:
         super().__init__(done, pinned=(stream,), size=_ROW_BYTES)
-        self.erasure, self.stream, self.targets, self.key, self.start = erasure, stream, targets, key, start
+        self.stream, self.targets, self.key, self.start = stream, targets, key, start
         #: Where to go on; None where nothing is left of the key.
         self.next: int | None = None
         self.rows = 0
@@ -210,4 +235,3 @@ class Unfill(Change):
 
 _FILL = """WITH RECURSIVE each (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM each WHERE number < ?2)
            INSERT INTO filler SELECT zeroblob(?1) FROM each WHERE ?2 > 0"""
-_UNFILL = "DELETE FROM filler WHERE rowid IN (SELECT rowid FROM filler LIMIT ?)"

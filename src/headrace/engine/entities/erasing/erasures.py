@@ -3,7 +3,8 @@
 Rows of the log are rewritten, and then segments, as streams are published; what was derived from them is retired and
 made again without it. What nothing lists any more is removed from the object store and from what is kept here, and
 unused parts of the database are overwritten. Every step can be done again, so an erasure goes on where a server
-stopped. It has ended once nothing holds the data.
+stopped. It has ended once nothing holds the data. Until then nobody can read it: the log is rewritten first, segments
+are read through masks, and nothing is answered from what was derived before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +23,7 @@ import msgspec
 
 from headrace.engine.batch import Batch
 from headrace.engine.entities.erasing import commits, planning
+from headrace.engine.entities.erasing.hiding import ErasureMask, Masks
 from headrace.engine.entities.erasing.planning import Plan, Planned, targets_of
 from headrace.engine.entities.erasing.targets import Targets, load
 from headrace.engine.entities.erasing.work import ErasePlans
@@ -38,7 +41,6 @@ from headrace.storage.aliases import Aliases
 from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
 from headrace.storage.erasures import OFFERED, RUNNING, ErasureRow, Erasures
-from headrace.storage.idempotency import Idempotency
 from headrace.storage.published import Published
 from headrace.storage.states import States
 from headrace.storage.streams import Streams
@@ -90,6 +92,10 @@ class Ground(NamedTuple):
     apply: Callable[[Callable[[Batch], Any]], Awaitable[Any]]
     database: Path
     clock: Clock
+    #: What is hidden from readers of segments, by the incarnation of the stream.
+    masks: Masks
+    #: Lets go of answers and events that are kept in memory.
+    forget: Callable[[], None]
 
 
 class Erasing:
@@ -101,6 +107,20 @@ class Erasing:
         self._awake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        #: Held while rows of the log are rewritten, so that each is counted once.
+        self._rewriting = asyncio.Lock()
+        self._forgetting: set[asyncio.Future[None]] = set()
+
+    def prepare(self, before_start: Callable[[Callable[[Batch], Any]], Any], *, recovered: bool) -> None:
+        """Hide what is being erased, before anybody reads; ``recovered`` if the object store has brought objects."""
+        for row in self._rows.running():
+            stream = self._stream(row)
+            if stream is None:
+                continue
+            before_start(partial(_rewrite_all, stream=stream, row=row))
+            if recovered:
+                before_start(partial(_retire, row=row))
+            self._hide(stream)
 
     def start(self) -> None:
         """Go on with what is running."""
@@ -113,13 +133,14 @@ class Erasing:
         self._awake.set()
         if self._task is not None:
             await self._task
+        await asyncio.gather(*self._forgetting)
 
     async def plan(self, entity_id: str, user_id: str) -> Plan:
         """What an erasure would concern."""
         return (await self._planned(entity_id, user_id))[1].plan
 
     async def begin(self, entity_id: str, user_id: str) -> ErasureRow:
-        """Erase an entity: it is gone when this returns, and its data some time later."""
+        """Erase an entity: nobody can read anything of it when this returns, and its data is gone some time later."""
         for attempt in range(_TRIES):
             stream, planned = await self._planned(entity_id, user_id)
             id = f"erasure_{secrets.token_hex(12)}"
@@ -129,9 +150,36 @@ class Erasing:
             except commits.Outdated:
                 if attempt == _TRIES - 1:
                     raise
-        self._ground.snapshots.forget()
-        self._awake.set()
+        try:
+            self._hide(stream)
+            await self._rewrite_log(self.find(id, user_id), stream)
+            self._forget(stream)
+        finally:
+            self._awake.set()
         return self.find(id, user_id)
+
+    def _hide(self, stream: Stream) -> None:
+        """Let readers of a stream's segments see what is being erased now as tombstones."""
+        running = [load(row.targets) for row in self._rows.running(stream.id)]
+        if running:
+            self._ground.masks[stream.incarnation] = ErasureMask(running)
+        else:
+            self._ground.masks.pop(stream.incarnation, None)
+
+    def _forget(self, stream: Stream) -> None:
+        """Answer from nothing that was read or counted before observations of a stream were hidden."""
+        self._ground.forget()
+        self._ground.snapshots.forget()
+        for serving in self._ground.servings:
+            task = asyncio.ensure_future(serving.forget(stream))
+            self._forgetting.add(task)
+            task.add_done_callback(self._forgetting.discard)
+
+    def _stream(self, row: ErasureRow) -> Stream | None:
+        """The stream of an erasure, while it is there."""
+        stored = Streams(self._ground.reader).by_id(row.stream)
+        stream = None if stored is None else self._ground.log.catalog.find(stored.name)
+        return stream if stream is not None and stream.id == row.stream else None
 
     def find(self, id: str, user_id: str) -> ErasureRow:
         """An erasure of a user; those of others are not there."""
@@ -150,13 +198,13 @@ class Erasing:
         ground = self._ground
         row = ground.snapshots.groups.row(entity_id, user_id)
         stream = ground.snapshots.stream(row.stream)
-        entity_type, head = stream.name.removeprefix(ENTITIES), stream.head
+        entity_type, head, now_us = stream.name.removeprefix(ENTITIES), stream.head, ground.clock.now_us()
 
         def read() -> Planned:
             connection = ground.connect()
             try:
                 targets = targets_of(connection, entity_id, entity_type)
-                return planning.planned(connection, ground.segments, stream, head, user_id, targets)
+                return planning.planned(connection, ground.segments, stream, head, user_id, targets, now_us)
             finally:
                 connection.close()
 
@@ -192,22 +240,22 @@ class Erasing:
         return pause
 
     async def _perform(self, row: ErasureRow) -> None:
-        ground, targets = self._ground, load(row.targets)
+        ground, targets, stream = self._ground, load(row.targets), self._stream(row)
         report = msgspec.json.decode(row.report, type=Report)
-        stored = Streams(ground.reader).by_id(row.stream)
-        stream = None if stored is None else ground.log.catalog.find(stored.name)
-        if stream is not None and stream.id == row.stream:
-            await self._rewrite_log(row, stream, targets, report)
+        if stream is not None:
+            report = await self._rewrite_log(row, stream)
             await self._offer(row, report)
             await self._note(row, report, "objects")
             await self._rewrite_objects(row, stream, report)
             await self._note(row, report, "rows")
-            await self._forget_rows(row, targets)
+            await self._forget_rows(targets)
             await self._note(row, report, "files")
             await self._remove_files(row, stream, report)
         await self._note(row, report, "pages")
         await self._overwrite()
         await ground.apply(lambda batch: _end(batch, row, stream, report))
+        if stream is not None:
+            self._hide(stream)
         ground.snapshots.forget()
 
     async def _pause(self, seconds: float) -> None:
@@ -224,13 +272,22 @@ class Erasing:
         document = msgspec.json.encode(report).decode()
         await self._ground.apply(lambda batch: Erasures(batch.connection).update(row.id, step=step, report=document))
 
-    async def _rewrite_log(self, row: ErasureRow, stream: Stream, targets: Targets, report: Report) -> None:
-        for key in targets.keys:
-            start: int | None = 0
-            while start is not None:
-                facts = row.id, stream, targets, key, start
-                done = await carry_out(self._ground.writer, commits.RewriteRows, *facts)
-                report.log_rows, start = report.log_rows + done.rows, done.next
+    async def _rewrite_log(self, row: ErasureRow, stream: Stream) -> Report:
+        """Put tombstones into the log; answers what was done so far."""
+        async with self._rewriting:
+            known = self._rows.get(row.id)
+            report, rows = msgspec.json.decode((known or row).report, type=Report), 0
+            targets = load(row.targets)
+            for key in targets.keys:
+                start: int | None = 0
+                while start is not None:
+                    done = await carry_out(self._ground.writer, commits.RewriteRows, stream, targets, key, start)
+                    rows, start = rows + done.rows, done.next
+            if rows:
+                report.log_rows += rows
+                document = msgspec.json.encode(report).decode()
+                await self._ground.apply(lambda batch: Erasures(batch.connection).update(row.id, report=document))
+            return report
 
     async def _offer(self, row: ErasureRow, report: Report) -> None:
         """Leave segments to workers where it is much, until they are rewritten or nobody works on them."""
@@ -254,7 +311,6 @@ class Erasing:
     async def _rewrite_objects(self, row: ErasureRow, stream: Stream, report: Report) -> None:
         """Publish the stream until neither it nor what is listed for it holds anything of what goes."""
         ground = self._ground
-        await ground.apply(lambda batch: _retire(batch, row))
         while True:
             publication = await ground.sealer.publish(stream.id)
             if publication is None:
@@ -265,22 +321,11 @@ class Erasing:
             if not publication.swaps.made and not publication.swaps.left and not derived:
                 return
 
-    async def _forget_rows(self, row: ErasureRow, targets: Targets) -> None:
-        """Remove answers that came before the erasure and after it was planned, and what was moved."""
-        texts, connect = [id.encode() for id in targets.ids], self._ground.connect
-
-        def read() -> list[str]:
-            connection = connect()
-            try:
-                return Idempotency(connection).mentioning(row.user_id, texts, (), row.begun_us)
-            finally:
-                connection.close()
-
-        keys = await asyncio.to_thread(read)
+    async def _forget_rows(self, targets: Targets) -> None:
+        """Remove what was moved."""
 
         def perform(batch: Batch) -> None:
             with commits.secure(batch.connection):
-                Idempotency(batch.connection).drop(row.user_id, keys)
                 Aliases(batch.connection).drop_moved(targets.ids)
 
         await self._ground.apply(perform)
@@ -308,9 +353,22 @@ class Erasing:
             await self._pause(_LOOK_S)
 
 
+def _rewrite_all(batch: Batch, stream: Stream, row: ErasureRow) -> None:
+    """Put tombstones into the log where a server had stopped before it had done so."""
+    targets, report = load(row.targets), msgspec.json.decode(row.report, type=Report)
+    for key in targets.keys:
+        start: int | None = 0
+        while start is not None:
+            change = commits.RewriteRows(stream, targets, key, start, lambda _: None)
+            change.perform(batch)
+            report.log_rows, start = report.log_rows + change.rows, change.next
+    Erasures(batch.connection).update(row.id, report=msgspec.json.encode(report).decode())
+
+
 def _retire(batch: Batch, row: ErasureRow) -> None:
-    """What was folded of a stream counts no more, and is made again when all is over."""
+    """What was derived from a stream counts no more, and is made again when all is over."""
     States(batch.connection).retire_all(row.stream)
+    Companions(batch.connection).retire_all(row.stream)
     batch.published.mark(row.stream, batch.now_us)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -23,8 +23,6 @@ from headrace.storage.wal import Wal
 
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
-
-_EVER = 1 << 62
 
 
 class Held(msgspec.Struct):
@@ -63,6 +61,10 @@ class Planned(NamedTuple):
     emptied: dict[str, list[SourceRange]]
     #: Requests whose answers tell of it.
     answers: list[str]
+    #: The observations that go.
+    observation_ids: frozenset[bytes]
+    #: When reading began.
+    at_us: int
 
 
 def refuse_forked(streams: Streams, stream: int, entity_id: str) -> None:
@@ -88,6 +90,7 @@ def planned(
     head: Head,
     user_id: str,
     targets: Targets,
+    now_us: int,
 ) -> Planned:
     """Read everything that is about some targets, up to a head."""
     refuse_forked(Streams(connection), stream.id, targets.ids[0])
@@ -96,9 +99,8 @@ def planned(
     seqs = [one.seq for one in found]
     published = Published(connection).following(stream.id, head.first_seq, head.next_seq)
     held = [(placed, count) for placed in published if (count := _within(seqs, placed))]
-    answers = Idempotency(connection).mentioning(
-        user_id, [id.encode() for id in targets.ids], {one.observation.id.encode() for one in found}, _EVER
-    )
+    observation_ids = frozenset(one.observation.id.encode() for one in found)
+    answers = Idempotency(connection).mentioning(user_id, [id.encode() for id in targets.ids], observation_ids, 0)
     brought = sorted({source for one in found if (source := one.observation.source_id) is not None})
     plan = Plan(
         ids=list(targets.ids),
@@ -110,9 +112,15 @@ def planned(
         sources=brought,
         idempotency_answers=len(answers),
     )
-    gone = set(seqs)
-    emptied = {source: _emptied(Sources(connection).ranges(user_id, source), stream, gone) for source in brought}
-    return Planned(plan, targets, head, seqs, emptied, answers)
+    emptied = emptied_sources(connection, user_id, brought, stream, set(seqs))
+    return Planned(plan, targets, head, seqs, emptied, answers, observation_ids, now_us)
+
+
+def emptied_sources(
+    connection: Connection, user_id: str, sources: Collection[str], stream: Stream, gone: set[int]
+) -> dict[str, list[SourceRange]]:
+    """The places of some sources of which nothing is left without some observations."""
+    return {source: _emptied(Sources(connection).ranges(user_id, source), stream, gone) for source in sources}
 
 
 def _observed(found: Observations, targets: Targets) -> Iterator[Observed]:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.engine.entities.erasing.hiding import ErasureMask
 from headrace.engine.entities.erasing.targets import Targets
 from headrace.format.segment import layout
 from headrace.format.segment.layout import Sealed
+from headrace.format.segment.mask import with_tombstones, without_keys
 from headrace.format.segment.reader import Reader
 from headrace.format.segment.writer import Writer
 from headrace.schema.entity.observation import decode
-from headrace.schema.entity.tombstone import tombstone
 from headrace.schema.entries import entries_of
 
 
 def holds(reader: Reader, targets: Sequence[Targets]) -> bool:
     """Whether a segment has an observation that goes."""
     return any(
-        _gone(batch, [one])
+        erased_rows(batch, [one])
         for one in targets
         for key in one.keys
         for batch in reader.keyed(reader.first_seq, one.before_seq, key)
@@ -40,36 +40,31 @@ def rewrite(reader: Reader, targets: Sequence[Targets], sink: BinaryIO) -> Seale
         first_seq=info.first_seq,
         split=entries_of,
     )
-    writer.copy(_cleaned(reader, targets))
+    writer.copy(_cleaned(reader, ErasureMask(targets)))
     return writer.finish()
 
 
-def _cleaned(reader: Reader, targets: Sequence[Targets]) -> Iterator[Any]:
+def _cleaned(reader: Reader, mask: ErasureMask) -> Iterator[Any]:
     for batch in reader.batches(reader.first_seq, reader.end_seq):
-        gone = _gone(batch, targets)
-        yield _without(batch, gone) if gone else batch
+        rows = mask.rows(batch)
+        yield _without(batch, rows, mask) if rows else batch
 
 
-def _gone(batch: Any, targets: Sequence[Targets]) -> dict[int, bytes]:
-    """The rows of a batch that go, with what takes their place."""
+def _without(batch: Any, rows: list[int], mask: ErasureMask) -> Any:
+    columns = list(batch.columns)
+    columns[layout.KEY] = without_keys(columns[layout.KEY], rows)
+    columns[layout.PAYLOAD] = with_tombstones(columns[layout.PAYLOAD], rows, mask)
+    return pa.record_batch(columns, schema=batch.schema)
+
+
+def erased_rows(batch: Any, targets: Sequence[Targets]) -> list[int]:
+    """The rows of a batch that are erased, in order."""
     keys = pa.array(sorted({key for one in targets for key in one.keys}), pa.string())
     rows = pc.indices_nonzero(pc.is_in(batch.column(layout.KEY), value_set=keys)).to_pylist()
     seqs, payloads = batch.column(layout.SEQ), batch.column(layout.PAYLOAD)
-    found: dict[int, bytes] = {}
+    found: list[int] = []
     for row in rows:
-        body = payloads[row].as_py().encode()
-        seq, observation = seqs[row].as_py(), decode(body)
+        seq, observation = seqs[row].as_py(), decode(payloads[row].as_py().encode())
         if any(one.take(seq, observation) for one in targets):
-            found[row] = tombstone(observation.entity_type, len(body))
+            found.append(row)
     return found
-
-
-def _without(batch: Any, gone: dict[int, bytes]) -> Any:
-    mask = np.zeros(batch.num_rows, np.bool_)
-    mask[list(gone)] = True
-    at = pa.array(mask)
-    columns = list(batch.columns)
-    columns[layout.KEY] = pc.if_else(at, pa.scalar(None, pa.string()), columns[layout.KEY])
-    bodies = pa.array([gone[row].decode() for row in sorted(gone)], columns[layout.PAYLOAD].type)
-    columns[layout.PAYLOAD] = pc.replace_with_mask(columns[layout.PAYLOAD], at, bodies)
-    return pa.record_batch(columns, schema=batch.schema)

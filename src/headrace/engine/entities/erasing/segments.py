@@ -43,7 +43,7 @@ class SegmentEraser:
         offered = all(row.step == OFFERED for row in self._erasures.running(snapshot.row.id))
         left = 0
         for placed in snapshot.segments:
-            with self._segments.open(placed.key, placed.segment) as reader:
+            with self._segments.open_unmasked(placed.key, placed.segment) as reader:
                 if not holds(reader, targets):
                     continue
                 ready = self._ready(snapshot, placed, targets)
@@ -64,7 +64,7 @@ class SegmentEraser:
         if ready is None:
             return None
         try:
-            with self._segments.open(segment_key(row.name, row.incarnation, ready.name), ready) as reader:
+            with self._segments.open_unmasked(segment_key(row.name, row.incarnation, ready.name), ready) as reader:
                 return None if holds(reader, targets) or not _is_like(reader, placed.segment) else ready
         except CorruptData:
             return None

@@ -26,6 +26,7 @@ from headrace.schema.entity.observation import (
     STORED,
     Observation,
     encode,
+    key_digest,
     observation_id,
     of_scope,
 )
@@ -192,7 +193,7 @@ class _Accepting:
             canonical_name=identity.canonical_name or None,
             identity_basis=identity.basis,
             identity_rule=identity.rule or None,
-            idempotency_key=common.key,
+            idempotency_key=key_digest(user, common.key),
             details=details,
         )
         told = Told(

@@ -16,7 +16,15 @@ from headrace.schema.entity.constraints import Limits
 from headrace.schema.entity.converters import UNFIT, converted
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.nodes import Definition
-from headrace.schema.entity.observation import CORRECTED, DELETED, RESTORED, Observation, observation_id, of_scope
+from headrace.schema.entity.observation import (
+    CORRECTED,
+    DELETED,
+    RESTORED,
+    Observation,
+    key_digest,
+    observation_id,
+    of_scope,
+)
 from headrace.schema.entity.problem import Notice
 from headrace.schema.entity.split import Fragment
 from headrace.schema.entity.validators import VALIDATORS
@@ -164,7 +172,7 @@ def _draft(decision: Decision, typed: Typed, made: _Made) -> Draft:
         fields=made.fields,
         fragments=fragments,
         identity_basis="target_id",
-        idempotency_key=decision.idempotency_key,
+        idempotency_key=key_digest(decision.user_id, decision.idempotency_key),
         details=of_scope(schema.scope),
     )
     told = Told(
