@@ -51,6 +51,7 @@ _THREADS = 4
 #: Looking for work ends after this; what was found out so far is kept.
 _LOOK_S = 1.0
 _EXPIRE_AGAIN_S = 1.0
+_LEAST_DELAY_S = 0.01
 
 
 class Grant(NamedTuple):
@@ -170,7 +171,7 @@ class Foreman:
             delay_s = None
             if expires_us is not None:
                 # No longer than a lease lasts, since the clock may be set.
-                delay_s = min(max(0.0, (expires_us - self._clock.now_us()) / 1e6), self.config.lease_s)
+                delay_s = max(_LEAST_DELAY_S, min((expires_us - self._clock.now_us()) / 1e6, self.config.lease_s))
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
                     await self._granted.wait()

@@ -140,7 +140,8 @@ def end_expired(batch: Batch, stall: StallLimit) -> list[tuple[str, int]]:
         for row in left:
             failing.lose(work, row.stream, unit_of(row), reason, batch.now_us, alone=len(left) == 1)
             work.settle(row.id, "lost", reason)
-        log.warning("%d units of worker %r are free again: %s", len(left), lease.worker, reason)
+        if left:
+            log.warning("%d units of worker %r are free again: %s", len(left), lease.worker, reason)
         lost.append((lease.worker, len(left)))
         finish(batch, lease)
     return lost
