@@ -16,6 +16,7 @@ from headrace.engine.entities.erasing.erasures import is_over
 from headrace.engine.entities.storing import asking
 from headrace.engine.lifecycle import carry_out
 from headrace.engine.sealing.standing import recover_directory
+from headrace.engine.tiers import Cold
 from headrace.errors import EntityNotFound, NotFound
 from headrace.schema.entity.observation import decode
 from snapshotting import USER, Entities, contact
@@ -89,6 +90,27 @@ def test_a_server_that_takes_over_from_the_store_hides_it(rig: Held, tmp_path: P
         assert kinds(copy) == ["erased", "observation", "erased"] and copy.states_of() == []
         with pytest.raises(EntityNotFound):
             copy.shown(gone)
+
+
+@pytest.mark.parametrize("key", [False, True], ids=["all", "of the entity"])
+def test_an_answer_that_was_found_before_and_nobody_has_fetched_is_not_given(rig: Held, key: bool) -> None:
+    gone = filled(rig)
+    rig.reopen()
+    stream = rig.find("entities/contact")
+
+    def read() -> list[bytes]:
+        asked = gone if key else None
+        found = rig.engine.log.read(stream, stream.head, 0, budget=1 << 20, key=asked)
+        return [bytes(part) for part in found.parts]
+
+    with pytest.raises(Cold) as cold:
+        read()
+    cold.value.work()  # who asked has gone away meanwhile
+    rig.run(rig.engine.erasing.begin(gone, USER))
+    with pytest.raises(Cold) as cold:
+        read()
+    cold.value.work()
+    assert SECRET not in str(read())
 
 
 def test_readers_of_other_streams_are_not_concerned(rig: Held) -> None:
