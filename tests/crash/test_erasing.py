@@ -91,6 +91,9 @@ def test_erasures_go_on_after_the_server_was_killed(start_server: StartServer) -
             time.sleep(chance.uniform(0, 1.5))
         server.kill()
         server.start()
+        with http() as client:
+            begun = {ids[f"gone{one}"] for one in range(number + 1)}
+            assert not begun & {one["entity_id"] for one in observations(client)}  # before anything else is done
     with http() as client:
         limit = time.monotonic() + PATIENCE_S
         for id in erasures:

@@ -17,6 +17,8 @@ from enhancing import Growing
 from headrace.engine.engine import Engine
 from headrace.engine.entities.erasing import erasures
 from headrace.engine.entities.erasing.erasures import is_over
+from headrace.engine.entities.reading.snapshots import Asked
+from headrace.engine.entities.storing.relating import Moved
 from headrace.engine.system import System
 from headrace.engine.work.units import Job, Result
 from headrace.pipeline.kernels import index
@@ -28,6 +30,7 @@ from snapshotting import USER, contact
 
 SECRET = "xyzzy-canary-4711"
 EMAIL = f"{SECRET}@x.io"
+KEY = f"request about {SECRET}"
 STREAM = "/v1/stream/entities/contact"
 TYPE = "/v1/entity-types/contact"
 PERSON = {
@@ -213,15 +216,15 @@ def filled(rig: Rig) -> tuple[str, str, str, list[str]]:
     rig.store({**PERSON, "phone": f"{SECRET} phone", "_meta": {}}, source_id=f"mail of {SECRET}")
     other = rig.said(f"other-{EMAIL}", name=SECRET)
     rig.run(rig.engine.aliasing.merge(USER, other, gone))
+    moved = rig.store({"entity_type": "contact", "email": "kept@x.io", "phone": SECRET})[0]["observation_id"]
+    into = rig.engine.snapshots.view(Asked(gone, USER)).group.row
+    rig.run(rig.engine.aliasing.split(USER, kept, into, [Moved(moved, kept, kept)]))
     rig.seal_type()
     assert rig.work()
     rig.store({**PERSON, "phone": f"{SECRET} log", "_meta": {}}, source_id=f"letter of {SECRET}")
     rig.said("kept@x.io", phone="2")
     rows = rig.engine._reader.execute("SELECT DISTINCT source_id FROM sources ORDER BY first_seq")
     return gone, other, kept, [str(row[0]) for row in rows]
-
-
-KEY = f"request about {SECRET}"
 
 
 def told(client: httpx2.Client, every: list[Call]) -> dict[str, str]:
@@ -242,12 +245,15 @@ def test_every_route_is_asked_or_known_to_answer_nothing_of_entities() -> None:
     assert asked | APART == set(openapi.document()["paths"]) and not asked & APART
 
 
+@pytest.mark.e2e
 def test_no_route_tells_of_an_entity_from_the_answer_to_its_erasure_on(rig: Rig, tmp_path: Path) -> None:
     gone, other, kept, sources = filled(rig)
     every = list(calls(gone, other, kept, sources))
     rig.hold(True)
 
     def erase(client: httpx2.Client) -> tuple[str, Any]:
+        corrected = {"field": "name", "value": f"{SECRET} corrected", "idempotency_key": f"correction of {SECRET}"}
+        assert client.post(f"/v1/entities/{gone}/correct", json=corrected).status_code == 200
         shown = told(client, [call for call in every if not call[2].endswith(CHANGING)])
         for name in ("sse", "/v1/sources/", "candidates", "/_search", "filter", "/v1/entities/duplicates", "explain"):
             assert [one for one in shown if name in one], (name, list(shown))
@@ -260,8 +266,9 @@ def test_no_route_tells_of_an_entity_from_the_answer_to_its_erasure_on(rig: Rig,
         after = entries(client)
         assert after[1] == before[1] and len(after[0]) == len(before[0])
         changed = [(old, new) for old, new in zip(before[0], after[0], strict=True) if old != new]
-        assert {old["entity_id"] for old, _ in changed} == {gone, other}
+        assert {old["entity_id"] for old, _ in changed} == {gone, other, kept}
         assert {new["kind"] for _, new in changed} == {"erased"}
+        assert client.get(f"/v1/entities/{kept}").json()["snapshot"]["phone"] == "2"
         return begun.json()["erasure_id"], after
 
     erasure, after = rig.serve(erase)

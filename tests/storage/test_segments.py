@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -346,3 +346,40 @@ class TestLocal:
             objects.put(f"segments/{number}", data)
             assert text_of(cache, f"segments/{number}", segment) == b"%d" % number
         assert cache.usage().files == 3
+
+
+class _HidesAll:
+    """A mask over every row."""
+
+    keys, before_seq = ("k",), 1 << 30
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def rows(self, batch: Any) -> list[int]:
+        return list(range(batch.num_rows))
+
+    def tombstone(self, size: int) -> bytes:
+        return b"0" * size
+
+
+def test_a_mask_holds_for_segments_that_are_open_already_and_no_longer_than_it_is_there(
+    shelf: Shelf, directory: Path
+) -> None:
+    masks: dict[str, Any] = {}
+    cache = Segments(Objects(shelf), directory, limit_bytes=MiB, decoded_bytes=MiB, masks=masks)
+    keys, found = [f"segments/hash/{life}/name" for life in ("one", "two")], []
+    for key in keys:
+        shelf.objects[key], segment = published([Cell(f'"{key[14:17]}"'.encode(), "k")])
+        found.append(segment)
+    texts = [text_of(cache, key, segment) for key, segment in zip(keys, found, strict=True)]
+    masks["one"] = _HidesAll(1)
+    assert cache.ready(found[0]) is None and cache.ready(found[1]) is not None
+    assert (cache.mask_number(keys[0]), cache.mask_number(keys[1])) == (1, 0)
+    assert [text_of(cache, key, segment) for key, segment in zip(keys, found, strict=True)] == [b"00000", texts[1]]
+    with cache.open_unmasked(keys[0], found[0]) as reader:
+        assert bytes(reader.read(reader.first_seq, reader.end_seq, 1 << 30).parts[0].body) == texts[0]
+    assert text_of(cache, keys[0], found[0]) == b"00000"
+    del masks["one"]
+    assert cache.ready(found[0]) is None
+    assert [text_of(cache, key, segment) for key, segment in zip(keys, found, strict=True)] == texts

@@ -212,9 +212,10 @@ class Engine:
         self.features.load()
         if self.streams.meta(DEDUPE_DUE):
             self._remember(remember)
+        recovered = self.recovered is not None or bool(self.streams.meta(ENTITIES_DUE))
         if self.streams.meta(ENTITIES_DUE):
             self._remember(remember_entities)
-        self.erasing.prepare(self.writer.before_start, recovered=self.recovered is not None)
+        self.erasing.prepare(self.writer.before_start, recovered=recovered)
         if self.streams.has_published():
             self._open_segments()  # what reads them takes a while to load, and the first reader need not wait for it
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -11,6 +12,7 @@ from headrace.engine.entities.erasing.targets import Targets
 from headrace.engine.entities.reading.observed import Observations, Observed
 from headrace.engine.stream import Head, Stream
 from headrace.errors import Conflict
+from headrace.schema.entity.observation import decode
 from headrace.storage.aliases import Aliases
 from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
@@ -112,15 +114,45 @@ def planned(
         sources=brought,
         idempotency_answers=len(answers),
     )
-    emptied = emptied_sources(connection, user_id, brought, stream, set(seqs))
+    is_left = partial(_is_left, connection, segments, stream, head)
+    emptied = emptied_sources(connection, user_id, brought, stream, set(seqs), is_left)
     return Planned(plan, targets, head, seqs, emptied, answers, observation_ids, now_us)
 
 
 def emptied_sources(
-    connection: Connection, user_id: str, sources: Collection[str], stream: Stream, gone: set[int]
+    connection: Connection,
+    user_id: str,
+    sources: Collection[str],
+    stream: Stream,
+    gone: set[int],
+    is_left: Callable[[Collection[int]], bool] = bool,
 ) -> dict[str, list[SourceRange]]:
-    """The places of some sources of which nothing is left without some observations."""
-    return {source: _emptied(Sources(connection).ranges(user_id, source), stream, gone) for source in sources}
+    """The places of some sources of which nothing is left without some observations.
+
+    ``is_left`` says whether some other entries of a place are still there.
+    """
+    places = {source: Sources(connection).ranges(user_id, source) for source in sources}
+    return {
+        source: [
+            one
+            for one in ranges
+            if one.stream == stream.id
+            and not is_left([seq for seq in range(one.first_seq, one.first_seq + one.count) if seq not in gone])
+        ]
+        for source, ranges in places.items()
+    }
+
+
+def _is_left(
+    connection: Connection, segments: Callable[[], Segments], stream: Stream, head: Head, seqs: Collection[int]
+) -> bool:
+    """Whether one of some entries is still there, and was not erased earlier."""
+    from headrace.engine.search.events import Events
+    from headrace.format.segment.decoded import Decoded
+
+    events = Events(connection, segments, Decoded(0), stream, head)
+    retained = (seq for seq in seqs if head.first_seq <= seq < head.next_seq)
+    return any(decode(events.get([seq])[seq].payload).kind != "erased" for seq in retained)
 
 
 def _observed(found: Observations, targets: Targets) -> Iterator[Observed]:
@@ -142,13 +174,4 @@ def _companions(connection: Connection, stream: Stream, held: list[Placed]) -> l
         Held(one.name, sum(part.bytes for part in one.parts.values()))
         for one in Companions(connection).listed(stream.id)
         if any(one.first_seq < placed.segment.end_seq and placed.segment.first_seq < one.end_seq for placed in held)
-    ]
-
-
-def _emptied(ranges: list[SourceRange], stream: Stream, gone: set[int]) -> list[SourceRange]:
-    """Those of which nothing is left."""
-    return [
-        one
-        for one in ranges
-        if one.stream == stream.id and gone.issuperset(range(one.first_seq, one.first_seq + one.count))
     ]
