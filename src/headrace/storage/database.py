@@ -97,6 +97,8 @@ def _connect(path: Path, cache_bytes: int, readonly: bool, vfs: str | None) -> C
     flags = apsw.SQLITE_OPEN_READWRITE | (0 if readonly else apsw.SQLITE_OPEN_CREATE)
     connection = apsw.Connection(str(path), flags=flags, vfs=vfs or checksum_vfs(), statementcachesize=200)
     connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+    # Before anything is read: a page of another size than was written would not match its checksum.
+    connection.pragma("page_size", PAGE_BYTES)
     connection.pragma("cache_size", -max(1, cache_bytes // 1024))
     if readonly:
         connection.pragma("query_only", True)
@@ -105,7 +107,6 @@ def _connect(path: Path, cache_bytes: int, readonly: bool, vfs: str | None) -> C
 
 def _make_durable(connection: Connection, log: WriteAheadLog | None, max_bytes: int) -> None:
     connection.reserve_bytes("main", RESERVED_BYTES)  # of a new database; another one keeps what it has
-    connection.pragma("page_size", PAGE_BYTES)
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", "FULL")
     connection.pragma("foreign_keys", False)
