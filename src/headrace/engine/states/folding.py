@@ -81,6 +81,10 @@ class Fold:
         heir._packed, heir.packed_bytes = self._packed, self.packed_bytes
         return heir
 
+    def emptied(self, defined: Definition) -> Fold:
+        """No rows, for another definition."""
+        return Fold(defined, self._most_hot)
+
     def _unpacked(self, key: bytes) -> Any:
         packed = self._packed.pop(key, None)
         if packed is None:

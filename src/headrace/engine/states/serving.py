@@ -180,7 +180,10 @@ class Serving(Generic[Defined]):
         return found
 
     def _carry_on(self, follower: Follower) -> None:
-        """Let tails go on as they are defined now: what comes after a change is not folded as before it."""
+        """Let tails go on as they are defined now: what comes after a change is not folded as before it.
+
+        To be called after the head was looked up to which they are folded: a change is announced before what follows it.
+        """
         version = self._renewed().version
         if follower.version == version or follower.busy:
             return
@@ -200,6 +203,8 @@ class Serving(Generic[Defined]):
         if follower.incarnation != stream.incarnation:
             self._begin(follower, stream)
         self._carry_on(follower)
+        if follower.busy or self.defined(defined.name) is not defined:
+            raise Behind
         generation = follower.generations.get(defined.name)
         if generation is None or generation.defined is not defined:
             generation = self._succeeding(defined, follower, stream, generation)
@@ -272,6 +277,8 @@ class Serving(Generic[Defined]):
             made = old.heir(defined, found, files)
         else:
             head = stream.head
+            if self.defined(defined.name) is not defined:
+                return False
             shapes, hot_rows = follower.shapes(head), self._pace.hot_rows
             made = await self.bench.built(
                 stream, head, shapes, defined, found, hot_rows=hot_rows, rests=old is not None
@@ -294,8 +301,9 @@ class Serving(Generic[Defined]):
         return self.defined(defined.name) == defined and self.based(defined, stream) == found
 
     def _steps(self, follower: Follower, stream: Stream) -> bool:
+        head = stream.head
         self._carry_on(follower)
-        return follower.catch_up(stream, stream.head, self._inline_rows)
+        return follower.catch_up(stream, head, self._inline_rows)
 
     def _fold(self, follower: Follower, stream: Stream) -> asyncio.Task[None]:
         """Let a thread bring the tails over a stream up to now."""
@@ -306,9 +314,9 @@ class Serving(Generic[Defined]):
 
     async def _fold_aside(self, follower: Follower, stream: Stream) -> None:
         try:
+            head = stream.head
             self._carry_on(follower)
-            follower.busy = True
-            head, tails = stream.head, list(follower.generations.values())
+            follower.busy, tails = True, list(follower.generations.values())
             await self.bench.fold(stream, head, follower.shapes(head), tails)
         finally:
             follower.busy = False
@@ -321,10 +329,10 @@ class Serving(Generic[Defined]):
         self._renewed()
         for follower in self._followers.values():
             stream = self._log.catalog.find(follower.name)
-            if stream is None or follower.busy or not follower.lag(stream.head):
+            if stream is None or follower.busy or not follower.lag(head := stream.head):
                 continue
             self._carry_on(follower)
-            if follower.step(stream, stream.head):
+            if follower.step(stream, head):
                 behind = behind or bool(follower.lag(stream.head))
             else:
                 self._fold(follower, stream)
