@@ -194,6 +194,8 @@ class Batch:
 
     def publish(self, logged: Logged) -> None:
         """Make the drafts visible to readers; called once they are on disk."""
+        for announce in self.afterwards:  # first: who sees the events after a change must see the change
+            announce()
         for name in self._written:
             logged.add(name)
         for stream, head in self.heads.items():
@@ -202,8 +204,6 @@ class Batch:
             if stream.producers is None or len(stream.producers) >= _CACHED_PRODUCERS:
                 stream.producers = {}
             stream.producers[producer] = state
-        for announce in self.afterwards:
-            announce()
 
 
 def commit_alone(connection: Connection, clock: Clock, perform: Callable[[Batch], None]) -> None:

@@ -30,10 +30,16 @@ class Aside:
         """Go on with a request; what the work raises is the answer."""
         return self.keep(_answered(exchange, work, self._damage))
 
-    def ask(self, request: Request, work: Coroutine[Any, Any, None], within_s: float) -> None:
-        """Go on with a question whose work answers ``request.exchange``; when its time is over, that is the answer."""
+    def ask(
+        self,
+        request: Request,
+        work: Coroutine[Any, Any, None],
+        within_s: float,
+        late: Callable[[], HeadraceError] = lambda: TimedOut("request timed out"),
+    ) -> None:
+        """Go on with a question whose work answers ``request.exchange``; when its time is over, ``late`` does."""
         awaited = request.exchange = Awaited(request.exchange)
-        timer = asyncio.get_running_loop().call_later(within_s, awaited.give_up)
+        timer = asyncio.get_running_loop().call_later(within_s, lambda: awaited.give_up(late()))
         self.begin(awaited, work).add_done_callback(lambda _: timer.cancel())
 
     def ask_partial(self, request: Request, work: Coroutine[Any, Any, None], within_s: float) -> None:
@@ -63,9 +69,9 @@ class Awaited:
         """Whether anyone still waits."""
         return self._exchange is not None and self._exchange.writable
 
-    def give_up(self) -> None:
+    def give_up(self, reason: HeadraceError) -> None:
         """Tell the caller that the time is over; the work ends when it can, and what it finds is for nobody."""
-        self.reply(Reply.failure(TimedOut("request timed out")))
+        self.reply(Reply.failure(reason))
 
     def reply(self, reply: Reply) -> None:
         """Answer, whole."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,14 +12,18 @@ import msgspec
 from headrace.engine.engine import Engine
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.serving import Answer, Moment
-from headrace.engine.states.serving import Behind
-from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, RequestError, UnsupportedMedia
+from headrace.engine.states.serving import SLICE_S, Behind
+from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, RequestError, TimedOut, UnsupportedMedia
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.exchange import Request
 from headrace.types import JSON, parse_timestamp_us, rfc3339
 
 MOST_REQUESTS = 10_000
+#: How long rows that were prepared are put together, at most, with what has come meanwhile.
+_WHOLE_S = 0.25
+#: Of so many rows that are not found in time it is said what they lack.
+_TOLD_OF = 100
 _COMPLETE = "headrace-coverage: complete\r\n"
 _BACKFILLING = "headrace-coverage: backfilling\r\n"
 _PARTIAL = "headrace-coverage: partial\r\n"
@@ -73,10 +79,11 @@ class Gets:
         try:
             _tell(request, asked, self._ask(asked))
         except Behind:
-            self._aside.ask(request, self._get_later(request, asked), self._time_s)
+            later = self._get_later(request, asked)
+            self._aside.ask(request, later, self._time_s, lambda: self._late([asked]))
 
     async def _get_later(self, request: Request, asked: GetBody) -> None:
-        while True:
+        while request.exchange.writable:
             await self._serving.ready(asked.table)
             try:
                 answer = self._ask(asked)
@@ -108,21 +115,50 @@ class Gets:
         try:
             _tell_all(request, self._ask_all(asked))
         except Behind:
-            self._aside.ask(request, self._batch_later(request, asked), self._time_s)
+            later = self._batch_later(request, asked)
+            self._aside.ask(request, later, self._time_s, lambda: self._late(asked))
 
     async def _batch_later(self, request: Request, asked: list[GetBody]) -> None:
-        while True:
+        while request.exchange.writable:
             for table in dict.fromkeys(one.table for one in asked):
                 await self._serving.ready(table)
+            await self._prepare(request, asked)
             try:
-                found = self._ask_all(asked)
+                found = self._ask_all(asked, _WHOLE_S)
             except Behind:
                 continue
             _tell_all(request, found)
             return
 
-    def _ask_all(self, asked: list[GetBody]) -> _Rows:
-        moment = self._serving.moment(one.table for one in asked)
+    async def _prepare(self, request: Request, asked: list[GetBody]) -> None:
+        """Fold what rows lack, while others have their turns."""
+        ends, at = monotonic() + SLICE_S, 0
+        while at < len(asked) and request.exchange.writable:
+            one = asked[at]
+            try:
+                self._serving.prepare(one.table, one.key, ends)
+                at += 1
+            except Behind:
+                await self._serving.ready(one.table)
+            if monotonic() > ends:
+                await asyncio.sleep(0)
+                ends = monotonic() + SLICE_S
+
+    def _late(self, asked: list[GetBody]) -> HeadraceError:
+        """What rows lack that are not found in time."""
+        try:
+            lacking = [self._lacking(one) for one in asked[:_TOLD_OF]]
+        except HeadraceError as reason:
+            return reason
+        events, offset = max(lacking)
+        message = f"a row lacks up to {events} events that were pushed before; ask again" if events else "timed out"
+        return TimedOut(message, events=events, offset=offset)
+
+    def _lacking(self, asked: GetBody) -> tuple[int, str]:
+        return self._serving.lacking(asked.table, self._serving.defined(asked.table).reducer.key(asked.key))
+
+    def _ask_all(self, asked: list[GetBody], within_s: float = SLICE_S) -> _Rows:
+        moment = self._serving.moment((one.table for one in asked), monotonic() + within_s)
         rows: list[dict[str, Any]] = []
         complete = True
         for number, one in enumerate(asked):

@@ -22,7 +22,8 @@ from tabling import ORDERS, SPENT, USERS, Pipelines, op, table
 
 @pytest.fixture
 def pipelines(tmp_path: Path) -> Iterator[Pipelines]:
-    with Pipelines(tmp_path / "data") as opened:
+    """There is no memory for events that wait: they are folded, or waited for."""
+    with Pipelines(tmp_path / "data", features={"tail_bytes": 0}) as opened:
         opened.register(ORDERS, USERS)
         yield opened
 

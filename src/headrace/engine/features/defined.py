@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,6 +12,9 @@ from headrace.engine.steps import Steps
 from headrace.reduce.features.table import TableReducer
 from headrace.schema.descriptor.nodes import Event, Life, Node, Table
 from headrace.schema.descriptor.resolve import resolve
+
+if TYPE_CHECKING:
+    from headrace.engine.features.keying import FieldKeying, RowKeying
 
 _KEPT = 256
 
@@ -57,6 +61,13 @@ class Defined(msgspec.Struct, frozen=True, dict=True):
     def reducer(self) -> TableReducer:
         """What folds it; equal ones share it."""
         return _reducer(msgspec.json.encode(self))
+
+    @cached_property
+    def keying(self) -> FieldKeying | RowKeying:
+        """How the keys of its events are hashed."""
+        from headrace.engine.features.keying import keying
+
+        return keying(self.reducer, self.event, resolve(self.nodes, self.table).ops)
 
     def restricted(self, names: Collection[str]) -> Defined:
         """The same with some of its features only."""

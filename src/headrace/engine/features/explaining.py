@@ -13,9 +13,15 @@ from headrace.format.state.layout import State
 
 
 def explained(
-    defined: Defined, generation: Generation, stream: Stream, listed: Sequence[State], wanted: Sequence[str]
+    defined: Defined,
+    generation: Generation,
+    stream: Stream,
+    through: int,
+    listed: Sequence[State],
+    wanted: Sequence[str],
 ) -> dict[str, Any]:
-    """What a generation answers from, feature by feature."""
+    """What an answer up to an event comes from, feature by feature."""
+    through = max(through, generation.position)
     tail, first_seq = generation.base.start, stream.head.first_seq
     features = {}
     for name in wanted:
@@ -27,12 +33,12 @@ def explained(
             "born": stream.offset_at(life.birth),
             "since": stream.offset_at(max(life.birth, start)),
             "states": [state.name for state in held],
-            "tail_events": max(0, generation.position - max(tail, life.birth)),
+            "tail_events": max(0, through - max(tail, life.birth)),
             "complete": generation.is_folded(name, life.id),
         }
     return {
         "table": defined.table,
         "tail_from": stream.offset_at(tail),
-        "through": stream.offset_at(generation.position),
+        "through": stream.offset_at(through),
         "features": features,
     }

@@ -45,6 +45,11 @@ class Shapes:
                 event.setdefault(name, default)
         return events
 
+    def is_newest(self, version: int) -> bool:
+        """Whether events that are stored under a version have the newest shape, apart from fields that are left out."""
+        current = self._registry.current_version
+        return version == current or (version == 0 and not self._registry.breaks)
+
     def folded(self, told: Told) -> Iterator[Folded]:
         """The same, one after the other."""
         for at, event in enumerate(self.events(told.body, told.version)):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
+from headrace.config import FeaturesConfig
 from headrace.engine.features.defined import Defined
 from headrace.engine.features.explaining import explained
 from headrace.engine.features.folding import Shapes
@@ -22,10 +24,11 @@ from headrace.types import Clock
 
 
 class Moment(NamedTuple):
-    """What questions are answered for together: a time, and how far each source has come."""
+    """What questions are answered for together: a time, how far each source has come, and when to stop looking."""
 
     now_ms: int
     heads: Mapping[str, Head]
+    ends: float | None = None
 
 
 class Answer(NamedTuple):
@@ -47,9 +50,19 @@ class Serving(serving.Serving[Defined]):
         current: Callable[[], Current],
         bench: Workbench,
         clock: Clock,
-        fold_rows: int,
+        config: FeaturesConfig,
     ) -> None:
-        super().__init__(log, wal, states, current, shapes_of, bench, fold_rows)
+        super().__init__(
+            log,
+            wal,
+            states,
+            current,
+            shapes_of,
+            bench,
+            config.fold_rows,
+            keying_of=attrgetter("keying"),
+            pending_bytes=config.tail_bytes // 2,
+        )
         self._clock = clock
 
     def get(
@@ -65,24 +78,34 @@ class Serving(serving.Serving[Defined]):
         defined = self.defined(table)
         wanted = self.wanted(defined, features)
         packed_key = defined.reducer.key(key)
-        now_ms, heads = self.moment([table]) if moment is None else moment
-        generation, stream = self.at_hand(defined, heads[defined.stream])
+        now_ms, heads, ends = self.moment([table]) if moment is None else moment
+        head = heads[defined.stream]
+        generation, stream = self.at_hand(defined, head, by_key=True)
         folded = [name for name in wanted if generation.is_folded(name, defined.lives[name].id)]
-        state = generation.row(packed_key)
+        state = self.row(generation, head, packed_key, ends)
         row = generation.fold.reducer.finish(state, now_ms, folded)
         if len(folded) < len(wanted) and (state is not None or not generation.knows_everyone(defined.born)):
             row = {name: row.get(name) for name in wanted}
         told = None
         if explain:
-            told = explained(defined, generation, stream, self.listed(defined, stream), wanted)
+            told = explained(defined, generation, stream, head.next_seq, self.listed(defined, stream), wanted)
             told["registry_version"] = self._version
         return Answer(row, len(folded) == len(wanted), told)
 
-    def moment(self, tables: Iterable[str]) -> Moment:
+    def prepare(self, table: str, key: Any, ends: float) -> None:
+        """Fold what the row of a key lacks; raises Behind where a moment is over before that."""
+        defined = self.defined(table)
+        head = self._log.find(defined.stream).head
+        generation, _ = self.at_hand(defined, head, by_key=True)
+        if generation.position < head.next_seq:
+            self.row(generation, head, defined.reducer.key(key), ends)
+
+    def moment(self, tables: Iterable[str], ends: float | None = None) -> Moment:
         """Now, for questions about these tables: none of their events comes after it."""
         names = dict.fromkeys(self.defined(table).stream for table in tables)
         heads = {name: self._log.find(name).head for name in names}
-        return Moment(max([self._clock.now_us(), *(head.last_us for head in heads.values())]) // 1000, heads)
+        now_us = max([self._clock.now_us(), *(head.last_us for head in heads.values())])
+        return Moment(now_us // 1000, heads, ends)
 
     def wanted(self, defined: Defined, features: Sequence[str] | None) -> Sequence[str]:
         """The features that are asked for; refuses those that a table does not have."""

@@ -49,9 +49,7 @@ class Tables:
     def __init__(self, ground: Ground, config: Config) -> None:
         features, log, sealer, work, apply, reader, connect, segments, bench, clock = ground
         settings = config.features
-        self.serving = Serving(
-            log, Wal(reader), States(reader), lambda: features.current, bench, clock, settings.fold_rows
-        )
+        self.serving = Serving(log, Wal(reader), States(reader), lambda: features.current, bench, clock, settings)
         self.pasts = Pasts(log, self.serving, connect, segments, config.server.resolver_timeout_s * _SHARE)
         self.training = Training(apply, log, sealer, work, self.pasts, reader, settings.fold_rows)
         self.needs = Needs(self.serving, Published(reader), clock, settings)

@@ -6,7 +6,7 @@ makes sure of; so the states of a life, in order, are its history.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -35,6 +35,14 @@ class Base(NamedTuple):
     def states(self) -> list[State]:
         """Every state that is asked, once."""
         return list({state.name: state for chain in self.chains for state in chain.states}.values())
+
+    def carried_on(self, kept: Collection[str], newborn: Collection[str]) -> Base:
+        """The same for those that are kept, and for new ones whose first event is not before the end of the tail."""
+        left = [(tuple(name for name in chain.names if name in kept), chain.states) for chain in self.chains]
+        alone = sorted([*newborn, *(name for names, states in left if not states for name in names)])
+        left = [*((names, states) for names, states in left if states), (tuple(alone), ())]
+        chains = tuple(Chain(names, states) for names, states in left if names)
+        return self._replace(chains=chains, backfilling=self.backfilling.intersection(kept))
 
 
 def span(state: State) -> Range:

@@ -27,6 +27,20 @@ class Shapes(Protocol):
         """The events of a body, one after the other."""
 
 
+class Keying(Protocol):
+    """How the keys of stored events are hashed, without folding them."""
+
+    @property
+    def name(self) -> object:
+        """Hashable; what has the same name hashes alike."""
+
+    def of_events(self, shapes: Any, told: Told) -> Any:
+        """The hashes of the keys of events, as an array of integers."""
+
+    def of_key(self, key: bytes) -> int:
+        """The hash of a key; events that have it have the same one."""
+
+
 class Reducer(Protocol):
     """Events become rows with a key, rows fold into one state per key, and states of adjacent ranges merge."""
 

@@ -73,6 +73,14 @@ class Fold:
         packed = self._packed.get(key)
         return None if packed is None else self._reducer.unpack(_PACKED.decode(packed))
 
+    def copied(self, key: bytes) -> tuple[Any, int]:
+        """The same, to be folded on apart from this one; and how many bytes it has packed."""
+        state = self._hot.get(key)
+        packed = self._packed.get(key) if state is None else _PACK(self._reducer.pack(state))
+        if packed is None:
+            return None, 0
+        return self._reducer.unpack(_PACKED.decode(packed)), len(packed)
+
     def adopted(self, defined: Definition) -> Fold:
         """The same rows for another definition, of which no life lacks anything; this one is not used any more."""
         while self._hot:
@@ -80,6 +88,10 @@ class Fold:
         heir = Fold(defined, self._most_hot)
         heir._packed, heir.packed_bytes = self._packed, self.packed_bytes
         return heir
+
+    def emptied(self, defined: Definition) -> Fold:
+        """No rows, for another definition."""
+        return Fold(defined, self._most_hot)
 
     def _unpacked(self, key: bytes) -> Any:
         packed = self._packed.pop(key, None)

@@ -44,7 +44,8 @@ class Generation:
         #: The next event to fold.
         self.position = base.start
         self._rows = rows
-        self._number = next(_numbers)
+        #: No other definition, base or generation has the same.
+        self.number = next(_numbers)
         self._lives = {name: life.id for name, life in defined.lives.items()}
 
     def add(self, seq: int, at: int, event: Any) -> None:
@@ -55,7 +56,11 @@ class Generation:
 
     def row(self, key: bytes) -> Any:
         """Everything about a key, None where it was never seen; not to be changed."""
-        before, after = self._before(key), self.fold.row(key)
+        return self.with_tail(key, self.fold.row(key))
+
+    def with_tail(self, key: bytes, after: Any) -> Any:
+        """What states hold of a key, and after that its tail."""
+        before = self._before(key)
         if before is None or after is None:
             return after if before is None else before
         return self.fold.reducer.merge(before, after)
@@ -82,22 +87,30 @@ class Generation:
         return found
 
     def carry_on(self, defined: Definition) -> None:
-        """Fold what comes as it is defined now; lives that are over are not folded any more."""
-        kept = {name for name, life in self.defined.lives.items() if defined.lives.get(name) == life}
-        now = defined.restricted(kept)
-        if now != self.defined:
-            left = [(tuple(name for name in one.names if name in kept), one.states) for one in self.base.chains]
-            chains = tuple(Chain(names, states) for names, states in left if names)
-            self.base = self.base._replace(chains=chains, backfilling=self.base.backfilling & kept)
-            self.defined, self.fold = now, self.fold.adopted(now)
-            self._lives = {name: life.id for name, life in now.lives.items()}
-            self._number = next(_numbers)
+        """Fold what comes as it is defined now: without lives that are over, with those that are yet to begin."""
+        lives = self.defined.lives
+        kept = {name for name, life in defined.lives.items() if lives.get(name) == life}
+        newborn = {name for name, life in defined.lives.items() if name not in kept and life.birth >= self.position}
+        now = defined.restricted(kept | newborn)
+        if now == self.defined:
+            return
+        if newborn and len(newborn) == len(defined.lives):
+            # Rows of another key, or of other steps, are none of these lives'.
+            self.position = now.born
+            self.base = Base(now.born, (Chain(tuple(sorted(newborn)), ()),), frozenset())
+            self.fold = self.fold.emptied(now)
+        else:
+            self.base = self.base.carried_on(kept, newborn)
+            self.fold = self.fold.adopted(now)
+        self.defined = now
+        self._lives = {name: life.id for name, life in now.lives.items()}
+        self.number = next(_numbers)
 
     def _before(self, key: bytes) -> Any:
         """What states hold of a key; kept for the next time."""
         if not self.files:
             return None
-        mark = self._number, key
+        mark = self.number, key
         found = self._rows.get(mark)
         if found is None:
             packed: dict[str, dict[str, bytes] | None] = {}

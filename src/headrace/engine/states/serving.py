@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Generic, NamedTuple
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from headrace.engine.log import Log
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.states.building import Workbench
 from headrace.engine.states.coverage import Base, base
-from headrace.engine.states.definition import Defined, Definitions, Shapes
+from headrace.engine.states.definition import Defined, Definitions, Keying, Shapes
 from headrace.engine.states.generation import HOT_ROWS, Generation, can_inherit
 from headrace.engine.states.tails import STEP_ROWS, Follower
 from headrace.engine.stream import Head, Stream
@@ -25,12 +26,19 @@ from headrace.storage.derived import Stamp
 from headrace.storage.states import States
 from headrace.storage.wal import Wal
 
+if TYPE_CHECKING:
+    from headrace.engine.states.ahead import Ahead
+
 log = logging.getLogger("headrace.states")
 
 #: Events that a question may wait for on the event loop.
 INLINE_ROWS = 4 * STEP_ROWS
 #: Tails that lag are folded on, a step at a time, with pauses so long that others come to their turn.
 _PAUSE_S = 0.01
+#: The same while no events come.
+_IDLE_PAUSE_S = 0.001
+#: How long a question works on the event loop at once, at most.
+SLICE_S = 0.01
 _TRIES = 3
 
 
@@ -61,7 +69,10 @@ class Serving(Generic[Defined]):
         bench: Workbench,
         fold_rows: int,
         pace: Pace = USUAL,
+        keying_of: Callable[[Any], Keying] | None = None,
+        pending_bytes: int = 0,
     ) -> None:
+        """With ``keying_of``, the rows of keys are folded ahead of tails that lag, from so many bytes of events."""
         self._log, self._wal, self._states = log, wal, states
         #: The definitions that hold now.
         self.current = current
@@ -77,6 +88,9 @@ class Serving(Generic[Defined]):
         self._building: dict[str, asyncio.Task[None]] = {}
         self._folding: dict[str, asyncio.Task[None]] = {}
         self._ticking: asyncio.TimerHandle | None = None
+        self._has_come = False
+        self._keying_of, self._pending_bytes = keying_of, pending_bytes
+        self._ahead: Ahead | None = None
 
     async def stop(self) -> None:
         """Let go of everything; nothing that is in memory has to be kept."""
@@ -93,7 +107,13 @@ class Serving(Generic[Defined]):
         follower = self._follower(defined)
         if name not in follower.generations:
             await asyncio.shield(self._build(defined))
-        elif follower.busy or follower.lag(stream.head) > self._inline_rows or not self._steps(follower, stream):
+            return
+        if not follower.busy and self._may_gather(follower):
+            self._gather(follower, stream, stream.head)
+            if not follower.overflows:
+                await asyncio.sleep(0)  # it goes on where it was, once others had their turn
+                return
+        if follower.busy or follower.lag(stream.head) > self._inline_rows or not self._steps(follower, stream):
             await asyncio.shield(self._fold(follower, stream))
 
     def defined(self, name: str) -> Defined:
@@ -110,6 +130,7 @@ class Serving(Generic[Defined]):
 
     def appended(self, stream: Stream, _: int) -> None:
         """Events have come; tails that are asked for are folded on soon."""
+        self._has_come = True
         if self._ticking is None and stream.name in self._followers:
             self._ticking = asyncio.get_running_loop().call_later(_PAUSE_S, self._tick)
 
@@ -186,7 +207,10 @@ class Serving(Generic[Defined]):
         return found
 
     def _carry_on(self, follower: Follower) -> None:
-        """Let tails go on as they are defined now: what comes after a change is not folded as before it."""
+        """Let tails go on as they are defined now: what comes after a change is not folded as before it.
+
+        Call it after the head was looked up to which they are folded: a change is announced before what follows it.
+        """
         version = self._renewed().version
         if follower.version == version or follower.busy:
             return
@@ -199,19 +223,90 @@ class Serving(Generic[Defined]):
         for generation in follower.generations.values():
             self.bench.release(generation.files.values())
         follower.generations, follower.incarnation = {}, stream.incarnation
+        follower.let_go()
 
-    def at_hand(self, defined: Defined, head: Head) -> tuple[Generation, Stream]:
-        """What answers for a definition, with everything up to a head; raises Behind where that takes longer."""
+    def at_hand(self, defined: Defined, head: Head, *, by_key: bool = False) -> tuple[Generation, Stream]:
+        """What answers for a definition, with everything up to a head; raises Behind where that takes longer.
+
+        Where it is asked by key, `row` has what the tail lacks.
+        """
         stream, follower = self._log.find(defined.stream), self._follower(defined)
         if follower.incarnation != stream.incarnation:
             self._begin(follower, stream)
         self._carry_on(follower)
+        if follower.busy or self.defined(defined.name) is not defined:
+            raise Behind
         generation = follower.generations.get(defined.name)
         if generation is None or generation.defined is not defined:
             generation = self._succeeding(defined, follower, stream, generation)
-        if follower.lag(head) > 0 and not follower.catch_up(stream, head, self._inline_rows):
-            raise Behind
+        if lag := follower.lag(head):
+            if by_key and lag > follower.affordable(SLICE_S) and self._may_gather(follower):
+                if self._gather(follower, stream, head):
+                    return generation, stream
+                if not follower.overflows:
+                    raise Behind
+            if not follower.catch_up(stream, head, self._inline_rows):
+                raise Behind
         return generation, stream
+
+    def row(self, generation: Generation, head: Head, key: bytes, ends: float | None = None) -> Any:
+        """Everything about a key up to a head, of a generation at hand; raises Behind where a moment is over before."""
+        if generation.position >= head.next_seq:
+            return generation.row(key)
+        follower = self._followers[generation.defined.stream]
+        assert self._keying_of is not None and follower.pending is not None
+        keying, shapes = self._keying_of(generation.defined), follower.shapes(head)
+        ends = monotonic() + SLICE_S if ends is None else ends
+        if not follower.pending.index(keying, shapes, ends):
+            raise Behind
+        state, is_done = self._folds_ahead().fold(
+            generation, follower.pending, keying, shapes, key, head.next_seq, ends
+        )
+        if not is_done:
+            raise Behind
+        return generation.with_tail(key, state)
+
+    def lacking(self, name: str, key: bytes) -> tuple[int, str]:
+        """How many events the row of a key lacks, at most, and the offset up to which it has all."""
+        defined = self.defined(name)
+        stream, generation = self._log.find(defined.stream), self.tail_of(name)
+        head = stream.head
+        if generation is None:
+            start = self.based(defined, stream).start
+            return head.next_seq - start, stream.offset_at(start)
+        through, follower = self._folds_ahead().through(generation, key), self._followers[defined.stream]
+        pending, keying = follower.pending, None if self._keying_of is None else self._keying_of(generation.defined)
+        if keying is None or pending is None or not pending.holds(through, head.next_seq):
+            return head.next_seq - through, stream.offset_at(through)
+        if not pending.index(keying, follower.shapes(head), monotonic()):
+            return head.next_seq - through, stream.offset_at(through)
+        return len(pending.seqs(keying, key, through, head.next_seq)), stream.offset_at(through)
+
+    def _folds_ahead(self) -> Ahead:
+        if self._ahead is None:
+            from headrace.engine.states.ahead import Ahead
+
+            self._ahead = Ahead(self.bench.rows)
+        return self._ahead
+
+    def _may_gather(self, follower: Follower) -> bool:
+        """Whether events that a tail lacks can be kept until it folds them."""
+        return self._keying_of is not None and not follower.overflows
+
+    def _pending_room(self, follower: Follower) -> int:
+        others = (one.pending for one in self._followers.values() if one is not follower)
+        return self._pending_bytes - sum(one.memory for one in others if one is not None)
+
+    def _gather(self, follower: Follower, stream: Stream, head: Head) -> bool:
+        """Keep the events that tails lack, found by the keys of all of them; False where it needs longer."""
+        assert self._keying_of is not None
+        ends = monotonic() + SLICE_S
+        if not follower.gather(stream, head, self._pending_room(follower), ends) or follower.pending is None:
+            return False
+        keyings = {one.name: one for one in map(self._keying_of, (g.defined for g in follower.generations.values()))}
+        follower.pending.keep_columns(keyings)
+        shapes = follower.shapes(head)
+        return all(follower.pending.index(one, shapes, ends) for one in keyings.values())
 
     def _succeeding(self, defined: Defined, follower: Follower, stream: Stream, old: Generation | None) -> Generation:
         """The generation of a new definition; the old one answers until it is built, where that takes longer."""
@@ -221,7 +316,9 @@ class Serving(Generic[Defined]):
         if old is not None and found == old.base and can_inherit(old, defined, found) and not follower.busy:
             follower.generations[defined.name] = heir = old.heir(defined, found, old.files)
             return heir
-        if not found.states and stream.head.next_seq - found.start <= self._inline_rows and not follower.busy:
+        few = stream.head.next_seq - found.start <= self._inline_rows
+        kept = found.start >= stream.head.published_seq and self._may_gather(follower)
+        if not found.states and (few or kept) and not follower.busy:
             made = Generation(defined, found, {}, self.bench.rows, hot_rows=self._pace.hot_rows)
             follower.generations[defined.name] = made
             if old is not None:
@@ -279,6 +376,8 @@ class Serving(Generic[Defined]):
             made = old.heir(defined, found, files)
         else:
             head = stream.head
+            if self.defined(defined.name) is not defined:
+                return False
             shapes, hot_rows = follower.shapes(head), self._pace.hot_rows
             made = await self.bench.built(
                 stream, head, shapes, defined, found, hot_rows=hot_rows, rests=old is not None
@@ -304,8 +403,9 @@ class Serving(Generic[Defined]):
         return self.defined(defined.name) == defined and self.based(defined, stream) == found
 
     def _steps(self, follower: Follower, stream: Stream) -> bool:
+        head = stream.head
         self._carry_on(follower)
-        return follower.catch_up(stream, stream.head, self._inline_rows)
+        return follower.catch_up(stream, head, self._inline_rows)
 
     def _fold(self, follower: Follower, stream: Stream) -> asyncio.Task[None]:
         """Let a thread bring the tails over a stream up to now."""
@@ -316,12 +416,13 @@ class Serving(Generic[Defined]):
 
     async def _fold_aside(self, follower: Follower, stream: Stream) -> None:
         try:
+            head = stream.head
             self._carry_on(follower)
-            follower.busy = True
-            head, tails = stream.head, list(follower.generations.values())
+            follower.busy, tails = True, list(follower.generations.values())
             await self.bench.fold(stream, head, follower.shapes(head), tails)
         finally:
             follower.busy = False
+            follower.let_go()
             del self._folding[follower.name]
 
     def _tick(self) -> None:
@@ -331,15 +432,20 @@ class Serving(Generic[Defined]):
         self._renewed()
         for follower in self._followers.values():
             stream = self._log.catalog.find(follower.name)
-            if stream is None or follower.busy or not follower.lag(stream.head):
+            if stream is None or follower.busy or not follower.lag(head := stream.head):
                 continue
             self._carry_on(follower)
-            if follower.step(stream, stream.head):
+            if follower.lag(head) > follower.affordable(_PAUSE_S) and self._may_gather(follower):
+                self._gather(follower, stream, head)
+            if follower.step(stream, head):
                 behind = behind or bool(follower.lag(stream.head))
             else:
                 self._fold(follower, stream)
+            if not follower.lag(head):
+                follower.let_go()
         if behind:
-            self._ticking = asyncio.get_running_loop().call_later(_PAUSE_S, self._tick)
+            pause_s, self._has_come = _PAUSE_S if self._has_come else _IDLE_PAUSE_S, False
+            self._ticking = asyncio.get_running_loop().call_later(pause_s, self._tick)
 
 
 def _heard(task: asyncio.Task[None]) -> None:

@@ -7,7 +7,7 @@ lie in segments already.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from time import monotonic, sleep
+from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING
 
 from headrace.engine.registry import StreamRegistry
@@ -20,10 +20,17 @@ from headrace.storage.database import Connection
 from headrace.storage.wal import Entries, Wal
 
 if TYPE_CHECKING:
+    from headrace.engine.states.pending import Pending
     from headrace.storage.segments import Segments
 
 #: Events that the event loop folds at once, where folding one takes little time.
 STEP_ROWS = 256
+#: How long the event loop folds at once, at most; and what an event is taken to cost before any was folded.
+_STEP_S, _EVENT_S = 0.005, 20e-6
+#: Events whose rows of the log are read together.
+_GATHERED_ROWS = 4096
+#: The share of the newest step in what an event is taken to cost.
+_NEWEST = 0.2
 #: Payload that a thread decodes together.
 _SLICE_BYTES = 256 * 1024
 
@@ -42,17 +49,56 @@ class Follower:
         self.version = -1
         #: Whether a thread folds right now; then nobody else does.
         self.busy = False
+        #: Events that tails lack, where those are too many to be folded at once and are found by key.
+        self.pending: Pending | None = None
+        #: Whether not all of them can be kept: they are too many, or lie in segments already.
+        self.overflows = False
         self._wal, self._shapes_of, self._step_rows = wal, shapes_of, step_rows
+        self._event_s = _EVENT_S
         self._known: tuple[StreamRegistry, Shapes] | None = None
 
     def lag(self, head: Head) -> int:
         """How many events the tail that is furthest behind lacks."""
         return head.next_seq - min((one.position for one in self.generations.values()), default=head.next_seq)
 
+    def affordable(self, seconds: float) -> int:
+        """About how many events are folded in this time, at least a few."""
+        return max(8, int(seconds / self._event_s))
+
+    def gather(self, stream: Stream, head: Head, room_bytes: int, ends: float) -> bool:
+        """Keep the events that tails lack in memory, unfolded; False where not all are there by a moment."""
+        from headrace.engine.states.pending import Pending
+
+        start = head.next_seq - self.lag(head)
+        pending = self.pending
+        if pending is None or pending.start > start:
+            pending = self.pending = Pending(start)
+        pending.drop_before(start)
+        while pending.end < head.next_seq:
+            self.overflows = pending.memory >= room_bytes
+            if self.overflows or monotonic() > ends:
+                return False
+            end = min(head.next_seq, pending.end + _GATHERED_ROWS)
+            rows = list(self._wal.scan(stream.id, pending.end, end))
+            if not rows or rows[0].seq > pending.end:
+                self.pending, self.overflows = None, True
+                return False
+            pending.append(of_rows(rows, pending.end))
+        return True
+
+    def let_go(self) -> None:
+        """Keep no events for tails that have come up."""
+        self.pending, self.overflows = None, False
+
     def step(self, stream: Stream, head: Head) -> bool:
         """Fold some events, the next ones; False where that is for a thread to do."""
-        start = head.next_seq - self.lag(head)
-        rows = list(self._wal.scan(stream.id, start, min(head.next_seq, start + self._step_rows)))
+        lag = self.lag(head)
+        start = head.next_seq - lag
+        pending, most = self.pending, min(self._step_rows, self.affordable(_STEP_S))
+        if pending is not None and pending.holds(start, start + 1):
+            self.fold(self.shapes(head), [pending.next(start, min(lag, most))])
+            return True
+        rows = list(self._wal.scan(stream.id, start, min(head.next_seq, start + most)))
         if not rows or rows[0].seq > start or max(row.count for row in rows) > 2 * self._step_rows:
             return False
         self.fold(self.shapes(head), of_rows(rows, start))
@@ -68,10 +114,13 @@ class Follower:
     def fold(self, shapes: Shapes, found: Iterable[Told]) -> None:
         """Fold events into every tail that lacks them."""
         tails = list(self.generations.values())
+        begun, count = perf_counter(), 0
         for told in found:
+            count += len(told.times_us)
             for seq, at, event in shapes.folded(told):
                 for tail in tails:
                     tail.add(seq, at, event)
+        self._event_s += _NEWEST * ((perf_counter() - begun) / max(1, count) - self._event_s)
 
     def shapes(self, head: Head) -> Shapes:
         """What turns the stored events into what is folded."""
