@@ -28,7 +28,7 @@ STREAM = "answers"
 ARRAY = 1_000
 #: Of every array so many events have the word that is searched for.
 FOUND = 10
-SECONDS = 40.0
+LEAST_SECONDS = 10.0
 #: The client is let run for so long before the first question.
 HEAD_START = 2.0
 MOST_MS = 1_000.0
@@ -87,7 +87,7 @@ class Asked:
 
 def answers(target: Target, space: Path, scale: Scale) -> list[Sample]:
     """Append and ask at the same time."""
-    seconds = max(8.0, min(SECONDS, scale.times.seconds * 30))
+    seconds = max(LEAST_SECONDS, scale.times.seconds * 30)
     with running(with_pipeline(target), space) as server, MemoryWatch(server) as memory:
         server.create(STREAM)
         server.ask("POST", f"{stream_path(STREAM)}/_schema", json.dumps(_UPDATE).encode())
