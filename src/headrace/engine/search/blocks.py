@@ -64,9 +64,8 @@ class Block:
         made = self.tables(defined)
         return Block(MemoryCompanion.complete(self.companion.info, made), bytes=_OVERHEAD + made.bytes)
 
-    def in_file(self, defined: Defined, directory: Path) -> Block:
+    def in_file(self, made: Tables, directory: Path) -> Block:
         """The same block with its tables in a file."""
-        made = self.tables(defined)
         companion = MemoryCompanion.complete(self.companion.info, spilled(made, directory))
         return Block(companion, bytes=_MAPPED_OVERHEAD, disk_bytes=made.bytes)
 
@@ -284,11 +283,11 @@ class Blocks:
         """A block in a file, or None where it is too small for one or there is no room."""
         if block.rows < _LEAST_SPILLED_ROWS or not block.is_current(defined):
             return None
-        finished = block.finished(defined)
-        if not self._has_disk_room(owner, finished.bytes):
+        made = block.tables(defined)
+        if not self._has_disk_room(owner, made.bytes):
             return None
         try:
-            return finished.in_file(defined, self._room.directory)
+            return block.in_file(made, self._room.directory)
         except OSError as reason:
             log.warning("columns of events that no companion covers stay in memory: %s", reason)
             return None

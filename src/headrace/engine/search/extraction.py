@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -30,10 +31,11 @@ class Extraction:
     def __init__(self, events: Log, open_archive: Callable[[], Archive]) -> None:
         self._log = events
         self._open_archive = open_archive
-        self._due: dict[int, Stream] = {}
-        #: By id, streams with many new events: where those begin that are not extracted, and the stream.
-        self._known: dict[int, tuple[int, Stream]] = {}
-        self._wake, self._stopping = threading.Event(), threading.Event()
+        self._queue: SimpleQueue[Stream | None] = SimpleQueue()
+        self._queued: set[int] = set()
+        #: By id, the streams whose columns are kept, and the first event of each that was not there the last time.
+        self._followed: dict[int, tuple[Stream, int]] = {}
+        self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         events.on_append.append(self._appended)
 
@@ -41,40 +43,42 @@ class Extraction:
         """Extract nothing more."""
         self._log.on_append.remove(self._appended)
         self._stopping.set()
-        self._wake.set()
+        self._queue.put(None)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
     def _appended(self, stream: Stream, _first: int) -> None:
         """Called on the event loop after each commit."""
         head = stream.head
-        if head.registry is None or head.next_seq - head.published_seq < LEAST_ROWS:
+        if head.registry is None or head.next_seq - head.published_seq < LEAST_ROWS or stream.id in self._queued:
             return
-        known = self._known.get(stream.id)
-        if known is not None and head.next_seq - known[0] < LEAST_ROWS:
+        followed = self._followed.get(stream.id)
+        if followed is not None and head.next_seq - followed[1] < LEAST_ROWS:
             return
         if head.registry.registry.search is None:
             return
-        self._due[stream.id] = stream
+        self._queued.add(stream.id)
+        self._queue.put(stream)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="headrace-extract", daemon=True)
             self._thread.start()
-        self._wake.set()
 
     def _run(self) -> None:
-        released = monotonic()
+        released_s = monotonic()
         while not self._stopping.is_set():
-            self._wake.wait(_RELEASE_S)
-            self._wake.clear()
-            due, self._due = self._due, {}
-            for stream in due.values():
-                self._do(stream, self._extract)
-            if monotonic() - released >= _RELEASE_S:
-                for _, stream in list(self._known.values()):
-                    self._do(stream, self._release)
-                released = monotonic()
+            try:
+                stream = self._queue.get(timeout=_RELEASE_S)
+            except Empty:
+                stream = None
+            if stream is not None:
+                self._try(self._extract, stream)
+                self._queued.discard(stream.id)
+            if monotonic() - released_s >= _RELEASE_S:
+                for followed, _ in list(self._followed.values()):
+                    self._try(self._release, followed)
+                released_s = monotonic()
 
-    def _do(self, stream: Stream, work: Callable[[Archive, Stream], None]) -> None:
+    def _try(self, work: Callable[[Archive, Stream], None], stream: Stream) -> None:
         if self._stopping.is_set():
             return
         try:
@@ -85,19 +89,23 @@ class Extraction:
             log.exception("columns of %s are not extracted ahead", stream.name)
 
     def _extract(self, archive: Archive, stream: Stream) -> None:
+        from headrace.engine.search.events import Vanished
+
         head = stream.head
-        start, _ = self._known.get(stream.id, (head.published_seq, stream))
-        self._known[stream.id] = head.next_seq, stream
-        with archive.look(stream, head, archive.defined(stream, head)) as look:
-            look.extract(start)
+        _, start = self._followed.get(stream.id, (stream, head.published_seq))
+        self._followed[stream.id] = stream, head.next_seq
+        try:
+            with archive.look(stream, head, archive.defined(stream, head)) as look:
+                look.extract(start)
+        except Vanished:
+            pass  # retention or an erasure took them away; whoever asks looks again
 
     def _release(self, archive: Archive, stream: Stream) -> None:
         head = stream.head
-        if stream.head.state != LIVE:
-            del self._known[stream.id]
+        if head.state != LIVE or head.registry is None or head.registry.registry.search is None:
             archive.blocks.keep_only(stream.incarnation, [])
-            return
-        with archive.look(stream, head, archive.defined(stream, head)) as look:
-            look.release()
+        else:
+            with archive.look(stream, head, archive.defined(stream, head)) as look:
+                look.release()
         if stream.incarnation not in archive.blocks.streams():
-            del self._known[stream.id]
+            del self._followed[stream.id]
