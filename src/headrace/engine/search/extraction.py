@@ -71,8 +71,8 @@ class Extraction:
             except Empty:
                 stream = None
             if stream is not None:
-                self._try(self._extract, stream)
                 self._queued.discard(stream.id)
+                self._try(self._extract, stream)
             if monotonic() - released_s >= _RELEASE_S:
                 for followed, _ in list(self._followed.values()):
                     self._try(self._release, followed)
