@@ -260,9 +260,7 @@ class Engine:
     def _hire_sealer(self, workshop: Workshop) -> Sealer:
         registries = FeatureRegistry(self._reader), EntityChanges(self._reader)
         known = self.log, self.writer, self.streams, self.published
-        return Sealer(
-            *known, *registries, workshop, self.connect, self.clock, self.config.storage, self._columns_share
-        )
+        return Sealer(*known, *registries, workshop, self.connect, self.clock, self.config.storage, self._columns_share)
 
     def _hire_verifier(self) -> Verifier:
         known = self.apply, self.writer, self.log, self.work

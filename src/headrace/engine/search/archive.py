@@ -140,7 +140,9 @@ class Archive:
         self._path, self._vfs = data_dir / "headrace.db", vfs
         self.segments = segments
         self.recent = Decoded(RECENT_BYTES)
-        self._room = Room(config.limits.tail_columns_bytes, config.storage.tail_cache_bytes, data_dir / "cache" / "tail")
+        self._room = Room(
+            config.limits.tail_columns_bytes, config.storage.tail_cache_bytes, data_dir / "cache" / "tail"
+        )
         self.blocks = Blocks(self._room)
         self.files = CompanionFiles(
             objects,
@@ -166,7 +168,9 @@ class Archive:
 
     def forget(self) -> None:
         """Answer from nothing that was kept of events: some were erased."""
-        self.recent, self.blocks = Decoded(RECENT_BYTES), Blocks(self._room)
+        blocks = Blocks(self._room)
+        blocks.extracted = self.blocks.extracted
+        self.recent, self.blocks = Decoded(RECENT_BYTES), blocks
 
     def defined(self, stream: Stream, head: Head) -> Defined:
         """What is declared for search; refused where nothing is."""

@@ -218,9 +218,7 @@ class Blocks:
             low = max(start, blocks[at - 1].end_seq) if at else start
             return low, min(stop, blocks[at].first_seq) if at < len(blocks) else stop
 
-    def _extract(
-        self, incarnation: str, defined: Defined, extractor: Extractor, events: Events, chunk: Chunk
-    ) -> Block:
+    def _extract(self, incarnation: str, defined: Defined, extractor: Extractor, events: Events, chunk: Chunk) -> Block:
         block = _extracted(extractor, defined, events, chunk)
         rows = block.rows
         while (neighbour := self._neighbour(incarnation, defined, block)) is not None:

@@ -22,6 +22,8 @@ log = logging.getLogger("headrace.search")
 
 #: Fewer new events are left to whoever asks.
 LEAST_ROWS = 16_384
+#: Of a stream whose new events are extracted for the first time, so many of those before them are, too.
+CATCH_UP_ROWS = 4_000_000
 _RELEASE_S = 1.0
 
 
@@ -92,7 +94,7 @@ class Extraction:
         from headrace.engine.search.events import Vanished
 
         head = stream.head
-        _, start = self._followed.get(stream.id, (stream, head.published_seq))
+        _, start = self._followed.get(stream.id, (stream, max(0, head.next_seq - CATCH_UP_ROWS)))
         self._followed[stream.id] = stream, head.next_seq
         try:
             with archive.look(stream, head, archive.defined(stream, head)) as look:

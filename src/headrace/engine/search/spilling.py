@@ -29,7 +29,9 @@ def spilled(tables: Tables, directory: Path) -> Tables:
     finally:
         Path(name).unlink()
     found = iter([_read(whole.slice(start, end - start)) for start, end in zip([0, *ends], ends, strict=False)])
-    return Tables(next(found), {name: next(found) for name in tables.postings}, {name: next(found) for name in tables.panes})
+    return Tables(
+        next(found), {name: next(found) for name in tables.postings}, {name: next(found) for name in tables.panes}
+    )
 
 
 def _written(name: str, tables: list[Any]) -> list[int]:
