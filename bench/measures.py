@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import evlog, extract, keyed, observations, published, schemas, sealed, sealing, search, touch
+from bench import answers, evlog, extract, keyed, observations, published, schemas, sealed, sealing, search, touch
 from bench.driver import Sample, Times, append, difference, drive, job
 from bench.features import backfilling, costs, entities
 from bench.scale import Scale
@@ -83,6 +83,7 @@ MEASURES: dict[str, Measure] = {
     "sealing": sealing.sealing_costs,
     "keyed": keyed.keyed_reads,
     "search": search.searches,
+    "answers": answers.answers,
     "extract": extract.extraction,
     "features": costs.feature_costs,
     "entities": entities.entity_costs,
@@ -91,7 +92,7 @@ MEASURES: dict[str, Measure] = {
 }
 
 #: Measures that take so long that one round has to do.
-ONCE = ("keyed", "search", "extract", "entities", "backfill", "observations")
+ONCE = ("keyed", "search", "answers", "extract", "entities", "backfill", "observations")
 
 #: Measures that each round repeats so many times: they are short, and one of them says little on a machine with others.
 REPEATED = {"single": 3}
@@ -108,6 +109,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "sealing": sealing.LEFT_OUT,
     "keyed": published.LEFT_OUT,
     "search": search.LEFT_OUT,
+    "answers": answers.LEFT_OUT,
     "extract": extract.LEFT_OUT,
     "features": costs.LEFT_OUT,
     "entities": costs.LEFT_OUT,

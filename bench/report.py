@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import evlog, keyed, observations, schemas, sealed, sealing, touch
+from bench import answers, evlog, keyed, observations, schemas, sealed, sealing, touch
 from bench.driver import Sample
 from bench.features import rows as features
 from bench.ingest import Ingest
@@ -119,7 +119,7 @@ def bars(results: Results) -> list[Bar]:
     judged = [*(_bar(results, *promise) for promise in wanted), *_schema_bars(results), *_segment_bars(results)]
     judged += [Bar(*promise) for promise in (*promises(results.value), *features.promises(results.value))]
     judged += [Bar(*promise) for promise in (*touch.promises(results.value), *observations.promises(results.value))]
-    judged += [Bar(*promise) for promise in evlog.promises(results.value)]
+    judged += [Bar(*promise) for promise in (*evlog.promises(results.value), *answers.promises(results.value))]
     alone = _stream_bars(results.streams) if results.streams else []
     return [bar for bar in judged if bar] + alone + (_ingest_bars(results.ingest) if results.ingest else [])
 

@@ -74,8 +74,11 @@ def searches(target: Target, space: Path, scale: Scale) -> list[Sample]:
 def _indexing(target: Target) -> Target:
     """The same server, made to seal soon and to index whatever is sealed; Headrace with its pipeline beside it."""
     target = sealing(target).with_settings(HEADRACE_PIPELINE__MIN_ROWS="0", HEADRACE_PIPELINE__MASTER="local[2]")
-    if target.name != "headrace":
-        return target
+    return with_pipeline(target) if target.name == "headrace" else target
+
+
+def with_pipeline(target: Target) -> Target:
+    """Headrace as `headrace up`: the server, and the pipeline beside it."""
     serve = target.command
     return replace(target, command=lambda port, home: ["up" if word == "serve" else word for word in serve(port, home)])
 

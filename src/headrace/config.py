@@ -66,6 +66,7 @@ class StorageConfig(msgspec.Struct, frozen=True):
     segment_cache_bytes: Annotated[int, amount("disk for segments fetched from the store")] = 1 * GiB
     decoded_bytes: Annotated[int, amount("memory for decoded parts of segments")] = 64 * MiB
     companion_cache_bytes: Annotated[int, amount("disk for companions fetched from the store")] = 2 * GiB
+    tail_cache_bytes: Annotated[int, amount("disk for columns of events that no companion covers")] = 2 * GiB
     store_timeout_s: Annotated[float, positive("a request to the object store, with its retries")] = 30.0
     cache_bytes: Annotated[int, amount("SQLite page cache")] = 64 * MiB
     checkpoint_pages: Annotated[int, amount("WAL pages at most before a checkpoint", least=1)] = 4000

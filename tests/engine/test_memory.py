@@ -119,6 +119,12 @@ def test_pressure_halves_the_gates_and_lifts_only_well_below_the_threshold() -> 
     assert monitor.max_rss_bytes == 851
 
 
+def test_pages_of_files_are_no_reason_for_pressure() -> None:
+    held = ProcessMemory(rss_bytes=2000, rss_file_bytes=1200)
+    monitor = MemoryMonitor(Gates(LimitsConfig()), limit_bytes=1000, read=lambda: held)
+    assert not monitor.pressure_active and monitor.max_rss_bytes == 2000
+
+
 def test_without_a_limit_or_a_reading_there_is_no_pressure() -> None:
     process, gates = _Process(), Gates(LimitsConfig())
     process.rss_bytes = 10**15

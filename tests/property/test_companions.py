@@ -67,6 +67,8 @@ def differences(companion: Rows, events: list[Event]) -> list[str]:
                     pairs = companion.occurrences(name, term, prefix=is_prefix)
                     found = list(zip(*(part.tolist() for part in pairs), strict=True))
                     ask(f"occurrences {name} {term!r}", found, oracle.occurrences(name, term, prefix=is_prefix))
+                    rows = companion.occurrence_rows(name, term, prefix=is_prefix).tolist()
+                    ask(f"occurrence rows {name} {term!r}", rows, [row for row, _ in found])
             if name and FIELDS[name].contains:
                 for part in {term, term[1:], f"{term} ", f" {term}", f"{term[-1:]} a"}:
                     found = companion.rows_containing(name, part).tolist()

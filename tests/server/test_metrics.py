@@ -7,6 +7,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.search.searches import Searched
 from engine.touch.touched import NAME, Touched, by, change
 from headrace.config import Config, LimitsConfig, MiB, StorageConfig
 from headrace.engine.append import Append
@@ -102,6 +103,20 @@ def test_what_waits_to_be_published_and_what_was_is_measured(tmp_path: Path) -> 
         assert found["headrace_segment_cache_limit_bytes", ()] == rig.config.storage.segment_cache_bytes
         assert found["headrace_object_store_requests_total", _asked("segment", "put", "ok")] == 1
         assert found["headrace_object_store_requests_total", _asked("manifest", "put", "ok")] == 1
+
+
+def test_columns_of_events_without_companions_are_measured(tmp_path: Path) -> None:
+    with Rig(tmp_path, limits={"tail_columns_bytes": 500_000}, storage={"tail_cache_bytes": 7}) as rig:
+        found = _samples(_metrics(rig))
+        assert found["headrace_tail_columns_bytes", ()] == found["headrace_tail_columns_events_total", ()] == 0
+        stream = Searched(rig)
+        stream.append({"time": 1, "service": "a"}, {"time": 2, "service": "b"})
+        assert len(stream.ask("service:a").seqs) == 1
+        found = _samples(_metrics(rig))
+        assert found["headrace_tail_columns_events_total", ()] == 2
+        assert 0 < found["headrace_tail_columns_bytes", ()] <= found["headrace_tail_columns_limit_bytes", ()] == 500_000
+        assert found["headrace_tail_columns_disk_bytes", ()] == 0
+        assert found["headrace_tail_columns_disk_limit_bytes", ()] == 7
 
 
 def test_a_segment_that_is_read_is_fetched_and_decoded(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from headrace.engine.sealing.recovery import Recovered
 from headrace.engine.sealing.sealer import Sealer
 from headrace.engine.sealing.standing import stand_up
 from headrace.engine.sealing.workshop import Workshop
+from headrace.engine.search.extraction import Extraction
 from headrace.engine.states.branch import Branch
 from headrace.engine.states.building import Workbench
 from headrace.engine.states.helping import Helper
@@ -143,6 +144,7 @@ class Engine:
         self._segments: Segments | None = None
         self._archive: Archive | None = None
         self._vfs = vfs
+        self.extraction = Extraction(self.log, self.open_archive)
 
     @classmethod
     async def open(
@@ -193,6 +195,7 @@ class Engine:
 
     async def _stop_working(self) -> None:
         for part in (
+            self.extraction,
             self.erasing,
             self.enhancement.queue,
             self.helper,
@@ -272,7 +275,7 @@ class Engine:
     def _hire_sealer(self, workshop: Workshop) -> Sealer:
         registries = FeatureRegistry(self._reader), EntityChanges(self._reader)
         known = self.log, self.writer, self.streams, self.published
-        return Sealer(*known, *registries, workshop, self.connect, self.clock, self.config.storage)
+        return Sealer(*known, *registries, workshop, self.connect, self.clock, self.config.storage, self._columns_share)
 
     def _hire_verifier(self) -> Verifier:
         known = self.apply, self.writer, self.log, self.work
@@ -372,6 +375,10 @@ class Engine:
         import headrace.engine.search.searching  # noqa: F401
 
         self.open_archive()
+
+    def _columns_share(self) -> float:
+        """How much of the room for columns of events without companions is taken, from 0 to 1."""
+        return 0.0 if self._archive is None else self._archive.blocks.used_share
 
     @property
     def segments(self) -> Segments | None:

@@ -146,7 +146,8 @@ class MemoryMonitor:
         rss = self.last.rss_bytes
         if rss is not None:
             self.max_rss_bytes = max(rss, self.max_rss_bytes or 0, self.last.peak_rss_bytes or 0)
-            self._judge(rss)
+            # Pages of files can be dropped, and columns in files that many questions read may be many.
+            self._judge(rss - (self.last.rss_file_bytes or 0))
         for hook in self.on_sample:
             hook()
         return self.last

@@ -64,6 +64,7 @@ class _ServerNumbers(Collector):
         yield from self._publishing()
         yield from self._deriving()
         yield from self._cached()
+        yield from self._columns()
         yield from self._gated()
         yield from touch_metrics(self._engine.touches)
         yield from self._held()
@@ -126,6 +127,19 @@ class _ServerNumbers(Collector):
         yield _gauge("segment_decoded_bytes", "Decoded parts of segments", usage.decoded_bytes if usage else 0)
         fetches = usage.fetches if usage else 0
         yield CounterMetricFamily("headrace_segment_fetches", "Segments fetched from the object store", fetches)
+
+    def _columns(self) -> Iterator[Metric]:
+        archive, config = self._engine.archive, self._engine.config
+        blocks = None if archive is None else archive.blocks
+        known = {
+            "tail_columns_bytes": ("Memory for columns of events without companions", blocks.bytes if blocks else 0),
+            "tail_columns_limit_bytes": ("Memory that they may take", config.limits.tail_columns_bytes),
+            "tail_columns_disk_bytes": ("Disk that more of them take", blocks.disk_bytes if blocks else 0),
+            "tail_columns_disk_limit_bytes": ("Disk that they may take", config.storage.tail_cache_bytes),
+        }
+        yield from (_gauge(name, text, value) for name, (text, value) in known.items())
+        extracted = blocks.extracted if blocks else 0
+        yield CounterMetricFamily("headrace_tail_columns_events", "Events extracted into such columns", extracted)
 
     def _gated(self) -> Iterator[Metric]:
         limit = GaugeMetricFamily("headrace_gate_limit", "Work admitted at once", labels=["gate", "kind"])

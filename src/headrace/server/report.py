@@ -210,6 +210,7 @@ class Report:
             "disk_caches": {
                 "segments": usage.bytes if usage else 0,
                 "companions": companions.bytes if companions else 0,
+                "tail_columns": archive.blocks.disk_bytes if archive else 0,
             },
             "configured_budgets": tuning.expected_parts(self._config),
             "pipeline_buffers": {},

@@ -47,6 +47,16 @@ def test_rests_are_shorter_the_more_waits(opened: Open) -> None:
     assert _count(rig).length_s(1.0) == 0.0
 
 
+def test_rests_are_shorter_the_more_columns_are_kept_of_events_without_companions(opened: Open) -> None:
+    rig, share = opened(), 0.0
+    pace = Pace(rig.engine.sealer.watch, lambda: 0, rig.clock, rig.engine.config.storage, lambda: share)
+    assert pace.length_s(1.0) == RESTS
+    share = 0.125
+    assert pace.length_s(1.0) == RESTS / 2
+    share = 0.25
+    assert pace.length_s(1.0) == 0.0
+
+
 def test_a_rest_is_no_longer_than_entries_may_wait(opened: Open) -> None:
     rig = opened(seal_age_s=10.0)
     rig.create("s", OCTETS, b"x")

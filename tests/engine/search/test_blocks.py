@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.search.oracle import Oracle
 from engine.search.searches import Searched
 from headrace.engine.search import blocks, events
 from rig import Rig
@@ -81,8 +82,8 @@ def test_large_events_come_in_small_chunks(rig: Rig, monkeypatch: pytest.MonkeyP
     assert len(taken) >= 4
 
 
-def test_blocks_used_longest_ago_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Rig(tmp_path, limits={"tail_columns_bytes": 400_000}) as rig:
+def test_blocks_of_the_stream_asked_longest_ago_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Rig(tmp_path, limits={"tail_columns_bytes": 400_000}, storage={"tail_cache_bytes": 0}) as rig:
         streams = [Searched(rig) for _ in range(6)]
         taken = extracted(monkeypatch)
         for stream in streams:
@@ -90,7 +91,7 @@ def test_blocks_used_longest_ago_make_room(tmp_path: Path, monkeypatch: pytest.M
             assert len(stream.ask("has:time").seqs) == 50
         held = rig.engine.open_archive().blocks
         assert 0 < held.bytes <= 400_000
-        assert sum(block.bytes for block in held._used) == held.bytes
+        assert sum(block.bytes for line in held._lines.values() for block in line.blocks) == held.bytes
         assert len(held._lines) < 6
         taken.clear()
         streams[-1].ask("has:time")
@@ -129,3 +130,107 @@ def test_two_that_ask_together_extract_once(rig: Rig, monkeypatch: pytest.Monkey
         answers = list(threads.map(lambda _: stream.ask("service:s1 red", size=500).seqs, range(8)))
     assert taken == [(0, 200)]
     assert len({tuple(answer) for answer in answers}) == 1 and len(answers[0]) == 40
+
+
+SMALL = {"limits": {"tail_columns_bytes": 600_000}}
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks hold ten events, and go to files however small they are."""
+    monkeypatch.setattr(events, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(blocks, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(blocks, "_LEAST_SPILLED_ROWS", 1)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_scan_of_more_than_fits_does_not_empty_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Rig(tmp_path, **SMALL, storage={"tail_cache_bytes": 0}) as rig:
+        stream, taken = Searched(rig), extracted(monkeypatch)
+        append(stream, 0, 200)
+        assert len(stream.ask("has:time", size=500).seqs) == 200
+        assert len(taken) == 20
+        held = lines(stream)
+        assert 5 <= len(held) < 20
+        for sort in ("time", "time:asc", "service"):
+            taken.clear()
+            assert len(stream.ask("red", size=500, sort=[sort]).seqs) == 200
+            assert 0 < len(taken) <= 20 - len(held)
+            assert lines(stream) == held
+        assert stream.archive.blocks.bytes <= 600_000
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_blocks_beyond_memory_are_extracted_once_and_answer_from_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Rig(tmp_path, **SMALL) as rig:
+        stream, taken = Searched(rig), extracted(monkeypatch)
+        append(stream, 0, 200)
+        stream.append({"time": 200, "service": "s1", "body": "green red", "tags": ["a", "b"]}, {"time": "odd"})
+        oracle = Oracle(stream.search, stream.documents())
+        for query in ("has:time", '"red green"', "service:s1 red", "contains:s1", "time:>150", "r*", "-service:s1"):
+            for sort in (["time"], ["_score"], ["offset:asc"]):
+                asked = stream.ask(query, size=500, sort=sort, track_total_hits=True)
+                assert asked.seqs == [seq for seq, _ in oracle.expected(asked.request)], (query, sort)
+                assert not asked.found.missing.events
+        held = stream.archive.blocks
+        assert sum(stop - start for start, stop in taken) == held.extracted == 202
+        assert held.bytes <= 600_000 and held.disk_bytes > 0
+        every = [block for line in held._lines.values() for block in line.blocks]
+        assert held.bytes == sum(block.bytes for block in every)
+        assert held.disk_bytes == sum(block.disk_bytes for block in every)
+        assert list((tmp_path / "cache" / "tail").iterdir()) == [], "nothing is left behind by a crash"
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_the_disk_is_bounded_too_and_what_does_not_fit_is_extracted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Rig(tmp_path, **SMALL, storage={"tail_cache_bytes": 20_000}) as rig:
+        stream, taken = Searched(rig), extracted(monkeypatch)
+        append(stream, 0, 300)
+        assert len(stream.ask("has:time", size=500).seqs) == 300
+        held, found = stream.archive.blocks, lines(stream)
+        assert 0 < held.disk_bytes <= 20_000 and held.bytes <= 600_000
+        assert held.used_share <= 1
+        taken.clear()
+        assert len(stream.ask("red", size=500, sort=["time"]).seqs) == 300
+        assert 0 < len(taken) <= 30 - len(found) and lines(stream) == found
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_where_no_file_can_be_written_answers_are_the_same(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "tail").write_text("in the way")
+    with Rig(tmp_path, **SMALL) as rig:
+        stream = Searched(rig)
+        append(stream, 0, 200)
+        for _ in range(2):
+            assert len(stream.ask("has:time", size=500).seqs) == 200
+        assert stream.archive.blocks.disk_bytes == 0 and stream.archive.blocks.bytes <= 600_000
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_blocks_go_once_companions_describe_their_events(tmp_path: Path) -> None:
+    with Rig(tmp_path, **SMALL) as rig:
+        stream = Searched(rig)
+        append(stream, 0, 200)
+        assert len(stream.ask("has:time", size=500, sort=["time:asc"]).seqs) == 200
+        stream.index(0, 105)
+        head = stream.stream.head
+        with stream.archive.look(stream.stream, head, stream.archive.defined(stream.stream, head)) as look:
+            look.release()
+        assert lines(stream)[0][0] == 100 and lines(stream)[-1][1] == 200
+        assert len(stream.ask("has:time", size=500).seqs) == 200
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_changed_definition_is_extracted_anew_from_blocks_in_files_too(tmp_path: Path) -> None:
+    with Rig(tmp_path, **SMALL) as rig:
+        stream = Searched(rig)
+        append(stream, 0, 200)
+        assert len(stream.ask("red", size=500).seqs) == 200
+        stream.evolve()
+        assert len(stream.ask("red", size=500).seqs) == 200
+        assert stream.archive.blocks.extracted == 400

@@ -15,7 +15,7 @@ from headrace.types import Clock
 
 #: A rest is so many times as long as the work before it.
 RESTS = 9
-#: There is no rest once so much of the backlog's limit is used up.
+#: There is no rest once so much of the backlog's limit is used up, or of the room for columns of what has no companion.
 _FULL_SPEED = 0.25
 #: Nor once entries have waited so many times as long as they should: what is due all at once is paced in between.
 _LATEST = 1.1
@@ -26,12 +26,20 @@ _LULL_S = 0.05
 class Pace:
     """Lets the sealer's thread rest, by what the watch has counted."""
 
-    def __init__(self, watch: Watch, appends: Callable[[], int], clock: Clock, config: StorageConfig) -> None:
-        """``appends`` says how many there have been."""
+    def __init__(
+        self,
+        watch: Watch,
+        appends: Callable[[], int],
+        clock: Clock,
+        config: StorageConfig,
+        columns_share: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """``appends`` says how many there have been, ``columns_share`` how much of the room for columns is taken."""
         self._watch = watch
         self._appends = appends
         self._clock = clock
         self._config = config
+        self._columns_share = columns_share
         self._stopping = threading.Event()
         self.begin()
 
@@ -52,9 +60,10 @@ class Pace:
     def length_s(self, worked_s: float) -> float:
         """How long a rest may be after so much work."""
         config, oldest_us = self._config, self._watch.oldest_us
-        backlog = min(1.0, self._watch.backlog_bytes / max(1.0, _FULL_SPEED * config.backlog_bytes))
+        share = max(self._watch.backlog_bytes / max(1, config.backlog_bytes), self._columns_share())
+        haste = min(1.0, share / _FULL_SPEED)
         waited_s = 0.0 if oldest_us is None else (self._clock.now_us() - oldest_us) / 1e6
-        return max(0.0, min(RESTS * worked_s * (1 - backlog), (_LATEST * config.seal_age_s - waited_s) / 2))
+        return max(0.0, min(RESTS * worked_s * (1 - haste), (_LATEST * config.seal_age_s - waited_s) / 2))
 
     def stop(self) -> None:
         """Rest no more: the server stops."""

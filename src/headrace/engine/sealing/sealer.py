@@ -70,6 +70,7 @@ class Sealer:
         connect: Callable[[], Connection],
         clock: Clock,
         config: StorageConfig,
+        columns_share: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._log = events
         self._writer = writer
@@ -90,7 +91,7 @@ class Sealer:
         self.watch = Watch(
             writer, connect, lambda: self._aside(workshop.node.check), clock, limit_bytes=config.backlog_bytes
         )
-        self.pace = Pace(self.watch, lambda: events.counters.appends, clock, config)
+        self.pace = Pace(self.watch, lambda: events.counters.appends, clock, config, columns_share)
         self.seals = 0
         self.failed_seals = 0
         self.segments = 0

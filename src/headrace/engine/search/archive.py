@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.config import Config
-from headrace.engine.search.blocks import Blocks
+from headrace.engine.search.blocks import Blocks, Room
 from headrace.engine.search.events import Events, Vanished
 from headrace.engine.stream import Head, Stream
 from headrace.engine.work.cover import may_answer, span, widest
@@ -102,6 +102,21 @@ class Look:
         )
         yield (Described(*piece, piece.companion.info.times) for piece in pieces)
 
+    def extract(self, start: int) -> None:
+        """Extract the columns of events from a sequence number on, where no companion holds everything defined."""
+        for first, end in self.uncovered():
+            self._blocks.extract(self.stream.incarnation, self.defined, self.events, max(first, start), end)
+
+    def release(self) -> None:
+        """Let go of columns of events that companions describe by now, or that are not retained."""
+        self._blocks.keep_only(self.stream.incarnation, self.uncovered())
+
+    def uncovered(self) -> list[Range]:
+        """The events that no companion describes in everything that is defined."""
+        search = self.defined.definition.search
+        stretches = self.stretches(search.fields, search.rollups)
+        return [Range(start, stop) for start, stop, companion in stretches if companion is None]
+
     def times(self, companion: Companion) -> tuple[int, int] | None:
         """The primary times that a companion holds; None where it holds none as they are defined now."""
         primary = self.defined.definition.search.primary_timestamp
@@ -125,8 +140,10 @@ class Archive:
         self._path, self._vfs = data_dir / "headrace.db", vfs
         self.segments = segments
         self.recent = Decoded(RECENT_BYTES)
-        self._tail_bytes = config.limits.tail_columns_bytes
-        self.blocks = Blocks(self._tail_bytes)
+        self._room = Room(
+            config.limits.tail_columns_bytes, config.storage.tail_cache_bytes, data_dir / "cache" / "tail"
+        )
+        self.blocks = Blocks(self._room)
         self.files = CompanionFiles(
             objects,
             data_dir / "cache" / "companions",
@@ -151,7 +168,9 @@ class Archive:
 
     def forget(self) -> None:
         """Answer from nothing that was kept of events: some were erased."""
-        self.recent, self.blocks = Decoded(RECENT_BYTES), Blocks(self._tail_bytes)
+        blocks = Blocks(self._room)
+        blocks.extracted = self.blocks.extracted
+        self.recent, self.blocks = Decoded(RECENT_BYTES), blocks
 
     def defined(self, stream: Stream, head: Head) -> Defined:
         """What is declared for search; refused where nothing is."""

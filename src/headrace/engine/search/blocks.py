@@ -3,39 +3,83 @@
 The blocks of a stream lie side by side and never overlap, wherever the events lie at the moment. New events become a
 block of their own. A block that has a neighbour not much larger than itself is merged with it, so that there are few
 of them, and none is merged often.
+
+Blocks beyond the limit of memory go to local files, the oldest first, and are mapped from there. Where these have no
+room either, the blocks of streams asked longest ago go. A stream's own blocks never make room for its others: what
+does not fit is not kept, so that a scan of more than fits extracts again only the rest.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.engine.search.events import CHUNK_BYTES, CHUNK_ROWS, Chunk, Events
+from headrace.engine.search.spilling import spilled
 from headrace.engine.work.definitions import Defined
+from headrace.engine.work.ranges import Range
 from headrace.extract.columns import Extractor
 from headrace.extract.memory import in_memory
 from headrace.format.companion import tables
-from headrace.format.companion.memory import MemoryCompanion
+from headrace.format.companion.memory import MemoryCompanion, Tables
+
+log = logging.getLogger("headrace.search")
 
 _OVERHEAD = 64 * 1024
+#: A block in a file takes so much memory: its description, and what was looked up in it.
+_MAPPED_OVERHEAD = 4 * 1024
 #: A neighbour is merged if it has at most so many times the rows.
 _LARGER = 2
+#: Blocks with fewer rows are not worth a file.
+_LEAST_SPILLED_ROWS = 4_096
 
 
 class Block:
-    """A companion in memory, and the columns it was made from."""
+    """A companion in memory, and while it may still be merged the columns it was made from."""
 
-    def __init__(self, columns: Any, companion: MemoryCompanion) -> None:
-        self.columns = columns
+    def __init__(self, companion: MemoryCompanion, columns: Any = None, *, bytes: int, disk_bytes: int = 0) -> None:
         self.companion = companion
+        self.columns = columns
         self.first_seq, self.end_seq = companion.first_seq, companion.end_seq
-        self.bytes: int = _OVERHEAD + columns.nbytes + companion.bytes
+        self.bytes = bytes
+        self.disk_bytes = disk_bytes
+
+    @classmethod
+    def growing(cls, columns: Any, companion: MemoryCompanion) -> Block:
+        """A block that may be merged with others."""
+        return cls(companion, columns, bytes=_OVERHEAD + columns.nbytes + companion.bytes)
+
+    def finished(self, defined: Defined) -> Block:
+        """The same block with all its tables made, which is not merged any more."""
+        if self.columns is None:
+            return self
+        made = self.tables(defined)
+        return Block(MemoryCompanion.complete(self.companion.info, made), bytes=_OVERHEAD + made.bytes)
+
+    def in_file(self, made: Tables, directory: Path) -> Block:
+        """The same block with its tables in a file."""
+        companion = MemoryCompanion.complete(self.companion.info, spilled(made, directory))
+        return Block(companion, bytes=_MAPPED_OVERHEAD, disk_bytes=made.bytes)
+
+    def tables(self, defined: Defined) -> Tables:
+        """All tables of its companion."""
+        rollups = defined.definition.search.rollups
+        return self.companion.tables(
+            (name, interval.millis) for name in self.companion.info.rollups for interval in rollups[name].intervals
+        )
+
+    @property
+    def rows(self) -> int:
+        """How many events it holds."""
+        return self.end_seq - self.first_seq
 
     def is_current(self, defined: Defined) -> bool:
         """Whether it holds what is defined now, and nothing else."""
@@ -46,9 +90,10 @@ class Block:
 
     def may_grow(self, other: Block) -> bool:
         """Whether it is to be one block with a neighbour."""
-        rows, others = len(self.columns), len(other.columns)
-        fits = rows + others <= CHUNK_ROWS and self.columns.nbytes + other.columns.nbytes <= CHUNK_BYTES
-        return fits and others <= _LARGER * rows
+        if self.columns is None or other.columns is None:
+            return False
+        fits = self.rows + other.rows <= CHUNK_ROWS and self.columns.nbytes + other.columns.nbytes <= CHUNK_BYTES
+        return fits and other.rows <= _LARGER * self.rows
 
 
 class Piece(NamedTuple):
@@ -59,28 +104,47 @@ class Piece(NamedTuple):
     stop: int
 
 
+class Room(NamedTuple):
+    """How much memory blocks may take, how much of the disk, and the directory of their files."""
+
+    bytes: int
+    disk_bytes: int
+    directory: Path
+
+
 class _Line:
     """The blocks of one stream, in order; who extracts holds the lock."""
 
     def __init__(self) -> None:
         self.extracting = threading.Lock()
         self.blocks: list[Block] = []
+        #: What its blocks hold; they are all of this definition, or of an older one that nobody will ask for.
+        self.defined: Defined | None = None
 
 
 class Blocks:
-    """The blocks of all streams; those used longest ago make room. For any thread."""
+    """The blocks of all streams. For any thread."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+    def __init__(self, room: Room) -> None:
+        self._room = room
         self._lock = threading.Lock()
-        self._lines: dict[str, _Line] = {}
-        self._used: OrderedDict[Block, str] = OrderedDict()
-        self.bytes = self.extracted = 0
+        self._fitting = threading.Lock()
+        #: The stream asked longest ago comes first.
+        self._lines: OrderedDict[str, _Line] = OrderedDict()
+        self.bytes = self.disk_bytes = 0
+        #: Events extracted since the start.
+        self.extracted = 0
+
+    @property
+    def used_share(self) -> float:
+        """How much of the room is taken, from 0 to 1."""
+        return (self.bytes + self.disk_bytes) / max(1, self._room.bytes + self._room.disk_bytes)
 
     def pieces(
         self, incarnation: str, defined: Defined, events: Events, start: int, stop: int, *, newest_first: bool
     ) -> Iterator[Piece]:
         """Companions of a range of events, one after the other; what is missing is extracted when its turn comes."""
+        self._note_use(incarnation)
         extractor: Extractor | None = None
         while start < stop:
             seq = stop - 1 if newest_first else start
@@ -92,10 +156,41 @@ class Blocks:
                         extractor = extractor or Extractor(defined.definition)
                         low, high = self._hole(incarnation, start, stop, seq)
                         chunk = events.last_chunk(low, high) if newest_first else events.first_chunk(low, high)
-                        block = self._add(incarnation, defined, _extracted(extractor, defined, events, chunk))
+                        block = self._extract(incarnation, defined, extractor, events, chunk)
             low, high = max(start, block.first_seq), min(stop, block.end_seq)
             yield Piece(block.companion, low, high)
             start, stop = (start, low) if newest_first else (high, stop)
+
+    def extract(self, incarnation: str, defined: Defined, events: Events, start: int, stop: int) -> None:
+        """Extract what is missing of a range ahead of questions, as far as there is room."""
+        extractor = Extractor(defined.definition)
+        while start < stop and self.used_share < 1:
+            with self._line(incarnation).extracting:
+                block = self._find(incarnation, defined, start)
+                if block is None:
+                    chunk = events.first_chunk(*self._hole(incarnation, start, stop, start))
+                    block = self._extract(incarnation, defined, extractor, events, chunk)
+                if block.columns is not None and block.rows > CHUNK_ROWS // 2:
+                    self._replace(incarnation, block, block.finished(defined))
+            start = block.end_seq
+
+    def keep_only(self, incarnation: str, ranges: Sequence[Range]) -> None:
+        """Let go of blocks of a stream that have no events in these ranges."""
+        with self._lock:
+            line = self._lines.get(incarnation)
+            for block in list(line.blocks) if line is not None else ():
+                if not any(Range(block.first_seq, block.end_seq).overlaps(one) for one in ranges):
+                    self._remove(incarnation, block)
+
+    def streams(self) -> list[str]:
+        """The incarnations of streams that have blocks."""
+        with self._lock:
+            return [incarnation for incarnation, line in self._lines.items() if line.blocks]
+
+    def _note_use(self, incarnation: str) -> None:
+        with self._lock:
+            if incarnation in self._lines:
+                self._lines.move_to_end(incarnation)
 
     def _line(self, incarnation: str) -> _Line:
         with self._lock:
@@ -110,9 +205,8 @@ class Blocks:
                 return None
             block = line.blocks[at]
             if block.is_current(defined):
-                self._used.move_to_end(block)
                 return block
-            self._remove(block)
+            self._remove(incarnation, block)
             return None
 
     def _hole(self, incarnation: str, start: int, stop: int, seq: int) -> tuple[int, int]:
@@ -124,23 +218,22 @@ class Blocks:
             low = max(start, blocks[at - 1].end_seq) if at else start
             return low, min(stop, blocks[at].first_seq) if at < len(blocks) else stop
 
-    def _add(self, incarnation: str, defined: Defined, block: Block) -> Block:
-        """Put a block between the others, merged with those beside it that are small."""
-        while True:
-            neighbour = self._neighbour(incarnation, defined, block)
-            if neighbour is None:
-                break
+    def _extract(self, incarnation: str, defined: Defined, extractor: Extractor, events: Events, chunk: Chunk) -> Block:
+        block = _extracted(extractor, defined, events, chunk)
+        rows = block.rows
+        while (neighbour := self._neighbour(incarnation, defined, block)) is not None:
             block = _merged(defined, *sorted((block, neighbour), key=_first))
         with self._lock:
             line = self._lines.setdefault(incarnation, _Line())
+            line.defined = defined
+            self.extracted += rows
             low = bisect_left(line.blocks, block.first_seq, key=_first)
             for old in [old for old in line.blocks[low:] if old.first_seq < block.end_seq]:
-                self._remove(old)
+                self._remove(incarnation, old)
+            line = self._lines.setdefault(incarnation, line)
             line.blocks.insert(low, block)
-            self._used[block] = incarnation
             self.bytes += block.bytes
-            while self.bytes > self._limit_bytes and len(self._used) > 1:
-                self._remove(next(iter(self._used)))
+        self._make_room(incarnation, block)
         return block
 
     def _neighbour(self, incarnation: str, defined: Defined, block: Block) -> Block | None:
@@ -153,12 +246,77 @@ class Blocks:
         touching = [one for one in beside if one.end_seq == block.first_seq or one.first_seq == block.end_seq]
         return next((one for one in touching if block.may_grow(one) and one.is_current(defined)), None)
 
-    def _remove(self, block: Block) -> None:
-        incarnation = self._used.pop(block)
-        self.bytes -= block.bytes
+    def _make_room(self, incarnation: str, added: Block) -> None:
+        """Let blocks leave memory until the others fit into it."""
+        with self._fitting:
+            while self.bytes > self._room.bytes:
+                chosen = self._leaving(incarnation, added)
+                if chosen is None:
+                    return
+                owner, block, defined = chosen
+                moved = self._moved(owner, block, defined)
+                if moved is not None:
+                    self._replace(owner, block, moved)
+                elif owner != incarnation or not block.is_current(defined):
+                    with self._lock:
+                        self._remove(owner, block)
+                else:
+                    with self._lock:
+                        self._remove(incarnation, added)
+                    return
+
+    def _leaving(self, incarnation: str, added: Block) -> tuple[str, Block, Defined] | None:
+        """A block in memory of the stream asked longest ago, its oldest; of the stream of a new one at last."""
+        with self._lock:
+            others = [(owner, line) for owner, line in self._lines.items() if owner != incarnation]
+            own = [(incarnation, line) for owner, line in self._lines.items() if owner == incarnation]
+            for owner, line in [*others, *own]:
+                for block in line.blocks:
+                    if not block.disk_bytes and block is not added:
+                        assert line.defined is not None, "there are blocks"
+                        return owner, block, line.defined
+        return None
+
+    def _moved(self, owner: str, block: Block, defined: Defined) -> Block | None:
+        """A block in a file, or None where it is too small for one or there is no room."""
+        if block.rows < _LEAST_SPILLED_ROWS or not block.is_current(defined):
+            return None
+        made = block.tables(defined)
+        if not self._has_disk_room(owner, made.bytes):
+            return None
+        try:
+            return block.in_file(made, self._room.directory)
+        except OSError as reason:
+            log.warning("columns of events that no companion covers stay in memory: %s", reason)
+            return None
+
+    def _has_disk_room(self, owner: str, size: int) -> bool:
+        """Whether a block fits on disk, once those of streams asked before its own have gone."""
+        with self._lock:
+            for other in list(self._lines):
+                if self.disk_bytes + size <= self._room.disk_bytes:
+                    return True
+                if other == owner:
+                    return False
+                for block in [block for block in self._lines[other].blocks if block.disk_bytes]:
+                    self._remove(other, block)
+            return self.disk_bytes + size <= self._room.disk_bytes
+
+    def _replace(self, incarnation: str, old: Block, new: Block) -> None:
+        """Put a block in the place of another that holds the same; nothing happens where that is gone."""
+        with self._lock:
+            line = self._lines.get(incarnation)
+            if line is not None and old in line.blocks:
+                line.blocks[line.blocks.index(old)] = new
+                self.bytes += new.bytes - old.bytes
+                self.disk_bytes += new.disk_bytes - old.disk_bytes
+
+    def _remove(self, incarnation: str, block: Block) -> None:
         line = self._lines.get(incarnation)
         if line is not None and block in line.blocks:
             line.blocks.remove(block)
+            self.bytes -= block.bytes
+            self.disk_bytes -= block.disk_bytes
             if not line.blocks and not line.extracting.locked():
                 del self._lines[incarnation]
 
@@ -168,13 +326,13 @@ def _extracted(extractor: Extractor, defined: Defined, events: Events, chunk: Ch
     rows = pa.Table.from_batches(events.batches(chunk))
     version = int(pc.max(rows.column("version")).as_py())
     columns = extractor.columns(rows)
-    return Block(columns, in_memory(columns, defined.definition, chunk.start, version))
+    return Block.growing(columns, in_memory(columns, defined.definition, chunk.start, version))
 
 
 def _merged(defined: Defined, left: Block, right: Block) -> Block:
     columns = tables.concat([left.columns, right.columns]).combine_chunks()
     version = max(left.companion.through_version, right.companion.through_version)
-    return Block(columns, in_memory(columns, defined.definition, left.first_seq, version))
+    return Block.growing(columns, in_memory(columns, defined.definition, left.first_seq, version))
 
 
 def _first(block: Block) -> int:

@@ -71,6 +71,13 @@ class _Search:
 
     def run(self) -> Found:
         """Look at everything that matters, as far as the time goes."""
+        try:
+            return self._run()
+        finally:
+            # The walk refers to this search, so that what it holds would wait for the garbage collector.
+            self._kept.clear()
+
+    def _run(self) -> Found:
         stretches = self._look.stretches(self._fields())
         stretches = stretches[::-1] if self._backward else stretches
         for stretch in stretches:

@@ -55,7 +55,8 @@ class Texts:
         """Where a word stands, or any that begins so, and how often."""
         known = self._counted.get((field, (word,), prefix))
         if known is None:
-            known = self._counted[field, (word,), prefix] = _counted(self._at(field, word, prefix)[0])
+            rows = self._companion.occurrence_rows(field, word, prefix=prefix)
+            known = self._counted[field, (word,), prefix] = _counted(rows)
         return known
 
     def phrase(self, field: str, words: list[str], *, prefix: bool) -> Counted:

@@ -61,13 +61,14 @@ class Answers(ABC):
 
     def occurrences(self, field: str, word: str, *, prefix: bool) -> tuple[Int32s, Int32s]:
         """Where a word stands in a text field, or words that begin so: rows and positions, sorted by both."""
-        if not self._is_text(field):
-            raise KeyError(f"{field} is no text field: its values have no positions")
-        beyond, span = (_beyond(word), postings.prefix_span) if prefix else (word.__lt__, postings.exact_span)
-        runs = self._runs(field, word, beyond, exact=not prefix)
-        found = [run.occurrences(span(run.terms, word)) for run in runs]
+        found = [run.occurrences(span) for run, span in self._of_word(field, word, prefix)]
         rows, positions = (postings.joined(part) for part in zip((NO_ROWS, NO_ROWS), *found, strict=True))
         return postings.sorted_occurrences(rows, positions) if prefix else (rows, positions)
+
+    def occurrence_rows(self, field: str, word: str, *, prefix: bool) -> Int32s:
+        """The rows of the same occurrences, without their positions, which are not even read."""
+        rows = postings.joined(run.rows(span) for run, span in self._of_word(field, word, prefix))
+        return np.sort(rows) if prefix else rows
 
     def present(self, field: str) -> Mask:
         """For every row whether it has a value."""
@@ -106,6 +107,14 @@ class Answers(ABC):
             if len(found) >= limit:
                 break
         return list(found)[:limit]
+
+    def _of_word(self, field: str, word: str, prefix: bool) -> Iterator[tuple[Run, postings.Span]]:
+        """The runs that may hold a word of a text field, or words that begin so, and where in each they stand."""
+        if not self._is_text(field):
+            raise KeyError(f"{field} is no text field: its values have no positions")
+        beyond, span = (_beyond(word), postings.prefix_span) if prefix else (word.__lt__, postings.exact_span)
+        for run in self._runs(field, word, beyond, exact=not prefix):
+            yield run, span(run.terms, word)
 
     def _found(self, field: str, term: str) -> Iterator[Int32s]:
         """The lists of a term; they follow each other."""

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from headrace.format.companion.answers import Answers
-from headrace.format.companion.layout import LIMITS, Info
+from headrace.format.companion.layout import KEYS, LIMITS, Info
 from headrace.format.companion.postings import Run, TableRun, one_array
 from headrace.format.companion.rows import Group
 from headrace.format.companion.tables import zone
 
 _ROWS = LIMITS.rows
+
+
+class Tables(NamedTuple):
+    """Everything a companion in memory answers from: columns, postings by field, panes by rollup and interval."""
+
+    columns: Any
+    postings: Mapping[str, Any]
+    panes: Mapping[tuple[str, int], Any]
+
+    @property
+    def bytes(self) -> int:
+        """The memory of all tables."""
+        return sum(int(table.nbytes) for table in (self.columns, *self.postings.values(), *self.panes.values()))
 
 
 class MemoryCompanion(Answers):
@@ -36,6 +49,24 @@ class MemoryCompanion(Answers):
         self._postings, self._panes = postings, panes
         self._lock = threading.Lock()
         self._made: dict[object, Any] = {}
+
+    @classmethod
+    def complete(cls, info: Info, tables: Tables) -> MemoryCompanion:
+        """A companion whose tables have all been made; panes of other intervals are not held."""
+
+        def panes(rollup: str, interval: int) -> Any:
+            return tables.panes.get((rollup, interval))
+
+        return cls(info, tables.columns, postings=tables.postings.__getitem__, panes=panes)
+
+    def tables(self, panes: Iterable[tuple[str, int]]) -> Tables:
+        """All of its tables, with the panes of these rollups and intervals; those not made yet are made now."""
+        names = [name for name, shape in self.info.fields.items() if shape.indexed]
+        return Tables(
+            self._columns,
+            {name: self._run(name).table for name in [*names, *([KEYS] if self.info.keys else [])]},
+            {name: self.panes(*name) for name in panes},
+        )
 
     @property
     def bytes(self) -> int:
@@ -66,7 +97,11 @@ class MemoryCompanion(Answers):
         return self._once(("panes", rollup, interval), lambda: self._panes(rollup, interval))
 
     def _runs(self, field: str, low: str, beyond: Callable[[str], bool], *, exact: bool = False) -> Iterator[Run]:
-        yield self._once(("postings", field), lambda: TableRun(self._postings(field)))
+        yield self._run(field)
+
+    def _run(self, field: str) -> TableRun:
+        found: TableRun = self._once(("postings", field), lambda: TableRun(self._postings(field)))
+        return found
 
     def _whole(self, name: str) -> Any:
         return self._once(("column", name), lambda: one_array(self._columns.column(name)))

@@ -75,6 +75,7 @@ class TableRun(Run):
     """The postings of one field, as their table holds them."""
 
     def __init__(self, table: Any) -> None:
+        self.table = table
         self.terms = one_array(table.column("term"))
         self._lists = flat(one_array(table.column("rows")))
         positions = one_array(table.column("positions"))
@@ -151,7 +152,7 @@ def sorted_occurrences(rows: Int32s, positions: Int32s) -> tuple[Int32s, Int32s]
 def flat(lists: Any) -> Lists:
     """An array of lists without nulls as plain numbers."""
     ends = lists.offsets.to_numpy()
-    return Lists(ends - ends[0], lists.flatten().to_numpy())
+    return Lists(ends - ends[0] if ends[0] else ends, lists.flatten().to_numpy())
 
 
 def offsets(texts: Any) -> NDArray[np.int32]:

@@ -63,6 +63,9 @@ class Rows(Protocol):
     def occurrences(self, field: str, word: str, *, prefix: bool) -> tuple[Int32s, Int32s]:
         """Where a word stands in a text field, or words that begin so: rows and positions, sorted by both."""
 
+    def occurrence_rows(self, field: str, word: str, *, prefix: bool) -> Int32s:
+        """The rows of these occurrences, ascending, a row as often as the word stands in it."""
+
     def present(self, field: str) -> Mask:
         """For every row whether it has a value."""
 

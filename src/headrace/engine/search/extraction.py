@@ -1,0 +1,113 @@
+"""Columns of new events, extracted in a thread soon after they are committed, so that questions find them made."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from headrace.engine.log import Log
+from headrace.engine.stream import Stream
+from headrace.errors import HeadraceError
+from headrace.storage.streams import LIVE
+
+if TYPE_CHECKING:
+    from headrace.engine.search.archive import Archive
+
+log = logging.getLogger("headrace.search")
+
+#: Fewer new events are left to whoever asks.
+LEAST_ROWS = 16_384
+#: Of a stream whose new events are extracted for the first time, so many of those before them are, too.
+CATCH_UP_ROWS = 4_000_000
+_RELEASE_S = 1.0
+
+
+class Extraction:
+    """Follows the streams that have search fields; its thread starts with the first that has enough new events."""
+
+    def __init__(self, events: Log, open_archive: Callable[[], Archive]) -> None:
+        self._log = events
+        self._open_archive = open_archive
+        self._queue: SimpleQueue[Stream | None] = SimpleQueue()
+        self._queued: set[int] = set()
+        #: By id, the streams whose columns are kept, and the first event of each that was not there the last time.
+        self._followed: dict[int, tuple[Stream, int]] = {}
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        events.on_append.append(self._appended)
+
+    async def stop(self) -> None:
+        """Extract nothing more."""
+        self._log.on_append.remove(self._appended)
+        self._stopping.set()
+        self._queue.put(None)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    def _appended(self, stream: Stream, _first: int) -> None:
+        """Called on the event loop after each commit."""
+        head = stream.head
+        if head.registry is None or head.next_seq - head.published_seq < LEAST_ROWS or stream.id in self._queued:
+            return
+        followed = self._followed.get(stream.id)
+        if followed is not None and head.next_seq - followed[1] < LEAST_ROWS:
+            return
+        if head.registry.registry.search is None:
+            return
+        self._queued.add(stream.id)
+        self._queue.put(stream)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="headrace-extract", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        released_s = monotonic()
+        while not self._stopping.is_set():
+            try:
+                stream = self._queue.get(timeout=_RELEASE_S)
+            except Empty:
+                stream = None
+            if stream is not None:
+                self._queued.discard(stream.id)
+                self._try(self._extract, stream)
+            if monotonic() - released_s >= _RELEASE_S:
+                for followed, _ in list(self._followed.values()):
+                    self._try(self._release, followed)
+                released_s = monotonic()
+
+    def _try(self, work: Callable[[Archive, Stream], None], stream: Stream) -> None:
+        if self._stopping.is_set():
+            return
+        try:
+            work(self._open_archive(), stream)
+        except HeadraceError as reason:
+            log.info("%s: %s", stream.name, reason.message)
+        except Exception:
+            log.exception("columns of %s are not extracted ahead", stream.name)
+
+    def _extract(self, archive: Archive, stream: Stream) -> None:
+        from headrace.engine.search.events import Vanished
+
+        head = stream.head
+        _, start = self._followed.get(stream.id, (stream, max(0, head.next_seq - CATCH_UP_ROWS)))
+        self._followed[stream.id] = stream, head.next_seq
+        try:
+            with archive.look(stream, head, archive.defined(stream, head)) as look:
+                look.extract(start)
+        except Vanished:
+            pass  # retention or an erasure took them away; whoever asks looks again
+
+    def _release(self, archive: Archive, stream: Stream) -> None:
+        head = stream.head
+        if head.state != LIVE or head.registry is None or head.registry.registry.search is None:
+            archive.blocks.keep_only(stream.incarnation, [])
+        else:
+            with archive.look(stream, head, archive.defined(stream, head)) as look:
+                look.release()
+        if stream.incarnation not in archive.blocks.streams():
+            del self._followed[stream.id]

@@ -1,0 +1,150 @@
+"""Columns that are extracted before anyone asks: once, bounded, and right whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+from engine.search.searches import Searched
+from headrace.engine.search import blocks, events, extraction
+from headrace.engine.search.aggregating import aggregate
+from headrace.engine.search.tally import Deadline
+from headrace.reduce.request import read
+from rig import Rig, array
+
+ROUNDS, EACH = 60, 50
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything happens with few events."""
+    monkeypatch.setattr(extraction, "LEAST_ROWS", 40)
+    monkeypatch.setattr(extraction, "_RELEASE_S", 0.02)
+    monkeypatch.setattr(blocks, "_LEAST_SPILLED_ROWS", 1)
+    for module in (events, blocks):
+        monkeypatch.setattr(module, "CHUNK_ROWS", 100)
+
+
+def append(stream: Searched, start: int, stop: int) -> None:
+    stream.append(*({"time": n, "service": f"s{n % 5}", "code": 200, "body": "red green"} for n in range(start, stop)))
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    deadline = monotonic() + 30
+    while not holds():
+        assert monotonic() < deadline, "it did not happen"
+        sleep(0.005)
+
+
+def extracted(rig: Rig) -> int:
+    archive = rig.engine.archive
+    return 0 if archive is None else archive.blocks.extracted
+
+
+def test_new_events_are_extracted_before_anyone_asks_and_only_once(rig: Rig) -> None:
+    stream = Searched(rig)
+    for n in range(0, 400, 50):
+        append(stream, n, n + 50)
+        wait_for(lambda n=n: extracted(rig) >= n + 50)
+    for query in ("red", "service:s1", "has:time"):
+        assert stream.ask(query, size=500, track_total_hits=True).found.total == (80 if query == "service:s1" else 400)
+    assert extracted(rig) == 400
+
+
+def test_few_events_are_left_to_whoever_asks(rig: Rig) -> None:
+    stream = Searched(rig)
+    append(stream, 0, 39)
+    assert rig.engine.archive is None and rig.engine.extraction._thread is None
+    assert len(stream.ask("red").seqs) == 39
+
+
+def test_a_stream_without_search_fields_is_not_followed(rig: Rig) -> None:
+    rig.create("plain", "application/json")
+    rig.append("plain", array(*range(200)))
+    assert rig.engine.archive is None and rig.engine.extraction._thread is None
+
+
+def test_columns_go_when_companions_describe_the_events_and_when_the_stream_does(rig: Rig) -> None:
+    stream = Searched(rig)
+    append(stream, 0, 200)
+    wait_for(lambda: extracted(rig) == 200)
+    stream.index(0, 200)
+    held = stream.archive.blocks
+    wait_for(lambda: held.bytes == 0)
+    append(stream, 200, 300)
+    wait_for(lambda: held.bytes > 0)
+    rig.delete(stream.name)
+    wait_for(lambda: held.bytes == 0 and held.disk_bytes == 0)
+
+
+def test_nothing_is_extracted_ahead_where_there_is_no_room(tmp_path: Path) -> None:
+    with Rig(tmp_path, limits={"tail_columns_bytes": 100_000}, storage={"tail_cache_bytes": 0}) as rig:
+        stream = Searched(rig)
+        for n in range(0, 1000, 100):
+            append(stream, n, n + 100)
+        wait_for(lambda: extracted(rig) > 0 and not rig.engine.extraction._queued)
+        assert stream.archive.blocks.bytes <= 100_000
+        assert len(stream.ask("red", size=500).seqs) == 500
+
+
+def total(stream: Searched, query: str) -> tuple[int, int | None]:
+    """How many events there were, and how many of them match."""
+    asked = stream.ask(query, size=1, track_total_hits=True)
+    assert not asked.found.missing.events
+    return asked.found.stop, asked.found.total
+
+
+def counted(stream: Searched) -> tuple[int, int]:
+    """How many events there were, and how many a rollup counts."""
+    one, head = stream.stream, stream.stream.head
+    defined = stream.archive.defined(one, head)
+    given = {"rollup": "requests", "from": 0, "to": 86_400_000, "interval": "1m", "measures": ["all"]}
+    found = aggregate(stream.archive, one, head, defined, read(given, defined.definition.search), Deadline(60))
+    assert not found.missing.events
+    groups = [group for bucket in found.buckets for group in bucket["groups"]]
+    return found.stop, sum(group["measures"]["all"]["count"] for group in groups)
+
+
+@pytest.mark.parametrize("disk_bytes", [0, 1 << 30])
+def test_answers_are_right_while_events_are_appended_sealed_indexed_and_extracted(
+    tmp_path: Path, disk_bytes: int
+) -> None:
+    limits, storage = {"tail_columns_bytes": 400_000}, {"tail_cache_bytes": disk_bytes}
+    with Rig(tmp_path, limits=limits, storage=storage) as rig:
+        stream = Searched(rig)
+        append(stream, 0, EACH)
+        over = threading.Event()
+
+        def ask(number: int) -> int:
+            answers = 0
+            while not over.is_set():
+                if number % 2:
+                    stop, found = counted(stream)
+                    assert found == stop
+                else:
+                    stop, matches = total(stream, "service:s1 red")
+                    assert matches == len(range(1, stop, 5))
+                answers += 1
+            return answers
+
+        with ThreadPoolExecutor(4) as threads:
+            asking = [threads.submit(ask, number) for number in range(4)]
+            for n in range(1, ROUNDS):
+                append(stream, n * EACH, (n + 1) * EACH)
+                if n % 10 == 5:
+                    rig.publish(stream.name)
+                if n % 20 == 7:
+                    stream.index((n - 5) * EACH, n * EACH)
+            over.set()
+            assert all(one.result() > 0 for one in asking)
+        held = stream.archive.blocks
+        every: list[Any] = [block for line in held._lines.values() for block in line.blocks]
+        assert held.bytes == sum(block.bytes for block in every) <= 400_000
+        assert held.disk_bytes == sum(block.disk_bytes for block in every) <= disk_bytes
+        assert total(stream, "red") == (ROUNDS * EACH, ROUNDS * EACH)
