@@ -91,16 +91,7 @@ class Engine:
         self.gates = Gates(config.limits)
         data_dir = Path(config.storage.data_dir)
         make_directory(data_dir)
-        self._lock = DirectoryLock(data_dir)
-        path = data_dir / "headrace.db"
-        try:
-            _check_files(path, self._lock, accept_log_damage)
-            self.writer = Writer(path, config, clock, vfs)
-            self._lock.mark()
-            self._reader = database.connect(path, cache_bytes=config.storage.cache_bytes // 4, readonly=True, vfs=vfs)
-        except BaseException:
-            self._lock.release()
-            raise
+        self._open_database(data_dir, vfs, accept_log_damage)
         self.streams, self.wal, self.published = Streams(self._reader), Wal(self._reader), Published(self._reader)
         self.objects = Objects.open(
             config.storage.object_store or str(data_dir / "objects"), timeout_s=config.storage.store_timeout_s
@@ -145,6 +136,19 @@ class Engine:
         self._archive: Archive | None = None
         self._vfs = vfs
         self.extraction = Extraction(self.log, self.open_archive)
+
+    def _open_database(self, data_dir: Path, vfs: str | None, accept_log_damage: bool) -> None:
+        """Lock the directory, and open its database for the writer and for the event loop."""
+        self._lock = DirectoryLock(data_dir)
+        path, storage = data_dir / "headrace.db", self.config.storage
+        try:
+            _check_files(path, self._lock, accept_log_damage)
+            self.writer = Writer(path, self.config, self.clock, vfs)
+            self._lock.mark()
+            self._reader = database.connect(path, cache_bytes=storage.cache_bytes // 4, readonly=True, vfs=vfs)
+        except BaseException:
+            self._lock.release()
+            raise
 
     @classmethod
     async def open(
