@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 
 from headrace.schema.registry import Registry
 from headrace.schema.update import Update, parse_update
+from headrace.storage.page_checksums import checksum_vfs
 from headrace.types import JSON
 from rig import Rig, array, one_by_one
 from server.registries import lens
@@ -70,7 +71,7 @@ def stored(rig: Rig, table: str = "registries") -> int:
 
 def forget_carried_bindings(data_dir: Path, name: str, version: int) -> None:
     """Store the newest registry of a stream as it was stored before bindings followed a lens."""
-    with closing(sqlite3.connect(data_dir / "headrace.db")) as database, database:
+    with closing(apsw.Connection(str(data_dir / "headrace.db"), vfs=checksum_vfs())) as database, database:
         of_stream = "stream = (SELECT id FROM streams WHERE name = ?) ORDER BY revision DESC LIMIT 1"
         row = database.execute(f"SELECT stream, revision, document FROM registries WHERE {of_stream}", (name,))
         stream, revision, text = row.fetchone()
