@@ -33,6 +33,16 @@ def test_an_answer_is_found_as_it_was_by_its_user_and_key(records: Idempotency, 
     assert records.find("ben", "k") is None and records.find("ann", "l") is None
 
 
+def test_the_text_of_a_key_is_not_stored_and_older_rows_that_have_it_are_found(
+    records: Idempotency, connection: Connection
+) -> None:
+    records.save("ann", "k", Answered(b"digest", b""), 5)
+    stored = connection.execute("SELECT key FROM idempotency").get
+    assert stored.startswith("sha256:") and records.find("ann", stored) is None
+    connection.execute("UPDATE idempotency SET key = 'k'")
+    assert records.find("ann", "k") == Answered(b"digest", b"")
+
+
 def kept(records: Idempotency) -> list[int]:
     return [number for number in range(10) if records.find("u", str(number)) is not None]
 

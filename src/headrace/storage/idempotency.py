@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
 
 from headrace.format.packing import LEAST_BYTES, pack, unpack
 from headrace.storage.database import Connection
+
+_DIGESTED = "sha256:"
+
+
+def stored_key(user_id: str, key: str) -> str:
+    """A key as it is stored: a digest, since the text of a key may be personal data."""
+    return _DIGESTED + sha256(msgspec.json.encode([user_id, key])).hexdigest()
 
 
 class Answered(NamedTuple):
@@ -34,16 +42,20 @@ class Idempotency:
     def find(self, user_id: str, key: str) -> Answered | None:
         """What a user's request of this key was answered, if it is remembered."""
         sql = "SELECT digest, answer FROM idempotency WHERE user_id = ? AND key = ?"
-        row = self._connection.execute(sql, (user_id, key)).fetchone()
+        row = self._connection.execute(sql, (user_id, stored_key(user_id, key))).fetchone()
+        if row is None and not key.startswith(_DIGESTED):
+            # Keys that were stored before they were digested; they are forgotten with the answers.
+            row = self._connection.execute(sql, (user_id, key)).fetchone()
         return None if row is None else Answered(row[0], _unpacked(row[1]))
 
     def save(self, user_id: str, key: str, answered: Answered, at_us: int) -> None:
         """Remember an answer."""
         sql = "INSERT INTO idempotency (user_id, key, digest, answer, at_us) VALUES (?, ?, ?, ?, ?)"
-        self._connection.execute(sql, (user_id, key, answered.digest, _packed(answered.answer), at_us))
+        values = user_id, stored_key(user_id, key), answered.digest, _packed(answered.answer), at_us
+        self._connection.execute(sql, values)
 
     def mentioning(self, user_id: str, texts: Iterable[bytes], digests: Collection[bytes], since_us: int) -> list[str]:
-        """The keys of a user's requests since a moment whose answers hold one of some texts, or of some digests."""
+        """The stored keys of a user's requests since a moment whose answers hold one of some texts or digests."""
         sql, sought = "SELECT key, digest, answer FROM idempotency WHERE user_id = ? AND at_us >= ?", list(texts)
         found: list[str] = []
         for key, digest, stored in self._connection.execute(sql, (user_id, since_us)):
@@ -53,7 +65,7 @@ class Idempotency:
         return found
 
     def drop(self, user_id: str, keys: Iterable[str]) -> None:
-        """Forget answers."""
+        """Forget answers, by their stored keys."""
         sql = "DELETE FROM idempotency WHERE user_id = ? AND key = ?"
         self._connection.executemany(sql, [(user_id, key) for key in keys])
 

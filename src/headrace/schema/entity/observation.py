@@ -63,13 +63,6 @@ def of_scope(scope: str) -> dict[str, Any]:
     return {} if scope == _GLOBAL else {"scope": scope}
 
 
-def key_digest(user_id: str, idempotency_key: str | None) -> str | None:
-    """What an observation keeps of an idempotency key: it is shared with other entities, and may name one of them."""
-    if idempotency_key is None:
-        return None
-    return f"sha256:{sha256(msgspec.json.encode([user_id, idempotency_key])).hexdigest()}"
-
-
 def encode(observation: Observation) -> bytes:
     """The observation as it is appended."""
     return msgspec.json.encode(observation)

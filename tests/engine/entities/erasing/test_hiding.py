@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace.engine.sealing.standing import recover_directory
 from headrace.engine.tiers import Cold
 from headrace.errors import EntityNotFound, NotFound
 from headrace.schema.entity.observation import decode
+from rig import Hold
 from snapshotting import USER, Entities, contact
 
 SECRET = "xyzzy-canary-4711"
@@ -111,6 +113,22 @@ def test_an_answer_that_was_found_before_and_nobody_has_fetched_is_not_given(rig
         read()
     cold.value.work()
     assert SECRET not in str(read())
+
+
+def test_an_erasure_that_its_caller_did_not_wait_for_begins_all_the_same(rig: Held) -> None:
+    gone, hold = filled(rig), Hold()
+
+    async def leave() -> None:
+        rig.engine.writer.submit(hold)
+        assert await asyncio.to_thread(hold.entered.wait, 30)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await rig.engine.erasing.begin(gone, USER)
+        hold.go_on.set()
+        await asyncio.gather(*rig.engine.erasing._tasks)
+
+    rig.run(leave())
+    assert kinds(rig) == ["erased", "observation", "erased"] and rig.engine.erasing._awake.is_set()
 
 
 def test_readers_of_other_streams_are_not_concerned(rig: Held) -> None:

@@ -13,11 +13,11 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
 log = logging.getLogger("headrace.erasing")
+
+Found = TypeVar("Found")
 
 #: For how long objects are left to those who read them when they were replaced.
 GRACE_S = 1.0
@@ -109,7 +111,7 @@ class Erasing:
         self._task: asyncio.Task[None] | None = None
         #: Held while rows of the log are rewritten, so that each is counted once.
         self._rewriting = asyncio.Lock()
-        self._forgetting: set[asyncio.Future[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def prepare(self, before_start: Callable[[Callable[[Batch], Any]], Any], *, recovered: bool) -> None:
         """Hide what is being erased, before anybody reads; ``recovered`` if the object store has brought objects."""
@@ -133,7 +135,7 @@ class Erasing:
         self._awake.set()
         if self._task is not None:
             await self._task
-        await asyncio.gather(*self._forgetting)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def plan(self, entity_id: str, user_id: str) -> Plan:
         """What an erasure would concern."""
@@ -141,6 +143,10 @@ class Erasing:
 
     async def begin(self, entity_id: str, user_id: str) -> ErasureRow:
         """Erase an entity: nobody can read anything of it when this returns, and its data is gone some time later."""
+        # What has begun goes on, whether or not the caller waits for it.
+        return await asyncio.shield(self._keep(self._begin(entity_id, user_id)))
+
+    async def _begin(self, entity_id: str, user_id: str) -> ErasureRow:
         for attempt in range(_TRIES):
             stream, planned = await self._planned(entity_id, user_id)
             id = f"erasure_{secrets.token_hex(12)}"
@@ -150,13 +156,25 @@ class Erasing:
             except commits.Outdated:
                 if attempt == _TRIES - 1:
                     raise
+        self._hide(stream)
         try:
-            self._hide(stream)
             await self._rewrite_log(self.find(id, user_id), stream)
-            self._forget(stream)
         finally:
+            self._forget(stream)
             self._awake.set()
         return self.find(id, user_id)
+
+    def _keep(self, work: Coroutine[Any, Any, Found]) -> asyncio.Task[Found]:
+        """Do something that is waited for when the server stops."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waits is told of it
 
     def _hide(self, stream: Stream) -> None:
         """Let readers of a stream's segments see what is being erased now as tombstones."""
@@ -171,9 +189,7 @@ class Erasing:
         self._ground.forget()
         self._ground.snapshots.forget()
         for serving in self._ground.servings:
-            task = asyncio.ensure_future(serving.forget(stream))
-            self._forgetting.add(task)
-            task.add_done_callback(self._forgetting.discard)
+            self._keep(serving.forget(stream))
 
     def _stream(self, row: ErasureRow) -> Stream | None:
         """The stream of an erasure, while it is there."""

@@ -26,11 +26,11 @@ from headrace.schema.entity.observation import (
     STORED,
     Observation,
     encode,
-    key_digest,
     observation_id,
     of_scope,
 )
 from headrace.schema.entity.problem import Notice, Problem
+from headrace.storage.idempotency import stored_key
 
 if TYPE_CHECKING:
     from headrace.engine.registry import StreamRegistry
@@ -193,7 +193,7 @@ class _Accepting:
             canonical_name=identity.canonical_name or None,
             identity_basis=identity.basis,
             identity_rule=identity.rule or None,
-            idempotency_key=key_digest(user, common.key),
+            idempotency_key=None if common.key is None else stored_key(user, common.key),
             details=details,
         )
         told = Told(

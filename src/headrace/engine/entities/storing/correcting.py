@@ -21,7 +21,6 @@ from headrace.schema.entity.observation import (
     DELETED,
     RESTORED,
     Observation,
-    key_digest,
     observation_id,
     of_scope,
 )
@@ -29,6 +28,7 @@ from headrace.schema.entity.problem import Notice
 from headrace.schema.entity.split import Fragment
 from headrace.schema.entity.validators import VALIDATORS
 from headrace.schema.entity.values import fits
+from headrace.storage.idempotency import stored_key
 
 Deed = Literal["correction", "deletion", "restoration"]
 _PRIORITIES = {"correction": CORRECTED, "deletion": DELETED, "restoration": RESTORED}
@@ -144,18 +144,18 @@ def _fits(definition: Definition, name: str, value: Any) -> bool:
 def _draft(decision: Decision, typed: Typed, made: _Made) -> Draft:
     schema, identity = typed.effective.schema, Identity(decision.entity_id, decision.canonical_name, "target_id", "")
     priority, fragments = _PRIORITIES[decision.kind], tuple(made.fragments)
-    score = 1.0 if decision.kind == "correction" else None
+    score, key = 1.0 if decision.kind == "correction" else None, decision.idempotency_key
     identifier = observation_id(
         entity_id=decision.entity_id,
         fields=made.fields,
         fragments=fragments,
         kind=decision.kind,
         # What is decided once more is another decision; only who gives a key says that it is the same.
-        observed_at_us=decision.at_us if decision.idempotency_key is None else None,
+        observed_at_us=decision.at_us if key is None else None,
         source_priority=priority,
         observation_source="human",
         specificity_score=score,
-        idempotency_key=decision.idempotency_key,
+        idempotency_key=key,
     )
     observation = Observation(
         id=identifier,
@@ -172,7 +172,9 @@ def _draft(decision: Decision, typed: Typed, made: _Made) -> Draft:
         fields=made.fields,
         fragments=fragments,
         identity_basis="target_id",
-        idempotency_key=key_digest(decision.user_id, decision.idempotency_key),
+        idempotency_key=None
+        if decision.idempotency_key is None
+        else stored_key(decision.user_id, decision.idempotency_key),
         details=of_scope(schema.scope),
     )
     told = Told(
