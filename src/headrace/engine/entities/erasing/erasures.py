@@ -120,7 +120,8 @@ class Erasing:
             if stream is None:
                 continue
             before_start(partial(_rewrite_all, stream=stream, row=row))
-            if recovered:
+            # An earlier version retired what was derived only after the log was rewritten.
+            if recovered or row.step == "log":
                 before_start(partial(_retire, row=row))
             self._hide(stream)
 
