@@ -256,6 +256,15 @@ def test_marks_have_the_colours_of_what_they_mean(
     assert "\x1b[2mso it is" in shown
 
 
+def test_people_see_what_searches_lose(orders: str, file: Written) -> None:
+    at = {"kind": "date", "bindings": [{"version": 1, "jsonPointer": "/qty"}], "column": True}
+    search = file("search", {"primaryTimestampField": "at", "fields": {"at": at}})
+    _shown("schema", "apply", orders, "--search", search)
+    remove = lens(orders, {"op": "remove", "path": "/qty", "schema": WHOLE})
+    shown = _shown("schema", "plan", orders, "--schema", file("next", shape()), "--lens", file("lens", remove))
+    assert "  lost: search.fields.at has no values any more from version 2 on" in shown
+
+
 def test_brackets_in_names_are_shown_as_they_are(orders: str, file: Written) -> None:
     wider = shape("[red]", qty=WHOLE, **{"[red]": WORD})
     assert "+ /[red]" in _shown("schema", "plan", orders, "--schema", file("wider", wider))

@@ -114,6 +114,18 @@ def test_the_pointers_of_summaries_move_too() -> None:
     assert found.changes[0].pointer == "/search/rollups/sums/measures/given/countJsonPointer"
 
 
+def test_pointers_of_summaries_from_before_the_lens_mean_what_they_meant() -> None:
+    given = {**search(), **ROLLUPS}
+    new = registry(given, (MOVED, [move("/sum", "/parts")]), first=SUMMED)
+    moved = carried(registry(given, first=SUMMED), given, new).search
+    kept = msgspec.structs.replace(new, search=moved)
+    assert carried(kept, given, kept).search == moved
+    # A place that events have now is meant as it is.
+    other = copy.deepcopy(moved)
+    other["rollups"]["sums"]["measures"]["given"]["countJsonPointer"] = "/ms"
+    assert carried(kept, other, kept).search == other
+
+
 @pytest.mark.parametrize(
     ("gone", "expected"),
     [

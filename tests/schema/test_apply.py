@@ -142,6 +142,34 @@ def test_a_lens_that_is_proven_leads_to_the_next_version() -> None:
     assert plan.reasons
 
 
+def reasons(plan: Plan[Registry]) -> dict[str, str]:
+    assert not plan.refusals
+    return {change.pointer: change.reason for change in plan.changes}
+
+
+FILLED = "is required from now on; the lens gives it to older events"
+
+
+def test_a_member_that_the_lens_fills_is_not_called_new_and_required() -> None:
+    plan = planned(installed(), schema=RENAMED, lens=lens(RENAME), next_seq=1)
+    assert reasons(plan)["/b"] == f"/b: {FILLED}"
+    assert plan.classification is Classification.DESTRUCTIVE
+    old, new = closed(a=INTEGER), closed("a", a=INTEGER)
+    fill = {"op": "add", "path": "/a", "schema": INTEGER, "default": 0, "overwrite": True}
+    assert reasons(planned(installed(old), schema=new, lens=lens(fill), next_seq=1))["/a"] == f"/a: {FILLED}"
+    lines = {"type": "array", "items": closed()}, {"type": "array", "items": closed("b", b=INTEGER)}
+    fill = {"op": "map", "path": "/a", "ops": [{"op": "add", "path": "/b", "schema": INTEGER, "default": 0}]}
+    plan = planned(installed(closed("a", a=lines[0])), schema=closed("a", a=lines[1]), lens=lens(fill), next_seq=1)
+    assert reasons(plan)["/a/*/b"] == f"/a/*/b: {FILLED}"
+
+
+def test_a_member_that_need_not_be_there_is_not_called_required() -> None:
+    opened = {"type": "object"}
+    fill = {"op": "add", "path": "/b", "schema": INTEGER, "default": 0, "overwrite": True}
+    plan = planned(installed(opened), schema={**opened, "properties": {"b": INTEGER}}, lens=lens(fill), next_seq=1)
+    assert "the schema was open" in reasons(plan)["/b"]
+
+
 def test_a_lens_is_kept_as_it_was_sent() -> None:
     sent = {"ops": [dict(reversed(RENAME.items()))], **{k: v for k, v in lens().items() if k != "ops"}}
     registry = planned(installed(), schema=RENAMED, lens=sent, next_seq=3).registry

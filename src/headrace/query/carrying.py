@@ -15,10 +15,17 @@ from headrace.schema.apply import CarriedSearch
 from headrace.schema.change import Change, Classification
 from headrace.schema.crossings import Crossings
 from headrace.schema.impact import ValueImpact
-from headrace.schema.lens.carry import Carried, Effect
-from headrace.schema.lens.reader import Reader, WholeReader
+from headrace.schema.lens.carry import Carried, Effect, may_read
+from headrace.schema.lens.ops import Lens
+from headrace.schema.lens.pullback import Stored, pull_back
+from headrace.schema.lens.reader import WholeReader
 from headrace.schema.pointer import Pointer
 from headrace.schema.registry import Registry
+from headrace.schema.shape.edit import value_at
+from headrace.schema.shape.read import shape_of
+from headrace.schema.shape.source import Root
+
+WHOLE = WholeReader()
 
 
 def carry_search(old: Registry, wanted: Any, new: Registry, crossings: Crossings) -> CarriedSearch:
@@ -93,13 +100,16 @@ class _Carrying:
 
     def _carry_rollup(self, rollup: Rollup) -> Iterator[ValueImpact]:
         prior = None if self._stored is None else self._stored.rollups.get(rollup.name)
-        if not self._advances or prior is None:
+        if prior is None:
+            return
+        parts = list(self._carry_parts(rollup, prior))
+        if not self._advances:
             return
         measured = {getattr(measure, "field", None) for measure in rollup.measures.values()} | {rollup.timestamp}
         found = {field.name: self._effects.get(field.name) for field in self._search.used_by(rollup)}
         effects = {name: effect for name, effect in found.items() if effect is not None}
         lost = any(effect.effect is Effect.LOST and name in measured for name, effect in effects.items())
-        causes = [*effects.values(), *self._carry_parts(rollup, prior)]
+        causes = [*effects.values(), *parts]
         if causes:
             lost = lost or any(cause.effect is Effect.LOST for cause in causes[len(effects) :])
             cause = Carried((), Effect.LOST if lost else Effect.CHANGED, causes[0].op)
@@ -107,27 +117,41 @@ class _Carrying:
 
     def _carry_parts(self, rollup: Rollup, prior: Rollup) -> Iterator[Carried]:
         """Move the pointers of summaries that events hold; those whose values change or are lost."""
-        reader: Reader = WholeReader()
-        crossing = self._crossings[self._old.current_version]
         for name, measure in rollup.measures.items():
             before = prior.measures.get(name)
             if not isinstance(measure, SummaryParts) or not isinstance(before, SummaryParts):
                 continue
             stored = dict(before.pointers())
             for part, pointer in measure.pointers():
-                if part not in stored:
-                    continue
-                if pointer != stored[part]:
-                    carried = crossing.compare(stored[part], pointer, reader)
-                else:
-                    carried = crossing.carry(pointer, reader)
-                if carried.pointer != pointer:
-                    described = self._document["rollups"][rollup.name]["measures"][name]
-                    described[f"{part}JsonPointer"] = pointers.text(carried.pointer)
+                if part in stored:
                     path = ("search", "rollups", rollup.name, "measures", name, f"{part}JsonPointer")
-                    self._note_move(path, self._new.current_version, pointer, carried.pointer)
-                if carried.effect is not None:
-                    yield carried
+                    carried = self._carry_part(path, stored[part], pointer)
+                    if carried.effect is not None:
+                        yield carried
+
+    def _carry_part(self, path: Pointer, stored: Pointer, given: Pointer) -> Carried:
+        """Move one pointer of a summary; one that names where the stored one was in an earlier version means that."""
+        start = stored if given == stored or self._was_at(given, stored) else given
+        carried = Carried(start)
+        if self._advances:
+            crossing = self._crossings[self._old.current_version]
+            follows = start == stored
+            carried = crossing.carry(start, WHOLE) if follows else crossing.compare(stored, start, WHOLE)
+            if carried.pointer != start:
+                self._note_move(path, self._new.current_version, start, carried.pointer)
+        _, _, rollup, _, measure, key = path
+        self._document["rollups"][rollup]["measures"][measure][key] = pointers.text(carried.pointer)
+        return carried
+
+    def _was_at(self, given: Pointer, stored: Pointer) -> bool:
+        """Whether a pointer leads to nothing now, and led to what the stored one leads to in an earlier version."""
+        old = self._old
+        if may_read(value_at(shape_of(Root(old.current_schema).source), given), WHOLE):
+            return False
+        versions = range(old.oldest_version, old.current_version)
+        lenses = {version: Lens("", version, version + 1, self._crossings[version].ops) for version in versions}
+        sources = pull_back(lenses, stored, old.current_version)
+        return any(isinstance(source, Stored) and source.pointer == given for source in sources.values())
 
     def _impact(self, path: Pointer, found: Carried) -> ValueImpact:
         assert found.effect is not None, "only what changes has an impact"

@@ -18,6 +18,7 @@ from headrace.schema.crossings import Crossings
 from headrace.schema.diff import diff, judge
 from headrace.schema.equality import same
 from headrace.schema.impact import ValueImpact
+from headrace.schema.keyword.member import NEW_AND_REQUIRED, NOW_REQUIRED
 from headrace.schema.lens import document as lens_document
 from headrace.schema.lens.carry import Crossing, Effect
 from headrace.schema.lens.ops import Add, In, Lens, Map, Op, Remove
@@ -209,13 +210,13 @@ def _op_problems(given: Iterable[Op], base: str) -> Iterator[Problem]:
 
 
 def _filled_changes(changes: Iterable[Change], crossing: Crossing) -> Iterator[Change]:
-    """The changes, where a member that is required from now on and that the lens gives to older events is told so."""
+    """The changes; of a member that becomes required, and that the lens gives to older events, they say so."""
     for change in changes:
-        names = pointers.parse(change.pointer) or ()
-        is_demand = change.what in ("property_added", "required_added") and change.classification.breaking
-        is_filled = is_demand and crossing.ops and crossing.always_holds(names)
-        reason = f"{change.pointer}: is required from now on; the lens gives it to older events"
-        yield replace(change, reason=reason) if is_filled else change
+        where = f"{change.pointer}: "
+        demands = change.reason.startswith((where + NEW_AND_REQUIRED, where + NOW_REQUIRED))
+        fills = demands and crossing.ops and crossing.always_holds(pointers.parse(change.pointer) or ())
+        reason = f"{where}is required from now on; the lens gives it to older events"
+        yield replace(change, reason=reason) if fills else change
 
 
 def _keyed(plan: Plan[Registry], update: Update, crossings: Crossings) -> Plan[Registry]:

@@ -116,6 +116,19 @@ def test_companions_that_were_made_before_the_lens_answer_after_it(rig: Rig) -> 
     assert hashes[0] == hashes[1]
 
 
+def test_many_events_are_described_alike(rig: Rig) -> None:
+    stream = made(rig)
+    stream.append(*({"at": at, "host": "x", "duration_ms": at} for at in range(400)))
+    in_segments(stream)
+    evolve(stream)
+    stream.append(*({"at": at, "service": "x", "latency_ms": at} for at in range(400)))
+    found = sorted(stream.ask("ms:>=390", size=500).seqs)
+    assert found == [*range(396, 406), *range(796, 806)]
+    in_segments(stream)
+    stream.index(0, 806)
+    assert sorted(stream.ask("ms:>=390", size=500).seqs) == found
+
+
 def _hashes(stream: Searched) -> list[str]:
     definition = Definition.of(registry(stream.rig, stream.name))
     assert definition is not None

@@ -11,6 +11,9 @@ from headrace.schema.keyword.finding import Finding, Node, Pair, Place, shown
 from headrace.schema.shape.canonical import value_text
 
 EVERY_OTHER = "*"
+#: How the reason begins why a member that every event must hold from now on may break older ones.
+NEW_AND_REQUIRED = "is new and required"
+NOW_REQUIRED = "is now required"
 
 
 class _Members(NamedTuple):
@@ -44,7 +47,7 @@ def properties(old: Node, new: Node, place: Place) -> Iterator[Finding]:
 
 def _added(name: str, before: _Members, after: _Members, place: Place) -> Change:
     if name in after.required and name not in before.required:
-        reason = "is new and required, and events so far need not hold it"
+        reason = f"{NEW_AND_REQUIRED}, and events so far need not hold it"
         remedy = "a lens operation `add` can give it a value"
         return place.change("property_added", Classification.DESTRUCTIVE, reason, remedy=remedy)
     schema = after.declared[name]
@@ -73,7 +76,7 @@ def _required(before: _Members, after: _Members, place: Place) -> Iterator[Chang
     """Which members become required or optional; of one that is added or removed as a whole, enough has been said."""
     for name in after.required:
         if name not in before.required and (name in before.declared or name not in after.declared):
-            reason = "is now required, and events so far need not hold it"
+            reason = f"{NOW_REQUIRED}, and events so far need not hold it"
             yield place.inside(name).change("required_added", Classification.DESTRUCTIVE, reason, "required")
     for name in before.required:
         if name not in after.required and (name in after.declared or name not in before.declared):
