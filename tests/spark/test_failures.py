@@ -1,0 +1,128 @@
+"""Spark that is killed, in part or as a whole: every unit is done in the end, and none has failed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import s3
+from spark.clusters import PATIENCE_S, connect_server, environ, standalone_cluster
+from stories import SETTINGS, Story, pipeline
+
+if TYPE_CHECKING:
+    from tests.conftest import ServerProcess, StartServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+SMALL = {"HEADRACE_PIPELINE__LEASE_UNITS": "4", "HEADRACE_PIPELINE__TASKS": "2"}
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[s3.S3]:
+    with s3.service() as backend:
+        made = s3.bucket(backend)
+        for name, value in made.environ.items():
+            monkeypatch.setenv(name, value)
+        yield made
+        made.close()
+
+
+def story_of(server: ServerProcess) -> Story:
+    """A stream whose segments are published."""
+    story = Story(server.url)
+    story.append("logs", 210)
+    story.published()
+    return story
+
+
+def outcomes(server: ServerProcess) -> dict[str | None, int]:
+    """How the units of all leases have ended."""
+    with closing(sqlite3.connect(f"file:{server.data_dir}/headrace.db?mode=ro", uri=True)) as database:
+        return dict(database.execute("SELECT outcome, count(*) FROM units GROUP BY outcome").fetchall())
+
+
+def check_all_done(server: ServerProcess, story: Story) -> None:
+    """Everything is indexed, and no unit has ever failed or been lost."""
+    assert set(outcomes(server)) <= {"committed", "released", "gone"}, outcomes(server)
+    story.check_covered()
+    story.check_counts()
+
+
+def kill_while_writing(bucket: s3.S3, run: subprocess.Popen[str], kill: Callable[[], None]) -> None:
+    """Call ``kill`` while executors wait for the store to take a companion."""
+    before = len(bucket.seen)
+    bucket.released.clear()
+    bucket.plan("PUT", "hang", "hang")
+    until = time.monotonic() + PATIENCE_S
+    while not any(method == "PUT" and "/companions/" in path for method, path in bucket.seen[before:]):
+        assert run.poll() is None and time.monotonic() < until, (run.poll(), bucket.seen[before:])
+        time.sleep(0.02)
+    kill()
+    bucket.released.set()
+
+
+def ended(run: subprocess.Popen[str]) -> str:
+    """What a run has said that ended well."""
+    _, said = run.communicate(timeout=240)
+    assert run.returncode == 0, said
+    return said
+
+
+def test_units_are_done_after_a_connect_server_was_restarted(
+    bucket: s3.S3, start_server: StartServer, tmp_path: Path
+) -> None:
+    server = start_server(**SETTINGS, storage__object_store=bucket.url)
+    story = story_of(server)
+    with connect_server(tmp_path / "spark", bucket.environ) as (url, spark):
+        run = pipeline(server.url, "--remote", url, environ={**os.environ, **SMALL})
+        try:
+            kill_while_writing(bucket, run, spark.kill)
+            spark.start()
+            said = ended(run)
+        finally:
+            run.kill()
+    assert re.search(r"the Spark driver failed \(.*\); its units were given back uncounted", said), said
+    check_all_done(server, story)
+
+
+def descendants(root: int) -> Iterator[tuple[int, str]]:
+    """The processes that a process has started, with their command lines."""
+    for entry in Path(f"/proc/{root}/task").glob("*/children"):
+        for child in entry.read_text().split():
+            yield int(child), Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            yield from descendants(int(child))
+
+
+def kill(root: int, command: str) -> None:
+    """SIGKILL for the first descendant with such a command."""
+    os.kill(next(process for process, line in descendants(root) if command in line), signal.SIGKILL)
+
+
+def test_units_are_done_after_executor_worker_and_driver_were_killed(
+    bucket: s3.S3, start_server: StartServer, tmp_path: Path
+) -> None:
+    server = start_server(**SETTINGS, storage__object_store=bucket.url)
+    story = story_of(server)
+    with standalone_cluster(tmp_path / "spark", bucket.environ) as (url, worker):
+        given = environ(tmp_path / "spark", SMALL)
+        run = pipeline(server.url, "--master", url, environ=given)
+        try:
+            kill_while_writing(bucket, run, lambda: kill(worker.pid, "CoarseGrainedExecutorBackend"))
+            kill_while_writing(bucket, run, worker.kill)
+            worker.start()
+            kill_while_writing(bucket, run, lambda: kill(run.pid, "headrace.pipeline.driver"))
+            said = ended(run)
+        finally:
+            run.kill()
+    assert "it was killed by SIGKILL" in said
+    check_all_done(server, story)
