@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -67,10 +68,11 @@ class Runner:
     def _step(self, report: Path) -> int | None:
         """Look for work and do it; the exit code where that is the end."""
         try:
-            if not self._is_due():
-                self._failures = 0
-                return 0 if self._orders.once else None
-            return self._drive(report)
+            status = self._status()
+            if status is not None and status["due"] and not status["paused"]:
+                return self._drive(report)
+            self._failures = 0
+            return 0 if self._orders.once and status is not None else None
         except HeadraceError:
             raise
         except Exception as reason:  # this loop ends only when it is told to
@@ -87,10 +89,10 @@ class Runner:
         if driver is not None and driver.stdin is not None:
             driver.stdin.close()
 
-    def _is_due(self) -> bool:
+    def _status(self) -> dict[str, Any] | None:
+        """What the server says about work; None where it says nothing and may be asked again."""
         try:
-            told = self._work.status()
-            return bool(told["due"]) and not told["paused"]
+            return self._work.status()
         except Unreachable as reason:
             if self._orders.once:
                 raise
@@ -99,7 +101,7 @@ class Runner:
             log.warning("the server does not say what is due: %s", reason.message)
             if self._orders.once:
                 raise
-        return False
+        return None
 
     def _pause_s(self) -> float:
         least, most = _BACKOFF_S
