@@ -41,6 +41,7 @@ class Rpc(grpc.RpcError):
             "session",
         ),
         (SparkConnectGrpcException("[INVALID_HANDLE.SESSION_NOT_FOUND] no session"), "session"),
+        (SparkConnectGrpcException("[RESPONSE_ALREADY_RECEIVED] INVALID_HANDLE.SESSION_NOT_FOUND"), "session"),
         (PySparkRuntimeError(errorClass="NO_ACTIVE_SESSION", messageParameters={}), "session"),
         (SparkException("Job 4 cancelled because SparkContext was shut down"), "context"),
         (SparkException(ABORTED + "ExecutorLostFailure (executor 1 exited)"), "executors"),
