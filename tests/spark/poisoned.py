@@ -12,7 +12,7 @@ from headrace.pipeline.failures import SparkFailed
 from headrace.pipeline.reports import take
 from headrace.pipeline.suspects import Suspects
 
-_MOST_FAILURES = 12
+_MOST_FAILURES = 4
 
 
 def main(url: str) -> None:

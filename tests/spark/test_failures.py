@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import s3
+from headrace.config import PipelineConfig
+from headrace.pipeline import runner
 from spark.clusters import PATIENCE_S, connect_server, environ, standalone_cluster
 from stories import SETTINGS, Story, pipeline
 
@@ -93,7 +96,7 @@ def test_units_are_done_after_a_connect_server_was_restarted(
         finally:
             run.kill()
     check_all_done(server, story)
-    assert re.search(r"the Spark driver failed \(.*\); its units were given back uncounted", said), said
+    assert re.search(r"the Spark driver failed, and starts again in \d+ s; its units are given back", said), said
 
 
 def descendants(root: int) -> Iterator[tuple[int, str]]:
@@ -155,9 +158,63 @@ def test_only_a_unit_that_kills_its_worker_fails(start_server: StartServer, tmp_
     said = run.stdout.splitlines()
     # The first two blame nobody; whether the unit is tried once more before nothing is due is a matter of time.
     assert len(said) >= 3 and all(line.startswith("executors were lost: ") for line in said), run
-    ended = outcomes(server)
-    assert set(ended) == {"released", "committed", "failed"} and ended["committed"] >= 3, ended
+    counts = outcomes(server)
+    assert set(counts) == {"released", "committed", "failed"} and counts["committed"] >= 3, counts
     with closing(sqlite3.connect(f"file:{server.data_dir}/headrace.db?mode=ro", uri=True)) as database:
         found = database.execute("SELECT job, first_seq, count, attempts, parked FROM failures").fetchall()
-    assert found == [("index", 0, 50, ended["failed"], 0)]
+    assert found == [("index", 0, 50, counts["failed"], 0)]
     story.check_counts()
+
+
+def broken_java(directory: Path) -> str:
+    """A Java that has a version and cannot run anything."""
+    script = directory / "java" / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text('#!/bin/sh\necho \'openjdk version "17.0.1"\' >&2\n[ "$1" = -version ]\n')
+    script.chmod(0o755)
+    return str(script.parent.parent)
+
+
+@pytest.fixture
+def broken(start_server: StartServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerProcess:
+    """A server with work, on a machine where Spark cannot start; drivers follow each other without a pause."""
+    server = start_server(**SETTINGS)
+    story_of(server)
+    monkeypatch.setenv("JAVA_HOME", broken_java(tmp_path))
+    monkeypatch.setattr(runner, "_BACKOFF_S", (0.01, 0.01))
+    return server
+
+
+def test_once_gives_up_with_the_reason_where_spark_never_starts(
+    broken: ServerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert runner.Runner(broken.url, PipelineConfig(master="local[1]"), once=True).run() == 1
+    last = caplog.records[-1]
+    assert last.levelname == "ERROR"
+    assert last.getMessage().startswith("the Spark driver failed 5 times in a row: Spark did not start: ")
+    assert "JAVA_GATEWAY_EXITED" in last.getMessage()
+    assert set(outcomes(broken)) == {"released"}
+
+
+def test_a_pipeline_that_is_to_go_on_never_gives_up(
+    broken: ServerProcess, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = runner.Runner(broken.url, PipelineConfig(master="local[1]"))
+    thread = threading.Thread(target=running.run, daemon=True)
+    with monkeypatch.context() as without_python:
+        without_python.setattr(runner.sys, "executable", "/no/such/python")
+        thread.start()
+        await_message(caplog, "the pipeline failed, and goes on", runner.ATTEMPTS + 1)
+    await_message(caplog, "its units are given back", 1)
+    assert thread.is_alive()
+    running.stop()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def await_message(caplog: pytest.LogCaptureFixture, text: str, times: int) -> None:
+    """Wait until something was logged so often."""
+    until = time.monotonic() + 60
+    while sum(text in record.getMessage() for record in caplog.records) < times:
+        assert time.monotonic() < until, caplog.text
+        time.sleep(0.01)

@@ -127,7 +127,7 @@ class Driver:
         except HeadraceError:
             raise
         except Exception as reason:
-            raise spark_failed(reason) from reason
+            raise SparkFailed(f"Spark did not start: {summary(reason)}") from reason
         return spark
 
     def _serve(self, spark: SparkSession, lease: Lease) -> None:

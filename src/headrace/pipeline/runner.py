@@ -120,12 +120,12 @@ class Runner:
         self._suspects.saw_failure(report.performing, reason)
         self._failures = 1 if report.commits else self._failures + 1
         if self._orders.once and (report.permanent or self._failures >= ATTEMPTS):
-            log.error("the Spark driver failed %d times in a row, the last time so: %s", self._failures, reason)
+            log.error("the Spark driver failed %d times in a row: %s", self._failures, reason)
             return 1
         log.warning(
-            "the Spark driver failed (%s); its units were given back uncounted, and it starts again in %.0f s",
-            reason,
+            "the Spark driver failed, and starts again in %.0f s; its units are given back and count no failure: %s",
             self._pause_s(),
+            reason,
         )
         return None
 
@@ -144,14 +144,15 @@ class Runner:
         orders = msgspec.structs.replace(
             self._orders, report=str(report), failures=self._suspects.failures, blamed=self._suspects.blamed
         )
-        try:
+        with contextlib.suppress(BrokenPipeError):
             stdin.write(orders_line(orders))
             stdin.flush()
-        except BrokenPipeError:
-            pass
-        code = self._wait()
-        self._driver = None
-        return code
+        try:
+            return self._wait()
+        finally:
+            self._driver = None
+            with contextlib.suppress(BrokenPipeError):
+                stdin.close()
 
     def _wait(self) -> int:
         driver = self._driver
