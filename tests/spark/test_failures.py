@@ -20,6 +20,8 @@ import pytest
 import s3
 from headrace.config import PipelineConfig
 from headrace.pipeline import runner
+from headrace.pipeline.driver import Orders, orders_line
+from headrace.pipeline.reports import take
 from spark.clusters import PATIENCE_S, connect_server, environ, standalone_cluster
 from stories import SETTINGS, Story, pipeline
 
@@ -166,11 +168,11 @@ def test_only_a_unit_that_kills_its_worker_fails(start_server: StartServer, tmp_
     story.check_counts()
 
 
-def broken_java(directory: Path) -> str:
-    """A Java that has a version and cannot run anything."""
+def broken_java(directory: Path, runs: str = "false") -> str:
+    """A Java that has a version, and does something else than to run a program."""
     script = directory / "java" / "bin" / "java"
     script.parent.mkdir(parents=True)
-    script.write_text('#!/bin/sh\necho \'openjdk version "17.0.1"\' >&2\n[ "$1" = -version ]\n')
+    script.write_text('#!/bin/sh\necho \'openjdk version "17.0.1"\' >&2\n[ "$1" = -version ] || ' + runs)
     script.chmod(0o755)
     return str(script.parent.parent)
 
@@ -210,6 +212,27 @@ def test_a_pipeline_that_is_to_go_on_never_gives_up(
     running.stop()
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
+
+
+def test_a_driver_whose_spark_never_starts_ends_and_holds_nothing(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server(**SETTINGS)
+    story_of(server)
+    report = tmp_path / "report.json"
+    orders = Orders(server.url, None, None, PipelineConfig(master="local[1]"), once=True, report=str(report))
+    script = "from headrace.pipeline import driver; driver._START_S = 2.0; driver.main()"
+    started = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "JAVA_HOME": broken_java(tmp_path, "exec cat > /dev/null")},
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert started.stdin is not None
+    started.stdin.write(orders_line(orders))
+    started.stdin.flush()
+    assert started.wait(60) == 1
+    started.communicate()
+    assert take(report).reason == "Spark performed no task within 2 s; are there executors?"
+    assert set(outcomes(server)) == {"released"}
 
 
 def await_message(caplog: pytest.LogCaptureFixture, text: str, times: int) -> None:

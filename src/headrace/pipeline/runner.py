@@ -73,8 +73,6 @@ class Runner:
                 return self._drive(report)
             self._failures = 0
             return 0 if self._orders.once and status is not None else None
-        except HeadraceError:
-            raise
         except Exception as reason:  # this loop ends only when it is told to
             if self._orders.once:
                 raise
