@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headrace as hr
-from headrace.cli import output, working
+from headrace.cli import output, waiting
 from headrace.cli.pipeline import Changes
 from headrace.pipeline.work import Work
 from headrace.storage import database
@@ -131,11 +132,11 @@ def work_when_due(url: str, stream: str) -> None:
 def test_waiting_says_so_where_nobody_works(
     at: ServerProcess, headrace: Headrace, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(working, "_REST_S", 0.2)
-    waiting = threading.Timer(2.0, Worker(at.url).work)
-    waiting.start()
+    monkeypatch.setattr(waiting, "_REST_S", 0.2)
+    later = threading.Timer(2.0, Worker(at.url).work)
+    later.start()
     done = headrace("pipeline", "run", "--stream", stream, "--wait")
-    waiting.join()
+    later.join()
     assert done.code == 0
     assert done.err.count("is `headrace pipeline` running?") == 1
 
@@ -143,9 +144,73 @@ def test_waiting_says_so_where_nobody_works(
 def test_waiting_ends_where_a_part_is_parked(at: ServerProcess, headrace: Headrace, stream: str) -> None:
     headrace("pipeline", "run", "--stream", stream)
     park(at, stream, "no such thing")
-    expected = pytest.raises(working.Parked, match="5 times on events 0 to 9: no such thing")
+    expected = pytest.raises(waiting.Parked, match="5 times on events 0 to 9: no such thing")
     with Work(at.url) as work, hr.Client(at.url) as client, expected:
-        working.follow(work, client.stream(stream))
+        waiting.wait_until_indexed(work, client.stream(stream))
+
+
+@pytest.fixture
+def unpublished(server: ServerProcess, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerProcess]:
+    """A server that publishes late, with a stream of 30 events that are in its log alone."""
+    monkeypatch.setenv("HEADRACE_URL", server.url)
+    monkeypatch.delenv("HEADRACE_KEY", raising=False)
+    logs = Logs(server.url)
+    logs.create(name, SEARCH)
+    logs.append(name, 0, 30)
+    assert logs.published(name) == 0
+    yield server
+    logs.ask("DELETE", f"/v1/stream/{name}")
+
+
+def test_waiting_publishes_first_and_says_so(unpublished: ServerProcess, name: str) -> None:
+    waits = subprocess.Popen(
+        [*COMMAND, "pipeline", "run", "--stream", name, "--wait", "--timeout", "60s"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    work_when_due(unpublished.url, name)
+    out, said = waits.communicate(timeout=60)
+    assert (waits.returncode, said) == (0, "headrace: 30 events are not published yet; they are published first.\n")
+    assert json.loads(out) == {"stream": name, "published": 30, "complete": True}
+
+
+def test_waiting_ends_with_3_and_the_reason_where_nobody_works(unpublished: ServerProcess, name: str) -> None:
+    words = [*COMMAND, "pipeline", "run", "--stream", name, "--wait", "--timeout", "5s"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert json.loads(done.stdout) == {"stream": name, "published": 30, "complete": False}
+    assert "The time is up: nobody has taken the work" in done.stderr
+    assert "is `headrace pipeline` running?" in done.stderr
+
+
+def test_waiting_for_a_stream_without_events_says_that_there_are_none(
+    at: ServerProcess, headrace: Headrace, name: str
+) -> None:
+    Logs(at.url).create(name, SEARCH)
+    done = headrace("pipeline", "run", "--stream", name, "--wait")
+    assert (done.code, done.lines) == (0, [{"stream": name, "published": 0, "complete": True}])
+    assert f"{name} has no events" in done.err
+
+
+def test_a_timeout_without_a_wait_is_refused(at: ServerProcess, headrace: Headrace, stream: str) -> None:
+    done = headrace("pipeline", "run", "--stream", stream, "--timeout", "5s")
+    assert (done.code, done.out) == (2, b"")
+    assert "--wait" in done.err
+
+
+def test_waiting_ends_with_1_where_a_part_is_parked_meanwhile(unpublished: ServerProcess, name: str) -> None:
+    waits = subprocess.Popen(
+        [*COMMAND, "pipeline", "run", "--stream", name, "--wait"], stderr=subprocess.PIPE, text=True
+    )
+    with Work(unpublished.url) as work:
+        until = time.monotonic() + PATIENCE_S
+        while name not in work.status()["due"] and time.monotonic() < until:
+            time.sleep(0.05)
+    park(unpublished, name, "no such thing")
+    _, said = waits.communicate(timeout=60)
+    assert waits.returncode == 1
+    assert "5 times on events 0 to 9: no such thing" in said
 
 
 def test_a_paused_pipeline_is_not_waited_for(at: ServerProcess, headrace: Headrace, stream: str) -> None:

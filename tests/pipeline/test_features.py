@@ -12,6 +12,7 @@ import pytest
 
 from headrace.engine.work.units import Job, Unit
 from headrace.format.state.names import state_key
+from headrace.pipeline.features import _split
 from headrace.pipeline.histories import _result
 from headrace.pipeline.jobs import weight
 from headrace.pipeline.kernels import history
@@ -105,3 +106,27 @@ def test_rows_of_the_past_are_put_together_from_pieces(pipelines: Pipelines) -> 
     assert "error" in told(broken, store(pipelines))
     pipelines.engine.objects.delete([unit.segments[0].key])
     assert told(broken, store(pipelines)) == {"unit": "broken", "gone": True}
+
+
+def test_pieces_that_cannot_be_put_together_are_an_error_of_their_unit_alone(pipelines: Pipelines) -> None:
+    pipelines.run(pipelines.engine.training.ask("Users", [("a", pipelines.clock.us)]))
+    unit = leased(pipelines, "history")[0]
+    known = {name: msgspec.json.encode(msgspec.structs.replace(unit, unit=name)) for name in ("broken", "fine")}
+    packs = [[(name, kind, number)] for name in known for _, kind, number in history.slices(unit)]
+    numbers = pa.RecordBatch.from_pydict({"id": list(range(len(packs)))})
+    read = pa.Table.from_batches(list(history.pieces(packs, known, store(pipelines))(iter([numbers])))).to_pylist()
+    spoilt = [{**row, "packed": b"\xc1"} if row["unit"] == "broken" else row for row in read]
+    rows = list(history.batches_of_rows(iter(pa.Table.from_pylist(spoilt, history._PIECES).to_batches()), known))
+    found = [row for batch in rows for row in batch.to_pylist()]
+    assert {row["unit"] for row in found if row["failure"]} == {"broken"}
+    assert any(row["unit"] == "fine" and row["row"] for row in found)
+
+
+def test_a_definition_that_cannot_be_read_is_an_error_of_its_unit_alone(pipelines: Pipelines) -> None:
+    pipelines.work_once()
+    unit = leased(pipelines, *FEATURES)[0]
+    broken = msgspec.structs.replace(unit, unit="broken", defined={"no": "definition"})
+    units = {one.unit: msgspec.json.encode(one) for one in (unit, broken)}
+    splits, failed = _split(units)
+    assert list(splits) == [units[unit.unit]]
+    assert [(one["unit"], list(one)) for one in failed] == [("broken", ["unit", "error"])]

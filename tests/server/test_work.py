@@ -152,6 +152,8 @@ def test_a_stream_that_is_asked_for_is_tried_again(api: Api, stream: str, code_o
     ran = fits(api.post("/v1/work/run", {"stream": name_of(stream)}), "/v1/work/run")
     assert ran == {"stream": name_of(stream), "due": True}
     assert lease(api)["units"]
+    sealed = fits(api.post("/v1/work/run", {"stream": name_of(stream), "seal": True}), "/v1/work/run")
+    assert sealed == {"stream": name_of(stream), "due": True}
     assert api.post("/v1/work/run", {"stream": name_of(api.stream())}).json()["due"] is False
     missing = api.post("/v1/work/run", {"stream": "nobody"})
     assert (missing.status_code, code_of(missing)) == (404, "not_found")

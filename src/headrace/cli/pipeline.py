@@ -11,8 +11,9 @@ from cyclopts import App, Parameter
 
 from headrace.cli import output
 from headrace.cli.config import ConfigFile
-from headrace.cli.output import AsJson
+from headrace.cli.output import AsJson, UsageError
 from headrace.cli.remote import LOCAL, Remote
+from headrace.types import parse_duration_us
 
 if TYPE_CHECKING:
     from headrace.pipeline.work import Work
@@ -25,7 +26,7 @@ app = App(
         "headrace pipeline --master 'local[4]'",
         "headrace pipeline --remote sc://spark:15002",
         "headrace pipeline status",
-        "headrace pipeline run --stream orders --wait",
+        "headrace pipeline run --stream orders --wait --timeout 10m",
     ),
 )
 
@@ -70,20 +71,30 @@ def run(
     *,
     stream: Annotated[str, Parameter(help="The stream that is due now.")],
     server: Remote = LOCAL,
-    wait: Annotated[bool, Parameter(negative=(), help="Come back when it is done.")] = False,
+    wait: Annotated[
+        bool, Parameter(negative=(), help="Publish what it holds, and come back when all of that is indexed.")
+    ] = False,
+    timeout: Annotated[str | None, Parameter(help="How long to wait, such as 90s; for ever by default.")] = None,
     json: AsJson = False,
-) -> None:
-    """Index a stream now, however little is new in it; what was parked is tried again."""
+) -> int:
+    """Index a stream now, however little is new in it; what was parked is tried again.
+
+    With --wait, 0 says that all of it is indexed, 1 that it cannot be, and 3 that the time is up.
+    """
+    from headrace.cli import waiting
+
+    if timeout is not None and not wait:
+        raise UsageError("--timeout says how long to --wait, which is not asked for.")
+    seconds = None if timeout is None else parse_duration_us(timeout, "timeout") / 1_000_000
     with _work(server) as work:
-        told = work.run(stream)
+        told = work.run(stream, seal=wait)
         if not told["due"]:
             print(f"headrace: {stream} has no search configuration, so nothing is derived from it.", file=sys.stderr)
         elif wait:
-            from headrace.cli import working
-
             with server.connect() as client:
-                told = working.follow(work, client.stream(stream))
+                told = waiting.wait_until_indexed(work, client.stream(stream), seconds)
     output.show(told, as_json=json)
+    return output.OK if told.get("complete", True) else waiting.TIMED_OUT
 
 
 @app.command

@@ -1,36 +1,19 @@
-"""Work for people: what is due, who does it, what is parked; and the wait until a stream is indexed."""
+"""Work for people: what is due, who does it, what is parked."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
-from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.cli import output
-from headrace.errors import HeadraceError, Unavailable
-
-if TYPE_CHECKING:
-    from headrace.client import Stream
-    from headrace.pipeline.work import Work
 
 Told = dict[str, Any]
-
-_LOOK_S = 0.5
-#: What has failed rests for up to so long before it is tried again, and is not listed meanwhile.
-_REST_S = 10.0
 
 _STREAMS = ("stream", "indexed", "of", "done")
 _LEASES = ("worker", "since", "expires", "streams", "jobs", "units")
 _WORKERS = ("worker", "alive", "host", "master", "since", "last_seen", "done", "failed", "lost", "released")
 _RESTING = ("stream", "job", "events", "attempts", "retry", "reason")
 _PARKED = ("stream", "job", "events", "attempts", "last_attempt", "reason")
-
-
-class Parked(HeadraceError):
-    """A part of the stream has failed too often, and is not tried any more."""
-
-    code = "parked"
 
 
 def show(told: Told) -> None:
@@ -61,57 +44,6 @@ def show(told: Told) -> None:
         if found:
             print()
             output.show_all(found, columns, as_json=False)
-
-
-def follow(work: Work, stream: Stream) -> Told:
-    """Show progress until a stream is indexed; raises where a part of it is parked, or nobody may work."""
-    began = heard = monotonic()
-    is_taken = False
-    with output.progressing(f"indexing {stream.name}") as tell:
-        while True:
-            told = work.status()
-            _refuse(told, stream.name)
-            standing = next((one for one in told["streams"] if one["stream"] == stream.name), None)
-            if standing is None:
-                found = _indexed(stream)
-                if found["complete"] or monotonic() - heard > _REST_S:
-                    return found
-            else:
-                heard = monotonic()
-                tell(standing["done"], standing["total"])
-                is_taken = is_taken or _is_taken(told, stream.name, heard - began)
-            sleep(_LOOK_S)
-
-
-def _indexed(stream: Stream) -> Told:
-    """How many events are published, and whether all of them are indexed; those that came meanwhile may not be."""
-    details = stream.details()
-    complete = details["index_status"]["bundled_companions"]["fully_indexed_uploaded_segments"]
-    return {
-        "stream": stream.name,
-        "published": int(details["stream"]["uploaded_through"]) + 1,
-        "complete": complete,
-    }
-
-
-def _refuse(told: Told, stream: str) -> None:
-    if told["paused"]:
-        raise Unavailable("No work is given out: `headrace pipeline resume` lets it go on.", reason="paused")
-    parked = next((one for one in told["parked"] if one["stream"] == stream), None)
-    if parked is not None:
-        raise Parked(
-            f"The job {parked['job']} has failed {parked['attempts']} times on {_events(parked)}: {parked['reason']}",
-            **parked,
-        )
-
-
-def _is_taken(told: Told, stream: str, waited_s: float) -> bool:
-    """Whether somebody works on a stream; after a while without anybody it says so, and is content."""
-    if any(unit["stream"] == stream for lease in told["leases"] for unit in lease["units"]):
-        return True
-    if waited_s > _REST_S:
-        print("headrace: Nobody has taken the work yet; is `headrace pipeline` running?", file=sys.stderr)
-    return waited_s > _REST_S
 
 
 def _streams(told: Told) -> Iterator[Told]:
@@ -157,7 +89,7 @@ def _resting(told: Told) -> Iterator[Told]:
         yield {
             "stream": one["stream"],
             "job": one["job"],
-            "events": _events(one),
+            "events": events(one),
             "attempts": one["attempts"],
             "retry": one["retry_at"],
             "reason": one["reason"],
@@ -169,13 +101,14 @@ def _parked(told: Told) -> Iterator[Told]:
         yield {
             "stream": one["stream"],
             "job": one["job"],
-            "events": _events(one),
+            "events": events(one),
             "attempts": one["attempts"],
             "last_attempt": one["last_attempt_at"],
             "reason": one["reason"],
         }
 
 
-def _events(span: Mapping[str, Any]) -> str:
+def events(span: Mapping[str, Any]) -> str:
+    """A range of events in words."""
     first, count = span["first_seq"], span["count"]
     return f"events {first} to {first + count - 1}"

@@ -35,12 +35,14 @@ def with_panes(
     frame = spark.range(0, len(chosen), 1, len(chosen))
     read = frame.mapInArrow(compact.panes(chosen, store), f"unit string, {reducing.SCHEMA}")
     merged = reducing.merge(read, by=["unit"]).repartition(partitions, "unit").sortWithinPartitions(*compact.SORTED)
-    rows = merged.mapInArrow(compact.panes_written(units, names, store), "unit string, part string").collect()
-    parts = {row["unit"]: msgspec.json.decode(row["part"]) for row in rows}
-    return [_with_part(one, parts.get(one["unit"])) if one["unit"] in wanted else one for one in results]
+    rows = merged.mapInArrow(compact.panes_written(units, names, store), "unit string, part string, failure string")
+    parts = {row["unit"]: (row["part"], row["failure"]) for row in rows.collect()}
+    return [_with_part(one, *parts.get(one["unit"], (None, None))) if one["unit"] in wanted else one for one in results]
 
 
-def _with_part(result: Result, part: Any) -> Result:
+def _with_part(result: Result, part: str | None, failed: str | None) -> Result:
+    if failed is not None:
+        return {"unit": result["unit"], **msgspec.json.decode(failed)}
     if part is None:
-        return {"unit": result["unit"], "error": "its panes were not written"}
-    return {**result, "companion": {**result["companion"], "panes": part}}
+        return {"unit": result["unit"], "fault": "Spark returned nothing about its panes"}
+    return {**result, "companion": {**result["companion"], "panes": msgspec.json.decode(part)}}

@@ -1,7 +1,7 @@
 """The process that holds a Spark session: leases units, runs them as one job, commits, until nothing more is due.
 
-Its parent starts it when work is due. So an idle machine runs no Java, and a driver that dies is simply started again;
-what it had leased is due again when the lease ends.
+Its parent starts it when work is due. So an idle machine runs no Java, and where Spark fails the driver gives back its
+units, says why in its report, and ends; its parent starts another one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -24,7 +24,10 @@ import msgspec
 from headrace.config import PipelineConfig
 from headrace.errors import HeadraceError, Unavailable
 from headrace.pipeline import jobs, session
+from headrace.pipeline.failures import SparkFailed, spark_failed, summary
 from headrace.pipeline.progress import Progress, Tasks, stages
+from headrace.pipeline.reports import ReportFile
+from headrace.pipeline.suspects import Unit, groups, key_of
 from headrace.pipeline.work import Lease, Refused, Work
 
 if TYPE_CHECKING:
@@ -35,8 +38,15 @@ log = logging.getLogger("headrace.pipeline")
 _YIELDING = 10
 #: How often the server hears how far a job is.
 _BEAT_S = 2.0
-_REASON_LENGTH = 2_000
 _SOON_S = 0.1
+#: How long Spark may take to start and to perform its first task; clusters may have to find executors first.
+_START_S = 600.0
+#: How long a session that is in doubt may take to perform a task, or to cancel a job.
+_CHECK_S = 60.0
+#: Set-ups that do not get better by themselves.
+_PERMANENT = ("hidden_store", "no_spark", "no_java")
+#: Statuses of results that the server does not take as they are.
+_REFUSED_RESULTS = (400, 413, 422)
 
 
 class Orders(msgspec.Struct, frozen=True):
@@ -47,6 +57,11 @@ class Orders(msgspec.Struct, frozen=True):
     ca_file: str | None
     config: PipelineConfig
     once: bool
+    #: Where it leaves its report.
+    report: str = ""
+    #: How many failures of Spark in a row units have seen, and the units that are blamed for one.
+    failures: dict[str, int] = {}
+    blamed: dict[str, str] = {}
 
 
 class Driver:
@@ -55,6 +70,9 @@ class Driver:
     def __init__(self, orders: Orders, scratch: Path) -> None:
         self._config = orders.config
         self._once = orders.once
+        self._failures, self._blamed = orders.failures, dict(orders.blamed)
+        self._file = ReportFile(orders.report)
+        self._report = self._file.report
         self._work = Work(orders.url, orders.key, orders.ca_file)
         self._scratch = scratch
         self._worker = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
@@ -63,62 +81,155 @@ class Driver:
         self._stages: Callable[[], Iterable[Tasks]] = tuple
 
     def run(self) -> None:
-        """Lease, compute and commit, again and again."""
+        """Lease, compute and commit, again and again; raises where Spark fails, and has given back its units then."""
+        try:
+            with contextlib.closing(self._work):
+                self._run()
+        except HeadraceError as failure:
+            self._report.reason = failure.message
+            self._report.permanent = failure.facts.get("reason") in _PERMANENT
+            raise
+        except Exception as failure:
+            self._report.reason = f"{type(failure).__name__}: {failure}"
+            raise
+        finally:
+            self._file.save()
+
+    def _run(self) -> None:
         idle_since = monotonic()
-        with contextlib.closing(self._work):
-            while not self._stopping.is_set():
-                lease = self._lease()
-                if lease is not None:
-                    self._serve(lease)
-                    idle_since = monotonic()
-                elif self._once or monotonic() - idle_since > self._config.idle_s:
-                    return
+        while not self._stopping.is_set():
+            lease = self._lease()
+            if lease is not None:
+                if self._spark is None:
+                    self._spark = self._start(lease)
                 else:
-                    self._stopping.wait(pause(monotonic() - idle_since, self._config.poll_s))
+                    self._serve(self._spark, lease)
+                idle_since = monotonic()
+            elif self._once or monotonic() - idle_since > self._config.idle_s:
+                return
+            else:
+                self._stopping.wait(pause(monotonic() - idle_since, self._config.poll_s))
 
     def _lease(self) -> Lease | None:
         # What follows a semicolon in the address of a Spark Connect server may be a secret.
         master = (self._config.remote or self._config.master).partition(";")[0]
-        return self._work.lease(self._worker, self._config.lease_units, host=socket.gethostname(), master=master)
+        # Without a session one unit is enough: the lease lasts while Spark starts.
+        most = 1 if self._spark is None else self._config.lease_units
+        return self._work.lease(self._worker, most, host=socket.gethostname(), master=master)
 
     def stop(self) -> None:
         """Give up the running job; what it leased goes back."""
         self._stopping.set()
         self._interrupt()
 
-    def _serve(self, lease: Lease) -> None:
+    def _start(self, lease: Lease) -> SparkSession:
+        """A session that works; the lease only says that there is work, and goes back at once."""
+        self._work.release(lease)
+        self._refuse_hidden(lease.store)
         try:
-            self._refuse_hidden(lease.store)
-            if self._spark is None:
-                with self._alive(lease):
-                    self._spark = session.start(self._config, self._scratch)
-                    self._stages = stages(self._spark, remote=bool(self._config.remote))
-            spark, progress = self._spark, Progress(self._stages, len(lease.units))
-            with self._alive(lease, progress):
-                results = self._results(spark, lease, progress)
-            if not self._stopping.is_set():
-                self._work.commit(lease, results)
-            else:
-                self._work.release(lease)
+            with self._within(_START_S, f"Spark performed no task within {_START_S:.0f} s; are there executors?"):
+                spark = session.start(self._config, self._scratch)
+                session.check_store(spark, lease.store)
+                self._stages = stages(spark, remote=bool(self._config.remote))
+        except HeadraceError:
+            raise
+        except Exception as reason:
+            raise SparkFailed(f"Spark did not start: {summary(reason)}") from reason
+        return spark
+
+    def _serve(self, spark: SparkSession, lease: Lease) -> None:
+        """Perform the units of a lease, and give back what has no result in the end."""
+        self._hold(msgspec.structs.replace(lease, units=()))
+        job = _Job(lease, Progress(self._stages, len(lease.units)))
+        try:
+            self._report_blamed(job)
+            for group in groups(job.open, self._failures, self._config.lease_units):
+                if not self._stopping.is_set():
+                    self._perform(spark, job, group)
         except Refused as refused:
             if refused.code != "lease_lost":
                 raise
             log.warning("a lease was lost, its work is done again by someone else: %s", refused.message)
-        except BaseException:
-            with contextlib.suppress(HeadraceError):
-                self._work.release(lease)
-            raise
+            self._report.performing = []
+            self._check(spark)
+        finally:
+            self._end(job)
 
-    def _results(self, spark: SparkSession, lease: Lease, progress: Progress) -> list[jobs.Result]:
-        """What came of a lease; where Spark gives up the whole job, that is the result of every unit."""
-        from pyspark.errors import PySparkException
-
+    def _end(self, job: _Job) -> None:
+        """Give back the units of a lease that have no result."""
         try:
-            return jobs.run(spark, lease, self._config, progress)
-        except PySparkException as failure:
-            reason = str(failure).strip()[-_REASON_LENGTH:]
-            log.warning("a Spark job failed: %s", reason.rpartition("\n")[2])
-            return [{"unit": unit["unit"], "error": reason} for unit in lease.units]
+            if job.open:
+                self._work.release(job.lease)
+        except Refused:
+            pass  # it has ended already
+        except HeadraceError as reason:
+            log.warning("a lease could not be given back: %s", reason.message)
+            return
+        self._hold(None)
+
+    def _hold(self, lease: Lease | None) -> None:
+        self._report.lease = lease
+        self._file.save()
+
+    def _report_blamed(self, job: _Job) -> None:
+        """Note failures of units over which Spark has failed, now that it works again."""
+        chosen = [unit for unit in job.open if key_of(unit) in self._blamed]
+        if chosen:
+            results = [{"unit": unit["unit"], "error": self._blamed.pop(key_of(unit))} for unit in chosen]
+            log.warning("%d units are to blame for failures of Spark: %s", len(chosen), results[0]["error"])
+            self._commit(job, results)
+
+    def _perform(self, spark: SparkSession, job: _Job, units: list[Unit]) -> None:
+        """Perform some units of a lease and commit their results; raises SparkFailed where there are none."""
+        self._report.performing = [key_of(unit) for unit in units]
+        self._file.save()
+        lost = threading.Event()
+        try:
+            with self._alive(job, lost):
+                part = msgspec.structs.replace(job.lease, units=tuple(units))
+                results = jobs.run(spark, part, self._config, job.progress)
+        except Exception as reason:
+            if self._stopping.is_set():
+                self._report.performing = []
+                return
+            if lost.is_set():
+                raise Refused(409, "lease_lost", "its job was cancelled", {}) from reason
+            raise spark_failed(reason) from reason
+        faults = missing_results(units, results)
+        self._commit(job, [result for result in results if "fault" not in result])
+        if faults:
+            self._report.performing = [key_of(unit) for unit in units if unit["unit"] in faults]
+            raise SparkFailed(f"executors cannot work: {next(iter(faults.values()))}")
+        self._report.performing = []
+
+    def _commit(self, job: _Job, results: list[jobs.Result]) -> None:
+        """Commit results of some units of a lease."""
+        if not results:
+            return
+        try:
+            self._work.commit(job.lease, results)
+        except HeadraceError as failure:
+            if failure.status not in _REFUSED_RESULTS:
+                self._report.performing = []  # the server cannot take any results now
+            raise
+        named = {result["unit"] for result in results}
+        suspects = (key for unit in job.open if unit["unit"] in named and (key := key_of(unit)) in self._failures)
+        self._report.settled.extend(suspects)
+        self._report.commits += 1
+        job.open = [unit for unit in job.open if unit["unit"] not in named]
+        job.progress.start, job.progress.finished = len(job.lease.units) - len(job.open), 0
+
+    def _check(self, spark: SparkSession) -> None:
+        """Go on with a session only if it performs a task."""
+        if self._stopping.is_set():
+            return
+        try:
+            with self._within(_CHECK_S, f"Spark performed no task within {_CHECK_S:.0f} s after a lease was lost"):
+                session.check_executors(spark)
+        except HeadraceError:
+            raise
+        except Exception as reason:
+            raise spark_failed(reason) from reason
 
     def _refuse_hidden(self, store: str) -> None:
         if store.startswith("file:") and not session.is_local(self._config):
@@ -128,10 +239,27 @@ class Driver:
             )
 
     @contextlib.contextmanager
-    def _alive(self, lease: Lease, progress: Progress | None = None) -> Iterator[None]:
-        """Keep a lease alive while something takes its time."""
+    def _within(self, seconds: float, reason: str) -> Iterator[None]:
+        """End this process where something takes longer: calls into Spark cannot be interrupted."""
+        timer = threading.Timer(seconds, self._abort, (reason,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _abort(self, reason: str) -> None:
+        log.error("%s", reason)
+        self._report.reason = reason
+        self._file.save()
+        os._exit(1)
+
+    @contextlib.contextmanager
+    def _alive(self, job: _Job, lost: threading.Event) -> Iterator[None]:
+        """Keep a lease alive while something takes its time, and note where it was lost."""
         done = threading.Event()
-        beating = threading.Thread(target=self._beat, args=(lease, done, progress), daemon=True)
+        beating = threading.Thread(target=self._beat, args=(job, done, lost), daemon=True)
         beating.start()
         try:
             yield
@@ -139,20 +267,53 @@ class Driver:
             done.set()
             beating.join()
 
-    def _beat(self, lease: Lease, done: threading.Event, progress: Progress | None) -> None:
-        while not done.wait(min(lease.ttl_ms / 3000, _BEAT_S)):
+    def _beat(self, job: _Job, done: threading.Event, lost: threading.Event) -> None:
+        while not done.wait(min(job.lease.ttl_ms / 3000, _BEAT_S)):
             try:
-                self._work.heartbeat(lease, 0 if progress is None else progress.done())
+                self._work.heartbeat(job.lease, job.progress.done())
             except Refused as refused:
-                log.warning("giving up a job: %s", refused.message)
-                self._interrupt()
-                return
+                if refused.code == "lease_lost":
+                    log.warning("giving up a job: %s", refused.message)
+                    lost.set()
+                    self._cancel(done)
+                    return
+                log.warning("a heartbeat was refused: %s", refused.message)
             except HeadraceError as reason:
                 log.warning("a heartbeat failed: %s", reason.message)
 
+    def _cancel(self, done: threading.Event) -> None:
+        """Cancel the running job; where Spark does not, this process ends."""
+        self._interrupt()
+        if not done.wait(_CHECK_S):
+            self._report.performing = []
+            self._abort(f"Spark did not cancel a job within {_CHECK_S:.0f} s")
+
     def _interrupt(self) -> None:
         if self._spark is not None:
-            self._spark.interruptAll()
+            try:
+                self._spark.interruptAll()
+            except Exception as reason:  # a Spark that is gone runs nothing
+                log.info("Spark was not interrupted: %s", summary(reason))
+
+
+class _Job:
+    """A lease, its units that have no result yet, and how far it is."""
+
+    def __init__(self, lease: Lease, progress: Progress) -> None:
+        self.lease = lease
+        self.progress = progress
+        self.open: list[Unit] = list(lease.units)
+
+
+def missing_results(units: Sequence[Unit], results: Sequence[jobs.Result]) -> dict[str, str]:
+    """The units without a result of their own, and why."""
+    faults = {unit["unit"]: "Spark returned no result" for unit in units}
+    for result in results:
+        if "fault" in result:
+            faults[result["unit"]] = result["fault"]
+        else:
+            del faults[result["unit"]]
+    return faults
 
 
 def pause(idle_s: float, poll_s: float) -> float:
@@ -167,6 +328,7 @@ def main() -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     os.nice(_YIELDING)  # on one machine the server comes first
     orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=Orders)
+    code = 0
     with tempfile.TemporaryDirectory(prefix="headrace-spark-", ignore_cleanup_errors=True) as scratch:
         driver = Driver(orders, Path(scratch))
         threading.Thread(target=_until_left, args=(driver,), daemon=True).start()
@@ -174,7 +336,13 @@ def main() -> None:
             driver.run()
         except HeadraceError as failure:
             log.error("%s", failure.message)
-            sys.exit(1)
+            code = 1
+        except Exception:
+            log.exception("the driver failed")
+            code = 1
+    if code:
+        logging.shutdown()
+        os._exit(code)  # exit hooks of Spark would wait for what is gone
 
 
 def _until_left(driver: Driver) -> None:

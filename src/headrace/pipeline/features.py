@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.engine.work.units import Unit
 from headrace.pipeline.kernels import merging
+from headrace.pipeline.kernels.units import failure
 from headrace.reduce.features import lanes
 from headrace.reduce.features.parts import COLUMNS
 
@@ -23,25 +24,41 @@ def merged(
     spark: SparkSession, units: Mapping[str, bytes], packs: Sequence[Sequence[bytes]], store: str, partitions: int
 ) -> list[Result]:
     """The results of units that merge states."""
+    splits, failed = _split(units)
+    packs = [kept for pack in packs if (kept := [unit for unit in pack if unit in splits])]
     if not packs:
-        return []
-    lease = _Lease(spark, list(units.values()), packs, store)
+        return failed
+    lease = _Lease(spark, splits, packs, store)
     frames = [frame for frame in (lease.in_lanes(False), lease.in_lanes(True), lease.in_order()) if frame is not None]
     together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
     # Where a unit failed to be read, the row that says so is the first of it.
     rows = together.repartition(partitions, "unit").sortWithinPartitions(*merging.SORTED)
     results = rows.mapInArrow(merging.combined(lease.units, store), "result string").collect()
-    return [msgspec.json.decode(row["result"]) for row in results]
+    return [*failed, *(msgspec.json.decode(row["result"]) for row in results)]
+
+
+def _split(units: Mapping[str, bytes]) -> tuple[dict[bytes, merging.Split], list[Result]]:
+    """What Catalyst reduces of each unit, and the results of units whose definitions cannot be read."""
+    splits: dict[bytes, merging.Split] = {}
+    failed: list[Result] = []
+    for name, encoded in units.items():
+        try:
+            splits[encoded] = merging.split(msgspec.json.decode(encoded, type=Unit))
+        except Exception as reason:  # that of one unit must not be that of the others
+            failed.append({"unit": name, **failure(reason)})
+    return splits, failed
 
 
 class _Lease:
     """Units that are merged together, in packs that are read together."""
 
-    def __init__(self, spark: SparkSession, units: list[bytes], packs: Sequence[Sequence[bytes]], store: str) -> None:
-        self._spark, self._store, self.units = spark, store, units
-        numbers = {unit: number for number, unit in enumerate(units)}
+    def __init__(
+        self, spark: SparkSession, splits: Mapping[bytes, merging.Split], packs: Sequence[Sequence[bytes]], store: str
+    ) -> None:
+        self._spark, self._store, self.units = spark, store, list(splits)
+        numbers = {unit: number for number, unit in enumerate(self.units)}
         self._packs = [[numbers[unit] for unit in pack] for pack in packs]
-        self._splits = [merging.split(msgspec.json.decode(unit, type=Unit)) for unit in units]
+        self._splits = list(splits.values())
 
     def in_lanes(self, gathers: bool) -> DataFrame | None:
         """The lives that Catalyst reduces, reduced."""

@@ -19,7 +19,8 @@ class Progress:
         self._running = running
         self._total = total
         self._told = 0
-        #: Units that have a result.
+        #: Units whose results are committed, and units of the running group that have a result.
+        self.start = 0
         self.finished = 0
 
     def done(self) -> int:
@@ -27,7 +28,8 @@ class Progress:
         stages = list(self._running())
         tasks = sum(total for _, total in stages)
         share = sum(done for done, _ in stages) / tasks if tasks else 0.0
-        guess = self.finished + int(share * (self._total - self.finished))
+        finished = self.start + self.finished
+        guess = finished + int(share * (self._total - finished))
         self._told = max(self._told, min(guess, self._total - 1))
         return self._told
 
@@ -45,7 +47,7 @@ def _asked(spark: SparkSession) -> Callable[[], Iterable[Tasks]]:
     def running() -> list[Tasks]:
         try:
             found = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-        except Py4JError:
+        except (Py4JError, OSError):
             return []  # a session that ends must not take along who asks
         return [(info.numCompletedTasks, info.numTasks) for info in found if info is not None]
 

@@ -1,25 +1,36 @@
 """``headrace pipeline``: watches whether work is due, and keeps a driver running while it is.
 
-This process is small. The driver, with Java and all, is a child of it that comes and goes.
+This process is small. The driver, with Java and all, is a child of it that comes and goes. Where one fails, its units
+are given back without counting as failures, and another one is started after a pause that grows.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from headrace.config import PipelineConfig
 from headrace.errors import HeadraceError
 from headrace.pipeline.driver import Orders, orders_line
+from headrace.pipeline.reports import Report, take
+from headrace.pipeline.suspects import Suspects
 from headrace.pipeline.work import Unreachable, Work, is_open
 
 log = logging.getLogger("headrace.pipeline")
 
 _BACKOFF_S = (1.0, 60.0)
 _STOP_S = 20.0
+#: Drivers in a row that may fail without any result before ``--once`` gives up.
+ATTEMPTS = 5
 
 
 class Runner:
@@ -39,30 +50,45 @@ class Runner:
         self._work = Work(url, key, ca_file)
         self._stopping = threading.Event()
         self._driver: subprocess.Popen[bytes] | None = None
+        self._suspects = Suspects()
+        #: Drivers in a row that have failed without any result.
+        self._failures = 0
 
     def run(self) -> int:
         """Until stopped, or until nothing is due where that was asked for; the exit code."""
-        with self._work:
-            return self._run()
+        with self._work, tempfile.TemporaryDirectory(prefix="headrace-pipeline-") as directory:
+            report = Path(directory) / "report.json"
+            while not self._stopping.is_set():
+                code = self._step(report)
+                if code is not None:
+                    return code
+                self._stopping.wait(self._pause_s())
+        return 0
 
-    def _run(self) -> int:
-        failures = 0
-        while not self._stopping.is_set():
+    def _step(self, report: Path) -> int | None:
+        """Look for work and do it; the exit code where that is the end."""
+        try:
             status = self._status()
             if status is not None and status["due"] and not status["paused"]:
-                failures = failures + 1 if self._drive() else 0
-                if failures and self._orders.once:
-                    return 1
-            elif self._orders.once and status is not None:
-                if not is_open(status):
-                    return 0
-                if status["paused"]:
-                    log.error("work is left and none is given out: `headrace pipeline resume` lets it go on")
-                    return 1
-                log.info("waits for work that others do, or that is tried again after a pause")
-            least, most = _BACKOFF_S
-            self._stopping.wait(min(most, least * 2 ** (failures - 1)) if failures else self._config.poll_s)
-        return 0
+                return self._drive(report)
+            self._failures = 0
+            return self._end_of_once(status) if self._orders.once and status is not None else None
+        except Exception as reason:  # this loop ends only when it is told to
+            if self._orders.once:
+                raise
+            self._failures += 1
+            log.exception("the pipeline failed, and goes on: %s", reason)
+            return None
+
+    def _end_of_once(self, status: dict[str, Any]) -> int | None:
+        """The exit code where nothing is due; None while others work, or work is tried again after a pause."""
+        if not is_open(status):
+            return 0
+        if status["paused"]:
+            log.error("work is left and none is given out: `headrace pipeline resume` lets it go on")
+            return 1
+        log.info("waits for work that others do, or that is tried again after a pause")
+        return None
 
     def stop(self) -> None:
         """Stop the driver, then ourselves."""
@@ -72,7 +98,7 @@ class Runner:
             driver.stdin.close()
 
     def _status(self) -> dict[str, Any] | None:
-        """What the server says about work; None where it says nothing and we may ask again."""
+        """What the server says about work; None where it says nothing and may be asked again."""
         try:
             return self._work.status()
         except Unreachable as reason:
@@ -85,23 +111,56 @@ class Runner:
                 raise
         return None
 
-    def _drive(self) -> int:
-        """Run a driver to its end; its exit code."""
+    def _pause_s(self) -> float:
+        least, most = _BACKOFF_S
+        return min(most, least * 2 ** (self._failures - 1)) if self._failures else self._config.poll_s
+
+    def _drive(self, path: Path) -> int | None:
+        """Run a driver to its end, and take note of how it ended; the exit code where that is the end."""
+        code = self._run_driver(path)
+        report = take(path)
+        self._suspects.settled(report.settled)
+        self._give_back(report)
+        if not code or self._stopping.is_set():
+            self._failures = 0
+            return None
+        reason = report.reason or _ending(code)
+        self._suspects.saw_failure(report.performing, reason)
+        self._failures = 1 if report.commits else self._failures + 1
+        if self._orders.once and (report.permanent or self._failures >= ATTEMPTS):
+            log.error("the Spark driver failed %d times in a row: %s", self._failures, reason)
+            return 1
+        log.warning(
+            "the Spark driver failed, and starts again in %.0f s; its units are given back and count no failure: %s",
+            self._pause_s(),
+            reason,
+        )
+        return None
+
+    def _give_back(self, report: Report) -> None:
+        """Release the lease of a driver that could not do so itself."""
+        if report.lease is not None:
+            with contextlib.suppress(HeadraceError):  # it expires then
+                self._work.release(report.lease)
+
+    def _run_driver(self, report: Path) -> int:
         command = [sys.executable, "-m", "headrace.pipeline.driver"]
         # In a session of its own: an interrupt at the terminal reaches us alone, and we end it in order.
         self._driver = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         stdin = self._driver.stdin
         assert stdin is not None
-        try:
-            stdin.write(orders_line(self._orders))
+        orders = msgspec.structs.replace(
+            self._orders, report=str(report), failures=self._suspects.failures, blamed=self._suspects.blamed
+        )
+        with contextlib.suppress(BrokenPipeError):
+            stdin.write(orders_line(orders))
             stdin.flush()
-        except BrokenPipeError:
-            pass
-        code = self._wait()
-        self._driver = None
-        if code and not self._stopping.is_set():
-            log.warning("the Spark driver ended with %s; it is started again when its leases have ended", code)
-        return code
+        try:
+            return self._wait()
+        finally:
+            self._driver = None
+            with contextlib.suppress(BrokenPipeError):
+                stdin.close()
 
     def _wait(self) -> int:
         driver = self._driver
@@ -116,3 +175,10 @@ class Runner:
         except subprocess.TimeoutExpired:
             driver.kill()
             return driver.wait()
+
+
+def _ending(code: int) -> str:
+    """How a process has ended that left no reason."""
+    if code < 0:
+        return f"it was killed by {signal.Signals(-code).name}"
+    return f"it ended with {code}"

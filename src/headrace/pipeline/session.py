@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import headrace
 from headrace.config import PipelineConfig
 from headrace.errors import Unavailable
-from headrace.pipeline import java
+from headrace.pipeline import connect, java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,15 +32,20 @@ def start(config: PipelineConfig, scratch: Path) -> SparkSession:
     _prepare(scratch)
     from pyspark.sql import SparkSession
 
+    if config.remote.startswith("sc://"):
+        connect.reach(config.remote)
+
     builder = SparkSession.builder.appName("headrace")
     for name, value in _settings(config, scratch).items():
         builder = builder.config(name, value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Spark Connect on this machine warns that it is on this machine
         spark = (builder.remote(config.remote) if config.remote else builder.master(config.master)).getOrCreate()
+    if config.remote:
+        connect.limit_retries(spark)
     if not is_local(config):
         spark.addArtifacts(str(_package(scratch)), pyfile=True)
-    _check_executors(spark)
+    check_executors(spark)
     return spark
 
 
@@ -88,10 +93,19 @@ def _package(scratch: Path) -> Path:
     return target
 
 
-def _check_executors(spark: SparkSession) -> None:
+def check_executors(spark: SparkSession) -> None:
+    """Run one task; raises Unavailable where its executor lacks a package."""
     from headrace.pipeline.kernels.check import missing
 
     rows = spark.range(0, 1, 1, 1).mapInArrow(missing(NEEDED), "module string").collect()
     if rows:
         names = " ".join(row["module"] for row in rows)
         raise Unavailable(f"executors lack {names}; install them where executors run", reason="executors")
+
+
+def check_store(spark: SparkSession, store: str) -> None:
+    """Run one task; raises Unavailable where its executor cannot use the object store."""
+    from headrace.pipeline.kernels.check import store_failure
+
+    for row in spark.range(0, 1, 1, 1).mapInArrow(store_failure(store), "reason string").collect():
+        raise Unavailable(f"executors cannot use the object store: {row['reason']}", reason="executor_store")

@@ -103,9 +103,12 @@ class Work:
         """Hand out work again."""
         return self._ask("POST", "/v1/work/resume", {})
 
-    def run(self, stream: str) -> dict[str, Any]:
-        """A stream is due now, however little is new in it; what was parked is tried again."""
-        return self._ask("POST", "/v1/work/run", {"stream": stream})
+    def run(self, stream: str, *, seal: bool = False) -> dict[str, Any]:
+        """A stream is due now, however little is new in it; what was parked is tried again.
+
+        ``seal``: what it holds is published first.
+        """
+        return self._ask("POST", "/v1/work/run", {"stream": stream, **({"seal": True} if seal else {})})
 
     def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         content = None if body is None else msgspec.json.encode(body)

@@ -59,9 +59,10 @@ class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RunBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The stream that is to be looked at now."""
+    """The stream that is to be looked at now, and whether its newest entries are published first."""
 
     stream: Text
+    seal: bool = False
 
 
 def routes(engine: Engine) -> list[Route]:
@@ -139,6 +140,8 @@ class Api:
         stream = self._engine.log.find(body.stream)
         is_due = self._engine.coverage.defined(stream) is not None
         if is_due:
+            if body.seal:
+                self._engine.sealer.request(stream.id)
             await self._work.run(stream, request.state.principal.user_id)
         return json_response({"stream": stream.name, "due": is_due})
 

@@ -86,6 +86,8 @@ class Sealer:
         self._failures = 0
         #: Streams that could not be published: how often, and when they are tried again.
         self._put_off: dict[int, tuple[int, int]] = {}
+        #: Streams that are published at the next look, however little they hold.
+        self._requested: set[int] = set()
         self._publishing = asyncio.Lock()
         self._orphans_us = clock.now_us() + int(_ORPHANS_S * 1e6)
         self.watch = Watch(
@@ -186,9 +188,14 @@ class Sealer:
         block = await self._aside(self._workshop.node.reserve_epochs)
         await carry_out(self._writer, SpareEpochs, block.start)
 
+    def request(self, stream: int) -> None:
+        """Publish a stream soon, however little it holds."""
+        self._requested.add(stream)
+
     async def _due(self) -> list[int]:
-        """The streams that have waited long enough, or hold enough, but for those that are put off."""
-        now_us, due = self._clock.now_us(), list[int]()
+        """The streams that have waited long enough, hold enough or were asked for, but for those that are put off."""
+        now_us, due = self._clock.now_us(), sorted(self._requested)
+        self._requested.clear()
         await self.watch.count(
             lambda page: due.extend(backlog.stream for backlog in page if self._is_due(backlog, now_us))
         )

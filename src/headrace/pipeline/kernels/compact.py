@@ -19,7 +19,7 @@ from headrace.format.companion.reader import FileCompanion
 from headrace.format.companion.writer import write_panes
 from headrace.format.segment.decoded import Decoded
 from headrace.pipeline.kernels.definitions import defined
-from headrace.pipeline.kernels.units import Kernel, Place, attempt, place
+from headrace.pipeline.kernels.units import Kernel, Place, attempt, failure, place
 from headrace.reduce.state import PANES
 
 SORTED = ("unit", "rollup", "interval", "pane", "key", "measure")
@@ -51,7 +51,7 @@ def panes(packs: Sequence[Sequence[bytes]], store: str) -> Kernel:
 def panes_written(units: Mapping[str, bytes], names: Mapping[str, str], store: str) -> Kernel:
     """A kernel that takes merged panes, sorted, all of a unit together, and yields the file written for each unit.
 
-    ``names`` are those of the companions that `perform` wrote.
+    ``names`` are those of the companions that `perform` wrote. Where a unit fails, its row says why.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -59,17 +59,40 @@ def panes_written(units: Mapping[str, bytes], names: Mapping[str, str], store: s
         table = pa.Table.from_batches(given) if given else pa.table({"unit": pa.array([], pa.string())})
         for name in pc.unique(table["unit"]).to_pylist():
             unit = msgspec.json.decode(units[name], type=Unit)
-            own = table.filter(pc.and_(pc.equal(table["unit"], name), pc.is_valid(table["rollup"])))
-            with place(store) as here:
-                part = msgspec.json.encode(
-                    _written(unit, here, names[name], own.select(PANES.names).cast(PANES))
-                ).decode()
-            yield pa.RecordBatch.from_pydict({"unit": [name], "part": [part]})
+            part, failed = _part(unit, names[name], table.filter(pc.equal(table["unit"], name)), store)
+            yield pa.RecordBatch.from_pydict(
+                {"unit": [name], "part": pa.array([part], pa.string()), "failure": pa.array([failed], pa.string())}
+            )
 
     return run
 
 
+def _part(unit: Unit, name: str, table: pa.Table, store: str) -> tuple[str | None, str | None]:
+    """The panes file of a unit as JSON, or why there is none."""
+    is_pane = pc.is_valid(table["rollup"])
+    for failed in table.filter(pc.invert(is_pane))["key"].drop_null():
+        return None, failed.as_py()
+    try:
+        with place(store) as here:
+            part = _written(unit, here, name, table.filter(is_pane).select(PANES.names).cast(PANES))
+        return msgspec.json.encode(part).decode(), None
+    except Exception as reason:  # that of one unit must not be that of the others
+        return None, _failed(reason)
+
+
+def _failed(reason: Exception) -> str:
+    return msgspec.json.encode(failure(reason)).decode()
+
+
 def _panes(unit: Unit, store: str) -> Iterator[pa.RecordBatch]:
+    """The panes of a unit's inputs; where they cannot be read, a row without a rollup whose key says why."""
+    try:
+        yield from _read_panes(unit, store)
+    except Exception as reason:  # that of one unit must not be that of the others
+        yield from _labelled(unit, pa.Table.from_pylist([{"key": _failed(reason)}], schema=PANES))
+
+
+def _read_panes(unit: Unit, store: str) -> Iterator[pa.RecordBatch]:
     """The panes of a unit's inputs, after a row without any, so that a unit that has none is not forgotten."""
     rollups = defined(unit).search.rollups
     wanted = [(name, one.millis) for name in unit.rollups or {} for one in rollups[name].intervals]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -77,12 +78,17 @@ def batches_of_rows(batches: Iterator[pa.RecordBatch], units: Mapping[str, bytes
         if key is None:
             told = [{"unit": name, "failure": failed} for *_, failed in own]
         else:
-            found = [Piece._make((key, *where, _PACKED.decode(packed))) for _, _, *where, packed, _ in own]
-            told = [
-                {"unit": name, "place": place, "row": msgspec.json.encode(row).decode()}
-                for place, row in answered(*_asked(_unit(units[name])), key, found)
-            ]
+            told = _rows_of_key(_unit(units[name]), key, own)
         yield pa.RecordBatch.from_pylist(told, schema=_ROWS)
+
+
+def _rows_of_key(unit: Unit, key: bytes, pieces: Iterator[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    try:
+        found = [Piece._make((key, *where, _PACKED.decode(packed))) for _, _, *where, packed, _ in pieces]
+        rows = list(answered(*_asked(unit), key, found))
+    except Exception as reason:  # that of one unit must not be that of the others
+        return [{"unit": unit.unit, "failure": msgspec.json.encode(failure(reason)).decode()}]
+    return [{"unit": unit.unit, "place": place, "row": msgspec.json.encode(row).decode()} for place, row in rows]
 
 
 def _read(unit: Unit, one: Slice, store: str) -> pa.RecordBatch:

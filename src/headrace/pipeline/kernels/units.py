@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headrace.config import ConfigError
 from headrace.engine.work.units import Unit
+from headrace.errors import StoreUnavailable
 from headrace.format.companion.layout import Companion, PartName
 from headrace.format.companion.names import companion_key, file_name
 from headrace.storage.objects import ObjectMissing, Objects
@@ -21,6 +24,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _REASON_LENGTH = 2_000
+#: What an executor lacks; no unit is to blame for that.
+_ENVIRONMENT = (ImportError, MemoryError, StoreUnavailable, ConfigError)
+_ENVIRONMENT_ERRNOS = {
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ENOSPC,
+    errno.EPERM,
+    errno.EROFS,
+}
 
 
 class Place(NamedTuple):
@@ -76,7 +91,7 @@ def over(perform: Perform, packs: Sequence[Sequence[bytes]], store: str) -> Kern
 
 
 def result(perform: Perform, encoded: bytes, store: str) -> dict[str, Any]:
-    """What came of one unit: what was written, that its objects are gone, or why it failed."""
+    """What came of one unit: what was written, that its objects are gone, why it failed, or what the executor lacks."""
     unit = msgspec.json.decode(encoded, type=Unit)
     try:
         with place(store) as here:
@@ -86,10 +101,18 @@ def result(perform: Perform, encoded: bytes, store: str) -> dict[str, Any]:
 
 
 def failure(reason: Exception) -> dict[str, Any]:
-    """Why nothing came of a unit: its objects are gone, or something went wrong."""
+    """Why nothing came of a unit: its objects are gone, it failed (``error``), or its executor did (``fault``)."""
     if isinstance(reason, ObjectMissing):
         return {"gone": True}
-    return {"error": f"{type(reason).__name__}: {reason}"[:_REASON_LENGTH]}
+    kind = "fault" if is_environment(reason) else "error"
+    return {kind: f"{type(reason).__name__}: {reason}"[:_REASON_LENGTH]}
+
+
+def is_environment(reason: Exception) -> bool:
+    """Whether an exception comes from what an executor lacks, and not from the data of a unit."""
+    if isinstance(reason, _ENVIRONMENT):
+        return True
+    return isinstance(reason, OSError) and reason.errno in _ENVIRONMENT_ERRNOS
 
 
 @contextmanager

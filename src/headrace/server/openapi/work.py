@@ -215,7 +215,7 @@ WORK_PATHS: Node = {
         "run_work",
         "Let a stream be due, however little there is to do",
         "404 410",
-        closed_record("stream", stream=NAME),
+        closed_record("stream", stream=NAME, seal=FLAG),
         s200=answer("whether anything is derived from it", record(stream=TEXT, due=FLAG)),
     ),
 }
