@@ -87,7 +87,7 @@ class Store:
         return made
 
     def kept(self) -> list[str]:
-        return sorted(path.stem for path in (self.directory / "cache").glob("*.rows"))
+        return sorted(path.name.partition("-")[0] for path in (self.directory / "cache").glob("*.sums"))
 
 
 def test_a_key_is_looked_up_in_the_file_of_a_state(tmp_path: Path) -> None:
