@@ -97,9 +97,9 @@ class ParquetSource:
 
     def _open(self, source: Path | bytes, footer_checksum: int | None) -> Opened:
         opened = pa.BufferReader(source) if isinstance(source, bytes) else pa.OSFile(str(source))
-        if footer_checksum is None and self._sha256 is not None:
-            if hashlib.file_digest(opened, "sha256").hexdigest() != self._sha256:
-                raise self._different()
+        whole = self._sha256 if footer_checksum is None else None
+        if whole is not None and hashlib.file_digest(opened, "sha256").hexdigest() != whole:
+            raise self._different()
         with intact(self.name):
             found = _footer_checksum(opened)
             if footer_checksum not in (None, found):
