@@ -209,6 +209,7 @@ def _questions(ids: list[str], tokens: dict[str, str]) -> list[Question]:
         Question("POST", "/v1/stream/logs/_search", {"q": "payment -login", "size": 500, "track_total_hits": True}),
         Question("POST", "/v1/stream/logs/_search", {"q": "request:r00000*", "size": 5, "sort": ["duration:asc"]}),
         Question("POST", "/v1/stream/logs/_aggregate", aggregate),
+        Question("POST", "/v1/stream/events/Order/_search", {"q": "user:u3", "size": 50, "track_total_hits": True}),
         Question("POST", "/v1/batch_get", {"requests": gets}),
         Question("GET", "/v1/entities?entity_type=contact&limit=50"),
         *(Question("GET", f"/v1/entities/{id}") for id in ids),
@@ -284,6 +285,10 @@ class Running:
 
     def log(self) -> str:
         return self._server.log()
+
+    def end(self) -> None:
+        """Ask it to finish."""
+        assert self._server.stop() == 0
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):  # it may have ended by itself

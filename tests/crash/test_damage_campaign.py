@@ -44,17 +44,19 @@ class Kind(NamedTuple):
     patterns: tuple[str, ...]
     #: Whether ``headrace verify`` has to name every damaged one that is listed.
     verified: bool = False
+    #: Whether the caches are removed, so that the file itself is read.
+    uncached: bool = False
 
 
+#: Read where a server has ended well, and so has moved its WAL into the database.
+ENDED = [Kind("log database", ("headrace.db",)), Kind("keys", ("keys.db",))]
 LOCAL = [
-    Kind("log database", ("headrace.db",)),
     Kind("log WAL", ("headrace.db-wal",)),
     Kind("log WAL index", ("headrace.db-shm",)),
-    Kind("keys", ("keys.db",)),
     Kind("keys WAL", ("keys.db-wal",)),
     Kind("segments", ("objects/segments/*/*/*",), verified=True),
     Kind("companions", ("objects/companions/*/*/*",), verified=True),
-    Kind("states", ("objects/states/*/*/*",), verified=True),
+    Kind("states", ("objects/states/*/*/*",), verified=True, uncached=True),
     Kind("manifests", ("objects/manifests/*/*/*",), verified=True),
     Kind("registries", ("objects/features/*", "objects/entities/*"), verified=True),
     Kind("leases", ("objects/nodes/*", "objects/epochs/*")),
@@ -92,12 +94,17 @@ class Outcome(NamedTuple):
 
 def cases(base: Path, kind: Kind, skipped: set[Path]) -> Iterator[Case]:
     """Flips spread over the files of a kind, and over their beginnings, middles and ends."""
-    found = [path for pattern in kind.patterns for path in sorted(base.glob(pattern)) if path.is_file()]
+    found = [
+        path
+        for pattern in kind.patterns
+        for path in sorted(base.glob(pattern))
+        if path.is_file() and path.stat().st_size
+    ]
     files = [path for path in found if path not in skipped]
     assert files, f"there are no {kind.name}"
     for number in range(CASES):
         chance = random.Random(f"{kind.name} {number}")
-        path = files[number // 3 % len(files)]
+        path = chance.choice(files)
         size = path.stat().st_size
         low, high = [(0, min(EDGE_BYTES, size)), (0, size), (max(0, size - EDGE_BYTES), size)][number % 3]
         yield Case(kind, number, path, chance.randrange(low, high), chance.randrange(8))
@@ -142,12 +149,15 @@ class Campaign:
 
     def undamaged(self) -> list[Answer]:
         """The answers that are right."""
-        target = copied(self.base, self.work / "undamaged")
-        first, again = self.asked(target), self.asked(target)
-        assert first.answers and first.answers == again.answers, "the answers differ without damage"
-        assert not first.problems, first.problems
-        shutil.rmtree(target)
+        first, again = (self._undamaged(self.work / f"undamaged-{number}") for number in range(2))
+        assert first.answers == again.answers, "the answers differ without damage"
+        assert not first.problems and all(one.status < 500 for one in first.answers), first
         return first.answers
+
+    def _undamaged(self, target: Path) -> Seen:
+        seen = self.asked(copied(self.base, target))
+        shutil.rmtree(target)
+        return seen
 
     def asked(self, path: Path) -> Seen:
         """What a server on a directory answers."""
@@ -165,6 +175,8 @@ class Campaign:
         copied(self.base, target, case.path)
         damaged = target / case.path.relative_to(self.base)
         flipped(damaged, case.place, case.bit)
+        if case.kind.uncached:
+            shutil.rmtree(target / "cache")
         try:
             if case.kind.verified and not self.is_named(target, damaged):
                 return Outcome(case, "unverified", "headrace verify does not name it")
@@ -240,11 +252,22 @@ def test_a_flipped_bit_is_never_an_answer(local: tuple[Path, list[Question]], tm
         check(list(threads.map(campaign.run, chosen)))
 
 
+def test_a_flipped_bit_in_a_database_is_never_an_answer(local: tuple[Path, list[Question]], tmp_path: Path) -> None:
+    base, questions = local
+    ended = copied(base, tmp_path / "ended")
+    running = Running(ended, {})
+    running.end()
+    assert not list(ended.glob("*-wal"))
+    campaign = Campaign(ended, questions, tmp_path)
+    chosen = [case for kind in ENDED for case in cases(ended, kind, set())]
+    with ThreadPoolExecutor(2) as threads:
+        check(list(threads.map(campaign.run, chosen)))
+
+
 def test_a_flipped_bit_is_told_where_a_directory_is_recovered(
     local: tuple[Path, list[Question]], tmp_path: Path
 ) -> None:
     base, questions = local
-    # The log is lost, and with it what was not published: entities, subscriptions and the ends of streams.
     campaign, skipped = Recovering(base, questions, tmp_path), unlisted(base)
     chosen = [case for kind in RECOVERED for case in cases(base, kind, skipped)]
     with ThreadPoolExecutor(2) as threads:
@@ -263,13 +286,6 @@ class OfRemoteStore(Campaign):
         seen = super().asked(path)
         self._objects.delete([info.key for info in self._objects.list("") if info.key not in self._kept])
         return seen
-
-    def undamaged(self) -> list[Answer]:
-        for number in range(2):
-            target = copied(self.base, self.work / f"undamaged-{number}")
-            found = self.asked(target).answers
-            shutil.rmtree(target)
-        return found
 
 
 class WhileOpen(OfRemoteStore):
@@ -302,7 +318,7 @@ class WhileOpen(OfRemoteStore):
 
 
 #: Nothing that was decoded is kept, so that every question reads the files.
-UNCACHED = {"limits__companion_bytes": "1", "storage__segment_decoded_bytes": "1"}
+UNCACHED = {"limits__companion_bytes": "1", "storage__decoded_bytes": "1", "features__row_bytes": "1"}
 
 
 @pytest.mark.parametrize("campaign", [OfRemoteStore, WhileOpen])
@@ -310,7 +326,7 @@ def test_a_flipped_bit_in_a_cache_of_a_remote_store_is_healed(
     campaign: type[OfRemoteStore], bucket: s3.S3, tmp_path: Path
 ) -> None:
     base = tmp_path / "base"
-    settings = {"storage__object_store": bucket.url}
+    settings = {"storage__object_store": bucket.url, **(UNCACHED if campaign is WhileOpen else {})}
     questions = build(base, **settings)
     running = campaign(Objects.open(bucket.url), base, questions, tmp_path, **settings)
     outcomes = [running.run(case) for kind in REMOTE for case in cases(base, kind, set())]
