@@ -109,7 +109,9 @@ def _document(content: bytes) -> Any:
 
 
 def _steady(value: Any) -> Any:
-    """A document without durations and accounts of how an answer was found."""
+    """A document without durations and accounts of how an answer was found; sums of floats depend on the order."""
+    if isinstance(value, float):
+        return round(value, 6)
     if isinstance(value, dict):
         return {name: _steady(one) for name, one in value.items() if name not in ("took_ms", "coverage", "profile")}
     return [_steady(one) for one in value] if isinstance(value, list) else value

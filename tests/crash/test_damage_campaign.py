@@ -26,7 +26,7 @@ from stored import flipped
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(1200)]
 
-CASES = 40 if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 6
+CASES = 40 if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 5
 #: A third of the flips is within so many bytes from the beginning, a third within so many from the end.
 EDGE_BYTES = 256
 #: What a server logs where it has made something anew, or does without it.
@@ -120,10 +120,17 @@ def judged(found: list[Answer], right: list[Answer], log: str) -> tuple[str, str
             return "500", f"question {number}: {one}"
         if one.status < 500:
             lacks = one.status in (401, 403, 404, 410) or _size(one.document) < _size(wanted.document)
-            return "MISSING" if lacks else "WRONG", f"question {number}: {one} instead of {wanted}"[:2000]
+            return "MISSING" if lacks else "WRONG", f"question {number}: {_difference(one, wanted)}"
     if pairs:
         return "refused with a code", ", ".join(sorted({str(one.code) for _, one, _ in pairs}))
     return ("healed" if any(said in log for said in _HEALED) else "right"), ""
+
+
+def _difference(one: Answer, wanted: Answer) -> str:
+    """Where two answers begin to differ."""
+    found, right = str(one), str(wanted)
+    at = max(0, len(os.path.commonprefix([found, right])) - 50)
+    return f"{found[at : at + 150]} instead of {right[at : at + 150]}"
 
 
 def _size(document: Any) -> int:
