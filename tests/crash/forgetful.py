@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import apsw
 
+from headrace.storage.page_checksums import checksum_vfs
+
 SECTOR = 512
 ANY_PART = (0.0, 0.3, 0.7, 0.95, 1.0)
 NOTHING = (0.0,)
@@ -33,11 +35,11 @@ class Disk(apsw.VFS):
         self.name = name
         self.events: list[Event] = []
         self.fail: dict[str, apsw.Error] = {}
-        super().__init__(name, "")
+        super().__init__(name, checksum_vfs())
 
     def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:
         """A file that is recorded, or one without a name: what SQLite keeps there is for nobody afterwards."""
-        return apsw.VFSFile("", name, flags) if name is None else _File(self, name, flags)
+        return apsw.VFSFile(checksum_vfs(), name, flags) if name is None else _File(self, name, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
         self.events.append(Event("delete", Path(filename).name))
@@ -75,11 +77,13 @@ class _File(apsw.VFSFile):
     def __init__(self, disk: Disk, name: Any, flags: list[int]) -> None:
         self._disk = disk
         self._name = Path(name.filename() if isinstance(name, apsw.URIFilename) else name).name
-        super().__init__("", name, flags)
+        super().__init__(checksum_vfs(), name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:
         self._disk.record(Event("write", self._name, offset, bytes(data)))
         super().xWrite(data, offset)
+        if self._name.endswith(".db"):  # what was written has a checksum, which the data did not have
+            self._disk.events[-1] = self._disk.events[-1]._replace(data=self.xRead(len(data), offset))
 
     def xTruncate(self, newsize: int) -> None:
         self._disk.record(Event("truncate", self._name, newsize))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from crash.forgetful import Disk
 from headrace.storage import database
 from headrace.storage.database import Connection
+from old_database import without_checksums
 
 pytestmark = pytest.mark.crash
 
@@ -112,3 +114,32 @@ def test_a_process_killed_while_it_migrates_leaves_a_whole_version(tmp_path: Pat
         assert schema == schemas[version]
         assert code != 0 or version == NEWEST
     assert killed > KILLS // 2
+
+
+REBUILT = KILLED_AT.replace("connect(", "open_migrated(").replace("database.migrate(connection)\n", "")
+
+
+def test_a_process_killed_while_it_adds_checksums_leaves_every_row(tmp_path: Path) -> None:
+    """The old database is there, or the new one; the next start completes it."""
+    whole = tmp_path / "whole"
+    connection = _open(whole)
+    database.migrate(connection)
+    rows = [(f"name {number}", number) for number in range(2_000)]
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
+    connection.close()
+    without_checksums(whole / "headrace.db")
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    codes = set[int]()
+    for event in (1, 3, 5, 8, 12, 17, 30, 1_000):
+        place = tmp_path / str(event)
+        shutil.copytree(whole, place)
+        command = [sys.executable, "-c", REBUILT, str(place), str(event)]
+        codes.add(subprocess.run(command, env=environ, check=False).returncode)
+        again = database.open_migrated(place / "headrace.db", cache_bytes=1 << 20)
+        found = again.execute("SELECT name, value FROM meta WHERE name LIKE 'name %' ORDER BY value").fetchall()
+        assert (found, again.pragma("integrity_check")) == (rows, "ok")
+        assert again.pragma("user_version") == NEWEST
+        again.close()
+        assert (place / "headrace.db").read_bytes()[20] == 8
+        assert not list(place.glob("*.partial*"))
+    assert codes == {0, -signal.SIGKILL}

@@ -16,6 +16,7 @@ import pytest
 from headrace.errors import Unavailable
 from headrace.storage import database
 from headrace.storage.database import WriteAheadLog
+from headrace.storage.page_checksums import checksum_vfs
 from headrace.storage.reserve import LEAST_BYTES, MiB
 from headrace.types import OCTETS
 from rig import Rig
@@ -34,7 +35,7 @@ class FullDisk(apsw.VFS):
         self.name = f"full-{next(NUMBERS)}"
         self.reserve = reserve
         self.is_full = False
-        super().__init__(self.name, "")
+        super().__init__(self.name, checksum_vfs())
 
     def xOpen(self, name: Any, flags: list[int]) -> _File:
         return _File(self, name, flags)
@@ -64,7 +65,7 @@ class SmallDisk(FullDisk):
 class _File(apsw.VFSFile):
     def __init__(self, disk: FullDisk, name: Any, flags: list[int]) -> None:
         self._disk = disk
-        super().__init__("", name, flags)
+        super().__init__(checksum_vfs(), name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:
         self._disk.check(offset + len(data) - self.xFileSize())

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from engine.registries import change, evolve, read, registry, stored, stream_with, update, versions
@@ -15,6 +14,7 @@ from headrace.engine import schemas
 from headrace.engine.append import Append
 from headrace.engine.schemas import SetRegistry
 from headrace.errors import BadRequest, Conflict, CorruptData, LensUnsound, NotFound, NotRepresentable, RegistryFull
+from headrace.storage.database import connect
 from headrace.types import JSON
 from rig import Rig, array
 from server.registries import TEXT, WHOLE, lens, rename, shape
@@ -262,7 +262,7 @@ def test_a_registry_that_was_tampered_with_is_said_to_be_broken(rig: Rig, tmp_pa
     evolve(rig, "s", shape(b=WHOLE), rename("a", "b"))
     rig.create("whole", JSON, array(1))
     rig.close()
-    database = apsw.Connection(str(tmp_path / "headrace.db"))
+    database = connect(tmp_path / "headrace.db", cache_bytes=1 << 20)
     database.execute("UPDATE registries SET document = json_remove(document, '$.lenses.1')")
     database.close()
     rig.__init__(tmp_path)  # type: ignore[misc]

@@ -119,6 +119,7 @@ def test_a_server_that_serves_and_writes_is_ready_without_a_pipeline(config: Con
             "recovered": "ok",
             "serving": "ok",
             "writes": "ok",
+            "database": "ok",
             "pipeline": "idle",
         }
         assert node.engine.writer.commits == 1

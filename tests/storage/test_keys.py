@@ -87,7 +87,7 @@ def test_what_was_done_is_noted_until_it_is_told(keys: KeyStore, path: Path) -> 
 
 def test_a_file_without_notes_gets_them(path: Path) -> None:
     KeyStore(path).close()
-    connection = apsw.Connection(str(path))
+    connection = database.connect(path, cache_bytes=1 << 20)
     connection.execute("DROP TABLE notes")
     connection.pragma("user_version", 1)
     connection.close()
@@ -154,7 +154,7 @@ def test_processes_that_open_a_new_store_at_once_all_succeed(path: Path) -> None
 
 def test_a_newer_file_is_refused(path: Path) -> None:
     KeyStore(path).close()
-    connection = apsw.Connection(str(path))
+    connection = database.connect(path, cache_bytes=1 << 20)
     connection.pragma("user_version", 99)
     connection.close()
     with pytest.raises(NewerDatabase):
@@ -239,3 +239,59 @@ def test_sqlite_memory_counts_what_a_connection_takes(path: Path) -> None:
     assert during["open_connections"] == before["open_connections"] + 1
     assert during["memory_used_bytes"] > before["memory_used_bytes"]
     assert during["memory_highwater_bytes"] >= during["memory_used_bytes"]
+
+
+def _old_file(path: Path) -> str:
+    """A file as it was before pages had checksums, with a key of which the token is answered."""
+    store = KeyStore(path)
+    _, token = store.create(user_id="ann", scopes=["read"])
+    rows = store._connection.execute("SELECT * FROM keys").fetchall()
+    store.close()
+    path.unlink()
+    old = apsw.Connection(str(path))
+    old.pragma("page_size", database.PAGE_BYTES)
+    old.pragma("journal_mode", "wal")
+    old.execute(key_storage._CREATE)
+    old.executemany("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    old.pragma("user_version", 2)
+    old.close()
+    return token
+
+
+def test_a_flipped_bit_opens_no_door(path: Path) -> None:
+    store = KeyStore(path)
+    _, token = store.create(user_id="ann", scopes=["read"])
+    store.close()
+    content = bytearray(path.read_bytes())
+    content[content.index(b"annread")] ^= 2
+    path.write_bytes(content)
+    with pytest.raises(CorruptData, match=r"keys.db is damaged.*checksum"):
+        KeyStore(path).verify(token)
+
+
+def test_an_old_file_gets_checksums(path: Path) -> None:
+    token = _old_file(path)
+    assert path.read_bytes()[20] == 0
+    store = KeyStore(path)
+    assert store.verify(token) is not None
+    store.close()
+    assert path.read_bytes()[20] == 8
+    content = bytearray(path.read_bytes())
+    content[20] = 0
+    path.write_bytes(content)
+    with pytest.raises(CorruptData, match=r"keys.db is damaged"):
+        KeyStore(path)
+
+
+def test_an_old_file_that_another_process_has_open_stays_as_it_is(path: Path) -> None:
+    token = _old_file(path)
+    other = apsw.Connection(str(path))
+    assert other.execute("SELECT count(*) FROM keys").get == 1
+    store = KeyStore(path)
+    assert store.verify(token) is not None
+    other.execute("UPDATE keys SET revoked_us = 1")
+    assert store.verify(token) is None
+    other.close()
+    store.close()
+    KeyStore(path).close()
+    assert path.read_bytes()[20] == 8

@@ -10,8 +10,9 @@ from time import monotonic
 from headrace.config import Config
 from headrace.engine.batch import Batch, Operation, commit_alone
 from headrace.engine.logged import Logged
-from headrace.errors import HeadraceError
+from headrace.errors import CorruptData, HeadraceError
 from headrace.storage import database
+from headrace.storage.damage import Damage
 from headrace.storage.database import Connection, DiskFull, SQLiteError
 from headrace.storage.reserve import LEAST_BYTES, Reserve
 from headrace.storage.streams import Streams
@@ -33,14 +34,13 @@ class Committer:
         self._log_file = database.WriteAheadLog(path, storage.checkpoint_pages)
         #: Whether the write-ahead log is so long that it should be moved into the database.
         self._is_long = False
-        self._connection = database.connect(
+        self._connection = database.open_migrated(
             path,
             cache_bytes=storage.cache_bytes,
             log=self._log_file,
             max_bytes=storage.max_database_bytes,
             vfs=vfs,
         )
-        database.migrate(self._connection)
         self._streams, self._wal = Streams(self._connection), Wal(self._connection)
         self._clock = clock
         # A checkpoint may have to write as much again as the write-ahead log holds, and the rest is for what frees.
@@ -53,6 +53,7 @@ class Committer:
         #: Called on the loop when something was noted; nothing is while nobody listens.
         self.on_noted: Callable[[], None] | None = None
         self._noted = False
+        self.damage = Damage(path)
         self.logged = Logged()
         self.commits = 0
         self.failed_commits = 0
@@ -145,12 +146,15 @@ class Committer:
                 self._connection.execute("ROLLBACK")
             except SQLiteError:
                 log.exception("the rollback failed too")
-        _refuse(operations, reason)
+        damage = self.damage.note(reason)
+        _refuse(operations, reason if damage is None else damage)
 
 
 def _refuse(operations: list[Operation], reason: Exception) -> None:
     for operation in operations:
-        if isinstance(reason, SQLiteError):
+        if isinstance(reason, CorruptData):
+            operation.error = reason
+        elif isinstance(reason, SQLiteError):
             operation.error = database.unavailable(reason)
         else:
             operation.error = HeadraceError("the server failed while committing; nothing was written")

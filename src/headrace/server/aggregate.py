@@ -24,7 +24,7 @@ class Aggregates:
     def __init__(self, engine: Engine, gate: Gate) -> None:
         self._engine = engine
         self._gate = gate
-        self._aside = Aside()
+        self._aside = Aside(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
 
     def post(self, request: Request) -> None:

@@ -24,6 +24,7 @@ from headrace.server.bridge import Bridge
 from headrace.server.dispatch import refuse_repeated
 from headrace.server.requestlog import RequestLog
 from headrace.server.wire import common_headers
+from headrace.storage.damage import Damage
 
 log = logging.getLogger("headrace.server")
 
@@ -32,8 +33,16 @@ class Front:
     """The ASGI application: streams go to the bridge, everything else to Starlette."""
 
     def __init__(
-        self, routes: Iterable[BaseRoute], bridge: Bridge, door: Door, request_log: RequestLog, *, timeout_s: float
+        self,
+        routes: Iterable[BaseRoute],
+        bridge: Bridge,
+        door: Door,
+        request_log: RequestLog,
+        damage: Damage,
+        *,
+        timeout_s: float,
     ) -> None:
+        self._damage = damage
         self._bridge = bridge
         self._door = door
         self._request_log = request_log
@@ -80,11 +89,11 @@ class Front:
         except TimeoutError:
             if not status:
                 await failure_response(TimedOut("request timed out"))(scope, receive, send_secured)
-        except Exception:
+        except Exception as reason:
             log.exception("%s %s failed", scope["method"], scope["path"])
+            answer = self._damage.answer(reason)
             if not status:
-                broken = HeadraceError("the server failed; the log has the details")
-                await failure_response(broken)(scope, receive, send_secured)
+                await failure_response(answer)(scope, receive, send_secured)
         finally:
             intake.let_go()
         worked_s = monotonic() - started - intake.waited_s

@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError, TimedOut
 from headrace.server.exchange import Exchange, Headers, Reply, Request
+from headrace.storage.damage import Damage
 
 log = logging.getLogger("headrace.server")
 
@@ -21,12 +22,13 @@ _LEAST_S = 5.0
 class Aside:
     """Holds the tasks of one resource."""
 
-    def __init__(self) -> None:
+    def __init__(self, damage: Damage) -> None:
+        self._damage = damage
         self._working: set[asyncio.Task[None]] = set()
 
     def begin(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Go on with a request; what the work raises is the answer."""
-        return self.keep(_answered(exchange, work))
+        return self.keep(_answered(exchange, work, self._damage))
 
     def ask(self, request: Request, work: Coroutine[Any, Any, None], within_s: float) -> None:
         """Go on with a question whose work answers ``request.exchange``; when its time is over, that is the answer."""
@@ -96,11 +98,11 @@ class Awaited:
         raise NotImplementedError
 
 
-async def _answered(exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+async def _answered(exchange: Exchange, work: Coroutine[Any, Any, None], damage: Damage) -> None:
     try:
         await work
     except HeadraceError as refusal:
         exchange.reply(Reply.failure(refusal))
-    except Exception:
+    except Exception as reason:
         log.exception("a request failed")
-        exchange.reply(Reply.failure(HeadraceError("the server failed; the log has the details")))
+        exchange.reply(Reply.failure(damage.answer(reason)))

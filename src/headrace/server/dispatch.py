@@ -39,7 +39,8 @@ class Dispatcher:
     def __init__(self, door: Door, engine: Engine, verbs: Mapping[tuple[str, str], Verb], gate: Gate) -> None:
         self.door = door
         self._gate = gate
-        self._aside = Aside()
+        self._damage = engine.writer.damage
+        self._aside = Aside(self._damage)
         self._time_s = engine.config.server.resolver_timeout_s
         self.arrivals = Arrivals(engine.config.limits.arriving_bytes)
         self.unsent_bytes = 0
@@ -69,9 +70,9 @@ class Dispatcher:
         except Cold as cold:
             until = until or monotonic() + self._time_s
             self._aside.begin(exchange, self._thaw(cold.work, head, body, exchange, until))
-        except Exception:
+        except Exception as reason:
             log.exception("%s %s failed", head.method, head.path.decode("latin-1"))
-            exchange.reply(Reply.failure(HeadraceError("the server failed; the log has the details")))
+            exchange.reply(Reply.failure(self._damage.answer(reason)))
 
     async def _thaw(
         self, look: Callable[[], None], head: RequestHead, body: bytes, exchange: Exchange, until: float

@@ -29,7 +29,7 @@ class Entities:
 
     def __init__(self, engine: Engine) -> None:
         self._snapshots = engine.snapshots
-        self._aside = Aside()
+        self._aside = Aside(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
 
     def get(self, request: Request) -> None:

@@ -59,7 +59,7 @@ class Gets:
         self._features = engine.features
         self._serving = engine.serving
         self._pasts = engine.pasts
-        self._aside = Aside()
+        self._aside = Aside(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
 
     def get(self, request: Request) -> None:

@@ -184,7 +184,7 @@ class Server:
         request_log = RequestLog(engine.counters)
         dispatcher = Dispatcher(self._door, engine, verbs.table(engine, gates), gates.read)
         bridge = Bridge(dispatcher, gates.read, request_log, config.limits.body_bytes, timeout_s=timeout_s)
-        front = Front(routes, bridge, self._door, request_log, timeout_s=timeout_s)
+        front = Front(routes, bridge, self._door, request_log, engine.writer.damage, timeout_s=timeout_s)
         settings = {
             "dispatcher": dispatcher,
             "request_log": request_log,

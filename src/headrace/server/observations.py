@@ -53,7 +53,7 @@ class Observations:
 
     def __init__(self, engine: Engine) -> None:
         self._stores = engine.stores
-        self._aside = Aside()
+        self._aside = Aside(engine.writer.damage)
         self._when_settled = self._settled
 
     def post(self, request: Request) -> None:

@@ -63,7 +63,13 @@ class Readiness:
         """The lines of the answer; raises Unavailable with every reason while not ready."""
         writes = await self._writes()
         # An engine that can be asked has recovered its log.
-        lines = {"recovered": "ok", "serving": "ok" if self.serving else "not serving", "writes": writes}
+        damage = self._engine.writer.damage.found
+        lines = {
+            "recovered": "ok",
+            "serving": "ok" if self.serving else "not serving",
+            "writes": writes,
+            "database": "ok" if damage is None else damage.message,
+        }
         reasons = [f"{name}: {line}" for name, line in lines.items() if line != "ok"]
         told: dict[str, object] = {**lines, "pipeline": await self._pipeline()}
         if reasons:

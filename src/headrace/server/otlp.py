@@ -41,7 +41,7 @@ class Exports:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._aside = Aside()
+        self._aside = Aside(engine.writer.damage)
 
     def post(self, request: Request) -> None:
         """POST ``_otlp/v1/traces``: spans for this stream."""

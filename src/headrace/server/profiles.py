@@ -25,7 +25,7 @@ class Profiles:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._aside = Aside()
+        self._aside = Aside(engine.writer.damage)
 
     def get(self, request: Request) -> None:
         """GET ``_profile``: what the stream means."""

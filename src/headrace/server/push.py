@@ -52,7 +52,7 @@ class Pushes:
     def __init__(self, engine: Engine) -> None:
         self._features = engine.features
         self._log = engine.log
-        self._aside = Aside()
+        self._aside = Aside(engine.writer.damage)
         self._when_pushed = self._pushed
         self._when_settled = self._settled
 

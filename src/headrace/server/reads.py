@@ -58,7 +58,7 @@ class Reads:
         self.engine = engine
         self.encoder = encoder
         self._gate = gate
-        self._aside = Aside()
+        self._aside = Aside(engine.writer.damage)
         self._filters = Filters(engine)
         self.events = Events(self)
         self._log = engine.log
@@ -97,9 +97,9 @@ class Reads:
                 go_on()
             except HeadraceError as reason:
                 give_up(reason)
-            except Exception:
+            except Exception as reason:
                 log.exception("a waiting read failed")
-                give_up(HeadraceError("the server failed; the log has the details"))
+                give_up(self.engine.writer.damage.answer(reason))
 
         self._aside.keep(thawed())
 

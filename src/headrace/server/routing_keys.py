@@ -27,7 +27,7 @@ class RoutingKeys:
         self._engine = engine
         self._gate = gate
         self._lexicon = Lexicon(engine)
-        self._aside = Aside()
+        self._aside = Aside(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
 
     def get(self, request: Request) -> None:

@@ -30,7 +30,7 @@ class Schemas:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._aside = Aside()
+        self._aside = Aside(engine.writer.damage)
 
     def get(self, request: Request) -> None:
         """GET ``_schema``: the registry."""

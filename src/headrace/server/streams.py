@@ -57,7 +57,7 @@ class Streams:
         self._engine = engine
         self._log = engine.log
         self._limits = engine.config.limits
-        self._aside = Aside()
+        self._aside = Aside(engine.writer.damage)
         self._when_appended = self._appended
 
     def append(self, request: Request) -> None:

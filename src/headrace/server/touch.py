@@ -73,7 +73,7 @@ class Touches:
         self._log = engine.log
         self._tail = engine.tail
         self._touches = engine.touches
-        self._aside = Aside()
+        self._aside = Aside(engine.writer.damage)
 
     def meta(self, request: Request) -> None:
         """GET ``touch/meta``: the cursor, and how things stand; ``settle=flush`` waits until all is told."""

@@ -24,6 +24,7 @@ from headrace.storage.database import SQLiteError
 from headrace.storage.lock import DirectoryLock, make_directory
 from headrace.storage.node import EPOCHS, NODES, skip_epochs
 from headrace.storage.objects import ObjectMissing, Objects
+from headrace.storage.page_checksums import connect_to_copy
 from headrace.storage.streams import Streams
 from headrace.types import Clock
 
@@ -144,7 +145,7 @@ def _copy_database(source: Path, target: Path, progress: _Progress) -> Copied:
     """One transaction's view of a database, in steps that leave room for its writer."""
     target.touch(mode=0o600)
     reading = database.connect(source, cache_bytes=_CACHE_BYTES, readonly=True)
-    writing = database.Connection(str(target))
+    writing = connect_to_copy(target, reading)
     try:
         # While this transaction is open the copy does not begin anew with every commit of the server.
         reading.execute("BEGIN")
@@ -159,7 +160,7 @@ def _copy_database(source: Path, target: Path, progress: _Progress) -> Copied:
         reading.execute("COMMIT")
         writing.pragma("journal_mode", "delete")  # so that the copy is one file, and stays one
     except SQLiteError as reason:
-        raise database.unavailable(reason) from reason
+        raise database.refusal(reason, source) from reason
     finally:
         writing.close()
         reading.close()

@@ -6,10 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import apsw
 
-from headrace.errors import CorruptData, HeadraceError, Unavailable
+from headrace.errors import HeadraceError, Unavailable
+from headrace.storage.page_checksums import (
+    RESERVED_BYTES,
+    checksum_vfs,
+    damaged,
+    has_checksums,
+    is_damage,
+    rebuild_with_checksums,
+    require_checksums,
+)
 
 Connection = apsw.Connection
 SQLiteError = apsw.Error
@@ -19,6 +29,8 @@ BUSY_TIMEOUT_MS = 5_000
 _BRIEFLY_MS = 20
 # An array of a hundred events fits into two pages, and a commit of single events dirties few.
 PAGE_BYTES = 8192
+#: The migration from which on every page has a checksum.
+CHECKSUMS_SINCE = 18
 #: SQLite writes so much before the pages of a write-ahead log, and before each of them.
 _LOG_HEAD_BYTES, _FRAME_HEAD_BYTES = 32, 24
 _PERMIT = "let this user write to it and to its directory"
@@ -63,21 +75,38 @@ def connect(
     max_bytes: int = 0,
     vfs: str | None = None,
 ) -> Connection:
-    """A connection whose commits are on disk when they return."""
-    flags = apsw.SQLITE_OPEN_READWRITE | (0 if readonly else apsw.SQLITE_OPEN_CREATE)
+    """A connection whose commits are on disk when they return; pages that it reads are verified.
+
+    ``vfs`` names another file system for SQLite, which must build on the one of :func:`checksum_vfs`.
+    """
     with using(path):
-        connection = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=200)
-        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-        connection.pragma("cache_size", -max(1, cache_bytes // 1024))
+        connection = _connect(path, cache_bytes, readonly, vfs)
         if readonly:
-            connection.pragma("query_only", True)
-        else:
+            require_checksums(connection, CHECKSUMS_SINCE)
+            return connection
+        _make_durable(connection, log, max_bytes)
+        if not has_checksums(connection):
+            # Another process may have made the database after this one had opened the empty file.
+            connection.close()
+            connection = _connect(path, cache_bytes, readonly, vfs)
             _make_durable(connection, log, max_bytes)
     return connection
 
 
-def _make_durable(connection: Connection, log: WriteAheadLog | None, max_bytes: int) -> None:
+def _connect(path: Path, cache_bytes: int, readonly: bool, vfs: str | None) -> Connection:
+    flags = apsw.SQLITE_OPEN_READWRITE | (0 if readonly else apsw.SQLITE_OPEN_CREATE)
+    connection = apsw.Connection(str(path), flags=flags, vfs=vfs or checksum_vfs(), statementcachesize=200)
+    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+    # Before anything is read: a page of another size than was written would not match its checksum.
     connection.pragma("page_size", PAGE_BYTES)
+    connection.pragma("cache_size", -max(1, cache_bytes // 1024))
+    if readonly:
+        connection.pragma("query_only", True)
+    return connection
+
+
+def _make_durable(connection: Connection, log: WriteAheadLog | None, max_bytes: int) -> None:
+    connection.reserve_bytes("main", RESERVED_BYTES)  # of a new database; another one keeps what it has
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", "FULL")
     connection.pragma("foreign_keys", False)
@@ -94,26 +123,49 @@ def using(path: Path) -> Iterator[None]:
     """Where SQLite refuses a file in this block, the error names the file, and says why and what to do next."""
     try:
         yield
-    except (apsw.NotADBError, apsw.CorruptError) as reason:
-        raise CorruptData(
-            f"{path} is damaged, or not a database: {reason}; move it away, and put a copy from a backup in its place",
-            object=str(path),
-            check="database",
-        ) from reason
-    except tuple(_ADVICE) as reason:
+    except SQLiteError as reason:
+        if is_damage(reason):
+            raise damaged(path, reason) from reason
+        if type(reason) not in _ADVICE:
+            raise
         message = f"{path} cannot be used: {reason}; {_ADVICE[type(reason)]}"
         raise Unavailable(message, reason=_cause(reason)) from reason
+
+
+def open_migrated(path: Path, *, vfs: str | None = None, **settings: Any) -> Connection:
+    """Connect to the database of the only process that uses it, and bring it to the newest version.
+
+    A database whose pages have no checksums yet is rebuilt, which takes as much room on the disk as it has itself.
+    """
+    connection = connect(path, vfs=vfs, **settings)
+    try:
+        with using(path):
+            if has_checksums(connection) or int(connection.pragma("user_version")) >= CHECKSUMS_SINCE:
+                migrate(connection)
+                return connection
+            steps = migrations()
+            _migrate(connection, steps[: CHECKSUMS_SINCE - 1])
+            connection.close()
+            rebuild_with_checksums(path, steps[CHECKSUMS_SINCE - 1], CHECKSUMS_SINCE, vfs or checksum_vfs())
+        connection = connect(path, vfs=vfs, **settings)
+        migrate(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def migrate(connection: Connection) -> int:
     """Bring the schema to the newest version, one transaction per step; refuse a newer database, or a read-only one."""
     with using(Path(connection.filename)):
-        if connection.readonly("main"):
-            raise apsw.ReadOnlyError("it is read-only")
-        return _migrate(connection, migrations())
+        version = _migrate(connection, migrations())
+        require_checksums(connection, min(CHECKSUMS_SINCE, version))
+        return version
 
 
 def _migrate(connection: Connection, steps: list[str]) -> int:
+    if connection.readonly("main"):
+        raise apsw.ReadOnlyError("it is read-only")
     version = int(connection.pragma("user_version"))
     if version > len(steps):
         raise NewerDatabase(
@@ -144,6 +196,11 @@ def unavailable(reason: SQLiteError) -> Unavailable:
     full = isinstance(reason, DiskFull)
     message = "the disk is full; nothing was written" if full else f"the log could not be written: {reason}"
     return Unavailable(message, reason=_cause(reason))
+
+
+def refusal(reason: SQLiteError, path: Path) -> HeadraceError:
+    """What a caller is told when SQLite could not read or write a file."""
+    return damaged(path, reason) if is_damage(reason) else unavailable(reason)
 
 
 def _cause(reason: SQLiteError) -> str:

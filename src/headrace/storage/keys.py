@@ -22,6 +22,7 @@ from headrace.errors import BadRequest, NotFound, Unavailable
 from headrace.storage import database
 from headrace.storage.database import NewerDatabase, SQLiteError
 from headrace.storage.notes import Notes
+from headrace.storage.page_checksums import has_checksums, require_checksums, vacuum_with_checksums
 from headrace.types import Clock, SystemClock, rfc3339
 
 SCOPES = ("read", "write", "admin")
@@ -30,7 +31,9 @@ MAX_PREFIX = 512
 #: Whoever can write the file.
 LOCAL = "local"
 
-_SCHEMA_VERSION = 2
+_SCHEMA_VERSION = 3
+#: From this version on every page of the file has a checksum.
+_CHECKSUMS_SINCE = 3
 _CACHE_BYTES = 256 * 1024
 _OPEN_WITHIN_S = 5.0
 _NO_HASH = bytes(32)
@@ -70,6 +73,9 @@ class KeyStore:
         self._connection = _connect(path)
         with database.using(path):
             self._migrate()
+            if not has_checksums(self._connection):
+                self._add_checksums()
+            require_checksums(self._connection, _CHECKSUMS_SINCE)
         self._data_version = int(self._connection.pragma("data_version"))
         self.generation = 0
         self._notes = Notes(self._connection)
@@ -124,14 +130,14 @@ class KeyStore:
         try:
             return self._notes.first(limit)
         except SQLiteError as reason:
-            raise database.unavailable(reason) from reason
+            raise database.refusal(reason, self._path) from reason
 
     def told(self, through: int) -> None:
         """Notes up to this number are told elsewhere now."""
         try:
             self._notes.remove(through)
         except SQLiteError as reason:
-            raise database.unavailable(reason) from reason
+            raise database.refusal(reason, self._path) from reason
 
     def close(self) -> None:
         """Let go of the file."""
@@ -142,12 +148,26 @@ class KeyStore:
         if found > _SCHEMA_VERSION:
             message = f"the keys have schema version {found}, this Headrace knows {_SCHEMA_VERSION}"
             raise NewerDatabase(f"{message}: install a newer one", found=found, known=_SCHEMA_VERSION)
-        if found < _SCHEMA_VERSION:
+        newest = _SCHEMA_VERSION if has_checksums(self._connection) else _CHECKSUMS_SINCE - 1
+        if found < newest:
             # Another process may be doing the same: take the lock first, and find the work done.
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.execute(_CREATE)
-            self._connection.pragma("user_version", _SCHEMA_VERSION)
+            self._connection.pragma("user_version", newest)
             self._connection.execute("COMMIT")
+
+    def _add_checksums(self) -> None:
+        """Rewrite a file whose pages have no checksums; it stays as it is while another process has it open."""
+        if int(self._connection.pragma("user_version")) >= _CHECKSUMS_SINCE or self._connection.readonly("main"):
+            return
+        try:
+            vacuum_with_checksums(self._connection)
+        except apsw.BusyError:
+            return
+        finally:
+            self._connection.close()
+            self._connection = _connect(self._path)
+        self._migrate()
 
     def _write(self, what: str, key: Key, sql: str, values: tuple[object, ...]) -> None:
         """Do something to a key, and note it where that changed anything."""
@@ -161,7 +181,7 @@ class KeyStore:
         try:
             rows: Sequence[Any] = self._connection.execute(f"SELECT * FROM keys {clause}", values).fetchall()
         except SQLiteError as reason:
-            raise database.unavailable(reason) from reason
+            raise database.refusal(reason, self._path) from reason
         for key_id, name, user_id, scopes, prefix, created_us, revoked_us, stored in rows:
             yield Key(key_id, name, user_id, tuple(scopes.split()), prefix, created_us, revoked_us), stored
 

@@ -15,7 +15,7 @@ from headrace.engine.sealing.verify import verify
 from headrace.engine.work.leases import LeaseLost
 from headrace.storage.backup import back_up, restore
 from headrace.storage.companions import Companions
-from headrace.storage.database import migrations
+from headrace.storage.database import Connection, connect, migrations
 from headrace.types import SystemClock
 from machines import Machines
 from rig import Rig, array
@@ -201,7 +201,7 @@ def test_a_deleted_stream_leaves_nothing_in_the_store(tmp_path: Path) -> None:
             assert rig.engine._reader.execute(f"SELECT count(*) FROM {table}").get == 0
 
 
-def restore_streams(database: sqlite3.Connection, version: int) -> None:
+def restore_streams(database: Connection, version: int) -> None:
     """Let the table of streams be what it was in a version of the database."""
     with closing(sqlite3.connect(":memory:")) as old:
         old.executescript("".join(migrations()[:version]))
@@ -222,7 +222,7 @@ def test_a_directory_from_before_companions_is_looked_at(tmp_path: Path) -> None
         rig.append("s", array({"user": "tail"}))
 
         rig.run(rig.engine.close())
-        with closing(sqlite3.connect(tmp_path / "headrace.db")) as database:
+        with closing(connect(tmp_path / "headrace.db", cache_bytes=1 << 20)) as database, database:
             later = "".join(migrations()[4:])
             for index in re.findall(r"CREATE INDEX (\w+)", later):
                 database.execute(f"DROP INDEX IF EXISTS {index}")
@@ -234,6 +234,5 @@ def test_a_directory_from_before_companions_is_looked_at(tmp_path: Path) -> None
             restore_streams(database, 4)
             database.execute("DELETE FROM meta WHERE name LIKE 'work%' OR name = 'last_stream'")
             database.execute("PRAGMA user_version = 4")
-            database.commit()
         rig.engine = rig.run(rig._open())
         assert Worker(rig).work() == 1

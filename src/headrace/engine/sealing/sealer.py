@@ -125,9 +125,10 @@ class Sealer:
                 self._failures += 1
                 self.failed_seals += 1
                 log.warning("the object store takes nothing: %s", reason.message)
-            except Exception:
+            except Exception as reason:
                 self._failures += 1
                 self.failed_seals += 1
+                self._writer.damage.note(reason)
                 log.exception("publishing failed; it is tried again")
 
     async def work(self) -> None:
@@ -146,6 +147,7 @@ class Sealer:
                 if isinstance(reason, Unavailable):
                     raise
                 self.failed_seals += 1
+                self._writer.damage.note(reason)
                 log.exception("stream %d could not be published; it is tried again, and the others go on", stream)
                 self._try_later(stream)
             await self._aside(self.pace.rest)
