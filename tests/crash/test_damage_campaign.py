@@ -129,7 +129,8 @@ def judged(found: list[Answer], right: list[Answer], log: str) -> tuple[str, str
 def _difference(one: Answer, wanted: Answer) -> str:
     """Where two answers begin to differ."""
     found, right = str(one), str(wanted)
-    at = max(0, len(os.path.commonprefix([found, right])) - 50)
+    same = next((at for at, pair in enumerate(zip(found, right, strict=False)) if pair[0] != pair[1]), 0)
+    at = max(0, same - 50)
     return f"{found[at : at + 150]} instead of {right[at : at + 150]}"
 
 
