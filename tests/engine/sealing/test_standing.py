@@ -409,7 +409,7 @@ def test_histories_part_where_their_epochs_do(ours: Any, theirs: Any, parted: in
     assert parted_at(ours, theirs) == parted
 
 
-@pytest.mark.parametrize(("before", "after"), [(b'"node":"', b'"node":"0'), (b'"node":"', b'"node":"z'), (b"{", b"[")])
+@pytest.mark.parametrize(("before", "after"), [(b'"node":"', b'"node":"1'), (b'"node":"', b'"node":"z'), (b"{", b"[")])
 def test_a_damaged_lease_is_named(machines: Machines, before: bytes, after: bytes) -> None:
     with machines.open("a") as rig:
         rig.create("s", JSON, array(1))
