@@ -90,3 +90,33 @@ def test_a_directory_from_before_there_were_checksums_gets_them_and_keeps_its_ro
     _flip(path, path.read_bytes().index(b"entry 20 of 2"), 0)
     with Rig(tmp_path) as rig, pytest.raises(apsw.IOError):
         rig.read("s2")
+
+
+def test_an_empty_database_in_a_directory_that_was_used_is_refused(tmp_path: Path) -> None:
+    _fill(tmp_path)
+    path = tmp_path / "headrace.db"
+    whole = path.read_bytes()
+    path.write_bytes(b"")
+    with pytest.raises(CorruptData, match=r"headrace.db is empty.*a copy from a backup") as refusal:
+        Rig(tmp_path)
+    assert refusal.value.facts == {"object": str(path), "check": "database"}
+    for other in sorted(tmp_path.rglob("*"), reverse=True):
+        if other.name not in ("lock", "headrace.db"):
+            other.rmdir() if other.is_dir() else other.unlink()
+    with pytest.raises(CorruptData, match=r"headrace.db is empty, and the directory was used"):
+        Rig(tmp_path)
+    path.write_bytes(whole)
+    Rig(tmp_path).close()
+
+
+def test_a_log_without_its_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "headrace.db-wal").write_bytes(b"what was committed")
+    with pytest.raises(CorruptData, match=r"headrace.db is missing"):
+        Rig(tmp_path)
+
+
+def test_a_first_start_that_was_killed_leaves_no_used_directory(tmp_path: Path) -> None:
+    for name in ("headrace.db", "keys.db", "lock", "headrace.db-journal"):
+        (tmp_path / name).write_bytes(b"")
+    with Rig(tmp_path) as rig:
+        rig.create("s", JSON, array(1))

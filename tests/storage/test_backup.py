@@ -13,10 +13,11 @@ import pytest
 from headrace.engine.sealing.verify import verify
 from headrace.errors import Conflict, CorruptData, NotFound, Unavailable
 from headrace.storage import database
-from headrace.storage.backup import RESTORED, Backup, back_up, restore
+from headrace.storage.backup import Backup, back_up, restore
 from headrace.storage.database import Connection, WriteAheadLog
 from headrace.storage.keys import KeyStore
 from headrace.storage.lock import DirectoryLock
+from headrace.storage.log_damage import RESTORED
 from headrace.storage.node import EPOCH_BLOCK, Node
 from headrace.storage.objects import Objects
 from headrace.storage.streams import Streams

@@ -36,6 +36,9 @@ class ServerFlags:
     ] = None
     tls_cert: Annotated[str | None, Parameter(help="Certificate file.")] = None
     tls_key: Annotated[str | None, Parameter(help="Private key file.")] = None
+    accept_log_damage: Annotated[
+        bool, Parameter(negative=(), help="Give up commits behind damage of the write-ahead log, this once.")
+    ] = False
 
     def settings(self) -> dict[str, object]:
         """The settings that were given, by their dotted names."""
@@ -86,6 +89,7 @@ def serve(
         chosen,
         announce,
         explicit=given(file=config, flags=flags.settings()),
+        accept_log_damage=flags.accept_log_damage,
     )
 
 

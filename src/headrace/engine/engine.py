@@ -55,7 +55,7 @@ from headrace.engine.work.coverage import Coverage
 from headrace.engine.work.definitions import Definitions
 from headrace.engine.work.foreman import Foreman
 from headrace.engine.writer import Writer
-from headrace.storage import database
+from headrace.storage import database, log_damage
 from headrace.storage.companions import Companions
 from headrace.storage.entity_changes import EntityChanges
 from headrace.storage.feature_registry import FeatureRegistry
@@ -81,7 +81,7 @@ _AHEAD_BYTES, _MOST_AHEAD = 16 * MiB, 4
 class Engine:
     """The running system. Open it on an event loop, and close it there."""
 
-    def __init__(self, config: Config, clock: Clock, vfs: str | None = None) -> None:
+    def __init__(self, config: Config, clock: Clock, vfs: str | None = None, accept_log_damage: bool = False) -> None:
         self.config = config
         self.clock = clock
         self.counters = Counters()
@@ -91,7 +91,9 @@ class Engine:
         self._lock = DirectoryLock(data_dir)
         path = data_dir / "headrace.db"
         try:
+            _check_files(path, self._lock, accept_log_damage)
             self.writer = Writer(path, config, clock, vfs)
+            self._lock.mark()
             self._reader = database.connect(path, cache_bytes=config.storage.cache_bytes // 4, readonly=True, vfs=vfs)
         except BaseException:
             self._lock.release()
@@ -141,9 +143,16 @@ class Engine:
         self._vfs = vfs
 
     @classmethod
-    async def open(cls, config: Config, clock: Clock | None = None, vfs: str | None = None) -> Engine:
+    async def open(
+        cls,
+        config: Config,
+        clock: Clock | None = None,
+        vfs: str | None = None,
+        *,
+        accept_log_damage: bool = False,
+    ) -> Engine:
         """Recover the log and start the writer; ``vfs`` names another file system for SQLite."""
-        engine = cls(config, clock or SystemClock(), vfs)
+        engine = cls(config, clock or SystemClock(), vfs, accept_log_damage)
         try:
             with database.using(Path(engine._reader.filename)):
                 await asyncio.to_thread(engine._stand_up)
@@ -396,3 +405,11 @@ class _Call(Change):
     def perform(self, batch: Batch) -> None:
         batch.flush()
         self.found = self.function(batch)
+
+
+def _check_files(path: Path, lock: DirectoryLock, accept_log_damage: bool) -> None:
+    """Refuse a database that is gone, or that SQLite would open without commits that were acknowledged."""
+    log_damage.refuse_lost_database(path, lock)
+    if accept_log_damage or log_damage.is_accepting(path):
+        log_damage.accept_log_damage(path, log_damage.mark_restored)
+    log_damage.refuse_log_damage(path)

@@ -57,6 +57,7 @@ from headrace.server.metrics import Metrics
 from headrace.server.ops import Readiness
 from headrace.server.requestlog import RequestLog
 from headrace.server.subscriptions import routes as subscription_routes
+from headrace.storage import log_damage
 from headrace.storage.keys import KeyStore
 from headrace.storage.lock import make_directory
 
@@ -111,10 +112,18 @@ class _Uvicorn(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+def _open_keys(path: Path, accept_log_damage: bool) -> KeyStore:
+    if accept_log_damage or log_damage.is_accepting(path):
+        log_damage.accept_log_damage(path)
+    log_damage.refuse_log_damage(path)
+    return KeyStore(path)
+
+
 class Server:
     """The server of one data directory."""
 
-    def __init__(self, config: Config, explicit: Collection[str] = ()) -> None:
+    def __init__(self, config: Config, explicit: Collection[str] = (), *, accept_log_damage: bool = False) -> None:
+        self._accept_log_damage = accept_log_damage
         if config.memory.auto_tune:
             limit_bytes = memory.limit_bytes(config.memory.limit_mb)
             if limit_bytes is not None:
@@ -122,7 +131,7 @@ class Server:
         self._config = config
         data_dir = Path(config.storage.data_dir)
         make_directory(data_dir)
-        self._keys = KeyStore(data_dir / "keys.db")
+        self._keys = _open_keys(data_dir / "keys.db", accept_log_damage)
         refuse_open_bind(config, self._keys)
         refuse_bad_tls(config.server)
         self._door = Door(config.server, self._keys)
@@ -132,7 +141,7 @@ class Server:
         """Serve until a signal comes; ``ready`` is told the address."""
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._keys.close)
-            engine = await Engine.open(self._config)
+            engine = await Engine.open(self._config, accept_log_damage=self._accept_log_damage)
             stack.push_async_callback(engine.close)
             system = System.open(engine, notes=self._config.system.registry_log)
             stack.push_async_callback(system.close)
@@ -298,13 +307,19 @@ def _allow_files(wanted: int) -> int:
     return soft
 
 
-def serve(config: Config, ready: Callable[[str], None] | None = None, *, explicit: Collection[str] = ()) -> None:
+def serve(
+    config: Config,
+    ready: Callable[[str], None] | None = None,
+    *,
+    explicit: Collection[str] = (),
+    accept_log_damage: bool = False,
+) -> None:
     """Run the server in this process until it is told to stop; auto-tune leaves the ``explicit`` settings alone."""
     logging.configure()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
     memory.keep_freed_pages()
-    server = Server(config, explicit)
+    server = Server(config, explicit, accept_log_damage=accept_log_damage)
     with contextlib.suppress(KeyboardInterrupt):
         _run(server.run(ready))
 

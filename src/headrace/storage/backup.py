@@ -22,16 +22,13 @@ from headrace.format.state.names import state_key
 from headrace.storage import database
 from headrace.storage.database import SQLiteError
 from headrace.storage.lock import DirectoryLock, make_directory
+from headrace.storage.log_damage import mark_restored, refuse_log_damage
 from headrace.storage.node import EPOCHS, NODES, skip_epochs
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.page_checksums import connect_to_copy
-from headrace.storage.streams import Streams
 from headrace.types import Clock
 
 VERSION = 1
-#: Noted in a restored database: its tail may be lost, and the store may have gone on without it.
-RESTORED = "restored"
-
 LOG, KEYS, OBJECTS, CONTENTS = "headrace.db", "keys.db", "objects", "backup.json"
 _CACHE_BYTES = 8 * 1024 * 1024
 _STEP_PAGES = 1_000
@@ -80,6 +77,8 @@ def back_up(data_dir: Path, object_store: str, target: Path, clock: Clock, tell:
     if not (data_dir / LOG).exists():
         raise NotFound(f"{data_dir} holds no log to back up", data_dir=str(data_dir))
     refuse_if_used(target)
+    for name in _databases(data_dir):
+        refuse_log_damage(data_dir / name)
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(mode=0o700, parents=True)
@@ -256,9 +255,7 @@ def _mark(path: Path) -> None:
     connection = database.connect(path, cache_bytes=_CACHE_BYTES)
     try:
         with connection:
-            streams = Streams(connection)
-            for name, value in ((RESTORED, 1), ("epoch_end", 0), ("spare_epoch", -1)):
-                streams.set_meta(name, value)
+            mark_restored(connection)
     finally:
         connection.close()
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from headrace.config import ConfigError
 from headrace.errors import Unavailable
 
+_MARK = "used"
+
 
 def make_directory(directory: Path) -> None:
     """Make the data directory where there is none; one that is there keeps its permissions."""
@@ -30,14 +32,26 @@ class DirectoryLock:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as reason:
             self._file.seek(0)
-            holder = self._file.read().strip() or "unknown"
+            holder = self._file.readline().strip() or "unknown"
             self._file.close()
             raise Unavailable(
                 f"another server (process {holder}) uses {directory}: stop it, or choose another --data-dir",
                 reason="data_dir_in_use",
             ) from reason
+        self._file.seek(0)
+        #: Whether the directory has held a database.
+        self.is_marked = _MARK in self._file.read().splitlines()
+        self._write()
+
+    def mark(self) -> None:
+        """Note that the directory holds a database from now on."""
+        if not self.is_marked:
+            self.is_marked = True
+            self._write()
+
+    def _write(self) -> None:
         self._file.truncate(0)
-        self._file.write(f"{os.getpid()}\n")
+        self._file.write(f"{os.getpid()}\n" + (f"{_MARK}\n" if self.is_marked else ""))
         self._file.flush()
 
     def release(self) -> None:

@@ -18,8 +18,8 @@ from headrace.engine.sealing.recovery import LEASE, Deletions, Recovered, Tell, 
 from headrace.errors import Fenced, StoreUnavailable
 from headrace.format import manifest as manifests
 from headrace.storage import database
-from headrace.storage.backup import RESTORED
 from headrace.storage.lock import DirectoryLock, make_directory
+from headrace.storage.log_damage import RESTORED
 from headrace.storage.node import Node, holder_of, lease_key
 from headrace.storage.objects import Objects
 from headrace.storage.streams import DELETED, Streams
