@@ -81,7 +81,7 @@ class StateFile:
             if found is not None and found[0] == key:
                 return _DECODER.decode(memoryview(found[1])[_PREFIX.size :])
             before, _ = self._row(_BEFORE_KEY, key)
-        except (apsw.Error, msgspec.DecodeError) as reason:
+        except (apsw.Error, msgspec.DecodeError, ValueError) as reason:  # ValueError: a text that is no UTF-8
             raise self._damaged(str(reason)) from reason
         following = self.file.rows if found is None else number
         if before + 1 != following:
@@ -156,7 +156,7 @@ class StateFiles:
         if file is not None:
             try:
                 return self._verified(file, state)
-            except (CorruptData, apsw.Error, OSError):
+            except (CorruptData, apsw.Error, OSError, ValueError):
                 self._drop(file, state)
         made = self._make(stream, incarnation, state)
         with self._lock:

@@ -91,3 +91,19 @@ def test_a_damaged_object_is_named(tmp_path: Path) -> None:
             with pytest.raises(CorruptData) as refused:
                 rows(rig)
             assert str(refused.value.facts["object"]).endswith(path.name)
+
+
+def test_a_damaged_file_does_not_change_the_past(tmp_path: Path) -> None:
+    with Pipelines(tmp_path, **SETTINGS) as rig:
+        filled(rig)
+
+        def past() -> object:
+            asked = [(key, rig.clock.now_us() + 1) for key in [*KEYS, "nobody"]]
+            return rig.run(rig.engine.pasts.rows("Users", asked, None))
+
+        right = past()
+        size = cached(tmp_path).stat().st_size
+        for place in range(0, size, size // 15):
+            flipped(cached(tmp_path), place, place % 8)
+            assert past() == right, place
+        assert rig.engine.bench.dropped > 3
