@@ -307,7 +307,7 @@ def answers(url: str, questions: list[Question]) -> Iterator[Answer]:
     for question in questions:
         found = ask(url, question)
         for _ in range(20):
-            if found.status not in (503, 429):
+            if found.status not in (408, 429, 503):
                 break
             time.sleep(0.05)
             found = ask(url, question)
