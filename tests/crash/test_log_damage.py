@@ -46,7 +46,7 @@ def test_damage_in_the_middle_of_the_log_of_a_killed_server(start_server: Callab
     wal.write_bytes(content)
     with pytest.raises(RuntimeError, match=r"headrace.db-wal is damaged between byte \d+ and byte \d+"):
         server.start()
-    server.process = None
+    server.kill()
     assert wal.read_bytes() == content
     with _served(server.data_dir, "--accept-log-damage") as url, httpx2.Client(base_url=url, trust_env=False) as client:
         left = client.get("/v1/stream/s", params={"offset": "-1"}).json()
