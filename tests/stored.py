@@ -58,3 +58,12 @@ def reader(rig: Rig, one: Placed) -> Reader:
 def rows(rig: Rig, table: str = "wal") -> int:
     """How many rows a table has."""
     return int(rig.engine.streams._connection.execute(f"SELECT count(*) FROM {table}").get)
+
+
+def flipped(path: Path, place: int, bit: int = 0) -> None:
+    """Flip one bit of a file where it lies: whoever has it open reads it, too."""
+    with path.open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 1 << bit]))

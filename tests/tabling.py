@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.engine.features.envelope import Envelope
 from headrace.engine.features.proposing import Change
 from headrace.engine.features.serving import Answer
-from headrace.engine.states.serving import Behind
+from headrace.engine.states.generation import Behind
 from headrace.engine.work.foreman import Grant
 from headrace.engine.work.units import Job, Result, Settled, Unit
 from headrace.pipeline.kernels import features, merging

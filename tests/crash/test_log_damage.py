@@ -17,20 +17,18 @@ import pytest
 pytestmark = pytest.mark.crash
 
 EVENTS = 300
+_MAIN = "from headrace.cli.main import main; main()"
 
 
 @contextmanager
 def _served(data_dir: Path, *flags: str) -> Iterator[str]:
     """The address of ``headrace serve`` with these flags."""
-    command = [sys.executable, "-m", "headrace.cli.main", "serve", "--port", "0", "--data-dir", str(data_dir), *flags]
+    command = [sys.executable, "-c", _MAIN, "serve", "--port", "0", "--data-dir", str(data_dir), *flags]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
-    with (
-        data_dir.with_name("accepted.log").open("w") as log,
-        subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=log, text=True) as process,
-    ):
-        assert process.stdout is not None
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
         try:
-            yield next(word for line in process.stdout for word in line.split() if word.startswith("http://"))
+            yield next(word for line in process.stderr for word in line.split() if word.startswith("http://"))
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(30)
@@ -48,6 +46,7 @@ def test_damage_in_the_middle_of_the_log_of_a_killed_server(start_server: Callab
     wal.write_bytes(content)
     with pytest.raises(RuntimeError, match=r"headrace.db-wal is damaged between byte \d+ and byte \d+"):
         server.start()
+    server.kill()
     assert wal.read_bytes() == content
     with _served(server.data_dir, "--accept-log-damage") as url, httpx2.Client(base_url=url, trust_env=False) as client:
         left = client.get("/v1/stream/s", params={"offset": "-1"}).json()

@@ -11,7 +11,7 @@ import pytest
 from golden.companion import COLUMNS, HERE, INFO, NAME, PANES, PANES_SCHEMA, POSTINGS
 from headrace.format.companion.layout import PartName
 from headrace.format.companion.names import file_name
-from headrace.format.companion.reader import FileCompanion
+from headrace.format.companion.reader import FileCompanion, sources_of
 from headrace.format.segment.decoded import Decoded
 
 DIGESTS: dict[PartName, str] = {
@@ -23,7 +23,8 @@ DIGESTS: dict[PartName, str] = {
 
 def golden() -> FileCompanion:
     columns, postings, panes = (HERE / file_name(NAME, part) for part in DIGESTS)
-    return FileCompanion(columns, postings, panes, name=NAME, decoded=Decoded(1 << 20))
+    sources = sources_of(NAME, {"columns": columns, "postings": postings, "panes": panes})
+    return FileCompanion(sources, name=NAME, decoded=Decoded(1 << 20))
 
 
 @pytest.mark.parametrize("part", DIGESTS)

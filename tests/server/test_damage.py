@@ -37,3 +37,19 @@ def test_a_damaged_page_is_answered_with_an_error_that_names_the_database(
     assert api.get("/health/live").status_code == 200
     eventually(lambda: api.metric("headrace_failed_seals_total"))
     assert not [path for path in (server.data_dir / "objects").rglob("*.parquet") if b"vhat" in path.read_bytes()]
+
+
+def test_a_route_that_meets_a_damaged_page_names_the_database(
+    start_server: Callable[..., Any], api_of: Callable[[Any], Api]
+) -> None:
+    server = start_server()
+    entities = [
+        {"entity_type": "person", "email": f"{n}@example.org", "canonical_name": f"nobody{n}"} for n in range(200)
+    ]
+    assert api_of(server).post("/v1/observations", {"entities": entities}).status_code == 200
+    server.stop()
+    path = server.data_dir / "headrace.db"
+    path.write_bytes(path.read_bytes().replace(b"nobody1", b"nobody2"))
+    server.start()
+    answer = api_of(server).get("/v1/entities", entity_type="person", limit="200")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "corrupt_data")

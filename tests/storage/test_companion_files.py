@@ -20,6 +20,7 @@ from headrace.storage import companion_files as module
 from headrace.storage.companion_files import CompanionFiles
 from headrace.storage.objects import ObjectMissing, Objects
 from storage.test_segments import Shelf
+from stored import flipped
 
 MiB = 1 << 20
 NUMBERS = count()
@@ -196,3 +197,83 @@ def test_what_a_fetch_left_behind_goes(shelf: Shelf, directory: Path) -> None:
     (directory / "half.part").write_bytes(b"x")
     opened(shelf, directory)
     assert list(directory.iterdir()) == []
+
+
+def test_a_copy_that_was_damaged_between_two_runs_is_fetched_again(
+    shelf: Shelf, directory: Path, tmp_path: Path
+) -> None:
+    companion = stored(shelf, tmp_path)
+    ask(opened(shelf, directory), companion)
+    for path in sorted(directory.iterdir()):
+        for place in range(0, path.stat().st_size, 41):
+            flipped(path, place, place % 8)
+            again = opened(shelf, directory)
+            assert ask(again, companion) == [0]
+            assert (again.usage().dropped, again.usage().fetches) == (1, 1)
+            assert again.usage().bytes == sum(one.stat().st_size for one in directory.iterdir())
+
+
+def test_a_copy_that_is_damaged_while_it_is_open_is_fetched_again(
+    shelf: Shelf, directory: Path, tmp_path: Path
+) -> None:
+    companion = stored(shelf, tmp_path)
+    files = CompanionFiles(Objects(shelf), directory, limit_bytes=MiB, decoded_bytes=0)
+    assert ask(files, companion) == [0]
+    for place in range(4, 300, 11):
+        for path in directory.iterdir():
+            flipped(path, place)
+        assert ask(files, companion) == [0]
+        for path in directory.iterdir():
+            path.write_bytes(shelf.objects[key_of(companion, path.stem)])
+    assert files.usage().dropped > 3
+
+
+def test_damage_here_and_in_the_store_is_refused(shelf: Shelf, directory: Path, tmp_path: Path) -> None:
+    companion = stored(shelf, tmp_path)
+    ask(opened(shelf, directory), companion)
+    for path in directory.iterdir():
+        flipped(path, 9)
+        shelf.objects[key_of(companion, path.stem)] = b"PAR1"
+    again = opened(shelf, directory)
+    for _ in range(2):
+        with pytest.raises(CorruptData, match="checksum"):
+            ask(again, companion)
+    assert again.usage().bytes == sum(one.stat().st_size for one in directory.iterdir())
+
+
+def test_a_footer_that_is_damaged_in_a_local_store_is_refused(directory: Path, tmp_path: Path) -> None:
+    objects = Objects.open(str(tmp_path / "objects"))
+    place = objects.local_path(companion_key(STREAM, INCARNATION, "0-0-0", "columns"))
+    assert place is not None
+    place.parent.mkdir(parents=True)
+    companion = made(place.parent)
+    for part in PARTS:
+        path = place.parent / f"{companion.name}.{part}.parquet"
+        for at in range(path.stat().st_size - 400, path.stat().st_size, 7):
+            flipped(path, at)
+            with pytest.raises(CorruptData):
+                ask(CompanionFiles(objects, directory, limit_bytes=MiB, decoded_bytes=MiB), companion)
+            flipped(path, at)
+
+
+def test_a_footer_that_is_damaged_before_it_is_opened_again_is_refused(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OPEN_BYTES", 1)
+    objects = Objects.open(str(tmp_path / "objects"))
+    place = objects.local_path(companion_key(STREAM, INCARNATION, "0-0-0", "columns"))
+    assert place is not None
+    place.parent.mkdir(parents=True)
+    first, second = made(place.parent), made(place.parent)
+    files = CompanionFiles(objects, directory, limit_bytes=MiB, decoded_bytes=MiB)
+    ask(files, first)
+    ask(files, second)
+    path = place.parent / f"{first.name}.columns.parquet"
+    flipped(path, path.stat().st_size - 100)
+    with pytest.raises(CorruptData, match="checksum"):
+        ask(files, first)
+
+
+def key_of(companion: Companion, sha256: str) -> str:
+    part = next(name for name, part in companion.parts.items() if part.sha256 == sha256)
+    return companion_key(STREAM, INCARNATION, companion.name, part)

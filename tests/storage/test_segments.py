@@ -20,6 +20,7 @@ from headrace.storage.objects import ObjectMissing, Objects, StoreUnavailable
 from headrace.storage.objects.backend import ObjectInfo
 from headrace.storage.segments import Segments
 from sealing import Cell, published
+from stored import flipped
 
 MiB = 1 << 20
 
@@ -383,3 +384,22 @@ def test_a_mask_holds_for_segments_that_are_open_already_and_no_longer_than_it_i
     del masks["one"]
     assert cache.ready(found[0]) is None
     assert [text_of(cache, key, segment) for key, segment in zip(keys, found, strict=True)] == texts
+
+
+def test_a_copy_that_is_damaged_while_it_is_open_is_fetched_again(shelf: Shelf, directory: Path) -> None:
+    cells = [Cell(b'"%d"' % n, key=f"k{n % 50}") for n in range(400)]
+    shelf.objects["segments/a"], segment = published(cells)
+    cache = Segments(Objects(shelf), directory, limit_bytes=MiB, decoded_bytes=0)
+    path = directory / f"{segment.sha256}.parquet"
+
+    def found(key: str) -> list[bytes]:
+        with cache.open("segments/a", segment) as reader:
+            return [bytes(part.body) for part in reader.read(0, 400, 1 << 20, key).parts]
+
+    right = [found(f"k{n}") for n in range(0, 60, 3)]
+    for place in range(4, segment.bytes - 8, segment.bytes // 80):
+        flipped(path, place, place % 8)
+        assert [found(f"k{n}") for n in range(0, 60, 3)] == right, place
+        path.write_bytes(shelf.objects["segments/a"])
+    assert cache.usage().dropped > 3
+    assert cache.usage().bytes == segment.bytes

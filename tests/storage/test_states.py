@@ -17,6 +17,7 @@ from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.state_files import StateFiles
 from headrace.storage.states import States, object_keys
+from stored import flipped
 
 STREAM, LIFE = "events/E", "7"
 
@@ -87,7 +88,7 @@ class Store:
         return made
 
     def kept(self) -> list[str]:
-        return sorted(path.stem for path in (self.directory / "cache").glob("*.rows"))
+        return sorted(path.name.partition("-")[0] for path in (self.directory / "cache").glob("*.sums"))
 
 
 def test_a_key_is_looked_up_in_the_file_of_a_state(tmp_path: Path) -> None:
@@ -140,3 +141,84 @@ def test_a_damaged_state_is_not_kept(tmp_path: Path) -> None:
     with pytest.raises(CorruptData):
         store.files.hold(STREAM, LIFE, made)
     assert not store.kept()
+
+
+def kept_file(store: Store) -> Path:
+    return next((store.directory / "cache").glob("*.sums"))
+
+
+def test_a_file_that_was_damaged_between_two_runs_is_made_anew(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    made = store.put(0, {bytes([n]): bytes(90) for n in range(200)})
+    store.files.release(store.files.hold(STREAM, LIFE, made))
+    size = kept_file(store).stat().st_size
+    for place in range(0, size, size // 40):
+        flipped(kept_file(store), place, place % 8)
+        again = store.opened()
+        file = again.hold(STREAM, LIFE, made)
+        assert [file.get(bytes([n])) for n in (0, 100, 199, 200)] == [{"": b"f", "a@1": bytes(90)}] * 3 + [None]
+        assert again.dropped == 1
+        again.release(file)
+    assert store.kept() == [made.sha256]
+
+
+def test_damage_of_a_file_that_is_open_is_never_an_answer(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    rows = {n.to_bytes(2, "big"): n.to_bytes(2, "big") * 20 for n in range(0, 1200, 2)}
+    made = store.put(0, rows)
+    path = store.directory / "cache"
+    store.files.release(store.files.hold(STREAM, LIFE, made))
+    outcomes = set()
+    size = kept_file(store).stat().st_size
+    for place in [*range(0, 120, 7), *range(8192, size, size // 60)]:
+        file = store.files.hold(STREAM, LIFE, made)
+        flipped(kept_file(store), place, place % 8)
+        for number in range(0, 1202, 25):
+            key = number.to_bytes(2, "big")
+            try:
+                found = file.get(key)
+                assert found == ({"": b"f", "a@1": rows[key]} if key in rows else None), (place, number)
+                outcomes.add("right")
+            except CorruptData:
+                outcomes.add("refused")
+        store.files.drop(file)
+        store.files.release(file)
+        assert not list(path.iterdir())
+        store.files.release(store.files.hold(STREAM, LIFE, made))
+    assert outcomes == {"right", "refused"}
+
+
+def test_a_state_whose_footer_is_damaged_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    made = store.put(0, {b"k": b"1"})
+    path = store.objects.local_path(state_key(STREAM, LIFE, made.name))
+    assert path is not None
+    for place in range(path.stat().st_size):
+        flipped(path, place)
+        with pytest.raises(CorruptData) as refused:
+            store.files.hold(STREAM, LIFE, made)
+        assert refused.value.facts["object"] == state_key(STREAM, LIFE, made.name)
+        flipped(path, place)
+
+
+def test_files_of_earlier_versions_and_duplicates_go(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    made = store.put(0, {b"k": b"1"})
+    store.files.release(store.files.hold(STREAM, LIFE, made))
+    (tmp_path / "cache" / f"{made.sha256}.rows").touch()
+    (tmp_path / "cache" / f"{made.sha256}-0.sums").touch()
+    again = store.opened()
+    assert again.hold(STREAM, LIFE, made).get(b"k") == {"": b"f", "a@1": b"1"}
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_a_damaged_file_that_others_hold_is_dropped_once(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    made = store.put(0, {b"k": b"1"})
+    first, second = store.files.hold(STREAM, LIFE, made), store.files.hold(STREAM, LIFE, made)
+    store.files.drop(first)
+    fresh = store.files.hold(STREAM, LIFE, made)
+    store.files.drop(second)
+    for file in (first, second, fresh):
+        store.files.release(file)
+    assert store.files.dropped == 1 and store.kept() == [made.sha256]

@@ -64,6 +64,16 @@ def cache_usage(engine: Engine) -> Usage | None:
     return None if engine.segments is None else engine.segments.usage()
 
 
+def dropped_files(engine: Engine) -> dict[str, int]:
+    """How many damaged files each cache has dropped."""
+    segments, archive = cache_usage(engine), engine.archive
+    return {
+        "segments": 0 if segments is None else segments.dropped,
+        "companions": 0 if archive is None else archive.files.usage().dropped,
+        "states": engine.bench.dropped,
+    }
+
+
 def companion_cache_bytes(engine: Engine, stream: Stream) -> int:
     """The disk that files of a stream's companions take here."""
     if engine.objects.is_local:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
 import pyarrow as pa
 
 from headrace.errors import CorruptData
@@ -12,8 +13,8 @@ from headrace.errors import CorruptData
 
 @contextmanager
 def intact(name: str) -> Iterator[None]:
-    """Raise CorruptData, naming the file, for whatever the Parquet library finds wrong with it."""
+    """Raise CorruptData, naming the file, for whatever the Parquet library or a decoder finds wrong with it."""
     try:
         yield
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, ValueError, LookupError) as reason:
+    except (pa.ArrowException, msgspec.DecodeError, OSError, ValueError, LookupError) as reason:
         raise CorruptData(f"{name} is damaged: {reason}", object=name, check="parquet") from reason

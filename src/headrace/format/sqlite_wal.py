@@ -114,8 +114,7 @@ def _damage(frames: _Frames, salts: Words, frame_bytes: int) -> LogDamage | None
 
 def _headless(frames: _Frames, frame_bytes: int) -> LogDamage | None:
     """A damaged header makes SQLite ignore every frame; frames that follow one another say that there were some."""
-    same_salts = np.zeros(len(frames.page), dtype=np.bool_)
-    same_salts[1:] = (frames.salts[1:] == frames.salts[:-1]).all(1)
+    same_salts = (frames.salts == frames.salts[0]).all(1)  # others are of an earlier use of the file
     following = (frames.stored == frames.computed).all(1)
     first_follows = following[0] and frames.page[0] != 0
     following[0] = False

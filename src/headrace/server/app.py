@@ -47,7 +47,9 @@ class Front:
         self._door = door
         self._request_log = request_log
         self._timeout_s = timeout_s
-        app = Starlette(routes=list(routes), exception_handlers=_HANDLERS)
+        # Starlette would answer with a text, before this class learns of the failure.
+        handlers = {**_HANDLERS, Exception: self._failed}
+        app = Starlette(routes=list(routes), exception_handlers=handlers)
         app.router.redirect_slashes = False
         self._app: ASGIApp = app
 
@@ -98,6 +100,9 @@ class Front:
             intake.let_go()
         worked_s = monotonic() - started - intake.waited_s
         self._request_log.note(scope["method"], scope["raw_path"], status, worked_s, headers)
+
+    async def _failed(self, _: Request, reason: Exception) -> Response:
+        return failure_response(self._damage.answer(reason))
 
     def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Refuse callers who may not ask, and requests that could be read in two ways."""

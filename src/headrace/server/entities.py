@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.engine.engine import Engine
 from headrace.engine.entities.reading.snapshots import Asked, Shown
-from headrace.engine.states.serving import Behind
+from headrace.engine.states.generation import Behind
 from headrace.errors import BadRequest, EntityNotFound
 from headrace.schema.entity.relations import links, moments
 from headrace.server.aside import Aside

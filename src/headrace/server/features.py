@@ -12,7 +12,8 @@ import msgspec
 from headrace.engine.engine import Engine
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.serving import Answer, Moment
-from headrace.engine.states.serving import SLICE_S, Behind
+from headrace.engine.states.generation import Behind
+from headrace.engine.states.serving import SLICE_S
 from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, RequestError, TimedOut, UnsupportedMedia
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL, Principal

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from headrace.engine.details import cache_usage
+from headrace.engine.details import cache_usage, dropped_files
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor
@@ -127,6 +127,12 @@ class _ServerNumbers(Collector):
         yield _gauge("segment_decoded_bytes", "Decoded parts of segments", usage.decoded_bytes if usage else 0)
         fetches = usage.fetches if usage else 0
         yield CounterMetricFamily("headrace_segment_fetches", "Segments fetched from the object store", fetches)
+        dropped = CounterMetricFamily(
+            "headrace_cache_damaged_files", "Damaged files that a cache has dropped and made anew", labels=["cache"]
+        )
+        for cache, count in dropped_files(self._engine).items():
+            dropped.add_metric([cache], count)
+        yield dropped
 
     def _columns(self) -> Iterator[Metric]:
         archive, config = self._engine.archive, self._engine.config

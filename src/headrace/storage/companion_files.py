@@ -3,24 +3,29 @@
 A store that is a local directory is read in place. What is fetched from elsewhere lies in one directory, under the
 checksum of its bytes, and outlives a restart. Files in use are not removed, so the disk may hold more than the limit by
 what is being asked right now. Companions used last stay open, and so do decoded row groups, within limits.
+
+Every file is verified when a process opens it for the first time. A damaged copy is dropped and fetched again; a
+damaged object is ``CorruptData``.
 """
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.errors import CorruptData
 from headrace.format.companion.layout import Companion, Part, PartName
-from headrace.format.companion.names import companion_key
+from headrace.format.companion.names import companion_key, file_name
 from headrace.format.companion.reader import FileCompanion
+from headrace.format.parquet_file import ParquetSource
 from headrace.format.segment.decoded import Decoded
-from headrace.storage.fetching import check, download
+from headrace.storage.fetching import check, download, log_dropped
 from headrace.storage.objects import ObjectMissing, Objects
 
 #: Memory that open footers may take.
@@ -29,23 +34,26 @@ _SUFFIX, _PARTIAL = ".parquet", ".part"
 
 
 class Usage(NamedTuple):
-    """What the cache holds, and how often it had to fetch."""
+    """What the cache holds, how often it had to fetch, and how many damaged files it dropped."""
 
     bytes: int
     files: int
     opened: int
     decoded_bytes: int
     fetches: int
+    dropped: int
 
 
 class _File:
     """One file of ours; the cache's lock guards it."""
 
-    __slots__ = ("fetching", "pins", "size")
+    __slots__ = ("fetching", "pins", "size", "verified")
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
         self.pins = 0
+        #: Whether this process has verified its checksum.
+        self.verified = False
         self.fetching: Future[None] | None = None
 
 
@@ -58,7 +66,7 @@ class FileCache:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._files: OrderedDict[str, _File] = OrderedDict()
-        self.bytes = self.fetches = 0
+        self.bytes = self.fetches = self.dropped = 0
         self._find_files()
 
     def __len__(self) -> int:
@@ -80,6 +88,23 @@ class FileCache:
                 if not file.size and not file.pins:
                     self._files.pop(part.sha256, None)
                 self._shrink(self._limit_bytes)
+
+    def is_verified(self, part: Part) -> bool:
+        """Whether this process has verified the file of a part that is held."""
+        return self._files[part.sha256].verified
+
+    def replace(self, key: str, part: Part) -> Path:
+        """Drop a damaged file that is held, and fetch it again."""
+        path = self._path(part.sha256)
+        with self._lock:
+            file = self._files.setdefault(part.sha256, _File())
+            path.unlink(missing_ok=True)
+            self.bytes -= file.size
+            self.dropped += 1
+            file.size, file.verified = 0, False
+        log_dropped(path, key)
+        self._ensure(file, key, part)
+        return path
 
     def prune(self, listed: Collection[str]) -> int:
         """Remove files whose checksums are not among these; answers how many of them are in use."""
@@ -124,19 +149,18 @@ class FileCache:
             fetching.set_exception(reason)
             raise
         with self._lock:
-            file.fetching, file.size = None, part.bytes
+            file.fetching, file.size, file.verified = None, part.bytes, True
         fetching.set_result(None)
 
     def _fetch(self, key: str, part: Part) -> None:
         """Get a whole file, or none."""
-        path = self._path(part.sha256)
-        partial = path.with_suffix(_PARTIAL)
+        fetched = self._directory / f"{part.sha256}-{secrets.token_hex(4)}{_PARTIAL}"
         try:
-            download(self._objects, key, part.bytes, partial, self._make_room)
-            check(partial, key, part.sha256)
-            partial.replace(path)
+            download(self._objects, key, part.bytes, fetched, self._make_room)
+            check(fetched, key, part.sha256)
+            fetched.replace(self._path(part.sha256))
         except BaseException:
-            partial.unlink(missing_ok=True)
+            fetched.unlink(missing_ok=True)
             raise
 
     def _make_room(self) -> None:
@@ -164,6 +188,8 @@ class CompanionFiles:
         self._cache = None if objects.is_local else FileCache(objects, directory, limit_bytes=limit_bytes)
         self._lock = threading.Lock()
         self._opened: OrderedDict[tuple[str, ...], FileCompanion] = OrderedDict()
+        #: By the checksums of files that were verified, those of their footers.
+        self._footers: dict[str, int] = {}
 
     @contextmanager
     def open(
@@ -178,26 +204,29 @@ class CompanionFiles:
             yield known
             return
         with ExitStack() as stack:
-            paths: dict[PartName, Path] = {}
+            sources: dict[PartName, Callable[[], ParquetSource]] = {}
             for part in wanted:
                 key = companion_key(stream, incarnation, companion.name, part)
                 path = self._objects.local_path(key)
                 if path is None:
                     assert cache is not None
                     path = stack.enter_context(cache.holding(key, companion.parts[part]))
-                paths[part] = path
-            yield self._known(mark) or self._opened_anew(mark, companion, paths)
+                sources[part] = partial(self._verified, path, key, companion.name, part, companion.parts[part])
+            yield self._known(mark) or self._opened_anew(mark, companion, sources)
 
     def prune(self, listed: Collection[str]) -> int:
         """Let go of what is open, and of files of parts that are not listed; answers how many of those are in use."""
         with self._lock:
             self._opened.clear()
+            self._footers = {sha256: footer for sha256, footer in self._footers.items() if sha256 in listed}
         return 0 if self._cache is None else self._cache.prune(listed)
 
     def usage(self) -> Usage:
         """What is held now."""
-        files = (0, 0, 0) if self._cache is None else (self._cache.bytes, len(self._cache), self._cache.fetches)
-        return Usage(files[0], files[1], len(self._opened), self._decoded.bytes, files[2])
+        opened, decoded, cache = len(self._opened), self._decoded.bytes, self._cache
+        if cache is None:
+            return Usage(0, 0, opened, decoded, 0, 0)
+        return Usage(cache.bytes, len(cache), opened, decoded, cache.fetches, cache.dropped)
 
     def _known(self, mark: tuple[str, ...]) -> FileCompanion | None:
         """The companion if it is open with these parts at hand."""
@@ -207,20 +236,30 @@ class CompanionFiles:
                 self._opened.move_to_end(mark)
             return known
 
-    def _opened_anew(self, mark: tuple[str, ...], companion: Companion, paths: dict[PartName, Path]) -> FileCompanion:
+    def _verified(self, path: Path, key: str, name: str, part: PartName, listed: Part) -> ParquetSource:
+        """The file of a part, verified as a whole the first time and by its footer from then on."""
+        cache = self._cache
+        is_verified = cache is not None and cache.is_verified(listed)
         try:
-            made = FileCompanion(
-                paths["columns"],
-                paths.get("postings"),
-                paths.get("panes"),
-                name=companion.name,
-                decoded=self._decoded,
+            source = ParquetSource(
+                path,
+                file_name(name, part),
+                sha256=None if is_verified else listed.sha256,
+                footer_checksum=self._footers.get(listed.sha256),
+                replace=None if cache is None else partial(cache.replace, key, listed),
             )
-        except CorruptData as reason:
-            if paths["columns"].exists():
-                raise
-            message = f"a file of {companion.name} is missing"
-            raise ObjectMissing(message, object=companion.name, check="present") from reason
+        except FileNotFoundError as reason:
+            raise ObjectMissing(f"a file of {name} is missing", object=name, check="present") from reason
+        self._footers[listed.sha256] = source.footer_checksum
+        return source
+
+    def _opened_anew(
+        self,
+        mark: tuple[str, ...],
+        companion: Companion,
+        sources: Mapping[PartName, Callable[[], ParquetSource]],
+    ) -> FileCompanion:
+        made = FileCompanion(sources, name=companion.name, decoded=self._decoded)
         with self._lock:
             self._opened[mark] = made
             while sum(one.footprint for one in self._opened.values()) > OPEN_BYTES and len(self._opened) > 1:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import CorruptData, Unavailable
 from headrace.storage.objects import Objects
+
+log = logging.getLogger("headrace.cache")
+
+
+def log_dropped(path: Path, key: str) -> None:
+    """Say that a damaged file of a cache is made or fetched again."""
+    log.warning("%s, which caches %s, is damaged: it was dropped and is made anew", path, key)
 
 
 def download(objects: Objects, key: str, size: int, path: Path, make_room: Callable[[], None]) -> None:

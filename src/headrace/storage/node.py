@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from typing import Annotated
 
 import msgspec
 
@@ -23,7 +24,7 @@ _NUMBER = re.compile(r"\w+/(\d{16})\.json")
 
 
 class _Lease(msgspec.Struct):
-    node: str
+    node: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]+$")]
 
 
 class Node:
@@ -80,11 +81,16 @@ class Node:
 
 
 def holder_of(objects: Objects, number: int) -> str | None:
-    """The identity of the node that holds a lease; None where there is no such lease."""
+    """The identity of the node that holds a lease; None where there is no such lease, or it cannot be read."""
     try:
         return msgspec.json.decode(objects.get(_key(NODES, number)), type=_Lease).node
     except (ObjectMissing, msgspec.DecodeError):
         return None
+
+
+def lease_key(number: int) -> str:
+    """The key of a lease."""
+    return _key(NODES, number)
 
 
 def skip_epochs(objects: Objects) -> None:

@@ -3,25 +3,28 @@
 A store that is a local directory is read in place. What is fetched from elsewhere lies in one directory, under the
 checksum of its bytes, and outlives a restart. Files in use are not removed, so the disk may hold more than the limit by
 what is being read right now. Footers of the segments used last stay open, and so do decoded row groups, within limits.
+
+A copy that turns out to be damaged is dropped and fetched again; a damaged object is ``CorruptData``.
 """
 
 from __future__ import annotations
 
 import resource
+import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.errors import CorruptData
 from headrace.format.manifest import Segment
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.mask import Mask
-from headrace.format.segment.reader import Reader
-from headrace.storage.fetching import download
+from headrace.format.segment.reader import Checksums, Reader
+from headrace.storage.fetching import check, download, log_dropped
 from headrace.storage.objects import ObjectMissing, Objects
 
 #: Memory that open footers may take.
@@ -38,7 +41,7 @@ def most_readers() -> int:
 
 
 class Usage(NamedTuple):
-    """What the cache holds, and how often it had to fetch."""
+    """What the cache holds, how often it had to fetch, and how many damaged files it dropped."""
 
     bytes: int
     files: int
@@ -46,18 +49,21 @@ class Usage(NamedTuple):
     reader_bytes: int
     decoded_bytes: int
     fetches: int
+    dropped: int
 
 
 class _File:
     """What is known of one segment's file; the cache's lock guards it."""
 
-    __slots__ = ("checked", "opening", "pins", "size")
+    __slots__ = ("checked", "checksums", "opening", "pins", "size")
 
     def __init__(self, size: int = 0) -> None:
         #: Bytes in our directory; 0 where the file is not ours.
         self.size = size
         self.pins = 0
         self.checked = False
+        #: Of the parts that are compared when the file is opened again; None until it was opened.
+        self.checksums: Checksums | None = None
         self.opening: Future[Reader] | None = None
 
 
@@ -82,7 +88,7 @@ class Segments:
         self._lock = threading.Lock()
         self._files: OrderedDict[str, _File] = OrderedDict()
         self._readers: OrderedDict[str, Reader] = OrderedDict()
-        self._bytes = self._reader_bytes = self._fetches = 0
+        self._bytes = self._reader_bytes = self._fetches = self._dropped = 0
         self._find_files()
 
     @contextmanager
@@ -177,6 +183,7 @@ class Segments:
                 reader_bytes=self._reader_bytes,
                 decoded_bytes=self._decoded.bytes,
                 fetches=self._fetches,
+                dropped=self._dropped,
             )
 
     def _find_files(self) -> None:
@@ -218,7 +225,7 @@ class Segments:
             opening.set_exception(reason)
             raise
         with self._lock:
-            file.opening, file.checked = None, True
+            file.opening, file.checked, file.checksums = None, True, reader.checksums
             self._keep_open(segment.sha256, reader)
         opening.set_result(reader)
         return reader
@@ -238,20 +245,36 @@ class Segments:
 
     def _load(self, file: _File, key: str, segment: Segment, mask: Mask | None) -> Reader:
         sha256 = None if file.checked else segment.sha256
-        path = self._objects.local_path(key)
-        if path is not None:
-            try:
-                return Reader(path, name=key, decoded=self._decoded, sha256=sha256, mask=mask)
-            except FileNotFoundError as reason:
-                raise ObjectMissing(f"the object {key} is missing", object=key, check="present") from reason
+        path, replace = self._objects.local_path(key), None
+        if path is None:
+            path, replace = self._path(segment.sha256), partial(self._replaced, file, key, segment)
+            if not path.exists():
+                self._fetch(file, key, segment, path)
+                sha256 = None
+        try:
+            return Reader(
+                path,
+                name=key,
+                decoded=self._decoded,
+                sha256=sha256,
+                mask=mask,
+                checksums=file.checksums,
+                replace=replace,
+            )
+        except FileNotFoundError as reason:
+            raise ObjectMissing(f"the object {key} is missing", object=key, check="present") from reason
+
+    def _replaced(self, file: _File, key: str, segment: Segment) -> Path:
+        """Drop a damaged copy, and fetch the object again."""
         path = self._path(segment.sha256)
-        if path.exists():
-            try:
-                return Reader(path, name=key, decoded=self._decoded, sha256=sha256, mask=mask)
-            except CorruptData:
-                path.unlink()  # damaged here, and perhaps not there
+        with self._lock:
+            file = self._files.setdefault(segment.sha256, file)
+            path.unlink(missing_ok=True)
+            self._resize(file, 0)
+            self._dropped += 1
+        log_dropped(path, key)
         self._fetch(file, key, segment, path)
-        return Reader(path, name=key, decoded=self._decoded, sha256=segment.sha256, mask=mask)
+        return path
 
     def _fetch(self, file: _File, key: str, segment: Segment, path: Path) -> None:
         """Get a whole file, or none."""
@@ -259,12 +282,13 @@ class Segments:
             self._fetches += 1
             self._resize(file, segment.bytes)
             self._shrink(self._limit_bytes)
-        partial = path.with_suffix(_PARTIAL)
+        fetched = self._directory / f"{segment.sha256}-{secrets.token_hex(4)}{_PARTIAL}"
         try:
-            download(self._objects, key, segment.bytes, partial, self._make_room)
-            partial.replace(path)
+            download(self._objects, key, segment.bytes, fetched, self._make_room)
+            check(fetched, key, segment.sha256)
+            fetched.replace(path)
         except BaseException:
-            partial.unlink(missing_ok=True)
+            fetched.unlink(missing_ok=True)
             with self._lock:
                 self._resize(file, 0)
             raise

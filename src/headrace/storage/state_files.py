@@ -1,8 +1,12 @@
 """States on the local disk: each becomes a file in which a key is looked up at once.
 
-A state is fetched from the store when first asked for, and written into a small SQLite file under the checksum of its
-object. Files outlive a restart. Those that are held are not removed, so the disk may hold more than the limit by what
-answers right now.
+A state is fetched from the store when first asked for, and written into a small SQLite file. The name of a file has the
+checksum of the state's object and that of the file itself. Files outlive a restart. Those that are held are not
+removed, so the disk may hold more than the limit by what answers right now.
+
+A file is verified as a whole when a process holds it for the first time. Later damage shows when a key is looked up:
+every row has a checksum and a number, and the rows before and after a missing key must follow each other. A damaged
+file is dropped and made anew.
 """
 
 from __future__ import annotations
@@ -11,48 +15,98 @@ import os
 import shutil
 import tempfile
 import threading
+import zlib
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 import apsw
 import msgspec
+import xxhash
 
-from headrace.errors import Unavailable
+from headrace.errors import CorruptData, Unavailable
 from headrace.format.state.layout import State
 from headrace.format.state.names import state_key
-from headrace.storage.fetching import check, download
+from headrace.storage.fetching import check, download, log_dropped
 from headrace.storage.objects import Objects
 
 if TYPE_CHECKING:
     from headrace.format.state.reader import Reader
 
-_SUFFIX, _PARTIAL, _SCRATCH = ".rows", ".part", "headrace-state-"
+_SUFFIX, _PARTIAL, _SCRATCH = ".sums", ".part", "headrace-state-"
+#: Files of earlier versions, whose rows have no checksums.
+_OUTDATED = ".rows"
 _CACHE_KIB = 2048
 #: Larger pages than usual are written sooner, and hold more rows than one.
 _PAGE_BYTES = 8192
 _DECODER = msgspec.msgpack.Decoder(dict[str, bytes])
 _ENCODER = msgspec.msgpack.Encoder()
+#: Before what a key has: the CRC-32 of everything that follows and of the key, and the number of the row.
+_PREFIX = Struct("<IQ")
+_CHUNK_BYTES = 1 << 20
+_FROM_KEY = "SELECT key, packed FROM rows WHERE key >= ? ORDER BY key LIMIT 1"
+_LAST = "SELECT key, packed FROM rows ORDER BY key DESC LIMIT 1"
+_BEFORE_KEY = "SELECT key, packed FROM rows WHERE key < ? ORDER BY key DESC LIMIT 1"
+
+
+class _File:
+    """A file on the disk; the lock of ``StateFiles`` guards it."""
+
+    __slots__ = ("path", "pins", "rows", "size", "verified")
+
+    def __init__(self, path: Path, size: int, *, verified: bool) -> None:
+        self.path, self.size, self.verified = path, size, verified
+        self.pins = 0
+        #: How many rows it has, once it was opened.
+        self.rows: int | None = None
 
 
 class StateFile:
     """One state, open for looking keys up; from any thread."""
 
-    def __init__(self, path: Path, state: State) -> None:
-        self.state = state
-        self._connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=4)
+    def __init__(self, file: _File, state: State) -> None:
+        self.file, self.state = file, state
+        self._connection = apsw.Connection(str(file.path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=4)
         self._connection.pragma("cache_size", -_CACHE_KIB)
+        if file.rows is None:
+            file.rows = self._row(_LAST)[0] + 1
 
     def get(self, key: bytes) -> dict[str, bytes] | None:
-        """What a key has: the frame under the empty name, states under their lives."""
-        found: Any = self._connection.execute("SELECT packed FROM rows WHERE key = ?", (key,)).get
-        return None if found is None else _DECODER.decode(found)
+        """What a key has: the frame under the empty name, states under their lives; raises CorruptData for damage."""
+        try:
+            number, found = self._row(_FROM_KEY, key)
+            if found is not None and found[0] == key:
+                return _DECODER.decode(memoryview(found[1])[_PREFIX.size :])
+            before, _ = self._row(_BEFORE_KEY, key)
+        except (apsw.Error, msgspec.DecodeError, ValueError) as reason:  # ValueError: a text that is no UTF-8
+            raise self._damaged(str(reason)) from reason
+        following = self.file.rows if found is None else number
+        if before + 1 != following:
+            raise self._damaged("a row is missing")
+        return None
 
     def close(self) -> None:
         """Let go of the file."""
         self._connection.close()
+
+    def _row(self, sql: str, *values: bytes) -> tuple[int, tuple[bytes, bytes] | None]:
+        """A row and its number, -1 where there is none; raises CorruptData where it is not what was written."""
+        row: Any = self._connection.execute(sql, values).fetchone()
+        if row is None:
+            return -1, None
+        if not isinstance(row[0], bytes) or not isinstance(row[1], bytes) or len(row[1]) < _PREFIX.size:
+            raise self._damaged("a row has another form")
+        checksum, number = _PREFIX.unpack_from(row[1])
+        if _row_checksum(*row) != checksum:
+            raise self._damaged("the checksum of a row differs")
+        return number, row
+
+    def _damaged(self, what: str) -> CorruptData:
+        path = self.file.path
+        return CorruptData(f"{path.name}, which caches {self.state.name}, is damaged: {what}", object=path.name)
 
 
 class StateFiles:
@@ -63,20 +117,22 @@ class StateFiles:
         self._directory = directory
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        #: By checksum, the one used longest ago first: how large a file is, and how often it is held.
-        self._files: OrderedDict[str, list[int]] = OrderedDict()
+        #: By the checksum of the state's object, the one used longest ago first.
+        self._files: OrderedDict[str, _File] = OrderedDict()
+        #: Damaged files that were dropped.
+        self.dropped = 0
         self._find_files()
 
     @contextmanager
     def fetched(self, stream: str, incarnation: str, state: State) -> Iterator[Reader]:
-        """A state for reading from its beginning to its end."""
+        """A state for reading from its beginning to its end, verified."""
         from headrace.format.state.reader import Reader
 
         key = state_key(stream, incarnation, state.name)
         local = self._objects.local_path(key)
         if local is not None:
             self._objects.head(key)  # says so where it is missing
-            yield Reader(local, key)
+            yield Reader(local, key, sha256=state.sha256)
             return
         with self.scratch() as directory:
             path = directory / "state.parquet"
@@ -91,50 +147,77 @@ class StateFiles:
             yield Path(directory)
 
     def hold(self, stream: str, incarnation: str, state: State) -> StateFile:
-        """The file of a state, made if need be; it stays until it is released."""
+        """The file of a state, verified, and made if need be; it stays until it is released."""
         with self._lock:
-            known = self._files.get(state.sha256)
-            if known is not None:
-                known[1] += 1
+            file = self._files.get(state.sha256)
+            if file is not None:
+                file.pins += 1
                 self._files.move_to_end(state.sha256)
-        path = self._directory / (state.sha256 + _SUFFIX)
-        if known is None:
-            size = self._make(stream, incarnation, state, path)
-            with self._lock:
-                entry = self._files.setdefault(state.sha256, [size, 0])
-                entry[1] += 1
-                self._shrink(self._limit_bytes)
-        return StateFile(path, state)
-
-    def release(self, file: StateFile) -> None:
-        """A file is not needed any more."""
-        file.close()
+        if file is not None:
+            try:
+                return self._verified(file, state)
+            except (CorruptData, apsw.Error, OSError, ValueError):
+                self._drop(file, state)
+        made = self._make(stream, incarnation, state)
         with self._lock:
-            self._files[file.state.sha256][1] -= 1
+            file = self._files.setdefault(state.sha256, made)
+            if file.path != made.path:
+                made.path.unlink()
+            file.pins += 1
             self._shrink(self._limit_bytes)
+        return StateFile(file, state)
+
+    def release(self, held: StateFile) -> None:
+        """A file is not needed any more."""
+        held.close()
+        with self._lock:
+            held.file.pins -= 1
+            self._shrink(self._limit_bytes)
+
+    def drop(self, held: StateFile) -> None:
+        """Remove a damaged file, so that it is made anew; it is held until it is released."""
+        self._drop(held.file, held.state)
 
     def prune(self, listed: Collection[str]) -> int:
         """Remove files of states whose checksums are not among these; answers how many of them are held."""
         with self._lock:
             unlisted = [sha256 for sha256 in self._files if sha256 not in listed]
-            held = [sha256 for sha256 in unlisted if self._files[sha256][1]]
+            held = [sha256 for sha256 in unlisted if self._files[sha256].pins]
             for sha256 in set(unlisted).difference(held):
-                del self._files[sha256]
-                (self._directory / (sha256 + _SUFFIX)).unlink(missing_ok=True)
+                self._files.pop(sha256).path.unlink(missing_ok=True)
             return len(held)
 
+    def _verified(self, file: _File, state: State) -> StateFile:
+        if not file.verified:
+            if file.path.name != _file_name(state, _digest(file.path)):
+                raise CorruptData(f"{file.path.name} is damaged: its checksum differs", object=file.path.name)
+            file.verified = True
+        return StateFile(file, state)
+
+    def _drop(self, file: _File, state: State) -> None:
+        with self._lock:
+            if self._files.get(state.sha256) is not file:
+                return
+            del self._files[state.sha256]
+            file.path.unlink(missing_ok=True)
+            self.dropped += 1
+        log_dropped(file.path, state.name)
+
     def _find_files(self) -> None:
-        """Know what an earlier run left behind, the oldest first; files that were cut short go."""
+        """Know what an earlier run left behind, the oldest first; files that were cut short or are outdated go."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        for path in self._directory.glob(f"*{_PARTIAL}"):
+        for path in [*self._directory.glob(f"*{_PARTIAL}"), *self._directory.glob(f"*{_OUTDATED}")]:
             path.unlink()
         for path in self._directory.glob(f"{_SCRATCH}*"):
             shutil.rmtree(path)
-        found = [(path.stat(), path.stem) for path in self._directory.glob(f"*{_SUFFIX}")]
-        for stat, sha256 in sorted(found, key=lambda item: item[0].st_mtime_ns):
-            self._files[sha256] = [stat.st_size, 0]
+        found = [(path.stat(), path) for path in self._directory.glob(f"*{_SUFFIX}")]
+        for stat, path in sorted(found, key=lambda item: item[0].st_mtime_ns):
+            sha256 = path.stem.partition("-")[0]
+            if sha256 in self._files:
+                self._files.pop(sha256).path.unlink()
+            self._files[sha256] = _File(path, stat.st_size, verified=False)
 
-    def _make(self, stream: str, incarnation: str, state: State, path: Path) -> int:
+    def _make(self, stream: str, incarnation: str, state: State) -> _File:
         """Write the file of a state, whole or not at all."""
         number, name = tempfile.mkstemp(suffix=_PARTIAL, dir=self._directory)
         os.close(number)
@@ -142,12 +225,13 @@ class StateFiles:
         try:
             with self.fetched(stream, incarnation, state) as reader:
                 _write(partial, reader)
+            path = self._directory / _file_name(state, _digest(partial))
             partial.replace(path)
         except apsw.Error as reason:
             raise Unavailable(f"{state.name} could not be kept: {reason}", reason="storage") from reason
         finally:
             partial.unlink(missing_ok=True)
-        return path.stat().st_size
+        return _File(path, path.stat().st_size, verified=True)
 
     def _make_room(self) -> None:
         with self._lock:
@@ -155,12 +239,38 @@ class StateFiles:
 
     def _shrink(self, limit_bytes: int) -> None:
         """Remove what was used longest ago until the rest is within the limit; nothing that is held."""
-        total = sum(size for size, _ in self._files.values())
-        for sha256 in [sha256 for sha256, (_, pins) in self._files.items() if not pins]:
+        total = sum(file.size for file in self._files.values())
+        for sha256 in [sha256 for sha256, file in self._files.items() if not file.pins]:
             if total <= limit_bytes:
                 return
-            total -= self._files.pop(sha256)[0]
-            (self._directory / (sha256 + _SUFFIX)).unlink(missing_ok=True)
+            file = self._files.pop(sha256)
+            total -= file.size
+            file.path.unlink(missing_ok=True)
+
+
+def _file_name(state: State, digest: str) -> str:
+    return f"{state.sha256}-{digest}{_SUFFIX}"
+
+
+def _digest(path: Path) -> str:
+    """The checksum of a whole file."""
+    digest = xxhash.xxh3_128()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _row_checksum(key: bytes, row: bytes) -> int:
+    """The checksum of a row: of its key, its number and what the key has."""
+    return zlib.crc32(memoryview(row)[4:], zlib.crc32(key))
+
+
+def _row(number: int, key: bytes, packed: dict[str, bytes]) -> tuple[bytes, bytes]:
+    """What a file has in the row of a key."""
+    row = bytearray(_PREFIX.pack(0, number) + _ENCODER.encode(packed))
+    row[:4] = _row_checksum(key, bytes(row)).to_bytes(4, "little")
+    return key, bytes(row)
 
 
 def _write(path: Path, reader: Reader) -> None:
@@ -171,7 +281,7 @@ def _write(path: Path, reader: Reader) -> None:
         connection.pragma("synchronous", "full")  # what a restart finds is whole
         with connection:
             connection.execute("CREATE TABLE rows (key BLOB PRIMARY KEY, packed BLOB NOT NULL) STRICT, WITHOUT ROWID")
-            rows = ((key, _ENCODER.encode(packed)) for key, packed in reader.rows())
+            rows = (_row(number, key, packed) for number, (key, packed) in enumerate(reader.rows()))
             connection.executemany("INSERT INTO rows VALUES (?, ?)", rows)
     finally:
         connection.close()

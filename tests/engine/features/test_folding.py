@@ -14,7 +14,8 @@ import pytest
 from headrace.engine.features.folding import Shapes
 from headrace.engine.states.definition import Told
 from headrace.engine.states.folding import Fold
-from headrace.engine.states.serving import INLINE_ROWS, Behind
+from headrace.engine.states.generation import Behind
+from headrace.engine.states.serving import INLINE_ROWS
 from headrace.schema.descriptor.nodes import Event, Field
 from headrace.schema.registry import Registry
 from tabling import ORDERS, SPENT, USERS, Pipelines, op, table

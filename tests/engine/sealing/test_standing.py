@@ -407,3 +407,15 @@ def test_who_could_not_ask_at_the_start_does_not_take_over_from_others(tmp_path:
 )
 def test_histories_part_where_their_epochs_do(ours: Any, theirs: Any, parted: int | None) -> None:
     assert parted_at(ours, theirs) == parted
+
+
+@pytest.mark.parametrize(("before", "after"), [(b'"node":"', b'"node":"1'), (b'"node":"', b'"node":"z'), (b"{", b"[")])
+def test_a_damaged_lease_is_named(machines: Machines, before: bytes, after: bytes) -> None:
+    with machines.open("a") as rig:
+        rig.create("s", JSON, array(1))
+        rig.publish("s")
+        path = rig.engine.objects.local_path(nodes.lease_key(0))
+    assert path is not None
+    path.write_bytes(path.read_bytes().replace(before, after))
+    with pytest.raises(ConfigError, match=r"nodes/0000000000000000\.json is damaged"), machines.open("a"):
+        pass

@@ -19,7 +19,7 @@ from headrace.errors import CorruptData
 from headrace.extract.postings import described, postings, stored
 from headrace.format.companion.layout import LIMITS, Companion, Limits, PartName
 from headrace.format.companion.names import file_name
-from headrace.format.companion.reader import FileCompanion
+from headrace.format.companion.reader import FileCompanion, sources_of
 from headrace.format.companion.writer import write
 from headrace.format.segment.decoded import Decoded
 
@@ -160,7 +160,8 @@ def test_panes_are_given_by_rollup_and_interval(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_said_when_it_is_asked_for(tmp_path: Path) -> None:
     listed = written(EVENTS, tmp_path)
-    companion = FileCompanion(path(tmp_path, listed, "columns"), None, None, name="it", decoded=Decoded(0))
+    sources = sources_of("it", {"columns": path(tmp_path, listed, "columns")})
+    companion = FileCompanion(sources, name="it", decoded=Decoded(0))
     assert companion.present("time").all()
     with pytest.raises(CorruptData, match="must have postings"):
         companion.rows("service", "s1")
@@ -171,7 +172,8 @@ def test_what_is_missing_is_said_when_it_is_asked_for(tmp_path: Path) -> None:
 def test_files_of_two_companions_do_not_make_one(tmp_path: Path) -> None:
     one, other = written(EVENTS, tmp_path), written(EVENTS, tmp_path, first_seq=5)
     columns, foreign = path(tmp_path, one, "columns"), path(tmp_path, other, "postings")
-    companion = FileCompanion(columns, foreign, None, name="it", decoded=Decoded(0))
+    sources = sources_of("it", {"columns": columns, "postings": foreign})
+    companion = FileCompanion(sources, name="it", decoded=Decoded(0))
     with pytest.raises(CorruptData, match="belongs to another companion"):
         companion.rows("service", "s1")
 
@@ -208,7 +210,7 @@ def test_a_cut_off_file_is_refused(tmp_path: Path) -> None:
 def test_plain_parquet_is_no_companion(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "plain.parquet")
     with pytest.raises(CorruptData, match="is Parquet but no companion"):
-        FileCompanion(tmp_path / "plain.parquet", None, None, name="it", decoded=Decoded(0))
+        FileCompanion(sources_of("it", {"columns": tmp_path / "plain.parquet"}), name="it", decoded=Decoded(0))
 
 
 def test_tables_of_another_size_are_not_written(tmp_path: Path) -> None:

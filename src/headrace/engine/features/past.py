@@ -16,9 +16,10 @@ from headrace.engine.log import Log
 from headrace.engine.states.folding import of_batch
 from headrace.engine.stream import Head, Stream
 from headrace.engine.tiers import Cold
-from headrace.errors import TimedOut
+from headrace.errors import CorruptData, TimedOut
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing
+from headrace.storage.state_files import StateFile
 
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
@@ -121,10 +122,20 @@ class _Work(NamedTuple):
             for state in self.begun.states:
                 held[state.name] = files.hold(self.stream.name, self.stream.incarnation, state)
                 stack.callback(files.release, held[state.name])
-            replay = Replay(self.begun, asked, features, lambda state, key: held[state.name].get(key))
+            replay = Replay(self.begun, asked, features, lambda state, key: self._looked_up(held[state.name], key))
             reaches_us = self._replay(replay, connection)
             since = self.begun.since
             return Past(replay.finish(), self.begun.complete, since, self.stream.offset_at(since), reaches_us)
+
+    def _looked_up(self, file: StateFile, key: bytes) -> dict[str, bytes] | None:
+        """What a state has of a key; a damaged file is made anew for the next try."""
+        from headrace.engine.search.events import Vanished
+
+        try:
+            return file.get(key)
+        except CorruptData as reason:
+            self.pasts.serving.bench.files.drop(file)
+            raise Vanished("a cached state is damaged") from reason
 
     def _replay(self, replay: Replay, connection: Connection) -> int | None:
         """Fold the events; answers when the first one that is retained was appended."""

@@ -20,7 +20,7 @@ from headrace.format import manifest as manifests
 from headrace.storage import database
 from headrace.storage.lock import DirectoryLock, make_directory
 from headrace.storage.log_damage import RESTORED
-from headrace.storage.node import Node, holder_of
+from headrace.storage.node import Node, holder_of, lease_key
 from headrace.storage.objects import Objects
 from headrace.storage.streams import DELETED, Streams
 from headrace.types import Clock
@@ -126,7 +126,8 @@ def _has_missed(objects: Objects, node: Node, streams: Streams, last: int | None
     if holder is not None and _fingerprint(holder) == streams.meta(_NODE):
         return last != held or is_restored
     if streams.has_published():
-        raise _other_store("this directory has published its streams elsewhere")
+        unlike = "" if held < 0 else f", or {lease_key(held)} is damaged: it is not the lease that this directory wrote"
+        raise _other_store(f"this directory has published its streams elsewhere{unlike}")
     if streams.every(0, 1) and next(iter(objects.list(manifests.MANIFESTS)), None) is not None:
         raise _other_store("this directory has streams of its own, and the store has those of another node")
     return last is not None or held >= 0 or is_restored

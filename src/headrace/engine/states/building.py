@@ -63,6 +63,11 @@ class Workbench:
                 self._files = StateFiles(self._objects, self._directory, limit_bytes=self._cache_bytes)
             return self._files
 
+    @property
+    def dropped(self) -> int:
+        """How many damaged files of states were dropped."""
+        return 0 if self._files is None else self._files.dropped
+
     async def stop(self) -> None:
         """Finish soon, and let go of the thread and its connection."""
         self._closing.set()

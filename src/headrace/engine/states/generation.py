@@ -13,6 +13,7 @@ from headrace.engine.states.coverage import Base, Chain
 from headrace.engine.states.definition import Definition
 from headrace.engine.states.folding import Fold
 from headrace.engine.states.merging import merged
+from headrace.errors import CorruptData
 from headrace.format.segment.decoded import Decoded
 from headrace.format.state.layout import State
 from headrace.storage.state_files import StateFile
@@ -24,6 +25,10 @@ _SPREAD, _OVERHEAD = 8, 1024
 
 _numbers = count()
 _UNSEEN: Any = object()
+
+
+class Behind(Exception):
+    """The answer is not at hand: wait for `Serving.ready`, then ask again."""
 
 
 class Generation:
@@ -40,6 +45,8 @@ class Generation:
     ) -> None:
         self.defined, self.base = defined, base
         self.files = dict(files)
+        #: A file that turned out to be damaged: this generation answers no more.
+        self.damaged: StateFile | None = None
         self.fold = Fold(defined, hot_rows) if fold is None else fold
         #: The next event to fold.
         self.position = base.start
@@ -55,7 +62,10 @@ class Generation:
             self.position = seq + 1
 
     def row(self, key: bytes) -> Any:
-        """Everything about a key, None where it was never seen; not to be changed."""
+        """Everything about a key, None where it was never seen; not to be changed.
+
+        Raises Behind where a file is damaged: `Serving.ready` has it made anew.
+        """
         return self.with_tail(key, self.fold.row(key))
 
     def with_tail(self, key: bytes, after: Any) -> Any:
@@ -117,7 +127,7 @@ class Generation:
 
             def find(state: State) -> dict[str, bytes] | None:
                 if state.name not in packed:
-                    packed[state.name] = self.files[state.name].get(key)
+                    packed[state.name] = self._looked_up(state, key)
                 return packed[state.name]
 
             row = merged(self.fold.reducer, self._lives, self.base.chains, find)
@@ -125,6 +135,14 @@ class Generation:
             self._rows.keep(mark, _UNSEEN if row is None else row, size * _SPREAD + _OVERHEAD)
             return row
         return None if found is _UNSEEN else found
+
+    def _looked_up(self, state: State, key: bytes) -> dict[str, bytes] | None:
+        file = self.files[state.name]
+        try:
+            return file.get(key)
+        except CorruptData as reason:
+            self.damaged = file
+            raise Behind from reason
 
 
 def can_inherit(old: Generation, defined: Definition, base: Base) -> bool:

@@ -17,7 +17,7 @@ from headrace.engine.registry import StreamRegistry
 from headrace.engine.states.building import Workbench
 from headrace.engine.states.coverage import Base, base
 from headrace.engine.states.definition import Defined, Definitions, Keying, Shapes
-from headrace.engine.states.generation import HOT_ROWS, Generation, can_inherit
+from headrace.engine.states.generation import HOT_ROWS, Behind, Generation, can_inherit
 from headrace.engine.states.tails import STEP_ROWS, Follower
 from headrace.engine.stream import Head, Stream
 from headrace.errors import HeadraceError, NotFound
@@ -40,10 +40,6 @@ _IDLE_PAUSE_S = 0.001
 #: How long a question works on the event loop at once, at most.
 SLICE_S = 0.01
 _TRIES = 3
-
-
-class Behind(Exception):
-    """The answer is not at hand: wait for `Serving.ready`, then ask again."""
 
 
 class Pace(NamedTuple):
@@ -105,6 +101,7 @@ class Serving(Generic[Defined]):
         defined = self.defined(name)
         stream = self._log.find(defined.stream)
         follower = self._follower(defined)
+        self._drop_damaged(follower, name)
         if name not in follower.generations:
             await asyncio.shield(self._build(defined))
             return
@@ -225,6 +222,14 @@ class Serving(Generic[Defined]):
         follower.generations, follower.incarnation = {}, stream.incarnation
         follower.let_go()
 
+    def _drop_damaged(self, follower: Follower, name: str) -> None:
+        """Let go of a generation with a damaged file, which is made anew for the next one."""
+        generation = follower.generations.get(name)
+        if generation is not None and generation.damaged is not None:
+            self.bench.files.drop(generation.damaged)
+            del follower.generations[name]
+            self.bench.release(generation.files.values())
+
     def at_hand(self, defined: Defined, head: Head, *, by_key: bool = False) -> tuple[Generation, Stream]:
         """What answers for a definition, with everything up to a head; raises Behind where that takes longer.
 
@@ -233,6 +238,7 @@ class Serving(Generic[Defined]):
         stream, follower = self._log.find(defined.stream), self._follower(defined)
         if follower.incarnation != stream.incarnation:
             self._begin(follower, stream)
+        self._drop_damaged(follower, defined.name)
         self._carry_on(follower)
         if follower.busy or self.defined(defined.name) is not defined:
             raise Behind

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from headrace.format.companion import filters
 from headrace.format.companion.answers import Answers
 from headrace.format.companion.file import File
 from headrace.format.companion.index import ColumnsIndex, Index, PanesIndex, PostingsIndex, holding
-from headrace.format.companion.layout import Companion, PartName
+from headrace.format.companion.layout import Companion, Part, PartName
 from headrace.format.companion.names import file_name
 from headrace.format.companion.posting_file import Block
 from headrace.format.companion.postings import Lists, Run, flat
 from headrace.format.companion.rows import Group, Int32s
 from headrace.format.intact import intact
+from headrace.format.parquet_file import ParquetSource
 from headrace.format.segment.decoded import Decoded
 
 
@@ -30,13 +31,12 @@ class FileCompanion(Answers):
     ``name`` must never name other bytes. The postings and the panes are opened when they are first asked for.
     """
 
-    def __init__(
-        self, columns: Path, postings: Path | None, panes: Path | None, *, name: str, decoded: Decoded
-    ) -> None:
+    def __init__(self, sources: Mapping[PartName, Callable[[], ParquetSource]], *, name: str, decoded: Decoded) -> None:
+        """``sources`` open the file of each part."""
         self.name = name
         self._decoded = decoded
-        self._paths: dict[PartName, Path | None] = {"postings": postings, "panes": panes}
-        self._columns = File(columns, file_name(name, "columns"), ColumnsIndex)
+        self._sources = sources
+        self._columns = File(sources["columns"](), ColumnsIndex)
         super().__init__(self._columns.info)
         rows = self._columns.index.rows
         self._columns.must(len(rows) == self._columns.groups, "its index is of other row groups")
@@ -48,7 +48,7 @@ class FileCompanion(Answers):
     def opened(cls, directory: Path, companion: Companion, decoded: Decoded) -> FileCompanion:
         """The companion whose files lie in a directory under their own names."""
         paths = {part: directory / file_name(companion.name, part) for part in companion.parts}
-        return cls(paths["columns"], paths.get("postings"), paths.get("panes"), name=companion.name, decoded=decoded)
+        return cls(sources_of(companion.name, paths), name=companion.name, decoded=decoded)
 
     @property
     def footprint(self) -> int:
@@ -128,10 +128,11 @@ class FileCompanion(Answers):
         return file
 
     def _open(self, part: PartName, kind: type[Index]) -> File[Index]:
-        name, path = file_name(self.name, part), self._paths[part]
-        if path is None:
-            raise CorruptData(f"{self.name} must have {part} and has none", object=name, check="identity")
-        file = File(path, name, kind)
+        source = self._sources.get(part)
+        if source is None:
+            message = f"{self.name} must have {part} and has none"
+            raise CorruptData(message, object=file_name(self.name, part), check="identity")
+        file = File(source(), kind)
         file.must(file.info == self.info, "it belongs to another companion")
         return file
 
@@ -143,6 +144,16 @@ class FileCompanion(Answers):
             found = make()
             self._decoded.keep(name, found, found.nbytes)
         return found
+
+
+def sources_of(
+    name: str, paths: Mapping[PartName, Path], parts: Mapping[PartName, Part] | None = None
+) -> dict[PartName, Callable[[], ParquetSource]]:
+    """How the files of a companion are opened; where its parts are given, each is verified by its checksum."""
+    return {
+        part: partial(ParquetSource, path, file_name(name, part), sha256=parts[part].sha256 if parts else None)
+        for part, path in paths.items()
+    }
 
 
 class _GroupRun(Run):

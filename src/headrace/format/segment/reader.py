@@ -7,10 +7,11 @@ and names the object.
 
 from __future__ import annotations
 
-import hashlib
 import threading
+import zlib
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from headrace.errors import CorruptData
 from headrace.format.intact import intact
+from headrace.format.parquet_file import Opened, ParquetSource
 from headrace.format.segment import bloom, layout, pages
 from headrace.format.segment.columns import int32s, pieces, text
 from headrace.format.segment.decoded import Decoded
@@ -95,6 +96,13 @@ class AppendTimes(NamedTuple):
         return (int(self.seqs[at]), int(self.times_us[at])) if at < len(self.seqs) else None
 
 
+class Checksums(NamedTuple):
+    """CRC-32 of what has no checksum in the file: its footer, and the Bloom filter of every row group, 0 for none."""
+
+    footer: int
+    filters: array[int]
+
+
 class Reader:
     """One segment, on a local file or in memory; its ``name`` must never name other bytes.
 
@@ -109,19 +117,21 @@ class Reader:
         decoded: Decoded,
         sha256: str | None = None,
         mask: Mask | None = None,
+        checksums: Checksums | None = None,
+        replace: Callable[[], Path] | None = None,
     ) -> None:
+        """``checksums`` are those of a reader that has verified the whole file; ``replace`` makes a fresh copy."""
         self.name, self.mask = name, mask
         self._decoded, self._cache_name = decoded, name if mask is None else f"{name}#{mask.number}"
         self._hidden: dict[int, list[int]] = {}
-        self._lock, self._placing = threading.Lock(), threading.Lock()
-        self._source = pa.BufferReader(source) if isinstance(source, bytes) else pa.OSFile(str(source))
-        if sha256 is not None and hashlib.file_digest(self._source, "sha256").hexdigest() != sha256:
-            raise CorruptData(f"{name} is not what was written: its checksum differs", object=name, check="checksum")
+        self._placing = threading.Lock()
+        footer_checksum = None if checksums is None else checksums.footer
+        self._source = ParquetSource(source, name, sha256=sha256, footer_checksum=footer_checksum, replace=replace)
         with intact(self.name):
-            self._file = pq.ParquetFile(self._source, pre_buffer=False, page_checksum_verification=True)
-            footer = self._file.metadata
+            footer = self._source.metadata
             self.info = layout.decode_info((footer.metadata or {}).get(layout.METADATA), name)
             self._groups = groups_of(footer, self.info, name)
+        self.checksums = self._checksums() if checksums is None else checksums
         self._starts = [group.first_seq for group in self._groups]
         #: Who waits for a row group waits for that one alone.
         self._loading = {group.number: threading.Lock() for group in self._groups}
@@ -302,10 +312,7 @@ class Reader:
     def _picked(self, group: Group, rows: list[int]) -> Payloads:
         """The payloads of some rows of a group."""
         if len(rows) <= pages.MOST and not self._hidden_rows(group):
-            with intact(self.name):
-                place = self._file.metadata.row_group(group.number).column(layout.PAYLOAD)
-                chunk = self._source.read_at(place.total_compressed_size, place.data_page_offset)
-                found = pages.pick(chunk, rows)
+            found = self._source.ask(lambda opened: _picked(opened, group, rows))
             if found is not None:
                 return Payloads.of(pieces(pa.string() if self.info.json else pa.binary(), found))
         return Payloads.of(self._decode(group, ["payload"])[0].take(int32s(rows)))
@@ -315,8 +322,20 @@ class Reader:
             return False
         if group.filter is None:
             return True
-        with intact(self.name):
-            return bloom.may_hold(self._source.read_at(group.filter[1], group.filter[0]), key_hash)
+        return bloom.may_hold(self._source.ask(lambda opened: self._filter(opened, group)), key_hash)
+
+    def _filter(self, opened: Opened, group: Group) -> bytes:
+        """The Bloom filter of a row group; raises ValueError where it is not what it was when the file was verified."""
+        found = _filter_bytes(opened, group)
+        if zlib.crc32(found) != self.checksums.filters[group.number]:
+            raise ValueError("a Bloom filter is not what was written")
+        return found
+
+    def _checksums(self) -> Checksums:
+        checksums = self._source.ask(
+            lambda opened: array("I", [zlib.crc32(_filter_bytes(opened, group)) for group in self._groups])
+        )
+        return Checksums(self._source.footer_checksum, checksums)
 
     def _payloads(self, group: Group) -> Payloads:
         """The payloads of a row group, decoded once for many reads; who comes meanwhile waits for the same."""
@@ -383,12 +402,10 @@ class Reader:
 
     def _stored(self, group: Group, columns: list[str]) -> list[Any]:
         """Columns of a row group as the file holds them."""
-        with self._lock, intact(self.name):
-            table = self._file.read_row_group(group.number, columns=columns, use_threads=False)
-            return [
-                column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-                for column in table.columns
-            ]
+        table = self._source.table(group.number, columns)
+        return [
+            column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks) for column in table.columns
+        ]
 
     def _holding(self, seq: int) -> Group:
         if not self.first_seq <= seq < self.end_seq:
@@ -404,6 +421,17 @@ class Reader:
 
     def _corrupt(self, check: str, what: str) -> CorruptData:
         return CorruptData(f"{self.name} is damaged: {what}", object=self.name, check=check)
+
+
+def _filter_bytes(opened: Opened, group: Group) -> bytes:
+    """The Bloom filter of a row group, nothing where it has none."""
+    return b"" if group.filter is None else bytes(opened.source.read_at(group.filter[1], group.filter[0]))
+
+
+def _picked(opened: Opened, group: Group, rows: list[int]) -> list[bytes] | None:
+    """The payloads of some rows, from the pages that hold them; None where the library has to decode the column."""
+    place = opened.parquet.metadata.row_group(group.number).column(layout.PAYLOAD)
+    return pages.pick(opened.source.read_at(place.total_compressed_size, place.data_page_offset), rows)
 
 
 def _parts(found: _Found, last: int) -> Iterator[Part]:

@@ -9,21 +9,20 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from headrace.format.intact import intact
+from headrace.format.parquet_file import ParquetSource
 from headrace.format.state.layout import FRAME, KEY, LIFE, METADATA, decode_info
 
 
 class Reader:
     """One file; it stays open while rows are taken from it."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, *, sha256: str | None = None) -> None:
+        """Where ``sha256`` is known, the whole file is verified."""
         self._name = name
         with intact(self._name):
-            self._file = pq.ParquetFile(pa.OSFile(str(path)), pre_buffer=False, page_checksum_verification=True)
-            self.info = decode_info((self._file.metadata.metadata or {}).get(METADATA), name)
+            self._source = ParquetSource(path, name, sha256=sha256)
+            self.info = decode_info((self._source.metadata.metadata or {}).get(METADATA), name)
 
     def rows(self, lives: Collection[str] | None = None) -> Iterator[tuple[bytes, dict[str, bytes]]]:
         """Every key in order, with its frame under the empty name and the states of some lives, or of all."""
@@ -38,13 +37,12 @@ class Reader:
         """The same, many keys at once: those in order, and what they have by life, None where one has nothing."""
         held = sorted(set(self.info.lives.values()))
         chosen = [life for life in held if lives is None or life in lives]
-        for group in range(self._file.num_row_groups):
+        for group in range(self._source.metadata.num_row_groups):
             keys, *columns = self._columns(group, chosen)
             yield keys, dict(zip(("", *chosen), columns, strict=True))
 
     def _columns(self, group: int, lives: list[str]) -> list[list[bytes]]:
         with intact(self._name):
-            # Where one column's name goes on with that of another and a dot, Parquet means both.
             names = [KEY, FRAME, *(LIFE + life for life in lives)]
-            table = self._file.read_row_group(group, columns=names, use_threads=False)
+            table = self._source.table(group, names)
             return [table.column(name).to_pylist() for name in names]

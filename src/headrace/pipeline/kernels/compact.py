@@ -15,7 +15,7 @@ from headrace.format.companion.layout import Companion, Part
 from headrace.format.companion.merge import merge
 from headrace.format.companion.merged import merged
 from headrace.format.companion.names import companion_key, file_name
-from headrace.format.companion.reader import FileCompanion
+from headrace.format.companion.reader import FileCompanion, sources_of
 from headrace.format.companion.writer import write_panes
 from headrace.format.segment.decoded import Decoded
 from headrace.pipeline.kernels.definitions import defined
@@ -134,6 +134,5 @@ def _one(unit: Unit, companion: Companion, here: Place, stack: ExitStack) -> Fil
         )
         for name, part in companion.parts.items()
     }
-    return FileCompanion(
-        paths["columns"], paths.get("postings"), paths.get("panes"), name=companion.name, decoded=Decoded(0)
-    )
+    sources = sources_of(companion.name, paths, companion.parts)
+    return FileCompanion(sources, name=companion.name, decoded=Decoded(0))

@@ -106,7 +106,7 @@ def _of_state(unit: Unit, number: int, store: str) -> Iterator[Piece]:
     state, keys = unit.states[number], question.moments()
     object_key = state_key(unit.stream, unit.incarnation, state.name)
     with place(store) as here, here.borrowed(object_key, state.bytes, "state.parquet") as path:
-        for key, packed in Reader(path, object_key).rows():
+        for key, packed in Reader(path, object_key, sha256=state.sha256).rows():
             if key not in keys:
                 continue
             for at, part in enumerate(known.parts):

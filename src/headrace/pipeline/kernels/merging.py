@@ -142,7 +142,8 @@ def _said(failed: bytes | None) -> pa.RecordBatch:
 def _opened(unit: Unit, number: int, here: Place, stack: ExitStack) -> Reader:
     state = unit.states[number]
     key = state_key(unit.stream, unit.incarnation, state.name)
-    return Reader(stack.enter_context(here.borrowed(key, state.bytes, f"{number}.parquet")), key)
+    path = stack.enter_context(here.borrowed(key, state.bytes, f"{number}.parquet"))
+    return Reader(path, key, sha256=state.sha256)
 
 
 def _shaped(batch: pa.RecordBatch, unit: int, shape: pa.Schema) -> pa.RecordBatch:

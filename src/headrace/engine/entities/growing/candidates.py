@@ -20,8 +20,8 @@ from headrace.engine.entities.types.refusing import unknown
 from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.log import Log
 from headrace.engine.states.building import Workbench
-from headrace.engine.states.generation import Generation
-from headrace.engine.states.serving import Behind, Serving
+from headrace.engine.states.generation import Behind, Generation
+from headrace.engine.states.serving import Serving
 from headrace.engine.stream import Stream
 from headrace.engine.work.foreman import Foreman
 from headrace.errors import NoSchemaForEntityType, UnknownEntityType
@@ -186,8 +186,11 @@ class Candidates:
         for some in _steps(users):
             if self.serving.tail_of(name_of(entity_type)) is not generation:
                 return None
-            for user in some:
-                row = generation.row(user.encode())
+            try:
+                rows = [generation.row(user.encode()) for user in some]
+            except Behind:
+                return None
+            for row in rows:
                 if row is not None:
                     found = reducer.merge(found, row)
             await asyncio.sleep(0)

@@ -20,8 +20,8 @@ from headrace.engine.entities.reading.observed import Reading
 from headrace.engine.gates import Gate
 from headrace.engine.log import Log
 from headrace.engine.states.building import Workbench
-from headrace.engine.states.generation import Generation
-from headrace.engine.states.serving import Behind, Pace, Serving
+from headrace.engine.states.generation import Behind, Generation
+from headrace.engine.states.serving import Pace, Serving
 from headrace.engine.stream import Head, Stream
 from headrace.errors import EntityNotFound, NotFound
 from headrace.format.segment.decoded import Decoded
