@@ -148,10 +148,10 @@ class Pending:
         if column is None:
             column = self._columns[keying.name] = Column(self.start)
         while column.end < self.end:
-            if monotonic() > ends:
-                return False
             block = self._blocks[bisect_right(self._starts, column.end) - 1]
             column.append(keying.of_events(shapes, block.told()))
+            if column.end < self.end and monotonic() > ends:
+                return False
         return True
 
     def keep_columns(self, names: Iterable[object]) -> None:
