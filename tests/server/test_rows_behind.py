@@ -10,11 +10,11 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import StartServer
 
-EVENTS, USERS = 9_000, 100
+EVENTS, USERS = 12_000, 100
 EVENT = {"kind": "event", "name": "Order", "schema": {"user": "str", "amount": "f64"}}
 COSTLY = {
     f"f{number}": {"op": "quantile", "params": {"field": "amount", "q": 0.5, "window": f"{number + 1}h"}}
-    for number in range(40)
+    for number in range(80)
 }
 
 
@@ -65,7 +65,7 @@ def test_a_row_that_is_not_found_in_time_says_how_many_events_it_lacks(http: htt
         late.append(answer := ask(http, "All", []))
     *refused, found = late
     assert found.status_code == 200 and found.json()["n"] == EVENTS
-    assert refused, "all events of a table with one row, each folded into forty features"
+    assert refused, "all events of a table with one row, each folded into eighty features"
     errors = [answer.json()["error"] for answer in refused]
     lacking = [error["events"] for error in errors]
     assert all(error["code"] == "request_timeout" and error["offset"] < last for error in errors)

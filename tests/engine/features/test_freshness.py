@@ -172,7 +172,7 @@ class World:
         return row
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_rows_have_every_event_that_was_acknowledged(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
