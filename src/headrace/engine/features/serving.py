@@ -85,7 +85,8 @@ class Serving(serving.Serving[Defined]):
         state = self.row(generation, head, packed_key, ends)
         row = generation.fold.reducer.finish(state, now_ms, folded)
         if len(folded) < len(wanted) and (state is not None or not generation.knows_everyone(defined.born)):
-            row = {name: row.get(name) for name in wanted}
+            known = row or generation.fold.reducer.blank(now_ms, folded)
+            row = {name: known.get(name) for name in wanted}
         told = None
         if explain:
             told = explained(defined, generation, stream, head.next_seq, self.listed(defined, stream), wanted)

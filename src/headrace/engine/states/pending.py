@@ -19,8 +19,8 @@ from headrace.engine.states.definition import Folded, Keying, Shapes, Told
 from headrace.format.packing import pack, unpack
 from headrace.schema.entries import entries_of
 
-#: Bodies that are packed together, at least, where there are as many.
-_BLOCK_BYTES = 64 * 1024
+#: Bodies that are packed together; about so much is unpacked for an event.
+_BLOCK_BYTES = 32 * 1024
 _LEAST_CAPACITY = 4096
 _OVERHEAD = 300
 
@@ -111,7 +111,7 @@ class Pending:
         """Keep the next events, in order."""
         rows: list[Told] = []
         size = 0
-        for told in found:
+        for told in (part for one in found for part in _parts(one)):
             if rows and (size >= _BLOCK_BYTES or told.version != rows[0].version):
                 self._pack(rows)
                 rows, size = [], 0
@@ -148,10 +148,10 @@ class Pending:
         if column is None:
             column = self._columns[keying.name] = Column(self.start)
         while column.end < self.end:
-            if monotonic() > ends:
-                return False
             block = self._blocks[bisect_right(self._starts, column.end) - 1]
             column.append(keying.of_events(shapes, block.told()))
+            if column.end < self.end and monotonic() > ends:
+                return False
         return True
 
     def keep_columns(self, names: Iterable[object]) -> None:
@@ -184,3 +184,16 @@ class Pending:
         self._starts.append(block.first_seq)
         self._block_bytes += block.memory
         self.end = block.end_seq
+
+
+def _parts(told: Told) -> Iterator[Told]:
+    """Events that are not much longer than a block."""
+    count = len(told.times_us)
+    most = max(1, count * _BLOCK_BYTES // max(1, len(told.body)))
+    if count <= 2 * most:
+        yield told
+        return
+    entries = entries_of(told.body)
+    for at in range(0, count, most):
+        some = slice(at, at + most)
+        yield Told(told.first_seq + at, told.version, told.times_us[some], b",".join(entries[some]))

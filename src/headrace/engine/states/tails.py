@@ -76,7 +76,7 @@ class Follower:
         pending.drop_before(start)
         while pending.end < head.next_seq:
             self.overflows = pending.memory >= room_bytes
-            if self.overflows or monotonic() > ends:
+            if self.overflows:
                 return False
             end = min(head.next_seq, pending.end + _GATHERED_ROWS)
             rows = list(self._wal.scan(stream.id, pending.end, end))
@@ -84,6 +84,8 @@ class Follower:
                 self.pending, self.overflows = None, True
                 return False
             pending.append(of_rows(rows, pending.end))
+            if pending.end < head.next_seq and monotonic() > ends:
+                return False
         return True
 
     def let_go(self) -> None:

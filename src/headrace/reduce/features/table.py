@@ -113,6 +113,10 @@ class TableReducer:
         names = self.features if wanted is None else wanted
         return {name: self.operators[name].finish(states.get(name), now_ms) for name in names}
 
+    def blank(self, now_ms: int, wanted: Sequence[str]) -> dict[str, Any]:
+        """The features of a key that no event has had since they began."""
+        return {name: self.operators[name].finish(None, now_ms) for name in wanted}
+
     def pack(self, state: Row) -> dict[str, bytes]:
         """The frame under the empty name, and the state of every life that has one."""
         frame = [state.first_seq, state.first_ms, state.last_seq, state.last_ms, state.restarted]
