@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -176,4 +177,5 @@ def test_answers_are_right_while_events_are_appended_sealed_indexed_and_extracte
         every: list[Any] = [block for line in held._lines.values() for block in line.blocks]
         assert held.bytes == sum(block.bytes for block in every) <= 400_000
         assert held.disk_bytes == sum(block.disk_bytes for block in every) <= disk_bytes
+        assert all(left.end_seq <= right.first_seq for left, right in pairwise(every))
         assert total(stream, "red") == (ROUNDS * EACH, ROUNDS * EACH)
