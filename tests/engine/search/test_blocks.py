@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +13,9 @@ import pytest
 from engine.search.oracle import Oracle
 from engine.search.searches import Searched
 from headrace.engine.search import blocks, events
+from headrace.engine.search.aggregating import aggregate
+from headrace.engine.search.tally import Deadline
+from headrace.reduce.request import read
 from rig import Rig
 
 
@@ -234,3 +240,30 @@ def test_a_changed_definition_is_extracted_anew_from_blocks_in_files_too(tmp_pat
         stream.evolve()
         assert len(stream.ask("red", size=500).seqs) == 200
         assert stream.archive.blocks.extracted == 400
+
+
+def search_by_score(stream: Searched) -> None:
+    assert len(stream.ask("red", sort=["_score"]).seqs) == 50
+
+
+def count_by_rollup(stream: Searched) -> None:
+    one, head = stream.stream, stream.stream.head
+    defined = stream.archive.defined(one, head)
+    given = {"rollup": "requests", "from": 0, "to": 60_000, "interval": "1m", "q": "red"}
+    found = aggregate(stream.archive, one, head, defined, read(given, defined.definition.search), Deadline(60))
+    assert not found.missing.events
+
+
+@pytest.mark.parametrize("ask", [search_by_score, count_by_rollup])
+def test_an_answer_leaves_no_columns_to_the_garbage_collector(rig: Rig, ask: Callable[[Searched], None]) -> None:
+    stream = Searched(rig)
+    append(stream, 0, 50)
+    gc.collect()
+    gc.disable()
+    try:
+        ask(stream)
+        held = weakref.ref(stream.archive.blocks._lines[stream.stream.incarnation].blocks[0].companion)
+        stream.archive.forget()
+        assert held() is None
+    finally:
+        gc.enable()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -18,7 +19,7 @@ from headrace.engine.search.tally import Deadline
 from headrace.reduce.request import read
 from rig import Rig, array
 
-ROUNDS, EACH = 60, 50
+ROUNDS, EACH = 30, 50
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +56,35 @@ def test_new_events_are_extracted_before_anyone_asks_and_only_once(rig: Rig) -> 
     for query in ("red", "service:s1", "has:time"):
         assert stream.ask(query, size=500, track_total_hits=True).found.total == (80 if query == "service:s1" else 400)
     assert extracted(rig) == 400
+
+
+def test_after_a_restart_what_no_companion_describes_is_extracted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Rig(tmp_path) as rig:
+        stream = Searched(rig)
+        for n in range(0, 600, 100):
+            append(stream, n, n + 100)
+        stream.index(0, 200)
+        rig.publish(stream.name)
+    monkeypatch.setattr(extraction, "_TURN_ROWS", 64)
+    with Rig(tmp_path) as rig:
+        stream = Searched.of(rig, stream.name)
+        append(stream, 600, 650)
+        wait_for(lambda: extracted(rig) > 450 - 40)
+        assert stream.ask("red", track_total_hits=True).found.total == 650
+        assert extracted(rig) == 450
+
+
+def test_events_before_those_that_are_caught_up_with_are_left_to_whoever_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extraction, "CATCH_UP_ROWS", 120)
+    with Rig(tmp_path) as rig:
+        stream = Searched(rig)
+        append(stream, 0, 300)
+        wait_for(lambda: extracted(rig) == 120 and not rig.engine.extraction._queued)
+        assert stream.ask("red", track_total_hits=True).found.total == extracted(rig) == 300
 
 
 def test_few_events_are_left_to_whoever_asks(rig: Rig) -> None:
@@ -147,4 +177,5 @@ def test_answers_are_right_while_events_are_appended_sealed_indexed_and_extracte
         every: list[Any] = [block for line in held._lines.values() for block in line.blocks]
         assert held.bytes == sum(block.bytes for block in every) <= 400_000
         assert held.disk_bytes == sum(block.disk_bytes for block in every) <= disk_bytes
+        assert all(left.end_seq <= right.first_seq for left, right in pairwise(every))
         assert total(stream, "red") == (ROUNDS * EACH, ROUNDS * EACH)

@@ -102,10 +102,11 @@ class Look:
         )
         yield (Described(*piece, piece.companion.info.times) for piece in pieces)
 
-    def extract(self, start: int) -> None:
-        """Extract the columns of events from a sequence number on, where no companion holds everything defined."""
+    def extract(self, start: int, stop: int) -> None:
+        """Extract the columns of a range of events, where no companion holds everything that is defined."""
         for first, end in self.uncovered():
-            self._blocks.extract(self.stream.incarnation, self.defined, self.events, max(first, start), end)
+            wanted = max(first, start), min(end, stop)
+            self._blocks.extract(self.stream.incarnation, self.defined, self.events, *wanted)
 
     def release(self) -> None:
         """Let go of columns of events that companions describe by now, or that are not retained."""

@@ -227,11 +227,11 @@ class Blocks:
             line = self._lines.setdefault(incarnation, _Line())
             line.defined = defined
             self.extracted += rows
-            low = bisect_left(line.blocks, block.first_seq, key=_first)
-            for old in [old for old in line.blocks[low:] if old.first_seq < block.end_seq]:
+            held = Range(block.first_seq, block.end_seq)
+            for old in [old for old in line.blocks if held.overlaps(Range(old.first_seq, old.end_seq))]:
                 self._remove(incarnation, old)
             line = self._lines.setdefault(incarnation, line)
-            line.blocks.insert(low, block)
+            line.blocks.insert(bisect_left(line.blocks, block.first_seq, key=_first), block)
             self.bytes += block.bytes
         self._make_room(incarnation, block)
         return block

@@ -24,6 +24,8 @@ log = logging.getLogger("headrace.search")
 LEAST_ROWS = 16_384
 #: Of a stream whose new events are extracted for the first time, so many of those before them are, too.
 CATCH_UP_ROWS = 4_000_000
+#: So many events of one stream are extracted before it is another's turn.
+_TURN_ROWS = 262_144
 _RELEASE_S = 1.0
 
 
@@ -35,7 +37,7 @@ class Extraction:
         self._open_archive = open_archive
         self._queue: SimpleQueue[Stream | None] = SimpleQueue()
         self._queued: set[int] = set()
-        #: By id, the streams whose columns are kept, and the first event of each that was not there the last time.
+        #: By id, the streams whose columns are kept, and the first event of each that was not looked at yet.
         self._followed: dict[int, tuple[Stream, int]] = {}
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -59,11 +61,14 @@ class Extraction:
             return
         if head.registry.registry.search is None:
             return
-        self._queued.add(stream.id)
-        self._queue.put(stream)
+        self._enqueue(stream)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="headrace-extract", daemon=True)
             self._thread.start()
+
+    def _enqueue(self, stream: Stream) -> None:
+        self._queued.add(stream.id)
+        self._queue.put(stream)
 
     def _run(self) -> None:
         released_s = monotonic()
@@ -95,12 +100,15 @@ class Extraction:
 
         head = stream.head
         _, start = self._followed.get(stream.id, (stream, max(0, head.next_seq - CATCH_UP_ROWS)))
-        self._followed[stream.id] = stream, head.next_seq
+        stop = min(head.next_seq, start + _TURN_ROWS)
+        self._followed[stream.id] = stream, stop
         try:
             with archive.look(stream, head, archive.defined(stream, head)) as look:
-                look.extract(start)
+                look.extract(start, stop)
         except Vanished:
             pass  # retention or an erasure took them away; whoever asks looks again
+        if head.next_seq - stop >= LEAST_ROWS:
+            self._enqueue(stream)
 
     def _release(self, archive: Archive, stream: Stream) -> None:
         head = stream.head

@@ -74,8 +74,8 @@ class _Search:
         try:
             return self._run()
         finally:
-            # The walk refers to this search, so that what it holds would wait for the garbage collector.
-            self._kept.clear()
+            # The walk refers to this search: what both hold would wait for the garbage collector.
+            del self._walk
 
     def _run(self) -> Found:
         stretches = self._look.stretches(self._fields())
