@@ -24,7 +24,7 @@ from headrace.storage.objects import Objects
 from headrace.types import SystemClock
 from stored import flipped
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(2400)]
 
 CASES = 40 if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 5
 #: A third of the flips is within so many bytes from the beginning, a third within so many from the end.
