@@ -175,3 +175,14 @@ def test_another_pointer_than_the_carried_one_is_compared() -> None:
 def test_many_copies_are_followed_within_bounds() -> None:
     ops = [copy("/o", f"/o/n{number}") for number in range(12)]
     assert carried(NESTED, "/o/a", *ops) == ("/o/a", None)
+
+
+def test_arrays_that_hold_themselves_are_looked_through_once() -> None:
+    nested = {"$ref": "#/$defs/nested"}
+    schema = {
+        **closed({"a": nested, "b": nested}),
+        "$defs": {"nested": {"type": "array", "prefixItems": [nested] * 20, "items": nested}},
+    }
+    assert carried(schema, "/a", remove("/a")) == ("/a", None)
+    schema["$defs"]["nested"]["items"] = TEXT
+    assert carried(schema, "/a", remove("/a")) == ("/a", LOST)

@@ -29,6 +29,8 @@ from headrace.schema.shape.source import Root
 
 #: More places than this are not followed.
 MAX_PLACES = 16
+#: More shapes than this are not looked through for a value.
+MAX_SHAPES = 10_000
 
 
 class Effect(StrEnum):
@@ -124,18 +126,24 @@ def _rank(place: _Place, original: Pointer) -> tuple[bool, bool, bool]:
     return not place.exact, place.gone, place.pointer != original
 
 
-def may_read(shape: Shape, reader: Reader, depth: int = 8) -> bool:
-    """Whether a reader finds a value in some JSON value of a shape; recursion too deep to follow counts as one."""
-    if depth == 0:
-        return True
-    for one in shape.alternatives:
-        if empty(one):
+def may_read(shape: Shape, reader: Reader) -> bool:
+    """Whether a reader may find a value in a shape; yes, where the shape is too large to look through."""
+    pending, seen, looked_at = [shape], set(), 0
+    while pending:
+        shape = pending.pop()
+        if shape.identity is not None and shape.identity in seen:
             continue
-        if isinstance(one, Array) and reader.flattens:
-            if any(may_read(element, reader, depth - 1) for element in elements_of(one)):
-                return True
-        elif reader.reads(one):
+        seen.add(shape.identity)
+        looked_at += 1
+        if looked_at > MAX_SHAPES:
             return True
+        for one in shape.alternatives:
+            if empty(one):
+                continue
+            if isinstance(one, Array) and reader.flattens:
+                pending += elements_of(one)
+            elif reader.reads(one):
+                return True
     return False
 
 
