@@ -57,12 +57,7 @@ class Asked:
 
     def get(self, user: int) -> Answer:
         """The row of a user, once everything that was pushed before is in it: a server may say that it needs longer."""
-        began, asked = time.monotonic(), {"table": self.pipeline.table, "key": user_name(user)}
-        while time.monotonic() - began < LONGEST_WAIT:
-            answer = self._caller.ask("POST", self.server.target.features + "/get", asked)
-            if answer.status != _TIMED_OUT:
-                break
-        return _taken(self.server, "/get", answer)._replace(seconds=time.monotonic() - began)
+        return self._ask_until_found("/get", {"table": self.pipeline.table, "key": user_name(user)})
 
     def fill(self, events: int) -> None:
         """Push so many events, as quickly as it goes."""
@@ -78,7 +73,7 @@ class Asked:
         for first in range(0, self._users, _COUNTED_AT_ONCE):
             users = range(first, min(first + _COUNTED_AT_ONCE, self._users))
             asked = [{"table": table, "key": user_name(user), "features": wanted} for user in users]
-            rows = self.ask("/batch_get", {"requests": asked}).json()["results"]
+            rows = self._ask_until_found("/batch_get", {"requests": asked}).json()["results"]
             events += sum(row.get(self.pipeline.counter) or 0 for row in rows)
         self._caller.hang_up()
         return events
@@ -98,6 +93,14 @@ class Asked:
         answer = self.ask("/get", {"table": table.name, "key": user_name(0), "explain": True})
         features = answer.json()["explain"]["features"].values()
         return all(feature["complete"] and not feature["tail_events"] for feature in features)
+
+    def _ask_until_found(self, path: str, body: Any) -> Answer:
+        began = time.monotonic()
+        while time.monotonic() - began < LONGEST_WAIT:
+            answer = self._caller.ask("POST", self.server.target.features + path, body)
+            if answer.status != _TIMED_OUT:
+                break
+        return _taken(self.server, path, answer)._replace(seconds=time.monotonic() - began)
 
     def ask(self, path: str, body: Any) -> Answer:
         """The answer to one question, which must be success."""

@@ -246,7 +246,8 @@ class Serving(Generic[Defined]):
         if generation is None or generation.defined is not defined:
             generation = self._succeeding(defined, follower, stream, generation)
         if lag := follower.lag(head):
-            if by_key and lag > follower.affordable(SLICE_S) and self._may_gather(follower):
+            few = min(self._inline_rows, follower.affordable(SLICE_S))
+            if by_key and lag > few and self._may_gather(follower):
                 if self._gather(follower, stream, head):
                     return generation, stream
                 if not follower.overflows:

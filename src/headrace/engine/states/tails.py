@@ -28,7 +28,7 @@ STEP_ROWS = 256
 #: How long the event loop folds at once, at most; and what an event is taken to cost before any was folded.
 _STEP_S, _EVENT_S = 0.005, 20e-6
 #: Events whose rows of the log are read together.
-_GATHERED_ROWS = 4096
+_GATHERED_ROWS = 2 * STEP_ROWS
 #: The share of the newest step in what an event is taken to cost.
 _NEWEST = 0.2
 #: Payload that a thread decodes together.
@@ -111,6 +111,7 @@ class Follower:
         while lag := self.lag(head):
             if self.busy or lag > most or not self.step(stream, head):
                 return False
+        self.let_go()
         return True
 
     def fold(self, shapes: Shapes, found: Iterable[Told]) -> None:
