@@ -135,7 +135,7 @@ class Engine:
         self._segments: Segments | None = None
         self._archive: Archive | None = None
         self._vfs = vfs
-        self.extraction = Extraction(self.log, self.open_archive)
+        self.extraction = Extraction(self.log, lambda: self._archive, self.open_archive)
 
     def _open_database(self, data_dir: Path, vfs: str | None, accept_log_damage: bool) -> None:
         """Lock the directory, and open its database for the writer and for the event loop."""

@@ -171,7 +171,9 @@ class Blocks:
                     chunk = events.first_chunk(*self._hole(incarnation, start, stop, start))
                     block = self._extract(incarnation, defined, extractor, events, chunk)
                 if block.columns is not None and block.rows > CHUNK_ROWS // 2:
-                    self._replace(incarnation, block, block.finished(defined))
+                    finished = block.finished(defined)
+                    self._replace(incarnation, block, finished)
+                    self._make_room(incarnation, finished)
             start = block.end_seq
 
     def keep_only(self, incarnation: str, ranges: Sequence[Range]) -> None:
@@ -186,6 +188,11 @@ class Blocks:
         """The incarnations of streams that have blocks."""
         with self._lock:
             return [incarnation for incarnation, line in self._lines.items() if line.blocks]
+
+    def has(self, incarnation: str) -> bool:
+        """Whether there are blocks of a stream: somebody has asked, or they were extracted ahead."""
+        with self._lock:
+            return incarnation in self._lines
 
     def _note_use(self, incarnation: str) -> None:
         with self._lock:

@@ -32,8 +32,11 @@ _RELEASE_S = 1.0
 class Extraction:
     """Follows the streams that have search fields; its thread starts with the first that has enough new events."""
 
-    def __init__(self, events: Log, open_archive: Callable[[], Archive]) -> None:
+    def __init__(
+        self, events: Log, opened_archive: Callable[[], Archive | None], open_archive: Callable[[], Archive]
+    ) -> None:
         self._log = events
+        self._opened_archive = opened_archive
         self._open_archive = open_archive
         self._queue: SimpleQueue[Stream | None] = SimpleQueue()
         self._queued: set[int] = set()
@@ -59,12 +62,17 @@ class Extraction:
         followed = self._followed.get(stream.id)
         if followed is not None and head.next_seq - followed[1] < LEAST_ROWS:
             return
-        if head.registry.registry.search is None:
+        if head.registry.registry.search is None or not self._is_searched(stream):
             return
         self._enqueue(stream)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="headrace-extract", daemon=True)
             self._thread.start()
+
+    def _is_searched(self, stream: Stream) -> bool:
+        """Whether questions are expected: a managed stream has search fields whether somebody wants them or not."""
+        archive = self._opened_archive()
+        return not stream.managed or (archive is not None and archive.blocks.has(stream.incarnation))
 
     def _enqueue(self, stream: Stream) -> None:
         self._queued.add(stream.id)
