@@ -58,6 +58,15 @@ def test_a_get_sees_every_push_before_it_though_tails_are_far_behind(http: httpx
     assert batch.json()["results"] == [{"n": EVENTS // USERS}] * 3
 
 
+def test_a_large_batch_that_is_not_found_in_time_says_what_any_row_may_lack(http: httpx2.Client) -> None:
+    last = push_all(http)
+    asked = [{"table": name, "key": key, "features": ["n"]} for name, key in (("All", []), *[("Users", "u1")] * 100)]
+    late = http.post("/v1/batch_get", json={"requests": asked})
+    error = late.json()["error"]
+    assert (late.status_code, error["code"]) == (408, "request_timeout")
+    assert EVENTS >= error["events"] > 0 and error["offset"] < last
+
+
 def test_a_row_that_is_not_found_in_time_says_how_many_events_it_lacks(http: httpx2.Client) -> None:
     last = push_all(http)
     late = [answer := ask(http, "All", [])]

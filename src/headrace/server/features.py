@@ -23,7 +23,7 @@ from headrace.types import JSON, parse_timestamp_us, rfc3339
 MOST_REQUESTS = 10_000
 #: How long rows that were prepared are put together, at most, with what has come meanwhile.
 _WHOLE_S = 0.25
-#: Of so many rows that are not found in time it is said what they lack: the last ones, as the first are folded first.
+#: Where more rows are not found in time, it is said what any row of their tables lacks, and not what each of them does.
 _TOLD_OF = 100
 _COMPLETE = "headrace-coverage: complete\r\n"
 _BACKFILLING = "headrace-coverage: backfilling\r\n"
@@ -148,7 +148,10 @@ class Gets:
     def _late(self, asked: list[GetBody]) -> HeadraceError:
         """What rows lack that are not found in time."""
         try:
-            lacking = [self._lacking(one) for one in asked[-_TOLD_OF:]]
+            if len(asked) > _TOLD_OF:
+                lacking = [self._serving.lag(table) for table in dict.fromkeys(one.table for one in asked)]
+            else:
+                lacking = [self._lacking(one) for one in asked]
         except HeadraceError as reason:
             return reason
         events, offset = max(lacking)

@@ -273,14 +273,20 @@ class Serving(Generic[Defined]):
             raise Behind
         return generation.with_tail(key, state)
 
+    def lag(self, name: str) -> tuple[int, str]:
+        """How many events any row of a definition lacks, at most, and the offset up to which all have all."""
+        defined = self.defined(name)
+        stream, generation = self._log.find(defined.stream), self.tail_of(name)
+        position = self.based(defined, stream).start if generation is None else generation.position
+        return stream.head.next_seq - position, stream.offset_at(position)
+
     def lacking(self, name: str, key: bytes) -> tuple[int, str]:
         """How many events the row of a key lacks, at most, and the offset up to which it has all."""
         defined = self.defined(name)
         stream, generation = self._log.find(defined.stream), self.tail_of(name)
         head = stream.head
         if generation is None:
-            start = self.based(defined, stream).start
-            return head.next_seq - start, stream.offset_at(start)
+            return self.lag(name)
         through, follower = self._folds_ahead().through(generation, key), self._followers[defined.stream]
         pending, keying = follower.pending, None if self._keying_of is None else self._keying_of(generation.defined)
         if keying is None or pending is None or not pending.holds(through, head.next_seq):
