@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from extract.expected import assert_equal, definition, documents_of, events, field
 from headrace.extract.columns import Extractor
-from headrace.query.definition import PARTS
-from headrace.query.search import Kind
+from headrace.query.search import PARTS, Kind
 from headrace.schema import pointer
 from schema.lens.oracle import spell
 from schema.lens.strategies import Case, Manner, cases, pointers_of
