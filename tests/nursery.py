@@ -7,6 +7,7 @@ of its own that runs ``headrace.server`` from its first line; only the modules i
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -32,9 +33,10 @@ class Child:
         self._ended = ended
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send it a signal, unless it was waited for."""
+        """Send it a signal, unless it has ended."""
         if self.returncode is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until it has ended, and say how."""

@@ -7,6 +7,7 @@ was done is noted in the same commit, until a server tells it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import secrets
@@ -175,7 +176,16 @@ class KeyStore:
             self._connection.execute(sql, values)
             if self._connection.changes():
                 self._notes.add([_note(what, key, self._clock.now_us())])
+        self._checkpoint()
         self.generation += 1
+
+    def _checkpoint(self) -> None:
+        """Move what was committed into the file, whose pages are verified.
+
+        Damage in the last commit of a write-ahead log looks like a crash before it: a revoked key would open again.
+        """
+        with database.using(self._path), contextlib.suppress(apsw.BusyError):
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def _rows(self, clause: str, *values: object) -> Iterator[tuple[Key, bytes]]:
         try:
