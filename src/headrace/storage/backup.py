@@ -21,6 +21,7 @@ from headrace.format.companion.names import companion_key
 from headrace.format.state.names import state_key
 from headrace.storage import database
 from headrace.storage.database import SQLiteError
+from headrace.storage.fsync import fsync_path
 from headrace.storage.lock import DirectoryLock, make_directory
 from headrace.storage.log_damage import mark_restored, refuse_log_damage
 from headrace.storage.node import EPOCHS, NODES, skip_epochs
@@ -92,11 +93,11 @@ def back_up(data_dir: Path, object_store: str, target: Path, clock: Clock, tell:
             backup, objects=copy.objects, object_bytes=copy.bytes, problems=tuple(copy.problems)
         )
     (partial / CONTENTS).write_bytes(msgspec.json.encode(backup))
-    _sync(partial / CONTENTS)
+    fsync_path(partial / CONTENTS)
     if target.exists():
         target.rmdir()
     partial.rename(target)
-    _sync(target.parent)
+    fsync_path(target.parent)
     return backup
 
 
@@ -119,7 +120,7 @@ def restore(source: Path, data_dir: Path, tell: Tell) -> Backup:
         # The log comes last: without it the directory is as good as empty.
         for name in sorted(backup.files, reverse=True):
             (data_dir / f"{name}.restoring").rename(data_dir / name)
-        _sync(data_dir)
+        fsync_path(data_dir)
     finally:
         lock.release()
     return backup
@@ -264,11 +265,3 @@ def _digest(path: Path) -> Copied:
     with path.open("rb") as file:
         os.fsync(file.fileno())
         return Copied(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

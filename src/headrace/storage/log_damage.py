@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import CorruptData
 from headrace.storage import database
 from headrace.storage.database import PAGE_BYTES, Connection
+from headrace.storage.fsync import fsync_path
 from headrace.storage.lock import DirectoryLock
 from headrace.storage.page_checksums import RESERVED_BYTES
 from headrace.storage.streams import Streams
@@ -87,13 +88,13 @@ def accept_log_damage(path: Path, mark: Callable[[Connection], None] | None = No
             )
         _keep(wal, accepted)
         os.truncate(wal, damage.intact_bytes)
-        _sync(wal)
+        fsync_path(wal)
     if accepted.exists():
         if mark is not None:
             _commit(path, mark)
         kept = _free_name(wal)
         accepted.rename(kept)
-        _sync(path.parent)
+        fsync_path(path.parent)
         log.warning("commits behind damage were given up; the damaged write-ahead log is kept in %s", kept)
 
 
@@ -168,9 +169,9 @@ def _keep(wal: Path, accepted: Path) -> None:
     """Keep a copy of the damaged log; that it is there says that the damage was accepted."""
     partial = accepted.with_name(f"{accepted.name}.partial")
     shutil.copyfile(wal, partial)
-    _sync(partial)
+    fsync_path(partial)
     partial.rename(accepted)
-    _sync(wal.parent)
+    fsync_path(wal.parent)
 
 
 def _free_name(wal: Path) -> Path:
@@ -178,11 +179,3 @@ def _free_name(wal: Path) -> Path:
     while (kept := wal.with_name(f"{wal.name}.damaged-{number}")).exists():
         number += 1
     return kept
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

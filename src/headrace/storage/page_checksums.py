@@ -7,7 +7,6 @@ were page checksums is copied to a new file once, which then takes its place.
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import apsw
 import apsw.sqlite_extra
 
 from headrace.errors import CorruptData, HeadraceError
+from headrace.storage.fsync import fsync_path
 
 RESERVED_BYTES = 8
 _VFS = "cksmvfs"
@@ -114,9 +114,9 @@ def rebuild_with_checksums(path: Path, step: str, version: int, vfs: str) -> Non
             copy.pragma("user_version", version)
     finally:
         copy.close()
-    _sync(partial)
+    fsync_path(partial)
     partial.replace(path)
-    _sync(path.parent)
+    fsync_path(path.parent)
 
 
 def vacuum_with_checksums(connection: apsw.Connection) -> None:
@@ -130,11 +130,3 @@ def vacuum_with_checksums(connection: apsw.Connection) -> None:
     connection.pragma("cache_spill", False)  # the first page, by which the VFS goes, is written first
     connection.reserve_bytes("main", RESERVED_BYTES)
     connection.execute("VACUUM")
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from headrace.storage.fsync import fsync_path
 from headrace.storage.objects.backend import PAGE, ObjectInfo
 
 STAGING = ".staging"
@@ -57,7 +58,7 @@ class Directory:
             if reason.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP):
                 raise
             shutil.copyfile(path, staged)
-        _sync(staged)
+        fsync_path(staged)
         self._place(staged, self.root / key, os.replace)
 
     def get(self, key: str) -> bytes:
@@ -115,7 +116,7 @@ class Directory:
     def _stage(self, data: bytes) -> Path:
         staged = self._staging / uuid.uuid4().hex
         staged.write_bytes(data)
-        _sync(staged)
+        fsync_path(staged)
         return staged
 
     def _place(self, staged: Path, path: Path, move: Callable[[Path, Path], None]) -> None:
@@ -128,7 +129,7 @@ class Directory:
             except FileNotFoundError:
                 if not left:
                     raise
-        _sync(path.parent)
+        fsync_path(path.parent)
 
 
 def _info(key: str, found: os.stat_result) -> ObjectInfo:
@@ -143,12 +144,4 @@ def _make(directory: Path) -> None:
     # Not exist_ok, which looks again, and takes one that was removed in between for something else that is in the way.
     with contextlib.suppress(FileExistsError):
         directory.mkdir()
-    _sync(directory.parent)
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+    fsync_path(directory.parent)

@@ -6,16 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from headrace.engine.entities.erasing.hiding import ErasureMask
+from headrace.engine.entities.erasing.hiding import ErasureMask, erased_rows
 from headrace.engine.entities.erasing.targets import Targets
 from headrace.format.segment import layout
 from headrace.format.segment.layout import Sealed
 from headrace.format.segment.mask import with_tombstones, without_keys
 from headrace.format.segment.reader import Reader
 from headrace.format.segment.writer import Writer
-from headrace.schema.entity.observation import decode
 from headrace.schema.entries import entries_of
 
 
@@ -55,16 +53,3 @@ def _without(batch: Any, rows: list[int], mask: ErasureMask) -> Any:
     columns[layout.KEY] = without_keys(columns[layout.KEY], rows)
     columns[layout.PAYLOAD] = with_tombstones(columns[layout.PAYLOAD], rows, mask)
     return pa.record_batch(columns, schema=batch.schema)
-
-
-def erased_rows(batch: Any, targets: Sequence[Targets]) -> list[int]:
-    """The rows of a batch that are erased, in order."""
-    keys = pa.array(sorted({key for one in targets for key in one.keys}), pa.string())
-    rows = pc.indices_nonzero(pc.is_in(batch.column(layout.KEY), value_set=keys)).to_pylist()
-    seqs, payloads = batch.column(layout.SEQ), batch.column(layout.PAYLOAD)
-    found: list[int] = []
-    for row in rows:
-        seq, observation = seqs[row].as_py(), decode(payloads[row].as_py().encode())
-        if any(one.take(seq, observation) for one in targets):
-            found.append(row)
-    return found
