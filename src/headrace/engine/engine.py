@@ -165,6 +165,7 @@ class Engine:
             with database.using(Path(engine._reader.filename)):
                 await asyncio.to_thread(engine._stand_up)
                 has_companions = Companions(engine._reader).are_there()
+                engine.work.restore_workers()
         except BaseException:
             engine._let_go()
             raise

@@ -110,9 +110,12 @@ class Foreman:
         if self._streams.meta(_MIN_ROWS, -1) != least:
             commit(perform)
 
+    def restore_workers(self) -> None:
+        """Know the workers of the leases that an earlier run has given."""
+        self.roster.start(self._rows.done_by_worker(self.ttl_us), self._clock.now_us())
+
     def start(self) -> None:
         """End leases by time from now on."""
-        self.roster.start(self._rows.done_by_worker(self.ttl_us), self._clock.now_us())
         self._timer = asyncio.create_task(self._expire_forever())
 
     async def stop(self) -> None:
