@@ -241,12 +241,21 @@ def build(path: Path, **settings: str) -> list[Question]:
         questions = _questions(ids, {name: token for name, (_, token) in made.items()})
         _await_keys(server.url, questions)
         list(answers(server.url, questions))  # fills the caches
+        _await_wal(live / "keys.db-wal")
         server.kill()
         shutil.copytree(live, path)  # before the last connection to the keys moves their WAL into the database
         keys.close()
     finally:
         server.kill()
     return questions
+
+
+def _await_wal(path: Path) -> None:
+    """Wait until the server has removed the notes of the last change of keys, which is moved into the file at once."""
+    until = time.monotonic() + PATIENCE_S
+    while not path.stat().st_size:
+        assert time.monotonic() < until, "the server does not write to the keys"
+        time.sleep(0.02)
 
 
 def _await_keys(url: str, questions: list[Question]) -> None:
