@@ -82,7 +82,8 @@ class Serving(serving.Serving[Defined]):
         head = heads[defined.stream]
         generation, stream = self.at_hand(defined, head, by_key=True)
         folded = [name for name in wanted if generation.is_folded(name, defined.lives[name].id)]
-        state = self.row(generation, head, packed_key, ends)
+        is_folded = generation.position >= head.next_seq
+        state = generation.row(packed_key) if is_folded else self.row(generation, head, packed_key, ends)
         row = generation.fold.reducer.finish(state, now_ms, folded)
         if len(folded) < len(wanted) and (state is not None or not generation.knows_everyone(defined.born)):
             known = row or generation.fold.reducer.blank(now_ms, folded)

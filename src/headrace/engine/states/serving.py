@@ -238,11 +238,13 @@ class Serving(Generic[Defined]):
         stream, follower = self._log.find(defined.stream), self._follower(defined)
         if follower.incarnation != stream.incarnation:
             self._begin(follower, stream)
-        self._drop_damaged(follower, defined.name)
         self._carry_on(follower)
-        if follower.busy or self.defined(defined.name) is not defined:
+        if follower.busy or self._defined.get(defined.name) is not defined:
             raise Behind
         generation = follower.generations.get(defined.name)
+        if generation is not None and generation.damaged is not None:
+            self._drop_damaged(follower, defined.name)
+            generation = None
         if generation is None or generation.defined is not defined:
             generation = self._succeeding(defined, follower, stream, generation)
         if lag := follower.lag(head):
