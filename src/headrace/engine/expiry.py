@@ -72,8 +72,7 @@ def _first_unexpired(tiers: Tiers, stream: Stream, head: Head, lifetimes: Steps,
     if longest_us is not None and head.last_us < now_us - longest_us:
         return head.next_seq
     floor = stream.floor
-    is_known = floor is not None and floor.lifetimes == lifetimes
-    if floor is None or not is_known or (floor.until_us is not None and now_us > floor.until_us):
+    if floor is None or floor.lifetimes != lifetimes or (floor.until_us is not None and now_us > floor.until_us):
         floor = stream.floor = _find_floor(tiers, stream, head, lifetimes, now_us)
     return floor.seq
 
