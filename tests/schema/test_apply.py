@@ -163,6 +163,22 @@ def test_a_member_that_the_lens_fills_is_not_called_new_and_required() -> None:
     assert reasons(plan)["/a/*/b"] == f"/a/*/b: {FILLED}"
 
 
+def test_a_removed_member_says_what_the_lens_does_with_it() -> None:
+    plan = planned(installed(), schema=RENAMED, lens=lens(RENAME), next_seq=1)
+    assert reasons(plan)["/a"] == '/a: is no longer allowed as {"type":"integer"}; the lens moves it to /b'
+    remove = {"op": "remove", "path": "/a", "schema": INTEGER}
+    plan = planned(installed(), schema=closed(), lens=lens(remove), next_seq=1)
+    assert (
+        reasons(plan)["/a"] == '/a: is no longer allowed as {"type":"integer"}; the lens takes it out of older events'
+    )
+    forward, backward = {"builtin": "int_to_string"}, {"builtin": "string_to_int"}
+    types = {"fromType": "integer", "toType": "string"}
+    convert = {"op": "convert", "path": "/a", **types, "forward": forward, "backward": backward}
+    texts = {**closed(), "additionalProperties": {"type": "string"}}
+    plan = planned(installed(), schema=texts, lens=lens(convert), next_seq=1)
+    assert reasons(plan)["/a"] == '/a: is no longer allowed as {"type":"integer"}; the lens changes it in older events'
+
+
 def test_a_member_that_need_not_be_there_is_not_called_required() -> None:
     opened = {"type": "object"}
     fill = {"op": "add", "path": "/b", "schema": INTEGER, "default": 0, "overwrite": True}

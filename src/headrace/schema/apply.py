@@ -18,7 +18,7 @@ from headrace.schema.crossings import Crossings
 from headrace.schema.diff import diff, judge
 from headrace.schema.equality import same
 from headrace.schema.impact import ValueImpact
-from headrace.schema.keyword.member import NEW_AND_REQUIRED, NOW_REQUIRED
+from headrace.schema.keyword.member import NEW_AND_REQUIRED, NO_LONGER_ALLOWED, NOW_REQUIRED, REMOVE_REMEDY
 from headrace.schema.lens import document as lens_document
 from headrace.schema.lens.carry import Crossing, Effect
 from headrace.schema.lens.ops import Add, In, Lens, Map, Op, Remove
@@ -65,7 +65,7 @@ def apply(
         plan = _installed(plan, update, is_empty) if version == 0 else _evolved(plan, update, next_seq)
     crossings = Crossings(plan.registry)
     if plan.lens is not None and not plan.refusals:
-        plan = replace(plan, changes=tuple(_filled_changes(plan.changes, crossings[version])))
+        plan = replace(plan, changes=tuple(_explained_changes(plan.changes, crossings[version])))
     plan = _searchable(_keyed(plan, update, crossings), registry, update, search_rules, crossings)
     if not plan.refusals:
         return plan
@@ -209,14 +209,24 @@ def _op_problems(given: Iterable[Op], base: str) -> Iterator[Problem]:
             yield from _op_problems(op.ops, here)
 
 
-def _filled_changes(changes: Iterable[Change], crossing: Crossing) -> Iterator[Change]:
-    """The changes; of a member that becomes required, and that the lens gives to older events, they say so."""
+def _explained_changes(changes: Iterable[Change], crossing: Crossing) -> Iterator[Change]:
+    """The changes; where the lens takes care of older events, the reason says how instead of what could be done."""
     for change in changes:
         where = f"{change.pointer}: "
-        demands = change.reason.startswith((where + NEW_AND_REQUIRED, where + NOW_REQUIRED))
-        fills = demands and crossing.ops and crossing.always_holds(pointers.parse(change.pointer) or ())
-        reason = f"{where}is required from now on; the lens gives it to older events"
-        yield replace(change, reason=reason) if fills else change
+        names = pointers.parse(change.pointer) or ()
+        if not crossing.ops:
+            yield change
+        elif change.reason.startswith((where + NEW_AND_REQUIRED, where + NOW_REQUIRED)):
+            filled = f"{where}is required from now on; the lens gives it to older events"
+            yield replace(change, reason=filled) if crossing.always_holds(names) else change
+        elif change.reason.startswith(where + NO_LONGER_ALLOWED):
+            carried = crossing.carry(names, KeyReader())
+            moves = carried.effect is None and carried.pointer != names
+            effect = "takes it out of older events" if crossing.never_holds(names) else "changes it in older events"
+            effect = f"moves it to {pointers.text(carried.pointer)}" if moves else effect
+            yield replace(change, reason=change.reason.partition(f"; {REMOVE_REMEDY}")[0] + f"; the lens {effect}")
+        else:
+            yield change
 
 
 def _keyed(plan: Plan[Registry], update: Update, crossings: Crossings) -> Plan[Registry]:

@@ -14,6 +14,9 @@ EVERY_OTHER = "*"
 #: How the reason begins why a member that every event must hold from now on may break older ones.
 NEW_AND_REQUIRED = "is new and required"
 NOW_REQUIRED = "is now required"
+#: How the reason begins why a member that is not allowed any more may break older events, and how its remedy begins.
+NO_LONGER_ALLOWED = "is no longer allowed as"
+REMOVE_REMEDY = "a lens operation `remove`"
 
 
 class _Members(NamedTuple):
@@ -66,9 +69,9 @@ def _removed(name: str, before: _Members, after: _Members, place: Place) -> Chan
     if after.others is True or same(after.others, schema):
         reason = f"is no longer described; was {shown(schema)}, events may still hold it"
         return place.change("property_removed", Classification.WIDENING, reason)
-    reason = f"is no longer allowed as {shown(schema)}"
+    reason = f"{NO_LONGER_ALLOWED} {shown(schema)}"
     how = "" if name in before.required else " with optional: true"
-    remedy = f"a lens operation `remove`{how} takes it out of older events"
+    remedy = f"{REMOVE_REMEDY}{how} takes it out of older events"
     return place.change("property_removed", Classification.DESTRUCTIVE, reason, remedy=remedy)
 
 

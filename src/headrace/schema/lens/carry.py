@@ -105,6 +105,10 @@ class Crossing:
         """Whether every event has a value at a pointer after the lens; ``*`` stands for every element."""
         return _always_holds(self.shapes[-1], names)
 
+    def never_holds(self, names: Pointer) -> bool:
+        """Whether no event has a value at a pointer after the lens."""
+        return vacant(value_at(self.shapes[-1], names))
+
     def _effect(self, before: Pointer, after: Pointer, reader: Reader) -> Effect | None:
         had, has = (may_read(value_at(shape, names), reader) for shape, names in self._ends(before, after))
         return Effect.CHANGED if has else Effect.LOST if had else None
