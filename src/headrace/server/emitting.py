@@ -1,7 +1,7 @@
 """The server's metrics as a stream: what ``/metrics`` shows, once per interval and series.
 
-A counter is told by how much it grew, a gauge by what it was. Series in which nothing happened are left out. An
-interval that could not be appended is told with the next one.
+A counter and a histogram are told by how much they grew, a gauge by what it was. Series in which nothing happened are
+left out. An interval that could not be appended is told with the next one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from headrace.types import Clock
 log = logging.getLogger("headrace.metrics")
 
 _UNITS = {"_bytes": "bytes", "_seconds": "s", "_bytes_total": "bytes", "_seconds_total": "s"}
+_CUMULATIVE = ("counter", "histogram")
 _Series = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -62,7 +63,7 @@ class Emitter:
                     continue
                 series = sample.name, tuple(sorted(sample.labels.items()))
                 value = sample.value
-                if metric.type == "counter":
+                if metric.type in _CUMULATIVE:
                     counted[series] = value
                     value -= self._counted.get(series, 0)
                 if value:
@@ -76,7 +77,7 @@ class Emitter:
             "metric": name,
             "unit": next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "count"),
             "metricKind": kind,
-            "temporality": "delta" if kind == "counter" else "instant",
+            "temporality": "delta" if kind in _CUMULATIVE else "instant",
             "windowStart": self._since_ms,
             "windowEnd": until_ms,
             "instance": self._instance,

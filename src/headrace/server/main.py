@@ -23,6 +23,7 @@ from headrace.engine import memory
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor
+from headrace.engine.stalls import StallWatchdog
 from headrace.engine.system import System
 from headrace.engine.tail import Tail
 from headrace.engine.touch.live import LiveMetrics
@@ -160,7 +161,8 @@ class Server:
     ) -> None:
         gates = engine.gates
         monitor = MemoryMonitor(gates, limit_bytes=memory.limit_bytes(self._config.memory.limit_mb))
-        readiness, metrics = Readiness(engine), Metrics(engine, gates, monitor)
+        watchdog = StallWatchdog()
+        readiness, metrics = Readiness(engine), Metrics(engine, gates, monitor, watchdog)
         routes = [*listing.routes(engine), *ops.routes(engine, gates, monitor, readiness, metrics)]
         routes += [*work.routes(engine), *observe.routes(engine, gates.search)]
         routes += [*register.routes(engine), *tables.routes(engine)]
@@ -181,9 +183,11 @@ class Server:
         if (interval_s := self._config.system.live_interval_s) > 0:
             chores.append(LiveMetrics(system, engine.touches, engine.clock).run(interval_s))
         tasks = [asyncio.create_task(chore) for chore in chores]
+        watchdog.start()
         try:
             await self._server.serve(sockets=[listener])
         finally:
+            watchdog.stop()
             for task in tasks:
                 task.cancel()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -15,6 +15,7 @@ from headrace.engine.details import cache_usage, dropped_files
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor
+from headrace.engine.stalls import StallWatchdog
 from headrace.server.metrics_touch import touch_metrics
 
 _COUNTED = {
@@ -35,9 +36,11 @@ _NAMES = {"created": "streams_created", "deleted": "streams_deleted", "expired":
 class Metrics:
     """Renders everything there is to measure, in the format the scraper asks for."""
 
-    def __init__(self, engine: Engine, gates: Gates, monitor: MemoryMonitor) -> None:
+    def __init__(
+        self, engine: Engine, gates: Gates, monitor: MemoryMonitor, watchdog: StallWatchdog | None = None
+    ) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_ServerNumbers(engine, gates, monitor))
+        self._registry.register(_ServerNumbers(engine, gates, monitor, watchdog or StallWatchdog()))
         ProcessCollector(registry=self._registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -51,10 +54,11 @@ class Metrics:
 
 
 class _ServerNumbers(Collector):
-    def __init__(self, engine: Engine, gates: Gates, monitor: MemoryMonitor) -> None:
+    def __init__(self, engine: Engine, gates: Gates, monitor: MemoryMonitor, watchdog: StallWatchdog) -> None:
         self._engine = engine
         self._gates = gates
         self._monitor = monitor
+        self._watchdog = watchdog
         self._started = time.monotonic()
         self._version = version("headrace")
 
@@ -66,6 +70,7 @@ class _ServerNumbers(Collector):
         yield from self._cached()
         yield from self._columns()
         yield from self._gated()
+        yield from self._stalled()
         yield from touch_metrics(self._engine.touches)
         yield from self._held()
 
@@ -157,6 +162,19 @@ class _ServerNumbers(Collector):
             active.add_metric([name], gate.active)
             queued.add_metric([name], gate.queued)
         yield from (limit, active, queued)
+
+    def _stalled(self) -> Iterator[Metric]:
+        stalls = {
+            "loop_stall_seconds": ("How long the event loop did not turn", self._watchdog.stalls),
+            "loop_stall_busy_seconds": ("Processor time of its thread meanwhile", self._watchdog.busy),
+        }
+        for name, (sentence, stalled) in stalls.items():
+            yield HistogramMetricFamily(
+                f"headrace_{name}", sentence, buckets=stalled.buckets(), sum_value=stalled.sum_s
+            )
+        yield _gauge(
+            "loop_longest_stall_seconds", "The longest such time since the start", self._watchdog.stalls.longest_s
+        )
 
     def _held(self) -> Iterator[Metric]:
         engine, monitor = self._engine, self._monitor
