@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headrace import server as server_package
 from headrace.config import Config, ConfigError, ServerConfig
 from headrace.errors import BadRequest, Forbidden, Unauthorized, Unavailable
-from headrace.server.auth import LOCAL, Door, Principal, is_loopback, is_open, refuse_bad_tls, refuse_open_bind
+from headrace.server.auth import LOCAL, Door, Principal, is_loopback, is_open, refuse_open_bind
 from headrace.storage.keys import MAX_TEXT, Key, KeyStore
 
 if TYPE_CHECKING:
@@ -348,17 +348,6 @@ def test_another_address_needs_a_living_key_to_start(keys: KeyStore, host: str) 
     keys.revoke(key.id)
     with pytest.raises(ConfigError):
         refuse_open_bind(config, keys)
-
-
-def test_half_of_what_tls_takes_is_refused_and_none_of_it_is_fine(tmp_path: Path) -> None:
-    words = tmp_path / "words.pem"
-    words.write_text("no certificate")
-    refuse_bad_tls(ServerConfig())
-    with pytest.raises(ConfigError, match="give its certificate"):
-        refuse_bad_tls(ServerConfig(tls_key=str(words)))
-    for key in ("", str(words)):
-        with pytest.raises(ConfigError, match=r"--tls-key.*words\.pem"):
-            refuse_bad_tls(ServerConfig(tls_cert=str(words), tls_key=key))
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from headrace.server.dispatch import Dispatcher
 from headrace.server.exchange import JSON_TYPE, Headers, Reply
 from headrace.server.heads import RequestHead
 from headrace.server.requestlog import RequestLog
+from headrace.server.uvicorn_adapter import HotCycle, SharedState
 from headrace.server.wire import STATUS_LINES, common_lines, render_head
-
-if TYPE_CHECKING:
-    from uvicorn.server import ServerState
 
 _BODILESS = (204, 304)
 _NO_CONTENT = STATUS_LINES[204]
@@ -22,22 +19,12 @@ _JSON = f"{STATUS_LINES[200]}content-type: {JSON_TYPE}\r\ncache-control: no-stor
 _NO_HEAD = RequestHead("GET", b"", [], {})
 
 
-class HotCycle:
-    """Stands where uvicorn keeps the running request, so that pipelined requests queue behind ours."""
-
-    def __init__(self) -> None:
-        self.response_complete = True
-        self.disconnected = False
-        self.keep_alive = True
-        self.message_event = asyncio.Event()
-
-
 class Answering:
     """The Exchange of the one hot request in flight."""
 
     dispatcher: Dispatcher
     request_log: RequestLog
-    server_state: ServerState
+    server_state: SharedState
     transport: asyncio.Transport
 
     def __init__(self) -> None:

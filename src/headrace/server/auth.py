@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import ssl
 from collections.abc import Mapping
 from time import monotonic
 from typing import Protocol
@@ -290,22 +289,6 @@ def refuse_open_bind(config: Config, keys: KeyStore) -> None:
             "`headrace key create`, or bind 127.0.0.1",
             field="server.host",
         )
-
-
-def refuse_bad_tls(server: ServerConfig) -> None:
-    """Refuse to start with half of what TLS takes, or with files that are no certificate and its key."""
-    if server.tls_key and not server.tls_cert:
-        raise ConfigError("TLS takes more than a private key: give its certificate, too", field="server.tls_cert")
-    if not server.tls_cert:
-        return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(server.tls_cert, server.tls_key or None)
-    except OSError as reason:  # an SSLError is one
-        files = " and ".join(filter(None, (server.tls_cert, server.tls_key)))
-        raise ConfigError(
-            f"TLS takes a certificate (--tls-cert) and its private key (--tls-key), both in PEM; {files}: {reason}",
-            field="server.tls_cert",
-        ) from reason
 
 
 def _text(value: bytes, *, lower: bool = True) -> str:

@@ -2,7 +2,7 @@
 
 It is uvicorn's own protocol with one turn-off. A request for a stream that is whole and small, on a connection
 with nothing else in flight, is handed to the dispatcher from the parser's callback, and the reply is written
-straight to the transport. Everything else takes uvicorn's way and meets the same dispatcher behind ASGI.
+straight to the transport. Everything else goes to ASGI and meets the same dispatcher behind ASGI.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ import asyncio
 from time import monotonic
 from typing import Any
 
-import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-
 from headrace.errors import BadRequest, HeadersTooLarge, HeadraceError, TimedOut, Unavailable, UriTooLong
-from headrace.server.answering import Answering, HotCycle
+from headrace.server.answering import Answering
 from headrace.server.exchange import Reply
 from headrace.server.heads import Heads, RequestHead
 from headrace.server.target import is_hot
+from headrace.server.uvicorn_adapter import CallbackFailed, HttpProtocol, ParserFailed, UpgradeOffered
 from headrace.server.wire import NOSNIFF_LINES, render_head
 
 HOT_BODY_BYTES = 256 * 1024
@@ -28,7 +26,7 @@ _UPGRADE = (b"upgrade", b"connection", b"http2-settings")
 _METHODS = {b"GET": "GET", b"POST": "POST", b"HEAD": "HEAD", b"PUT": "PUT", b"DELETE": "DELETE"}
 
 
-class Connection(Answering, HttpToolsProtocol):
+class Connection(Answering, HttpProtocol):
     """One client connection; it is the Exchange of the hot request in flight."""
 
     heads: Heads
@@ -39,12 +37,11 @@ class Connection(Answering, HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         Answering.__init__(self)
-        HttpToolsProtocol.__init__(self, *args, **kwargs)
+        HttpProtocol.__init__(self, *args, **kwargs)
         self.begun_s = 0.0
         self.seen_s = monotonic()
         self._stalled_s = 0.0
         self._unsent = 0
-        self._running: HotCycle | RequestResponseCycle | None = None
         self._half_closed = False
         self._stopping = False
         self._verdict = b""
@@ -73,10 +70,6 @@ class Connection(Answering, HttpToolsProtocol):
         super().connection_lost(exc)
         self._count_unsent(0)
         self._let_go_of_body()
-        if self._running is not None and not self._running.response_complete:
-            # uvicorn tells only the newest request, which may still be waiting for its turn.
-            self._running.disconnected = True
-            self._running.message_event.set()
         if self.on_gone is not None:
             self.on_gone()
         self.on_gone = self.on_drained = None
@@ -85,28 +78,24 @@ class Connection(Answering, HttpToolsProtocol):
         """Keep the connection for an answer that is on its way; a parked reader that says goodbye is gone."""
         self._half_closed = True
         self._forget_arriving()
-        return not self._is_free() and not self._is_parked()
+        return not self.is_free() and not self._is_parked()
 
     def shutdown(self) -> None:
         """Hang up, once a request that is in flight or arriving is answered."""
         self._stopping = True
-        if self._running is not None and not self._running.response_complete:
-            self._running.keep_alive = False
+        if self.running is not None and not self.running.response_complete:
+            self.running.keep_alive = False
         elif not self.begun_s or self._is_answered_early():
             self.transport.close()
 
     def is_idle(self) -> bool:
         """Whether no request is in flight or arriving."""
-        return not self.begun_s and self._is_free()
-
-    def _is_free(self) -> bool:
-        return self._running is None or self._running.response_complete
+        return not self.begun_s and self.is_free()
 
     def _is_parked(self) -> bool:
-        if self._running is self._cycle:
+        if self.running is self._cycle:
             return self.parked
-        scope = getattr(self._running, "scope", {})
-        return bool(getattr(scope.get("headrace.exchange"), "parked", False))
+        return bool(getattr(self.asgi_scope().get("headrace.exchange"), "parked", False))
 
     # -- how fast the client takes its answers
 
@@ -146,11 +135,11 @@ class Connection(Answering, HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self.seen_s = monotonic()
         if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
+            self.stop_keep_alive_timer()
         if self._verdict:
             return
         self._alone = b""
-        running = self._running
+        running = self.running
         if not self.begun_s and (running is None or running.response_complete):
             head = self._head  # most requests repeat the last one
             size = len(head.spelled)
@@ -171,21 +160,21 @@ class Connection(Answering, HttpToolsProtocol):
     def _parse(self, data: bytes, *, declining: bool = False) -> None:
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as offer:
+        except UpgradeOffered as offer:
             if declining:
                 self._refuse(BadRequest("this server does not upgrade connections", field="Upgrade"))
             else:
                 self._parse(self._without_offer(data[offer.args[0] :]), declining=True)
-        except httptools.HttpParserCallbackError as wrapped:
+        except CallbackFailed as wrapped:
             self._refuse(_cause(wrapped))
-        except httptools.HttpParserError as reason:
+        except ParserFailed as reason:
             self._refuse(BadRequest(f"this is not HTTP: {reason}", field="request"))
 
     def _without_offer(self, rest: bytes) -> bytes:
         """A request that offered to upgrade, as if it had not: the parser would leave its body alone otherwise."""
         kept = [b"%b: %b\r\n" % pair for pair in self.headers if pair[0] not in _UPGRADE]
         first = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
-        self.parser = httptools.HttpRequestParser(self)
+        self.renew_parser()
         return b"".join([first, *kept, b"\r\n", rest])
 
     def on_message_begin(self) -> None:
@@ -229,7 +218,7 @@ class Connection(Answering, HttpToolsProtocol):
             self._to_asgi()
 
     def _is_hot(self, fields: dict[bytes, bytes]) -> bool:
-        if not self._is_free():
+        if not self.is_free():
             return False
         method = _METHODS.get(self.parser.get_method())
         if method is None or not is_hot(method, self.url):
@@ -243,19 +232,10 @@ class Connection(Answering, HttpToolsProtocol):
         return True
 
     def _to_asgi(self) -> None:
-        """Take uvicorn's way: it wants the scope that its own on_message_begin makes."""
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
-        super().on_message_begin()
-        self.url, self.expect_100_continue = url, expects
-        self.headers.extend(headers)
-        super().on_headers_complete()
+        self.start_asgi()
         self._handed_over = True
         if self._stopping:
             self.cycle.keep_alive = False
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running = cycle
-        super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         self._unplaced = 0
@@ -301,7 +281,7 @@ class Connection(Answering, HttpToolsProtocol):
         cycle = self._cycle
         cycle.response_complete = False
         cycle.keep_alive = head.keep_alive
-        self.cycle = self._running = cycle  # type: ignore[assignment]
+        self.cycle = self.running = cycle
         self.dispatcher.handle(head, body, self)
 
     # -- what comes after an answer
@@ -330,25 +310,19 @@ class Connection(Answering, HttpToolsProtocol):
             return
         self._verdict = self._refusal(error)
         self._forget_arriving()
-        if self._is_free():
+        if self.is_free():
             self.transport.write(self._verdict)
             self.transport.close()
 
     def _is_answered_early(self) -> bool:
         """Whether the request that is arriving has its answer already."""
-        return self._handed_over and self.cycle.response_complete
+        return self._handed_over and self.is_newest_answered()
 
     def _forget_arriving(self) -> None:
         """Stop waiting for the rest of a request."""
         self._let_go_of_body()
-        if not self._handed_over:
-            return
-        if self.pipeline and self.pipeline[0][0] is self.cycle:
-            self.pipeline.popleft()
-        elif self._running is self.cycle and not self.cycle.response_complete:
-            self._running = None
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        if self._handed_over:
+            self.abandon_newest()
 
     def _refusal(self, error: HeadraceError) -> bytes:
         reply = Reply.failure(error)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import math
 import resource
 import socket
 import sys
@@ -15,7 +14,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import uvicorn
 from starlette.routing import BaseRoute
 
 from headrace.config import Config, MiB
@@ -25,7 +23,6 @@ from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor
 from headrace.engine.stalls import StallWatchdog
 from headrace.engine.system import System
-from headrace.engine.tail import Tail
 from headrace.engine.touch.live import LiveMetrics
 from headrace.engine.tuning import tune
 from headrace.engine.wakeups.subscriptions import Subscriptions
@@ -48,7 +45,7 @@ from headrace.server import (
     work,
 )
 from headrace.server.app import Front
-from headrace.server.auth import Door, refuse_bad_tls, refuse_open_bind
+from headrace.server.auth import Door, refuse_open_bind
 from headrace.server.bridge import Bridge
 from headrace.server.connection import HOT_BODY_BYTES, Connection
 from headrace.server.dispatch import Dispatcher
@@ -58,6 +55,8 @@ from headrace.server.metrics import Metrics
 from headrace.server.ops import Readiness
 from headrace.server.requestlog import RequestLog
 from headrace.server.subscriptions import routes as subscription_routes
+from headrace.server.tls import open_certificate
+from headrace.server.uvicorn_adapter import HttpServer
 from headrace.storage import log_damage
 from headrace.storage.keys import KeyStore
 from headrace.storage.lock import make_directory
@@ -73,44 +72,6 @@ _SWITCH_INTERVAL_S = 0.0005
 _GC_THRESHOLDS = (50_000, 50, 50)
 # Of the files that the system lets a process open, what is kept for others than connections: a quarter, within these.
 _LEAST_KEPT, _MOST_KEPT = 64, 1024
-
-
-class _Uvicorn(uvicorn.Server):
-    """Bounds the time of a TLS handshake, and lets parked readers go before it waits for requests in flight."""
-
-    def __init__(self, config: uvicorn.Config, tail: Tail, readiness: Readiness, *, handshake_s: float) -> None:
-        super().__init__(config)
-        self._tail = tail
-        self._readiness = readiness
-        self._handshake_s = handshake_s
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen here: uvicorn has no setting for the time of a handshake, and does not know of who is in one."""
-        listening = [await self._listen(listener) for listener in sockets or ()]
-        await super().startup([])
-        self.servers = listening
-
-    async def _listen(self, listener: socket.socket) -> asyncio.Server:
-        ssl = self.config.ssl
-        return await asyncio.get_running_loop().create_server(
-            self._connect,
-            sock=listener,
-            ssl=ssl,
-            backlog=_BACKLOG,
-            ssl_handshake_timeout=None if ssl is None else self._handshake_s,
-        )
-
-    def _connect(self) -> asyncio.Protocol:
-        protocol: Any = self.config.http_protocol_class
-        made: asyncio.Protocol = protocol(self.config, self.server_state, self.lifespan.state)
-        return made
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._readiness.serving = False
-        # uvicorn would raise the signal again once it has stopped, and the process would not end well.
-        self._captured_signals.clear()
-        self._tail.end()
-        await super().shutdown(sockets)
 
 
 def _open_keys(path: Path, accept_log_damage: bool) -> KeyStore:
@@ -134,9 +95,9 @@ class Server:
         make_directory(data_dir)
         self._keys = _open_keys(data_dir / "keys.db", accept_log_damage)
         refuse_open_bind(config, self._keys)
-        refuse_bad_tls(config.server)
+        self._certificate = open_certificate(config.server)
         self._door = Door(config.server, self._keys)
-        self._server: _Uvicorn | None = None
+        self._server: HttpServer | None = None
 
     async def run(self, ready: Callable[[str], None] | None = None) -> None:
         """Serve until a signal comes; ``ready`` is told the address."""
@@ -173,8 +134,7 @@ class Server:
             routes += subscription_routes(subscriptions)
         front, protocol = self.build(engine, gates, routes)
         listener = _listen(self._config.server.host, self._config.server.port)
-        told, handshake_s = _uvicorn_config(self._config, front, protocol), self._config.server.request_timeout_s
-        self._server = _Uvicorn(told, engine.tail, readiness, handshake_s=handshake_s)
+        self._server = self._http_server(front, protocol, lambda: _end_waiting(readiness, engine))
         chores = [self._keep_house(engine), monitor.watch(), self._announce(readiness, ready)]
         if self._config.system.registry_log:
             chores.append(system.follow_keys(Path(self._config.storage.data_dir) / "keys.db"))
@@ -182,6 +142,8 @@ class Server:
             chores.append(Emitter(system, metrics.collect, engine.clock).run(interval_s))
         if (interval_s := self._config.system.live_interval_s) > 0:
             chores.append(LiveMetrics(system, engine.touches, engine.clock).run(interval_s))
+        if self._certificate is not None:
+            chores.append(self._certificate.watch())
         tasks = [asyncio.create_task(chore) for chore in chores]
         watchdog.start()
         try:
@@ -209,6 +171,19 @@ class Server:
         }
         return front, type("Connection", (Connection,), settings)
 
+    def _http_server(self, front: Front, protocol: type[Connection], on_shutdown: Callable[[], None]) -> HttpServer:
+        server = self._config.server
+        return HttpServer(
+            front,
+            protocol,
+            tls=None if self._certificate is None else self._certificate.context,
+            handshake_s=server.request_timeout_s,
+            backlog=_BACKLOG,
+            idle_s=server.idle_timeout_s,
+            grace_s=server.shutdown_grace_s,
+            on_shutdown=on_shutdown,
+        )
+
     async def _announce(self, readiness: Readiness, ready: Callable[[str], None] | None) -> None:
         assert self._server is not None
         while not self._server.started:
@@ -222,8 +197,8 @@ class Server:
     def address(self) -> str:
         """The address clients use; known once the server listens."""
         assert self._server is not None
-        host, port = self._server.servers[0].sockets[0].getsockname()[:2]
-        scheme = "https" if self._config.server.tls_cert else "http"
+        host, port = self._server.bound_address()
+        scheme = "https" if self._certificate is not None else "http"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def _keep_house(self, engine: Engine) -> None:
@@ -234,7 +209,7 @@ class Server:
             self._door.refresh()
             now = monotonic()
             assert self._server is not None
-            for connection in list(self._server.server_state.connections):
+            for connection in self._server.connections():
                 if isinstance(connection, Connection):
                     self._check(connection, now)
 
@@ -248,22 +223,10 @@ class Server:
             connection.transport.close()
 
 
-def _uvicorn_config(config: Config, front: Front, protocol: type[Connection]) -> uvicorn.Config:
-    server = config.server
-    return uvicorn.Config(
-        front,
-        http=protocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ssl_certfile=server.tls_cert or None,
-        ssl_keyfile=server.tls_key or None,
-        timeout_keep_alive=math.ceil(server.idle_timeout_s),
-        timeout_graceful_shutdown=math.ceil(server.shutdown_grace_s),
-    )
+def _end_waiting(readiness: Readiness, engine: Engine) -> None:
+    """Let parked readers go before the server waits for requests in flight."""
+    readiness.serving = False
+    engine.tail.end()
 
 
 def _listen(host: str, port: int) -> socket.socket:
