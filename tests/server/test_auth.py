@@ -104,6 +104,42 @@ def test_an_allowed_origin_is_let_in_and_others_are_not(keys: KeyStore) -> None:
         door.admit({b"host": b"rebound.example", b"origin": b"https://app.example"})
 
 
+@pytest.mark.parametrize("site", [b"cross-site", b"same-site", b"", b"Same-Origin", b"none, none"])
+def test_a_page_of_another_site_is_refused(door: Door, site: bytes) -> None:
+    headers = {b"host": b"127.0.0.1:4437", b"sec-fetch-site": site}
+    door.admit(headers | {b"sec-fetch-site": b"none"})
+    with pytest.raises(Forbidden) as refusal:
+        door.admit(headers)
+    assert refusal.value.facts == {"field": "Sec-Fetch-Site"}
+    with pytest.raises(Forbidden):
+        door.refuse_other_sites(headers)
+
+
+@pytest.mark.parametrize("site", [b"same-origin", b"none"])
+def test_what_a_user_types_or_our_own_page_asks_is_let_in(door: Door, site: bytes) -> None:
+    assert door.admit({b"host": b"localhost", b"sec-fetch-site": site}) is LOCAL
+    door.refuse_other_sites({b"sec-fetch-site": site})
+
+
+def test_a_listed_origin_is_let_in_from_its_own_site(keys: KeyStore) -> None:
+    door = Door(ServerConfig(cors_origins=("https://app.example",)), keys)
+    headers = {b"host": b"localhost", b"sec-fetch-site": b"cross-site"}
+    assert door.admit(headers | {b"origin": b"https://app.example"}) is LOCAL
+    for other in ({}, {b"origin": b"https://other.example"}):
+        with pytest.raises(Forbidden):
+            door.admit(headers | other)
+    assert Door(ServerConfig(cors_origins=("*",)), keys).admit(headers) is LOCAL
+
+
+def test_with_a_key_the_site_does_not_matter(door: Door, public: Door, keys: KeyStore) -> None:
+    _, token = keys.create(user_id="ann", scopes=["read"])
+    for one in (door, public):
+        assert one.admit(_bearer(token) | {b"sec-fetch-site": b"cross-site"}).user_id == "ann"
+    public.refuse_other_sites({b"sec-fetch-site": b"cross-site"})
+    with pytest.raises(Unauthorized):
+        public.admit({b"sec-fetch-site": b"cross-site"})
+
+
 # -- with a key
 
 

@@ -104,3 +104,41 @@ def test_a_cache_is_told_that_the_origin_matters_even_to_programs(
 def test_probes_answer_under_any_name(server: ServerProcess, connect: Connect) -> None:
     for target in ("/health", "/health/live", "/health/ready"):
         assert hosted(connect(server), "GET", target, "lb.example").answer().status == 200
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_of_another_site_is_403_whatever_it_asks(
+    server: ServerProcess, api: Api, connect: Connect, site: str
+) -> None:
+    path = api.stream(1)
+    for method, target in (
+        ("GET", path), ("HEAD", path), ("POST", path), ("DELETE", path), ("PUT", path + "x"), ("GET", "/v1/streams"),
+        ("GET", "/health"), ("GET", "/metrics"), ("GET", "/nowhere"), ("POST", "/"), ("GET", "/v1/stream/"),
+    ):  # fmt: skip
+        for mode in ("no-cors", "navigate"):
+            lines = (f"Sec-Fetch-Site: {site}", f"Sec-Fetch-Mode: {mode}")
+            assert connect(server).request(method, target, b"", *lines).answer(method).status == 403
+    assert api.get(path).json() == [1]
+    assert api.head(path + "x").status_code == 404
+
+
+@pytest.mark.parametrize("target", ["/", "/console"])
+def test_a_link_on_another_site_may_open_our_pages_and_no_frame_may(
+    server: ServerProcess, connect: Connect, target: str
+) -> None:
+    def status(*lines: str) -> int:
+        return connect(server).request("GET", target, b"", "Sec-Fetch-Site: cross-site", *lines).answer().status
+
+    assert status("Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document") != 403
+    assert status("Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe") == 403
+    assert status("Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: script") == 403
+    assert status("Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document", "Origin: null") == 403
+
+
+def test_a_listed_page_may_call_across_sites(allowing: ServerProcess, api_of: Any, connect: Connect) -> None:
+    path = api_of(allowing).stream(1)
+    lines = ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: cors")
+    answer = connect(allowing).request("GET", path, b"", f"Origin: {PAGE}", *lines).answer()
+    assert (answer.status, answer.headers["cross-origin-resource-policy"]) == (200, "cross-origin")
+    answer = connect(allowing).request("GET", path, b"", *lines).answer()
+    assert (answer.status, answer.headers["cross-origin-resource-policy"]) == (403, "same-origin")

@@ -20,20 +20,23 @@ if TYPE_CHECKING:
 
 Connect = Callable[..., "Wire"]
 
+SECURE = {
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "sandbox; default-src 'none'",
+    "cross-origin-resource-policy": "same-origin",
+}
 EVERYWHERE = ["/v1/stream/none", "/v1/streams", "/health", "/nowhere", "/v1/stream/", "/openapi.json", "/metrics"]
 
 
 @pytest.mark.parametrize("target", EVERYWHERE)
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_every_answer_forbids_sniffing(server: ServerProcess, connect: Connect, method: str, target: str) -> None:
+def test_no_answer_can_run_in_a_browser(server: ServerProcess, connect: Connect, method: str, target: str) -> None:
     answer = connect(server).request(method, target).answer(method)
-    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert {name: answer.headers[name] for name in SECURE} == SECURE
     assert abs(parsedate_to_datetime(answer.headers["date"]).timestamp() - time.time()) < 60
     assert answer.status < 500
     if answer.status >= 400 and method != "HEAD":
         answer.code()
-    if method == "GET":
-        assert answer.headers["cross-origin-resource-policy"] == "cross-origin"
 
 
 @pytest.mark.parametrize("target", EVERYWHERE)
@@ -56,16 +59,31 @@ def test_events_and_empty_answers_carry_the_common_headers_too(
     path, wire = api.stream(1), connect(server)
     assert wire.append(path, b"2", "X-Request-Id: a").answer().headers["x-request-id"] == "a"
     status, headers = wire.request("GET", f"{path}?live=sse&offset=-1", b"", "X-Request-Id: b").head()
-    assert (status, headers["x-request-id"], headers["x-content-type-options"]) == (200, "b", "nosniff")
+    assert (status, headers["x-request-id"]) == (200, "b")
+    assert {name: headers[name] for name in SECURE} == SECURE
+    assert SECURE.items() <= connect(server).append(path, b"[2]").answer().headers.items()
+    assert SECURE.items() <= connect(server).send(b"nonsense\r\n\r\n").answer().headers.items()
     assert "date" in headers and "date" in connect(server).append(path, b"3").answer().headers
     assert "date" in connect(server).send(b"nonsense\r\n\r\n").answer().headers
 
 
-@pytest.fixture
-def door(tmp_path: Path) -> Door:
-    return Door(ServerConfig(), KeyStore(tmp_path / "keys.db"))
-
-
-def test_reads_may_be_embedded_and_other_answers_say_nothing_of_it(door: Door) -> None:
-    assert ("cross-origin-resource-policy", "cross-origin") in common_headers("GET", {}, door)
-    assert common_headers("POST", {}, door) == (("x-content-type-options", "nosniff"),)
+@pytest.mark.parametrize(
+    ("listed", "origin", "policy"),
+    [
+        ((), None, "same-origin"),
+        ((), b"https://app.example", "same-origin"),
+        (("https://app.example",), b"https://app.example", "cross-origin"),
+        (("https://app.example",), b"https://other.example", "same-origin"),
+        (("https://app.example",), None, "same-origin"),
+        (("*",), b"https://any.example", "cross-origin"),
+        (("*",), None, "cross-origin"),
+    ],
+)
+def test_only_pages_of_listed_origins_may_embed_an_answer(
+    tmp_path: Path, listed: tuple[str, ...], origin: bytes | None, policy: str
+) -> None:
+    keys = KeyStore(tmp_path / "keys.db")
+    door = Door(ServerConfig(cors_origins=listed), keys)
+    headers = {} if origin is None else {b"origin": origin}
+    assert dict(common_headers(headers, door))["cross-origin-resource-policy"] == policy
+    keys.close()

@@ -108,7 +108,7 @@ class Answering:
 
     def _common(self) -> str:
         head = self._head
-        head.lines = common_lines(head.method, head.fields, self.dispatcher.door)
+        head.lines = common_lines(head.fields, self.dispatcher.door)
         return head.lines
 
     def _answered(self, status: int) -> None:

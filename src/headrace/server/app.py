@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError, MethodNotAllowed, NotFound, TimedOut
 from headrace.server import target
 from headrace.server.answer import failure_response
 from headrace.server.arrivals import Intake
-from headrace.server.auth import Door, is_open
+from headrace.server.auth import Door, is_entrance, is_open
 from headrace.server.bridge import Bridge
 from headrace.server.dispatch import refuse_repeated
 from headrace.server.requestlog import RequestLog
@@ -66,12 +66,12 @@ class Front:
 
     async def _preflight(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        every = dict(self._door.preflight(headers)) | dict(common_headers("OPTIONS", headers, self._door))
+        every = dict(self._door.preflight(headers)) | dict(common_headers(headers, self._door))
         await Response(status_code=204, headers=every)(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        common = [(k.encode(), v.encode()) for k, v in common_headers(scope["method"], headers, self._door)]
+        common = [(k.encode(), v.encode()) for k, v in common_headers(headers, self._door)]
         started, status = monotonic(), 0
         intake = Intake(self._bridge.arrivals, receive)
 
@@ -106,8 +106,12 @@ class Front:
 
     def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Refuse callers who may not ask, and requests that could be read in two ways."""
-        if not is_open(scope["path"]):
-            scope.setdefault("state", {})["principal"] = self._door.admit(headers)
+        path = scope["path"]
+        if is_open(path):
+            self._door.refuse_other_sites(headers)
+        else:
+            from_any_site = is_entrance(scope["method"], path, headers)
+            scope.setdefault("state", {})["principal"] = self._door.admit(headers, from_any_site=from_any_site)
         refuse_repeated(scope["headers"], headers)
         target.text(scope["raw_path"])  # Starlette would take what is not UTF-8 for something else
 

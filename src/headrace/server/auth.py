@@ -1,7 +1,7 @@
 """The door: who is calling, what they may do, and which web pages may ask.
 
 On a loopback address a program needs no key and is the user ``local``. A web page is not such a program: its
-browser sends a ``Host`` or an ``Origin`` that gives it away. Anywhere else everyone needs a key.
+browser sends a ``Host``, an ``Origin`` or a ``Sec-Fetch-Site`` that gives it away. Anywhere else everyone needs a key.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ PROBES = frozenset({"/health", "/health/live", "/health/ready"})
 
 # A receiver of webhooks checks signatures, and a worker answers with the token that its wake carried.
 _PROVEN_OTHERWISE = re.compile(r"/v1/stream/__ds/(jwks\.json|subscriptions/[^/]+/(callback|ack|release))")
+#: Pages that a link on any site may lead to: they say nothing of any stream.
+_ENTRANCES = frozenset({"/", "/console"})
+#: What a browser says of requests of our own pages, and of addresses that the user has typed.
+_OWN_SITES = frozenset({None, b"same-origin", b"none"})
 _LOOK_EVERY_S = 0.5
 #: Of no generation of the keys, so that they are looked at again.
 _UNREAD = -1
@@ -173,21 +177,27 @@ class Door:
         self._scheme = "https" if config.tls_cert else "http"
         self._origins = frozenset(origin.rstrip("/").lower() for origin in config.cors_origins)
         self.has_origins = bool(self._origins)
-        self._memo: dict[tuple[bytes | None, bytes | None, bytes | None], Principal] = {}
+        self._memo: dict[tuple[bytes | None, ...], Principal] = {}
         self._standings: WeakValueDictionary[str, Standing] = WeakValueDictionary()
         #: Changes when keys have; who was admitted before must be looked at again.
         self.generation = keys.generation
         self._look_at = 0.0
 
-    def admit(self, headers: Mapping[bytes, bytes]) -> Principal:
+    def admit(self, headers: Mapping[bytes, bytes], *, from_any_site: bool = False) -> Principal:
         """Who sends these headers; raises Unauthorized or Forbidden where nobody may."""
         self.refresh()
-        caller = headers.get(b"host"), headers.get(b"origin"), headers.get(b"authorization")
+        site = None if from_any_site else headers.get(b"sec-fetch-site")
+        caller = headers.get(b"host"), headers.get(b"origin"), headers.get(b"authorization"), site
         principal = self._memo.get(caller)
         if principal is None:
             principal = self._judge(*caller)
             self._remember(caller, principal)
         return principal
+
+    def refuse_other_sites(self, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse the web pages of others where no key is needed."""
+        if self._loopback and b"authorization" not in headers:
+            self._refuse_site(headers.get(b"sec-fetch-site"), headers.get(b"origin"))
 
     def refresh(self) -> None:
         """Notice, within a second, that keys were made or revoked; who stays with a revoked one is woken."""
@@ -203,7 +213,7 @@ class Door:
         """What a response to this origin carries, so that its page may read it."""
         if not self._origins:
             return []
-        if origin is None or not self._allows(_text(origin)):
+        if origin is None or not self.allows(origin):
             return [("vary", "Origin")]
         return [
             ("access-control-allow-origin", origin.decode("latin-1")),
@@ -220,7 +230,13 @@ class Door:
             *self.cors_headers(headers.get(b"origin")),
         ]
 
-    def _judge(self, host: bytes | None, origin: bytes | None, authorization: bytes | None) -> Principal:
+    def allows(self, origin: bytes | None) -> bool:
+        """Whether pages of this origin are listed; a request that names none is one of any."""
+        return "*" in self._origins or (origin is not None and _text(origin) in self._origins)
+
+    def _judge(
+        self, host: bytes | None, origin: bytes | None, authorization: bytes | None, site: bytes | None
+    ) -> Principal:
         if authorization is not None:
             return self._holder(_text(authorization, lower=False))
         if not self._loopback:
@@ -228,9 +244,14 @@ class Door:
         # Only programs leave Host out: a browser always sends it.
         if host is not None and not is_loopback(_hostname(_text(host))):
             raise Forbidden("Host names another machine; without a key only loopback names are served", field="Host")
-        if origin is not None and not self._is_ours(_text(origin), host) and not self._allows(_text(origin)):
+        if origin is not None and not self._is_ours(_text(origin), host) and not self.allows(origin):
             raise Forbidden("web pages of this origin may not call; --cors-origin allows them", field="Origin")
+        self._refuse_site(site, origin)
         return LOCAL
+
+    def _refuse_site(self, site: bytes | None, origin: bytes | None) -> None:
+        if site not in _OWN_SITES and not self.allows(origin):
+            raise Forbidden("web pages of other sites may not call; --cors-origin allows them", field="Sec-Fetch-Site")
 
     def _holder(self, authorization: str) -> Principal:
         scheme, _, token = authorization.partition(" ")
@@ -255,10 +276,7 @@ class Door:
     def _is_ours(self, origin: str, host: bytes | None) -> bool:
         return host is not None and origin == f"{self._scheme}://{_text(host)}"
 
-    def _allows(self, origin: str) -> bool:
-        return origin in self._origins or "*" in self._origins
-
-    def _remember(self, caller: tuple[bytes | None, bytes | None, bytes | None], principal: Principal) -> None:
+    def _remember(self, caller: tuple[bytes | None, ...], principal: Principal) -> None:
         if sum(len(part or b"") for part in caller) > _MEMO_BYTES:
             return
         if len(self._memo) >= _MEMO_CALLERS:
@@ -279,6 +297,12 @@ def is_loopback(host: str) -> bool:
 def is_open(path: str) -> bool:
     """Whether a decoded path is served without a key, or checks a proof of its own."""
     return path in PROBES or _PROVEN_OTHERWISE.fullmatch(path) is not None
+
+
+def is_entrance(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a browser opens one of our pages, which it may from a link on any site, but not inside its page."""
+    is_opened = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") in (None, b"document")
+    return is_opened and method == "GET" and path in _ENTRANCES
 
 
 def refuse_open_bind(config: Config, keys: KeyStore) -> None:

@@ -39,7 +39,7 @@ class Bridge:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the whole body, dispatch, and send what comes back."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        common = common_headers(scope["method"], headers, self._dispatcher.door)
+        common = common_headers(headers, self._dispatcher.door)
         exchange = scope["headrace.exchange"] = BridgedExchange(scope, common)
         started, intake = monotonic(), Intake(self.arrivals, receive)
         try:

@@ -17,7 +17,7 @@ from headrace.server.exchange import Reply
 from headrace.server.heads import Heads, RequestHead
 from headrace.server.target import is_hot
 from headrace.server.uvicorn_adapter import CallbackFailed, HttpProtocol, ParserFailed, UpgradeOffered
-from headrace.server.wire import NOSNIFF_LINES, render_head
+from headrace.server.wire import SECURITY_LINES, render_head
 
 HOT_BODY_BYTES = 256 * 1024
 #: What a header line has besides its name and its value.
@@ -327,7 +327,7 @@ class Connection(Answering, HttpProtocol):
     def _refusal(self, error: HeadraceError) -> bytes:
         reply = Reply.failure(error)
         headers = {**reply.headers, "connection": "close", "content-length": str(len(reply.body))}
-        return render_head(reply.status, headers, NOSNIFF_LINES + self._dated()) + reply.body
+        return render_head(reply.status, headers, SECURITY_LINES + self._dated()) + reply.body
 
     def _headers_too_large(self) -> HeadersTooLarge:
         return HeadersTooLarge(f"the headers exceed {self.header_bytes} bytes", limit=self.header_bytes)

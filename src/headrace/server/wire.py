@@ -9,28 +9,29 @@ from headrace.server.auth import Door
 from headrace.server.exchange import Headers
 
 _SAFE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-_NOSNIFF = (("x-content-type-options", "nosniff"),)
-_READ = (*_NOSNIFF, ("cross-origin-resource-policy", "cross-origin"))
+#: A browser that shows an answer runs nothing of it, and gives it no part in our origin.
+_SECURITY = (("x-content-type-options", "nosniff"), ("content-security-policy", "sandbox; default-src 'none'"))
+_SAME_ORIGIN = (*_SECURITY, ("cross-origin-resource-policy", "same-origin"))
+_CROSS_ORIGIN = (*_SECURITY, ("cross-origin-resource-policy", "cross-origin"))
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in http.HTTPStatus}
 
 
-def common_headers(method: str, headers: dict[bytes, bytes], door: Door) -> tuple[tuple[str, str], ...]:
+def common_headers(headers: dict[bytes, bytes], door: Door) -> tuple[tuple[str, str], ...]:
     """What every answer carries: security, CORS for allowed origins, and the caller's request id."""
-    common = _READ if method == "GET" else _NOSNIFF
-    if b"origin" in headers or b"x-request-id" in headers or door.has_origins:
-        request_id = headers.get(b"x-request-id", b"")
-        if _SAFE_ID.fullmatch(request_id):
-            common = (*common, ("x-request-id", request_id.decode()))
-        return (*common, *door.cors_headers(headers.get(b"origin")))
-    return common
+    if b"x-request-id" not in headers and not door.has_origins:
+        return _SAME_ORIGIN
+    origin, request_id = headers.get(b"origin"), headers.get(b"x-request-id", b"")
+    common: tuple[tuple[str, str], ...] = _CROSS_ORIGIN if door.allows(origin) else _SAME_ORIGIN
+    if _SAFE_ID.fullmatch(request_id):
+        common = (*common, ("x-request-id", request_id.decode()))
+    return (*common, *door.cors_headers(origin))
 
 
-def common_lines(method: str, headers: dict[bytes, bytes], door: Door) -> str:
+def common_lines(headers: dict[bytes, bytes], door: Door) -> str:
     """The common headers as lines; the usual ones are rendered once."""
-    if b"origin" in headers or b"x-request-id" in headers or door.has_origins:
-        return _lines(common_headers(method, headers, door))
-    return _READ_LINES if method == "GET" else NOSNIFF_LINES
+    common = common_headers(headers, door)
+    return SECURITY_LINES if common is _SAME_ORIGIN else _lines(common)
 
 
 def render_head(status: int, headers: Headers, lines: str) -> bytes:
@@ -43,5 +44,4 @@ def _lines(headers: tuple[tuple[str, str], ...]) -> str:
     return "".join([f"{name}: {value}\r\n" for name, value in headers])
 
 
-NOSNIFF_LINES = _lines(_NOSNIFF)
-_READ_LINES = _lines(_READ)
+SECURITY_LINES = _lines(_SAME_ORIGIN)
