@@ -111,6 +111,18 @@ def test_nothing_is_lost_or_doubled_when_answers_are_lost(play: Callable[[Scene]
     assert line.lost > 0
 
 
+def test_deletion_succeeds_when_its_answer_is_lost(play: Callable[[Scene], None], line: Line) -> None:
+    async def scene(client: hr.AsyncClient, stream: hr.AsyncStream) -> None:
+        async with hr.AsyncClient(line.url) as unlucky:
+            line.lose_answers(1)
+            await unlucky.stream(stream.name).delete()
+            with pytest.raises(NotFound):
+                await unlucky.stream(stream.name).delete()
+
+    play(scene)
+    assert line.lost == 1
+
+
 def test_failure_nobody_looked_at_is_raised_by_close(play: Callable[[Scene], None]) -> None:
     async def scene(client: hr.AsyncClient, stream: hr.AsyncStream) -> None:
         await stream.close()

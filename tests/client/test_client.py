@@ -371,6 +371,25 @@ def test_plain_append_is_not_repeated_when_its_answer_is_lost(line: Line, client
     assert everything(client.stream(name)) == [1]
 
 
+def test_deletion_succeeds_when_its_answer_is_lost_and_the_next_one_fails(
+    line: Line, client: hr.Client, name: str
+) -> None:
+    client.stream(name).create(body=[1])
+    with hr.Client(line.url) as unlucky:
+        line.lose_answers(1)
+        unlucky.stream(name).delete()
+        assert line.lost == 1
+        with pytest.raises(NotFound):
+            unlucky.stream(name).delete()
+        client.stream(name).create(body=[1])
+        client.stream(name).fork(f"{name}/fork")
+        line.lose_answers(1)
+        unlucky.stream(name).delete()
+        assert line.lost == 2
+    with pytest.raises(Gone):
+        client.stream(name).info()
+
+
 def test_read_is_repeated_when_its_answer_is_lost(line: Line, client: hr.Client, name: str) -> None:
     client.stream(name).create(body=[1, 2])
     with hr.Client(line.url) as unlucky:

@@ -144,13 +144,3 @@ def test_an_access_restarts_the_sliding_window_and_a_restart_counts_as_one(tmp_p
         assert not rig.engine.log.catalog.expired(rig.find("s"))
         rig.clock.us += SECOND
         assert rig.engine.log.catalog.expired(stream)
-
-
-def test_a_stream_of_that_name_was_deleted_not_long_ago(tmp_path: Path) -> None:
-    with Rig(tmp_path) as rig:
-        rig.create("s")
-        rig.delete("s")
-        catalog = rig.engine.log.catalog
-        assert catalog.find("s") is None
-        assert catalog.is_tombstone("s")
-        assert not catalog.is_tombstone("never")

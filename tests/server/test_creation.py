@@ -4,9 +4,20 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from headrace.engine.lifecycle import Create
+from headrace.server.auth import LOCAL
+from headrace.server.exchange import Reply, Request
+from headrace.server.heads import RequestHead, Route
+from headrace.server.streams import Streams
+from headrace.server.target import Target
+from headrace.storage.streams import StreamRow
+from rig import Rig
+from server.callers import Caller
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess
@@ -243,6 +254,46 @@ def test_one_of_two_different_creators_at_once_is_told_of_the_conflict(
             thread.join()
         outcomes.add(tuple(sorted((one.answer().status, other.answer().status))))
     assert outcomes == {(201, 409)}
+
+
+def test_a_creation_that_a_deletion_races_is_answered_as_a_creation(
+    server: ServerProcess, api: Api, connect: Callable[..., Wire]
+) -> None:
+    creator, deleter = connect(server), connect(server)
+    statuses = set()
+    for _ in range(100):
+        path = api.name()
+        creator.request("PUT", path, b"x" * 200_000, "Content-Type: text/plain")
+        for _ in range(20):
+            deleter.request("DELETE", path)
+        created = creator.answer()
+        statuses.add(created.status)
+        assert created.headers["location"].endswith(path)
+        assert sorted(deleter.answer().status for _ in range(20))[1:] == [404] * 19
+    assert statuses == {201}
+
+
+def test_the_answer_to_a_creation_tells_of_what_was_created_though_that_is_deleted_by_now(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        row = StreamRow("s", "text/plain", 1, "[]", closed=1)
+        created: Create = rig.settle(lambda done: rig.engine.log.create(row, done, body=b"x", count=1))
+        next_offset = rig.find("s").offset_at(1)
+        streams = Streams(rig.engine)
+
+        async def answered() -> Reply:
+            caller, head = Caller(), RequestHead("PUT", b"", [], {})
+            streams._created(
+                Request(head, Route(streams.put, Target("s", "", None), {}, LOCAL, 0), b"", caller), created
+            )
+            return await caller.answered
+
+        rig.delete("s")
+        alone = rig.run(answered())
+        rig.create("s", "text/html", b"other")
+        beside_another = rig.run(answered())
+    for reply in (alone, beside_another):
+        assert (reply.status, reply.headers["content-type"]) == (201, "text/plain")
+        assert (reply.headers["stream-next-offset"], reply.headers["stream-closed"]) == (next_offset, "true")
 
 
 def test_many_equal_creators_at_once_make_one_stream(server: ServerProcess, connect: Callable[..., Wire]) -> None:

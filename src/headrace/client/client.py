@@ -9,7 +9,7 @@ from typing import Any, Self, Unpack
 from headrace.client import answers, profiles, requests, schemas, searching
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
 from headrace.client.deliveries import ProducerOptions
-from headrace.client.handle import Handle, settings_for, worth_repeating
+from headrace.client.handle import Handle, is_deleted_already, settings_for, worth_repeating
 from headrace.client.producer import Producer
 from headrace.client.profiles import Profile
 from headrace.client.requests import NOW, START, AppendOptions, CreateOptions, Live, Moment, Request
@@ -67,6 +67,8 @@ class Client:
             try:
                 return self.transport.send(request).checked()
             except HeadraceError as error:
+                if is_deleted_already(request, error, patience):
+                    return Answer(204, {})
                 time.sleep(patience.pause_s(worth_repeating(request, error)))
 
 

@@ -10,9 +10,9 @@ from headrace.client.answers import CreateResult, StreamInfo
 from headrace.client.deliveries import ProducerOptions
 from headrace.client.options import at_least
 from headrace.client.requests import AppendOptions, CreateOptions, Request
-from headrace.client.retry import is_harmless, is_passing
+from headrace.client.retry import Patience, is_harmless, is_passing
 from headrace.client.transport import Settings
-from headrace.errors import HeadraceError
+from headrace.errors import Gone, HeadraceError, NotFound
 from headrace.types import JSON
 
 Described = TypeVar("Described", CreateResult, StreamInfo)
@@ -34,6 +34,11 @@ def worth_repeating(request: Request, error: HeadraceError) -> HeadraceError:
     if not may_repeat:
         raise error
     return error
+
+
+def is_deleted_already(request: Request, error: HeadraceError, patience: Patience) -> bool:
+    """Whether this answers a repeated DELETE of which an earlier attempt may have deleted the stream."""
+    return request.method == "DELETE" and patience.is_uncertain and isinstance(error, NotFound | Gone)
 
 
 class Handle:

@@ -41,6 +41,8 @@ class Patience:
         self._for_s = for_s
         self._clock = clock
         self._failures = 0
+        #: Whether an attempt that failed may have been carried out all the same.
+        self.is_uncertain = False
         self._since = clock()
 
     def renew(self) -> None:
@@ -49,6 +51,7 @@ class Patience:
 
     def pause_s(self, error: HeadraceError) -> float:
         """How long to wait before trying again; raises the error once patience is spent."""
+        self.is_uncertain = self.is_uncertain or not is_harmless(error)
         if not self._failures:
             self._since = self._clock()
         self._failures += 1

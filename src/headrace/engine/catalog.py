@@ -113,11 +113,6 @@ class Catalog:
         """The streams in memory, those that came last first."""
         return reversed(self.held.values())
 
-    def is_tombstone(self, name: str) -> bool:
-        """Whether a stream of this name was deleted not long ago."""
-        row = self._streams.by_name(name)
-        return row is not None and row.state == DELETED
-
     def expired(self, stream: Stream) -> bool:
         """Whether the stream's lifetime is over."""
         return stream.deadline_us is not None and stream.deadline_us <= self._clock.now_us()

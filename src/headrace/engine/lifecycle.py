@@ -270,7 +270,7 @@ class Delete(Change):
     """The end of a stream; it stays readable through forks that need it."""
 
     frees = True
-    #: Whether someone else was quicker.
+    #: Whether a sweep found the stream deleted already.
     repeated = False
 
     def __init__(self, stream: Stream, done: Callable[[Delete], None], *, deadline_us: int | None = None) -> None:
@@ -281,7 +281,7 @@ class Delete(Change):
     def perform(self, batch: Batch) -> None:
         """Delete the stream, and the soft-deleted ancestors that only it kept."""
         state, expired = batch.draft(self.stream).state, self.deadline_us is not None
-        self.repeated = state == DELETED
+        self.repeated = expired and state == DELETED
         if self.repeated or (expired and self.stream.deadline_us != self.deadline_us):
             return  # or an access came between the sweep and the commit
         if state != LIVE:

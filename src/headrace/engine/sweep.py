@@ -26,6 +26,7 @@ from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US
 
 PURGE_ROWS = 2_000
+#: How long rows of deleted streams are kept: a recovery tells by them what was deleted from what was lost.
 REMEMBER_DELETED_US = 86_400_000_000
 #: For how long a request is answered again as it was, and how many answers of how many bytes are kept for that.
 ANSWERED_US, ANSWERED, ANSWERED_BYTES = 7 * 86_400_000_000, 50_000, 256 * 1024 * 1024

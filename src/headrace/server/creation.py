@@ -167,12 +167,9 @@ def confirm(stream: Stream, wish: Wish, request: Request) -> Reply:
     return Reply(200, headers(stream) | {"location": location(request)})
 
 
-def created(log: Log, request: Request) -> Reply:
-    """201 for a new stream, even one whose lifetime is over already."""
-    stream = log.catalog.find(request.target.name)
-    if stream is None:
-        return Reply.failure(NotFound("the stream was deleted as soon as it was created", stream=request.target.name))
-    return Reply(201, headers(stream) | {"location": location(request)})
+def created(row: StreamRow, request: Request) -> Reply:
+    """201 for the stream that was stored as this row, whatever has become of it since."""
+    return Reply(201, headers(Stream(row, (), None)) | {"location": location(request)})
 
 
 def _same_origin(stream: Stream, wished: Origin | None) -> bool:

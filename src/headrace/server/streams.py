@@ -213,7 +213,7 @@ class Streams:
         elif create.exists:
             self._put_again(request)
         else:
-            request.exchange.reply(creation.created(self._log, request))
+            request.exchange.reply(creation.created(create.row, request))
 
     def _put_again(self, request: Request) -> None:
         """Someone else was quicker: compare with what they made, unless that is gone by now."""
@@ -240,15 +240,12 @@ class Streams:
         request.exchange.reply(Reply(200, headers))
 
     def delete(self, request: Request) -> None:
-        """DELETE: the end of a stream; once more on a deleted one is fine."""
+        """DELETE: the end of a stream."""
         name = request.target.name
         request.principal.require("write", name)
         if b"if-match" in request.headers:
             raise BadRequest("If-Match belongs to an append: a stream is deleted wherever it ends", field="If-Match")
         self._refuse_managed(name)
-        if self._log.catalog.find(name) is None and self._log.catalog.is_tombstone(name):
-            request.exchange.reply(Reply(204))
-            return
         self._log.delete(self._log.find(name), partial(self._deleted, request), who=request.principal.user_id)
 
     def _refuse_managed(self, name: str) -> None:
