@@ -161,6 +161,9 @@ def test_the_metrics_are_lean_and_feed_nothing(quick: Api) -> None:
     assert quick.get(f"{METRICS}/_profile").json()["profile"] == {"kind": "metrics"}
     status = quick.get(f"{METRICS}/_index_status").json()
     assert status["search_families"] == [] and status["exact_indexes"] == []
+    assert not status["routing_key_index"]["configured"] and not status["routing_key_lexicon"]["configured"]
+    assert quick.get(f"{METRICS}/_routing_keys").status_code == 400
+    assert quick.get(METRICS, key=quick.get(METRICS).json()[0]["seriesKey"]).json() == []
     assert quick.get(f"{METRICS}/_search", q="cpu").status_code == 400
     assert quick.head(METRICS).headers["stream-retention-age"] == "7d"
 

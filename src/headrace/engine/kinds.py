@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import msgspec
 
 from headrace.engine.entities import kind as entities
@@ -12,6 +14,7 @@ from headrace.engine.kind import Kind
 from headrace.profiles import table
 from headrace.storage.database import Connection
 from headrace.storage.streams import StreamRow
+from headrace.types import RESERVED
 
 _RULES = msgspec.json.Decoder(features.Rules | entities.Rules)
 
@@ -31,4 +34,9 @@ class Kinds:
             if isinstance(rules, features.Rules):
                 return Source(rules, self._most_keys)
             return EntityKind.load(self._connection, rules.entity_type)
-        return table.load(row.profile).hook
+        hook = table.load(row.profile).hook
+        if hook is not None and hook.suggests and row.name.startswith(RESERVED):
+            # Streams of the server have the routing keys that their registries name, and no others.
+            hook = copy(hook)
+            hook.suggests = False
+        return hook

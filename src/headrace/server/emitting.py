@@ -38,15 +38,15 @@ class Emitter:
         self._since_ms = clock.now_us() // 1000
 
     async def run(self, interval_s: float) -> None:
-        """Emit once per interval, for ever."""
+        """Emit now, so that the stream exists, and once per interval, for ever."""
         while True:
-            await asyncio.sleep(interval_s)
             try:
                 await self.emit()
             except HeadraceError as reason:
                 log.warning("an interval of metrics waits for the next one: %s", reason)
             except Exception:
                 log.exception("an interval of metrics could not be told; the next one tries again")
+            await asyncio.sleep(interval_s)
 
     async def emit(self) -> None:
         """Append what happened since the last time."""
@@ -78,7 +78,8 @@ class Emitter:
             "unit": next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "count"),
             "metricKind": kind,
             "temporality": "delta" if kind in _CUMULATIVE else "instant",
-            "windowStart": self._since_ms,
+            # The clock may have been set back meanwhile; a window that ends before it starts would be refused.
+            "windowStart": min(self._since_ms, until_ms),
             "windowEnd": until_ms,
             "instance": self._instance,
             "attributes": dict(labels),

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from engine.touch.touched import NAME, Touched, by, change
+from headrace.engine.system import System
 from headrace.engine.touch import touching
+from headrace.engine.touch.live import LiveMetrics
 from headrace.engine.touch.parking import FINE_KEY, TABLE_KEY, TEMPLATE_KEY
 from headrace.engine.touch.report import report
 from headrace.errors import BadRequest, NotFound, Overloaded
@@ -462,6 +464,21 @@ def test_a_template_that_someone_waits_with_is_in_use(tmp_path: Path) -> None:
         active.seen_ms = 0.0
         db.rig.run(db.rig.engine.touches._tidy(db.touching))
         assert db.touching.roster.get(BY_USER.id) is active
+
+
+def test_templates_are_told_of_again_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    with Touched(tmp_path) as touched:
+        touching, rig = touched.touching, touched.rig
+        live = LiveMetrics(System(rig.engine), rig.engine.touches, rig.clock)
+
+        def kinds() -> list[str]:
+            touching.counts.rows += 1
+            return [record["type"] for record in live.records() if record["type"] != "live.tick"]
+
+        assert kinds() == ["live.templates_snapshot"]
+        assert kinds() == []
+        rig.clock.us -= 3_600_000_000
+        assert kinds() == ["live.templates_snapshot"]
 
 
 def test_touches_that_are_switched_off_are_forgotten(tmp_path: Path) -> None:

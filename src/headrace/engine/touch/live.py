@@ -98,7 +98,8 @@ class LiveMetrics:
 
     def _snapshot(self, touching: Touching, now_us: int) -> list[dict[str, Any]]:
         """The templates of a stream, once a minute at most."""
-        if now_us - self._shown_us.get(touching, 0) < SNAPSHOT_S * 1_000_000:
+        # A clock that was set back must not put the next snapshot off.
+        if 0 <= now_us - self._shown_us.get(touching, 0) < SNAPSHOT_S * 1_000_000:
             return []
         self._shown_us[touching] = now_us
         active = [
