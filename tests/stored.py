@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.format import manifest as manifests
@@ -67,3 +68,12 @@ def flipped(path: Path, place: int, bit: int = 0) -> None:
         byte = file.read(1)[0]
         file.seek(place)
         file.write(bytes([byte ^ 1 << bit]))
+
+
+def open_files(below: Path) -> list[str]:
+    """The files below a directory that this process has open, deleted ones included."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(str(descriptor.readlink()))
+    return sorted(path for path in found if path.startswith(str(below)))

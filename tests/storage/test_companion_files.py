@@ -20,7 +20,7 @@ from headrace.storage import companion_files as module
 from headrace.storage.companion_files import CompanionFiles
 from headrace.storage.objects import ObjectMissing, Objects
 from storage.test_segments import Shelf
-from stored import flipped
+from stored import flipped, open_files
 
 MiB = 1 << 20
 NUMBERS = count()
@@ -42,16 +42,16 @@ def opened(shelf: Shelf, directory: Path, limit_bytes: int = MiB) -> CompanionFi
     return CompanionFiles(Objects(shelf), directory, limit_bytes=limit_bytes, decoded_bytes=MiB)
 
 
-def made(directory: Path, text: str = "x") -> Companion:
+def made(directory: Path, text: str = "x", *, stream: str = STREAM, incarnation: str = INCARNATION) -> Companion:
     """A companion of one event, in files."""
     shape = FieldShape(kind="keyword", many=False, indexed=True, hash="0" * 16)
     info = Info(
-        stream=STREAM, incarnation=INCARNATION, first_seq=0, count=1, through_version=1, fields={"f": shape},
+        stream=stream, incarnation=incarnation, first_seq=0, count=1, through_version=1, fields={"f": shape},
         rollups={}, keys=False, times=None, words={}, odd=0,
     )  # fmt: skip
     columns = pa.table({"seq": [0], "odd": [False], "f.f": [text]})
     postings = pa.table([["f"], [text], [[0]], [None]], schema=SCHEMA)
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     return write(directory, info, unique=f"{next(NUMBERS):08x}", columns=columns, postings=postings)
 
 
@@ -190,6 +190,35 @@ def test_few_footers_stay_open(shelf: Shelf, directory: Path, tmp_path: Path, mo
     for _ in range(3):
         ask(files, stored(shelf, tmp_path))
     assert files.usage().opened == 1
+
+
+def test_few_files_stay_open_whatever_they_take(
+    shelf: Shelf, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_OPEN", 6)
+    files = opened(shelf, directory)
+    companions = [stored(shelf, tmp_path) for _ in range(8)]
+    for companion in [*companions, *reversed(companions)]:
+        assert ask(files, companion) == [0]
+        assert len(open_files(directory)) <= 6
+    assert files.usage().opened == 3
+    assert files.usage().open_bytes > 0
+
+
+def test_files_of_removed_companions_are_closed(directory: Path, tmp_path: Path) -> None:
+    objects = Objects.open(str(tmp_path / "objects"))
+    place = objects.local_path(companion_key(STREAM, INCARNATION, "0-0-0", "columns"))
+    assert place is not None
+    place.parent.mkdir(parents=True)
+    kept, removed = made(place.parent), made(place.parent)
+    files = CompanionFiles(objects, directory, limit_bytes=MiB, decoded_bytes=MiB)
+    assert (ask(files, kept), ask(files, removed)) == ([0], [0])
+    keys = [companion_key(STREAM, INCARNATION, removed.name, part) for part in removed.parts]
+    objects.delete(keys)
+    assert len(open_files(tmp_path)) == 4
+    files.forget([*keys, "segments/other"])
+    assert [Path(path).name.split(".")[0] for path in open_files(tmp_path)] == [kept.name] * 2
+    assert ask(files, kept) == [0]
 
 
 def test_what_a_fetch_left_behind_goes(shelf: Shelf, directory: Path) -> None:

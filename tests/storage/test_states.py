@@ -12,12 +12,12 @@ from headrace.format.manifest import range_name
 from headrace.format.state.layout import Info, State
 from headrace.format.state.names import state_key
 from headrace.format.state.writer import write
-from headrace.storage import database
+from headrace.storage import database, state_files
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.state_files import StateFiles
 from headrace.storage.states import States, object_keys
-from stored import flipped
+from stored import flipped, open_files
 
 STREAM, LIFE = "events/E", "7"
 
@@ -119,6 +119,22 @@ def test_what_was_used_longest_ago_makes_room_and_what_is_held_stays(tmp_path: P
     store.files.release(other)
     assert store.kept() == [first.sha256]
     assert held.get(b"k") == {"": b"f", "a@1": b"1"}
+
+
+def test_few_files_stay_open_and_the_others_are_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_files, "MOST_OPEN", 2)
+    store = Store(tmp_path)
+    held = [store.files.hold(STREAM, LIFE, store.put(10 * number, {b"k": b"%d" % number})) for number in range(5)]
+    assert (store.files.opened, len(open_files(tmp_path / "cache"))) == (2, 2)
+    for number in (0, 4, 1, 0):
+        assert held[number].get(b"k") == {"": b"f", "a@1": b"%d" % number}
+    assert len(open_files(tmp_path / "cache")) == 2
+    store.files.close_all()
+    assert (store.files.opened, open_files(tmp_path / "cache")) == (0, [])
+    assert held[3].get(b"k") == {"": b"f", "a@1": b"3"}
+    for file in held:
+        store.files.release(file)
+    assert (store.files.opened, open_files(tmp_path / "cache")) == (0, [])
 
 
 def test_a_state_that_is_not_there_is_missing(tmp_path: Path) -> None:

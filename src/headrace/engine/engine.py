@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +114,7 @@ class Engine:
         self.features = Features(self.writer, self.log, feature_registry, patience_s=patience_s, most_keys=most_keys)
         self._stand_entities(patience_s)
         self.sealer = self._hire_sealer(
-            Workshop(self.objects, self.node, self._open_segments, clock, config.storage, vfs)
+            Workshop(self.objects, self.node, self._open_segments, clock, config.storage, vfs, self._close_removed)
         )
         definitions = Definitions()
         self.coverage = Coverage(self._reader, definitions)
@@ -343,6 +343,13 @@ class Engine:
         self.tiers.forget()
         if self._archive is not None:
             self._archive.forget()
+
+    def _close_removed(self, keys: Collection[str]) -> None:
+        """Close the files of objects that were removed."""
+        if self._segments is not None:
+            self._segments.forget(keys)
+        if self._archive is not None:
+            self._archive.files.forget(keys)
 
     def _prune(self) -> int:
         """Let go of what is kept of events, and of files of objects that nothing lists; answers how many are in use."""

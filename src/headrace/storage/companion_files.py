@@ -21,15 +21,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.format.companion.layout import Companion, Part, PartName
-from headrace.format.companion.names import companion_key, file_name
+from headrace.format.companion.names import companion_key, companion_place, file_name
 from headrace.format.companion.reader import FileCompanion
 from headrace.format.parquet_file import ParquetSource
 from headrace.format.segment.decoded import Decoded
 from headrace.storage.fetching import check, download, log_dropped
 from headrace.storage.objects import ObjectMissing, Objects
+from headrace.storage.open_files import most_open_files
 
 #: Memory that open footers may take.
 OPEN_BYTES = 32 * 1024 * 1024
+#: Files of companions that may be open.
+MOST_OPEN = 256
+#: Footers whose checksums are remembered.
+_MOST_FOOTERS = 20_000
 _SUFFIX, _PARTIAL = ".parquet", ".part"
 
 
@@ -39,6 +44,7 @@ class Usage(NamedTuple):
     bytes: int
     files: int
     opened: int
+    open_bytes: int
     decoded_bytes: int
     fetches: int
     dropped: int
@@ -221,12 +227,27 @@ class CompanionFiles:
             self._footers = {sha256: footer for sha256, footer in self._footers.items() if sha256 in listed}
         return 0 if self._cache is None else self._cache.prune(listed)
 
+    def forget(self, keys: Collection[str]) -> None:
+        """Close the files of companions whose objects are removed: an open file keeps its place on the disk."""
+        removed = {(place[0][1], place[1]) for key in keys if (place := companion_place(key)) is not None}
+        with self._lock:
+            for mark in [mark for mark in self._opened if mark[:2] in removed]:
+                del self._opened[mark]
+
+    def shrink(self) -> None:
+        """Close all files that nobody is reading, and keep half of what is decoded."""
+        with self._lock:
+            self._opened.clear()
+        self._decoded.shrink(self._decoded.bytes // 2)
+
     def usage(self) -> Usage:
         """What is held now."""
-        opened, decoded, cache = len(self._opened), self._decoded.bytes, self._cache
+        with self._lock:
+            opened, open_bytes = len(self._opened), sum(one.footprint for one in self._opened.values())
+        held, cache = (opened, open_bytes, self._decoded.bytes), self._cache
         if cache is None:
-            return Usage(0, 0, opened, decoded, 0, 0)
-        return Usage(cache.bytes, len(cache), opened, decoded, cache.fetches, cache.dropped)
+            return Usage(0, 0, *held, 0, 0)
+        return Usage(cache.bytes, len(cache), *held, cache.fetches, cache.dropped)
 
     def _known(self, mark: tuple[str, ...]) -> FileCompanion | None:
         """The companion if it is open with these parts at hand."""
@@ -250,7 +271,10 @@ class CompanionFiles:
             )
         except FileNotFoundError as reason:
             raise ObjectMissing(f"a file of {name} is missing", object=name, check="present") from reason
-        self._footers[listed.sha256] = source.footer_checksum
+        with self._lock:
+            self._footers[listed.sha256] = source.footer_checksum
+            if len(self._footers) > _MOST_FOOTERS:
+                del self._footers[next(iter(self._footers))]
         return source
 
     def _opened_anew(
@@ -262,6 +286,14 @@ class CompanionFiles:
         made = FileCompanion(sources, name=companion.name, decoded=self._decoded)
         with self._lock:
             self._opened[mark] = made
-            while sum(one.footprint for one in self._opened.values()) > OPEN_BYTES and len(self._opened) > 1:
-                self._opened.popitem(last=False)
+            self._close_oldest()
         return made
+
+    def _close_oldest(self) -> None:
+        """Let go of what was used longest ago, until the rest is within the limits; who reads it is not disturbed."""
+        files = sum(one.most_files for one in self._opened.values())
+        size = sum(one.footprint for one in self._opened.values())
+        most = most_open_files(MOST_OPEN)
+        while (size > OPEN_BYTES or files > most) and len(self._opened) > 1:
+            _, oldest = self._opened.popitem(last=False)
+            size, files = size - oldest.footprint, files - oldest.most_files

@@ -9,7 +9,6 @@ A copy that turns out to be damaged is dropped and fetched again; a damaged obje
 
 from __future__ import annotations
 
-import resource
 import secrets
 import threading
 from collections import OrderedDict
@@ -26,18 +25,13 @@ from headrace.format.segment.mask import Mask
 from headrace.format.segment.reader import Checksums, Reader
 from headrace.storage.fetching import check, download, log_dropped
 from headrace.storage.objects import ObjectMissing, Objects
+from headrace.storage.open_files import most_open_files
 
 #: Memory that open footers may take.
 READER_BYTES = 24 * 1024 * 1024
 KNOWN_FILES = 20_000
-_MOST_READERS, _READERS_SHARE = 512, 16
+MOST_READERS = 512
 _SUFFIX, _PARTIAL = ".parquet", ".part"
-
-
-def most_readers() -> int:
-    """How many segments stay open: a small part of the files that the system lets this process open."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_READERS if files == resource.RLIM_INFINITY else min(_MOST_READERS, files // _READERS_SHARE)
 
 
 class Usage(NamedTuple):
@@ -233,7 +227,7 @@ class Segments:
     def _keep_open(self, sha256: str, reader: Reader) -> None:
         self._readers[sha256] = reader
         self._reader_bytes += reader.footprint
-        most = most_readers()
+        most = most_open_files(MOST_READERS)
         while (self._reader_bytes > READER_BYTES or len(self._readers) > most) and len(self._readers) > 1:
             self._close(next(iter(self._readers)))
 

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
@@ -32,6 +32,7 @@ from headrace.format.state.layout import State
 from headrace.format.state.names import state_key
 from headrace.storage.fetching import check, download, log_dropped
 from headrace.storage.objects import Objects
+from headrace.storage.open_files import most_open_files
 
 if TYPE_CHECKING:
     from headrace.format.state.reader import Reader
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 _SUFFIX, _PARTIAL, _SCRATCH = ".sums", ".part", "headrace-state-"
 #: Files of earlier versions, whose rows have no checksums.
 _OUTDATED = ".rows"
-_CACHE_KIB = 2048
+#: States whose files are open, and the page cache of each.
+MOST_OPEN, _CACHE_KIB = 64, 512
 #: Larger pages than usual are written sooner, and hold more rows than one.
 _PAGE_BYTES = 8192
 _DECODER = msgspec.msgpack.Decoder(dict[str, bytes])
@@ -65,36 +67,54 @@ class _File:
 
 
 class StateFile:
-    """One state, open for looking keys up; from any thread."""
+    """One state, for looking keys up; from any thread. Its file is open while it is among those opened last."""
 
-    def __init__(self, file: _File, state: State) -> None:
+    def __init__(self, file: _File, state: State, note_open: Callable[[StateFile], None]) -> None:
+        """``note_open`` is told whenever the file is opened."""
         self.file, self.state = file, state
-        self._connection = apsw.Connection(str(file.path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=4)
-        self._connection.pragma("cache_size", -_CACHE_KIB)
+        self._note_open = note_open
+        self._lock = threading.Lock()
+        self._connection: apsw.Connection | None = None
         if file.rows is None:
-            file.rows = self._row(_LAST)[0] + 1
+            with self._lock:
+                file.rows = self._row(_LAST)[0] + 1
+            note_open(self)
 
     def get(self, key: bytes) -> dict[str, bytes] | None:
         """What a key has: the frame under the empty name, states under their lives; raises CorruptData for damage."""
+        was_open = self._connection is not None
         try:
-            number, found = self._row(_FROM_KEY, key)
-            if found is not None and found[0] == key:
-                return _DECODER.decode(memoryview(found[1])[_PREFIX.size :])
-            before, _ = self._row(_BEFORE_KEY, key)
+            with self._lock:
+                return self._get(key)
         except (apsw.Error, msgspec.DecodeError, ValueError) as reason:  # ValueError: a text that is no UTF-8
             raise self._damaged(str(reason)) from reason
+        finally:
+            if not was_open:
+                self._note_open(self)
+
+    def close(self) -> None:
+        """Close the file; it is opened again when a key is looked up."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _get(self, key: bytes) -> dict[str, bytes] | None:
+        number, found = self._row(_FROM_KEY, key)
+        if found is not None and found[0] == key:
+            return _DECODER.decode(memoryview(found[1])[_PREFIX.size :])
+        before, _ = self._row(_BEFORE_KEY, key)
         following = self.file.rows if found is None else number
         if before + 1 != following:
             raise self._damaged("a row is missing")
         return None
 
-    def close(self) -> None:
-        """Let go of the file."""
-        self._connection.close()
-
     def _row(self, sql: str, *values: bytes) -> tuple[int, tuple[bytes, bytes] | None]:
         """A row and its number, -1 where there is none; raises CorruptData where it is not what was written."""
-        row: Any = self._connection.execute(sql, values).fetchone()
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = _open(self.file.path)
+        row: Any = connection.execute(sql, values).fetchone()
         if row is None:
             return -1, None
         if not isinstance(row[0], bytes) or not isinstance(row[1], bytes) or len(row[1]) < _PREFIX.size:
@@ -119,9 +139,16 @@ class StateFiles:
         self._lock = threading.Lock()
         #: By the checksum of the state's object, the one used longest ago first.
         self._files: OrderedDict[str, _File] = OrderedDict()
+        #: Those whose files are open, the one opened longest ago first.
+        self._open: OrderedDict[StateFile, None] = OrderedDict()
         #: Damaged files that were dropped.
         self.dropped = 0
         self._find_files()
+
+    @property
+    def opened(self) -> int:
+        """How many files are open."""
+        return len(self._open)
 
     @contextmanager
     def fetched(self, stream: str, incarnation: str, state: State) -> Iterator[Reader]:
@@ -165,14 +192,33 @@ class StateFiles:
                 made.path.unlink()
             file.pins += 1
             self._shrink(self._limit_bytes)
-        return StateFile(file, state)
+        return StateFile(file, state, self._note_open)
 
     def release(self, held: StateFile) -> None:
         """A file is not needed any more."""
         held.close()
         with self._lock:
+            self._open.pop(held, None)
             held.file.pins -= 1
             self._shrink(self._limit_bytes)
+
+    def close_all(self) -> None:
+        """Close all files; those that are held are opened again when a key is looked up."""
+        with self._lock:
+            opened = list(self._open)
+            self._open.clear()
+        for held in opened:
+            held.close()
+
+    def _note_open(self, held: StateFile) -> None:
+        """Close what was opened longest ago where too many files are open."""
+        most, surplus = most_open_files(MOST_OPEN), []
+        with self._lock:
+            self._open[held] = None
+            while len(self._open) > most:
+                surplus.append(self._open.popitem(last=False)[0])
+        for oldest in surplus:
+            oldest.close()
 
     def drop(self, held: StateFile) -> None:
         """Remove a damaged file, so that it is made anew; it is held until it is released."""
@@ -192,7 +238,7 @@ class StateFiles:
             if file.path.name != _file_name(state, _digest(file.path)):
                 raise CorruptData(f"{file.path.name} is damaged: its checksum differs", object=file.path.name)
             file.verified = True
-        return StateFile(file, state)
+        return StateFile(file, state, self._note_open)
 
     def _drop(self, file: _File, state: State) -> None:
         with self._lock:
@@ -246,6 +292,12 @@ class StateFiles:
             file = self._files.pop(sha256)
             total -= file.size
             file.path.unlink(missing_ok=True)
+
+
+def _open(path: Path) -> apsw.Connection:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=4)
+    connection.pragma("cache_size", -_CACHE_KIB)
+    return connection
 
 
 def _file_name(state: State, digest: str) -> str:

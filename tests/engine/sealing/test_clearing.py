@@ -11,10 +11,12 @@ from disturbed import Call, disturb
 from headrace.engine.sealing.sealer import GRACE_S
 from headrace.errors import Gone, NotFound
 from headrace.format import manifest as manifests
+from headrace.format.companion.names import companion_key
 from headrace.storage.objects import StoreUnavailable
 from headrace.types import OCTETS
 from rig import Rig
-from stored import generations, keys, manifest, placed, rows
+from storage.test_companion_files import made
+from stored import generations, keys, manifest, open_files, placed, rows
 
 GRACE_US = int(GRACE_S * 1e6)
 
@@ -75,6 +77,24 @@ def test_a_deleted_stream_leaves_nothing_behind(rig: Rig) -> None:
     assert _objects(rig, "other") == others
     assert rows(rig, "graves") == 0
     assert len(rig.engine.published.leftovers(1 << 60, 10)) == 2  # those of the other one
+
+
+def test_removed_files_are_not_kept_open(rig: Rig, tmp_path: Path) -> None:
+    rig.create("s", OCTETS, b"a")
+    rig.publish("s")
+    assert rig.read("s") == [b"a"]
+    stream = rig.find("s")
+    place = rig.engine.objects.local_path(companion_key("s", stream.incarnation, "0-0-0", "columns"))
+    assert place is not None
+    companion = made(place.parent, stream="s", incarnation=stream.incarnation)
+    files = rig.engine.open_archive().files
+    with files.open("s", stream.incarnation, companion, list(companion.parts)) as found:
+        assert found.rows_with_prefix("f", "").tolist() == [0]
+    del found
+    assert len(open_files(tmp_path / "objects")) == 3
+    rig.delete("s")
+    rig.clear()
+    assert not open_files(tmp_path / "objects")
 
 
 def test_an_expired_stream_leaves_nothing_behind(rig: Rig) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection
+from typing import Any
 
 from headrace.engine.batch import Batch
 from headrace.engine.lifecycle import Chore
@@ -16,18 +16,16 @@ from headrace.storage.objects import Objects
 from headrace.storage.published import Grave
 from headrace.types import Clock
 
-if TYPE_CHECKING:
-    from headrace.storage.segments import Segments
-
 
 class Cleaner:
     """Removes objects; for a thread of its own."""
 
-    def __init__(self, objects: Objects, node: Node, clock: Clock, segments: Callable[[], Segments]) -> None:
+    def __init__(self, objects: Objects, node: Node, clock: Clock, close: Callable[[Collection[str]], None]) -> None:
+        """``close`` closes the files of objects that were removed."""
         self._objects = objects
         self._node = node
         self._clock = clock
-        self._segments = segments
+        self._close = close
 
     def remove(self, keys: list[str]) -> None:
         """Remove these, unless another node has taken over and may need them."""
@@ -35,10 +33,9 @@ class Cleaner:
         self._delete(keys)
 
     def _delete(self, keys: list[str]) -> None:
-        """Remove objects that may be segments, which may be open."""
+        """Remove objects whose files may be open."""
         self._objects.delete(keys)
-        if any(key.startswith(manifests.SEGMENTS) for key in keys):
-            self._segments().forget(frozenset(keys))
+        self._close(frozenset(keys))
 
     def bury(self, grave: Grave) -> list[str]:
         """Remove everything of a deleted stream; a last manifest says that it is deleted until all else is gone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,13 +31,16 @@ class Workshop:
         clock: Clock,
         config: StorageConfig,
         vfs: str | None,
+        close: Callable[[Collection[str]], None],
     ) -> None:
+        """``close`` closes the files of objects that were removed."""
         self._objects = objects
         self.node = node
         self._segments = segments
         self._clock = clock
         self._config = config
         self._vfs = vfs
+        self._close = close
         self._connection: Connection | None = None
 
     @cached_property
@@ -62,7 +65,7 @@ class Workshop:
     @cached_property
     def cleaner(self) -> Cleaner:
         """Removes objects."""
-        return Cleaner(self._objects, self.node, self._clock, self._segments)
+        return Cleaner(self._objects, self.node, self._clock, self._close)
 
     def close(self) -> None:
         """Let go of the database."""

@@ -57,6 +57,11 @@ class FileCompanion(Answers):
         footprint: int = sum(file.footprint for file in [self._columns, *opened])
         return footprint
 
+    @property
+    def most_files(self) -> int:
+        """How many files it has open at most: those of its parts."""
+        return len(self._sources)
+
     def column(self, name: str, group: int) -> Any:
         """A stored column of one row group."""
         if name not in self._columns.index.zones:

@@ -35,6 +35,14 @@ class Decoded:
                 return
             self._items[name] = value, size
             self.bytes += size
-            while self.bytes > self.limit_bytes:
-                _, (_, gone) = self._items.popitem(last=False)
-                self.bytes -= gone
+            self._drop_oldest(self.limit_bytes)
+
+    def shrink(self, bytes: int) -> None:
+        """Keep so many bytes at most, now; there may be more again later."""
+        with self._lock:
+            self._drop_oldest(bytes)
+
+    def _drop_oldest(self, bytes: int) -> None:
+        while self.bytes > bytes:
+            _, (_, gone) = self._items.popitem(last=False)
+            self.bytes -= gone
