@@ -21,11 +21,12 @@ from bench.peers import Missing
 from bench.report import Results
 from bench.scale import FEW_OBSERVATIONS, FEW_SEARCHED_EVENTS, OBSERVATIONS, SEARCHED_EVENTS, Scale, scale_of
 from bench.searching.data import ARRAY
+from bench.soak import run as soaking
 from bench.streams import many_streams
 from bench.targets import TARGETS, Target
 
 RESULTS = Path(__file__).parent / "results"
-STREAMS, INGEST = "streams", "ingest"
+STREAMS, INGEST, SOAK = "streams", "ingest", "soak"
 QUIET = 0.7
 #: Options that are numbers, and what they are where none is given: in a whole run, and in a quick one.
 _DEFAULTS = {
@@ -47,6 +48,8 @@ def main() -> int:
     try:
         if options.against:
             return _compare(options, space)
+        if options.only == [SOAK]:
+            return _soak(options, space)
         facts = _facts(space, options)
         chosen = [target for target in TARGETS if target.name in options.targets]
         scale = scale_of(
@@ -60,11 +63,11 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    known = [*MEASURES, STREAMS, INGEST]
+    measures = [*MEASURES, STREAMS, INGEST]
     names = [target.name for target in TARGETS]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round, less data, 50,000 streams")
-    parser.add_argument("--only", help=f"some of {','.join(known)}")
+    parser.add_argument("--only", help=f"some of {','.join(measures)}; or {SOAK}, alone")
     parser.add_argument("--targets", help=f"some of {','.join(names)}")
     parser.add_argument("--rounds", type=int, help="rounds over all servers (3)")
     parser.add_argument("--warm", type=float, help="seconds of warm-up before counting (0.4)")
@@ -74,6 +77,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--observations", type=int, help="how many are imported (1,000,000), in ten thousands")
     parser.add_argument("--against", metavar="COMMIT", help="CPU time per operation: this tree and an earlier commit")
     parser.add_argument("--pairs", type=int, default=against.LEAST_PAIRS, help="pairs of --against (at least 10)")
+    parser.add_argument("--minutes", type=float, default=30.0, help=f"how long {SOAK} takes (30)")
+    parser.add_argument("--auto-tune", type=int, metavar="MB", help=f"the memory limit of {SOAK} (that of the machine)")
     options = parser.parse_args()
     if options.pairs < against.LEAST_PAIRS:
         parser.error(f"--pairs must be at least {against.LEAST_PAIRS}: fewer give no interval to speak of")
@@ -84,7 +89,7 @@ def _options() -> argparse.Namespace:
         parser.error(f"--events must be a multiple of {ARRAY}")
     if options.observations % STEP or options.observations <= 0:
         parser.error(f"--observations must be a multiple of {STEP}")
-    options.only = _chosen(parser, options.only, known)
+    options.only = [SOAK] if options.only == SOAK else _chosen(parser, options.only, measures)
     options.targets = _chosen(parser, options.targets, names)
     return options
 
@@ -106,6 +111,15 @@ def _compare(options: argparse.Namespace, space: Path) -> int:
         return 1
     print(against.lines(options.against, options.pairs, compared))
     return 0 if all(comparison.holds for comparison in compared) else 1
+
+
+def _soak(options: argparse.Namespace, space: Path) -> int:
+    """Put a server under mixed load for a while; 1 where it goes beyond a bound or answers wrong."""
+    found = soaking.soak(options.minutes * 60, space, auto_tune=options.auto_tune, progress=_progress)
+    print(soaking.lines(found))
+    for trouble in found.troubles:
+        print(f"TROUBLE  {trouble}")
+    return 1 if found.troubles else 0
 
 
 def _measure(options: argparse.Namespace, chosen: list[Target], space: Path, scale: Scale) -> Results:

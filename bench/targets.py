@@ -34,6 +34,11 @@ class Target:
         """The same server with more in its environment."""
         return replace(self, environment={**self.environment, **environment})
 
+    def with_flags(self, *flags: str) -> Target:
+        """The same server with more flags."""
+        command = self.command
+        return replace(self, command=lambda port, home: [*command(port, home), *flags])
+
 
 def _headrace(port: int, directory: Path) -> list[str]:
     command = str(Path(sys.executable).with_name("headrace"))
