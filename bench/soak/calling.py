@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -51,13 +52,13 @@ class Caller:
                 status, received = await _head(reader)
                 found = b"" if method == "HEAD" or status in (204, 304) else await _body(reader, received)
         except BaseException:
-            self.close()
+            await self.close()
             raise
         if received.get("connection") == "close":
-            self.close()
+            await self.close()
         return Answer(status, received, found)
 
-    async def stream(self, path: str) -> AsyncIterator[tuple[int, bytes]]:
+    async def stream(self, path: str) -> AsyncGenerator[tuple[int, bytes]]:
         """The status of an answer with every chunk of its body, until it ends."""
         try:
             reader = await self._send("GET", path, b"", {})
@@ -68,17 +69,19 @@ class Caller:
             while chunk := await _chunk(reader):
                 yield status, chunk
         finally:
-            self.close()
+            await self.close()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Hang up."""
-        if self._writer is not None:
-            self._writer.close()
-        self._reader = self._writer = None
+        writer, self._reader, self._writer = self._writer, None, None
+        if writer is not None:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
     async def _send(self, method: str, path: str, content: bytes, headers: dict[str, str]) -> asyncio.StreamReader:
         if self._reader is None or self._reader.at_eof():
-            self.close()
+            await self.close()
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port, limit=_LIMIT)
         assert self._writer is not None
         fields = {"Host": "127.0.0.1", "Content-Type": "application/json", **headers}

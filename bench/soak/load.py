@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from bench.soak.calling import Answer, Caller
@@ -50,18 +51,25 @@ class Load:
         if len(self.troubles) < MOST_TROUBLES:
             self.troubles.append(text)
 
+    @asynccontextmanager
+    async def client(self, kind: str) -> AsyncIterator[Client]:
+        """A client of a kind, for a while."""
+        client = Client(self, kind)
+        try:
+            yield client
+        finally:
+            await client.hang_up()
+
     async def keep(self, kind: str, client: Callable[[Client], Awaitable[None]]) -> None:
         """Let one client work until the load ends; what it finds wrong is noted, and it begins again."""
         while self.running:
-            caller = Client(self, kind)
             try:
-                await client(caller)
+                async with self.client(kind) as caller:
+                    await client(caller)
             except Unexpected as wrong:
                 self.trouble(f"{kind}: {wrong}")
             except Exception as error:  # no answer, or one that cannot be read
                 self.trouble(f"{kind}: {error!r}")
-            finally:
-                caller.hang_up()
             await self.pause(_REST_S)
 
 
@@ -107,6 +115,6 @@ class Client:
         if not holds:
             raise Unexpected(text())
 
-    def hang_up(self) -> None:
+    async def hang_up(self) -> None:
         """Close the connection."""
-        self._caller.close()
+        await self._caller.close()

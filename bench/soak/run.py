@@ -171,7 +171,8 @@ async def _under_load(found: Soak, server: Running, progress: Callable[[str], No
     load, probe = found.load, Probe(server.port)
     async with waking.Hooks().listening() as hooks:
         everything = Everything(hooks)
-        await everything.prepare(Client(load, "prepare"))
+        async with load.client("prepare") as client:
+            await everything.prepare(client)
         clients = [asyncio.create_task(load.keep(kind, client)) for kind, client in everything.clients()]
         began = time.monotonic()
         while (passed := time.monotonic() - began) < found.seconds:
@@ -185,7 +186,8 @@ async def _under_load(found: Soak, server: Running, progress: Callable[[str], No
             load.trouble(f"a client got no answer for {_DRAIN_S:g} s: {client}")
         found.probed = await asyncio.to_thread(probe.end)
         try:
-            found.read_back = await everything.read_back(Client(load, "read back"), found.probed.written)
+            async with load.client("read back") as client:
+                found.read_back = await everything.read_back(client, found.probed.written)
         except (Unexpected, OSError) as wrong:
             load.trouble(f"read back: {wrong!r}")
 

@@ -15,8 +15,9 @@ EVERY_S = 0.5
 _SELDOM = 10
 _METRICS = (
     "headrace_memory_limit_bytes",
-    "headrace_loop_stalls_total",
-    "headrace_loop_stall_seconds_total",
+    "headrace_loop_stall_seconds_count",
+    "headrace_loop_stall_seconds_sum",
+    "headrace_loop_stall_busy_seconds_sum",
     "headrace_loop_longest_stall_seconds",
 )
 

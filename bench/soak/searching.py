@@ -202,7 +202,7 @@ class Versions:
                 await client.insist("POST", f"{path}/_schema", _change(self._name, self._round, version))
             if not set(statuses) & set(BUSY):
                 await self._read(client, path)
-            await client.insist("DELETE", path)
+            await client.insist("DELETE", path, expected=(204, 404))
             await client.load.pause(1)
 
     async def _read(self, client: Client, path: str) -> None:

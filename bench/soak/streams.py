@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
 
@@ -154,27 +155,32 @@ class Events:
 
     def __init__(self, written: Written) -> None:
         self._written = written
+        self._offset, self._number = START, 0
 
     async def __call__(self, client: Client) -> None:
         """Follow until the load ends; a response that ends is asked for again."""
-        offset, number = START, 0
+        self._offset, self._number = START, 0
         while client.load.running:
-            buffer = b""
-            async for status, chunk in client.another().stream(f"{self._written.path}?offset={offset}&live=sse"):
-                if status != 200:
-                    await self._refused(client, status)
-                    break
-                *whole, buffer = (buffer + chunk).split(b"\n\n")
-                for part in whole:
-                    kind, data = _parsed(part)
-                    if kind == "data":
-                        number = self._written.follow(number, data) or number
-                        client.check(True, str)
-                    elif kind == "control":
-                        offset = data["streamNextOffset"]
-                if not client.load.running:
-                    break
-            client.note(200)
+            path = f"{self._written.path}?offset={self._offset}&live=sse"
+            async with aclosing(client.another().stream(path)) as chunks:
+                await self._take(client, chunks)
+
+    async def _take(self, client: Client, chunks: AsyncIterator[tuple[int, bytes]]) -> None:
+        buffer = b""
+        async for status, chunk in chunks:
+            if status != 200:
+                return await self._refused(client, status)
+            *whole, buffer = (buffer + chunk).split(b"\n\n")
+            for part in whole:
+                kind, data = _parsed(part)
+                if kind == "data":
+                    self._number = self._written.follow(self._number, data) or self._number
+                    client.check(True, str)
+                elif kind == "control":
+                    self._offset = data["streamNextOffset"]
+            if not client.load.running:
+                break
+        client.note(200)
 
     @staticmethod
     async def _refused(client: Client, status: int) -> None:
@@ -239,9 +245,9 @@ class Forks:
             fork.unknown = list(source.unknown)
             await append(client, fork, 10)
             await append(client, source, 10)
-            await client.insist("DELETE", source.path)
+            await client.insist("DELETE", source.path, expected=(204, 404))
             await read_on(client, fork, START, 0)
-            await client.insist("DELETE", fork.path)
+            await client.insist("DELETE", fork.path, expected=(204, 404))
             answer = await client.ask("GET", fork.path, expected=(404, 410))
             client.check(answer.status in (404, 410, *BUSY), lambda: "a deleted stream is read")
             await client.load.pause(1)
