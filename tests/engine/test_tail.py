@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from headrace.engine.slices import FEW, Slices
 from headrace.engine.stream import Stream
 from headrace.engine.tail import Tail
 from headrace.errors import Overloaded
@@ -58,6 +61,27 @@ def test_a_watcher_may_leave_while_all_are_woken(stream: Stream) -> None:
     tail.watch(stream, second)
     tail.wake(stream)
     assert (first.woken, tail.watchers) == (1, 0)
+
+
+def test_many_watchers_are_woken_in_slices_and_once_however_often_the_stream_moves(stream: Stream) -> None:
+    async def scenario() -> None:
+        slices = Slices()
+        tail, readers = Tail(1_000, slices), [_Reader() for _ in range(FEW + 10)]
+        for reader in readers:
+            tail.watch(stream, reader)
+        tail.wake(stream)
+        tail.wake(stream)
+        tail.leave(stream, readers[0])
+        assert not any(reader.woken for reader in readers)
+        while slices.queued:
+            await asyncio.sleep(0)
+        assert [reader.woken for reader in readers] == [0, *[1] * (FEW + 9)]
+        tail.wake(stream)
+        while slices.queued:
+            await asyncio.sleep(0)
+        assert [reader.woken for reader in readers] == [0, *[2] * (FEW + 9)]
+
+    asyncio.run(scenario())
 
 
 def test_the_number_of_watchers_is_bounded(stream: Stream) -> None:

@@ -44,6 +44,7 @@ from headrace.engine.sealing.sealer import Sealer
 from headrace.engine.sealing.standing import stand_up
 from headrace.engine.sealing.workshop import Workshop
 from headrace.engine.search.extraction import Extraction
+from headrace.engine.slices import Slices
 from headrace.engine.states.branch import Branch
 from headrace.engine.states.building import Workbench
 from headrace.engine.states.helping import Helper
@@ -99,7 +100,8 @@ class Engine:
         self.node = Node(self.objects, clock)
         ahead = max(1, min(_MOST_AHEAD, config.storage.decoded_bytes // _AHEAD_BYTES))
         self.tiers = Tiers(self.wal, self.published, self._open_segments, ahead)
-        self.tail = Tail(config.limits.waiters)
+        slices = Slices()
+        self.tail = Tail(config.limits.waiters, slices)
         registries = Registries(self._reader)
         most_keys = config.features.dedupe_keys
         kinds = Kinds(self._reader, most_keys=most_keys)
@@ -128,7 +130,7 @@ class Engine:
         self.work = Foreman(*known, config.pipeline, definitions, branches)
         self._keep_states()
         self.verifier = self._hire_verifier()
-        self.touches = Touches(self.log, self.tiers, self.apply, self._reader)
+        self.touches = Touches(self.log, self.tiers, self.apply, self._reader, slices)
         self.sweeper = Sweeper(self.writer, self.log, self.streams, self.wal, self.published, self.features)
         self.recovered: Recovered | None = None
         self._opening = threading.RLock()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
+from headrace.engine.slices import FEW, Slices
 from headrace.engine.stream import Stream
 from headrace.errors import Overloaded
 
@@ -21,9 +23,12 @@ class Watcher(Protocol):
 class Tail:
     """The watchers of all streams, bounded in number."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, slices: Slices | None = None) -> None:
         self._limit = limit
         self._watchers: dict[Watcher, None] = {}
+        self._slices = slices or Slices()
+        #: Who is about to be woken.
+        self._waking: set[Watcher] = set()
 
     @property
     def watchers(self) -> int:
@@ -60,8 +65,19 @@ class Tail:
         self._watchers.pop(watcher, None)
 
     def wake(self, stream: Stream) -> None:
-        """Wake everyone who watches a stream."""
-        for watcher in tuple(stream.watchers or ()):
+        """Wake everyone who watches a stream: few at once, many while the loop serves others."""
+        watchers = tuple(stream.watchers or ())
+        if len(watchers) <= FEW:
+            for watcher in watchers:
+                watcher.wake()
+            return
+        due = [watcher for watcher in watchers if watcher not in self._waking]
+        self._waking.update(due)
+        self._slices.do([partial(self._wake, stream, watcher) for watcher in due])
+
+    def _wake(self, stream: Stream, watcher: Watcher) -> None:
+        self._waking.discard(watcher)
+        if stream.watchers is not None and watcher in stream.watchers:
             watcher.wake()
 
     def end(self) -> None:

@@ -28,6 +28,7 @@ from headrace.storage.touch import TouchRows
 if TYPE_CHECKING:
     from headrace.engine.batch import Batch
     from headrace.engine.log import Log
+    from headrace.engine.slices import Slices
     from headrace.engine.stream import Stream
     from headrace.engine.tiers import Tiers
     from headrace.storage.database import Connection
@@ -52,8 +53,9 @@ def settings_of(stream: Stream) -> Touch | None:
 class Touches:
     """The touches of this node. Runs on the event loop."""
 
-    def __init__(self, log: Log, tiers: Tiers, apply: Apply, reader: Connection) -> None:
+    def __init__(self, log: Log, tiers: Tiers, apply: Apply, reader: Connection, slices: Slices) -> None:
         self._log = log
+        self._slices = slices
         self._tiers = tiers
         self._apply = apply
         self._rows = TouchRows(reader)
@@ -123,7 +125,7 @@ class Touches:
             floor = min(head.next_seq, max(head.first_seq, readable, head.next_seq - REPLAY))
             roster = Roster(settings.templates, self._rows.templates(stream.id), time() * 1000)
             journal = Journal(epoch, floor, settings.memory)
-            pace = Pace(Touching(stream, settings, journal, roster, self._tiers, time() * 1000))
+            pace = Pace(Touching(stream, settings, journal, roster, self._tiers, time() * 1000, self._slices))
         except BaseException:
             stream.pins -= 1
             raise

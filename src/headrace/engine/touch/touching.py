@@ -6,11 +6,13 @@ Nothing here waits or keeps time. Whoever owns it says when to step and when to 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from headrace.engine import read as reading
+from headrace.engine.slices import Slices
 from headrace.engine.touch import asking
 from headrace.engine.touch.asking import Question
 from headrace.engine.touch.counts import Counts, Flushes
@@ -42,7 +44,14 @@ class Touching:
     """The journal, the templates and the waiters of one stream."""
 
     def __init__(
-        self, stream: Stream, settings: Touch, journal: Journal, roster: Roster, tiers: Tiers, now_ms: float
+        self,
+        stream: Stream,
+        settings: Touch,
+        journal: Journal,
+        roster: Roster,
+        tiers: Tiers,
+        now_ms: float,
+        slices: Slices | None = None,
     ) -> None:
         self.stream = stream
         self.journal = journal
@@ -56,6 +65,7 @@ class Touching:
         #: Templates come in one request after the other.
         self.entering = asyncio.Lock()
         self.asked_s = monotonic()
+        self._slices = slices or Slices()
         self._tiers = tiers
         # What was in the log when the journal was opened is taken in whole, however much it is.
         self._free_until = stream.head.next_seq
@@ -128,7 +138,7 @@ class Touching:
 
     def flush(self, now_ms: float, *, rows: bool = True, tables: bool = True) -> None:
         """Tell who waits for what was touched since the last time: for rows, for tables, or both."""
-        began_s, bucket, woken = monotonic(), self.processor.bucket, 0
+        began_s, bucket = monotonic(), self.processor.bucket
         kept = self.processor.bucket = Bucket()
         told: dict[Key, int] = {}
         if rows:
@@ -139,8 +149,7 @@ class Touching:
             told |= bucket.tables
         else:
             kept.tables = bucket.tables
-        for waiter in self.parking.waiting_for(told):
-            woken += self._tell(waiter, self._outcome(waiter, told))
+        woken = self._tell_all((waiter, self._outcome(waiter, told)) for waiter in self.parking.waiting_for(told))
         if bucket.overflowed:
             woken += self._review(self.parking.waiters)
         elif rows and bucket.coarse:
@@ -162,14 +171,17 @@ class Touching:
     def _review(self, waiters: Iterable[Waiter]) -> int:
         """Look at waiters one by one; how many of them need not wait any more."""
         outcomes = [(waiter, self.check(waiter)) for waiter in tuple(waiters)]
-        return sum(self._tell(waiter, outcome) for waiter, outcome in outcomes if outcome is not None)
+        return self._tell_all((waiter, outcome) for waiter, outcome in outcomes if outcome is not None)
 
-    def _tell(self, waiter: Waiter, outcome: bool | str) -> bool:
-        if not self.parking.remove(waiter):
-            return False
-        self.counts.waited(outcome)
-        waiter.answer(outcome)
-        return True
+    def _tell_all(self, outcomes: Iterable[tuple[Waiter, bool | str]]) -> int:
+        """Let waiters go, and answer them: many while the loop serves others. How many there were."""
+        answers: list[Callable[[], None]] = []
+        for waiter, outcome in outcomes:
+            if self.parking.remove(waiter):
+                self.counts.waited(outcome)
+                answers.append(partial(waiter.answer, outcome))
+        self._slices.do(answers)
+        return len(answers)
 
     # -- who waits
 
@@ -190,7 +202,7 @@ class Touching:
     def give_up(self, waiter: Waiter) -> None:
         """The time of a waiter is up: what was touched and not told yet counts."""
         outcome = self.check(waiter)
-        self._tell(waiter, False if outcome is None else outcome)
+        self._tell_all([(waiter, False if outcome is None else outcome)])
 
     def retire(self, actives: list[Active]) -> None:
         """Templates go; who waits for rows of them is told."""
