@@ -34,6 +34,11 @@ def change(number: int, key: int) -> bytes:
     return json.dumps({"type": ENTITY, "key": str(number), "value": value, "headers": headers}).encode()
 
 
+def watched(key: int) -> str:
+    """What is waited for where a list may change."""
+    return keys.text(keys.watch_key(TEMPLATE, [f"list-{key}"]))
+
+
 class Model:
     """Every change, and who has been told of it when."""
 
@@ -75,7 +80,7 @@ class Waiter(asyncio.Protocol):
         self.seen = -1
         self.partial = b""
         self.transport: asyncio.Transport | None = None
-        self.watched = keys.text(keys.watch_key(TEMPLATE, [f"list-{key}"]))
+        self.watched = watched(key)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
