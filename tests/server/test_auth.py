@@ -153,9 +153,31 @@ def test_a_key_makes_the_caller_its_user(door: Door, keys: KeyStore) -> None:
 @pytest.mark.parametrize(
     "authorization", [b"", b"Bearer", b"Bearer ", b"Bearer nonsense", b"Basic aGk6aG8=", b"hr_a_b", b"Bearer \xff"]
 )
-def test_a_wrong_key_is_refused_even_on_loopback(door: Door, authorization: bytes) -> None:
+def test_a_wrong_key_is_refused_even_on_loopback(door: Door, keys: KeyStore, authorization: bytes) -> None:
+    keys.create(user_id="ann", scopes=["read"])
     with pytest.raises(Unauthorized):
         door.admit({b"host": b"127.0.0.1", b"authorization": authorization})
+
+
+def test_a_token_is_not_looked_at_while_there_are_no_keys(door: Door, keys: KeyStore) -> None:
+    assert door.admit({b"host": b"localhost", b"authorization": b"Bearer anything"}) is LOCAL
+    key, token = keys.create(user_id="ann", scopes=["read"])
+    with pytest.raises(Unauthorized):
+        door.admit({b"host": b"localhost", b"authorization": b"Bearer anything"})
+    keys.revoke(key.id)
+    with pytest.raises(Unauthorized):
+        door.admit({b"host": b"localhost", b"authorization": f"Bearer {token}".encode()})
+
+
+def test_a_token_lets_no_web_page_in_while_there_are_no_keys(door: Door) -> None:
+    for headers in ({b"host": b"rebound.example"}, {b"host": b"localhost", b"origin": b"https://evil.example"}):
+        with pytest.raises(Forbidden):
+            door.admit({**headers, b"authorization": b"Bearer anything"})
+
+
+def test_elsewhere_a_token_is_unknown_while_there_are_no_keys(public: Door) -> None:
+    with pytest.raises(Unauthorized):
+        public.admit({b"host": b"localhost", b"authorization": b"Bearer anything"})
 
 
 def test_elsewhere_everyone_needs_a_key(public: Door, keys: KeyStore) -> None:
