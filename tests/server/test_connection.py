@@ -309,3 +309,32 @@ def _sockets(server: ServerProcess) -> list[str]:
         except OSError:
             continue
     return [link for link in links if link.startswith("socket:")]
+
+
+# -- who is asked
+
+
+@pytest.mark.parametrize("path", ["/v1/stream/none", "/v1/streams", "/health"])
+def test_http_1_1_without_a_host_is_refused(server: ServerProcess, connect: Connect, path: str) -> None:
+    wire = connect(server).send(f"GET {path} HTTP/1.1\r\nAccept: */*\r\n\r\n".encode())
+    answer = wire.answer()
+    assert (answer.status, json.loads(answer.body)["error"]["field"]) == (400, "Host")
+    assert wire.ended()
+
+
+@pytest.mark.parametrize("path", ["/v1/stream/none", "/v1/streams"])
+def test_the_host_of_an_absolute_target_counts_and_the_header_does_not(
+    server: ServerProcess, connect: Connect, path: str
+) -> None:
+    wire = connect(server)
+    plain = wire.request("GET", path).answer()
+    for host in (wire.host, "localhost", "LOCALHOST:1", "[::1]:4437"):
+        assert wire.request("GET", f"http://{host}{path}").answer().body == plain.body
+    for host in ("evil.example", "127.0.0.1@evil.example", "127.0.0.1.evil.example:4437", ""):
+        answer = connect(server).request("GET", f"http://{host}{path}").answer()
+        assert answer.status in (400, 403), host
+        assert host != "evil.example" or answer.code() == "forbidden"
+    foreign = connect(server).send(f"GET http://localhost{path} HTTP/1.1\r\nHost: evil.example\r\n\r\n".encode())
+    assert foreign.answer().body == plain.body
+    older = connect(server).send(f"GET http://evil.example{path} HTTP/1.0\r\n\r\n".encode())
+    assert older.answer().code() == "forbidden"

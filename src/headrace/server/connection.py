@@ -8,6 +8,7 @@ straight to the transport. Everything else goes to ASGI and meets the same dispa
 from __future__ import annotations
 
 import asyncio
+import re
 from time import monotonic
 from typing import Any
 
@@ -22,6 +23,8 @@ from headrace.server.wire import SECURITY_LINES, render_head
 HOT_BODY_BYTES = 256 * 1024
 #: What a header line has besides its name and its value.
 _LINE_BYTES = len(": \r\n")
+#: An address with a scheme and a host, which clients send to proxies.
+_ABSOLUTE = re.compile(rb"[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#]*)")
 _UPGRADE = (b"upgrade", b"connection", b"http2-settings")
 _METHODS = {b"GET": "GET", b"POST": "POST", b"HEAD": "HEAD", b"PUT": "PUT", b"DELETE": "DELETE"}
 
@@ -211,11 +214,24 @@ class Connection(Answering, HttpProtocol):
         if self.parser.should_upgrade():
             return
         fields = dict(self.headers)
+        if b"host" not in fields and self.parser.get_http_version() != "1.0":
+            raise BadRequest("a request of HTTP/1.1 says in Host whom it asks", field="Host")
+        if not self.url.startswith(b"/"):
+            self._take_host_of_target()
         if self._is_hot(fields):
             self._hot = True
             self._arriving_fields = fields
         else:
             self._to_asgi()
+
+    def _take_host_of_target(self) -> None:
+        """Where the address names a host, that counts, and the header does not."""
+        absolute = _ABSOLUTE.match(self.url)
+        if absolute is not None:
+            names = [name for name, _ in self.headers]
+            if b"host" not in names:
+                self.headers.append((b"host", absolute[1]))
+            self.headers[:] = [(name, absolute[1] if name == b"host" else value) for name, value in self.headers]
 
     def _is_hot(self, fields: dict[bytes, bytes]) -> bool:
         if not self.is_free():
