@@ -257,6 +257,28 @@ def test_text_and_json_travel_as_they_are(server: ServerProcess, api: Api, conne
     assert expect(wire, "data").data == ('["x"]' if "json" in kind else '"x"')
 
 
+def test_text_that_is_not_utf_8_travels_as_base64(server: ServerProcess, api: Api, connect: Connect) -> None:
+    path, wire = api.octets(b"caf\xe9", kind="text/plain"), connect(server)
+    assert subscribe(wire, path)["stream-sse-data-encoding"] == "base64"
+    assert base64.b64decode(expect(wire, "data").data, validate=True) == b"caf\xe9"
+    assert expect(wire, "control").json["upToDate"] is True
+    api.post(path, b"next", {"content-type": "text/plain"})
+    assert base64.b64decode(expect(wire, "data").data, validate=True) == b"next"
+
+
+def test_a_response_in_text_ends_before_bytes_that_are_none(server: ServerProcess, api: Api, connect: Connect) -> None:
+    """It said that it is text; the next response, from the same place, says that it is base64."""
+    path, wire = api.octets(b"caf", kind="text/plain"), connect(server)
+    assert "stream-sse-data-encoding" not in subscribe(wire, path)
+    assert expect(wire, "data").data == "caf"
+    offset = expect(wire, "control").json["streamNextOffset"]
+    api.post(path, b"\xc3", {"content-type": "text/plain"})
+    assert wire.event() is None
+    assert subscribe(wire, path, f"offset={offset}")["stream-sse-data-encoding"] == "base64"
+    assert base64.b64decode(expect(wire, "data").data, validate=True) == b"\xc3"
+    assert "stream-sse-data-encoding" not in subscribe(connect(server), path, f"offset={api.offset(path)}")
+
+
 def test_the_end_of_a_closed_stream_ends_the_response(server: ServerProcess, api: Api, connect: Connect) -> None:
     path, wire = api.stream(1), connect(server)
     subscribe(wire, path)

@@ -184,6 +184,7 @@ class Subscriber:
         self._until = asyncio.get_running_loop().time() + lifetime_s
         self._timer: asyncio.TimerHandle | None = None
         self._looking = False
+        self._is_base64 = not question.stream.is_text
         #: From then on the exchange belongs to the next request of the connection.
         self._ended = False
 
@@ -192,11 +193,14 @@ class Subscriber:
         head = self._reads.engine.log.readable_head(self._stream)
         if self._position < head.next_seq:
             # What is missing, or has no form in the version asked for, is refused while there is a status to say so.
-            self._reads.events.chunk(self._question, self._position, head, self._request)
+            try:
+                self._chunk(head)
+            except UnicodeDecodeError:
+                self._is_base64 = True
         headers = self._reads.headers(self._question, head, self._position)
         headers |= {"content-type": "text/event-stream", "cache-control": "no-cache"}
         headers.pop("stream-up-to-date", None)
-        if not self._stream.is_text:
+        if self._is_base64:
             headers["stream-sse-data-encoding"] = "base64"
         self._reads.engine.tail.watch(self._stream, self)
         self._standing.stay(self)
@@ -228,9 +232,9 @@ class Subscriber:
                     return
                 if not always and self._position >= head.next_seq and not head.closed:
                     return
-                chunk, self._position = self._reads.events.chunk(self._question, self._position, head, self._request)
-            except HeadraceError:
-                self._finish()  # likewise
+                chunk, self._position = self._chunk(head)
+            except (HeadraceError, UnicodeDecodeError):
+                self._finish()  # likewise; what is no text comes as base64 then
                 return
             except Cold as cold:
                 self._looking = True
@@ -241,6 +245,10 @@ class Subscriber:
             if head.closed and self._position >= head.next_seq:
                 self._finish()
                 return
+
+    def _chunk(self, head: Head) -> tuple[bytes, int]:
+        question = self._question
+        return self._reads.events.chunk(question, self._position, head, self._request, is_base64=self._is_base64)
 
     def _arm(self) -> None:
         if self._ended:
@@ -278,26 +286,37 @@ class Events:
         self._reads = reads
         self._memo: dict[tuple[object, ...], tuple[bytes, int]] = {}
 
-    def chunk(self, question: Question, position: int, head: Head, request: Request) -> tuple[bytes, int]:
-        """The data and control events from a position on, and where they end."""
+    def chunk(
+        self, question: Question, position: int, head: Head, request: Request, *, is_base64: bool
+    ) -> tuple[bytes, int]:
+        """The data and control events from a position on, and where they end.
+
+        Raises UnicodeDecodeError where text is asked for and the entries are not UTF-8.
+        """
         given, now_s = request.query.get("cursor"), time.time()
         shape = question.version, question.derived, None if head.registry is None else head.registry.revision
-        mark = (question.stream.id, position, question.key, question.format, head.next_seq, head.closed, given, shape)
+        place = question.stream.id, position, head.next_seq, head.closed
+        mark = (*place, question.key, question.format, given, shape, is_base64)
         if (known := self._memo.get(mark)) is not None:
             return known
-        rendered = self._render(question, position, head, None if head.closed else cursor(given, now_s))
+        rendered = self._render(question, position, head, None if head.closed else cursor(given, now_s), is_base64)
         if rendered[1] > position:
             if not self._memo:
                 asyncio.get_running_loop().call_soon(self._memo.clear)
             self._memo[mark] = rendered
         return rendered
 
-    def _render(self, question: Question, position: int, head: Head, cursor: str | None) -> tuple[bytes, int]:
+    def _render(
+        self, question: Question, position: int, head: Head, cursor: str | None, is_base64: bool
+    ) -> tuple[bytes, int]:
         data = b""
         if position < head.next_seq:
             found = self._reads.find(question, position, head)
             if found.parts:
-                data = _data_event(question, self._reads.render(question, found.parts))
+                body = self._reads.render(question, found.parts)
+                if not (is_base64 or question.stream.is_json or body.isascii()):
+                    body.decode()
+                data = _data_event(body, is_base64)
             position = found.position
         control: dict[str, object] = {"streamNextOffset": question.stream.offset_at(position)}
         caught_up = position >= head.next_seq
@@ -310,8 +329,8 @@ class Events:
         return b"%sevent: control\ndata:%s\n\n" % (data, msgspec.json.encode(control)), position
 
 
-def _data_event(question: Question, body: bytes) -> bytes:
-    if not question.stream.is_text:
+def _data_event(body: bytes, is_base64: bool) -> bytes:
+    if is_base64:
         return b"event: data\ndata:%s\n\n" % base64.b64encode(body)
     if b"\n" not in body and b"\r" not in body:
         return b"event: data\n%s\n\n" % _line(body)
