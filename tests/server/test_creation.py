@@ -228,7 +228,10 @@ def test_the_window_slides_with_reads_and_writes_but_not_with_head(api: Api, eve
     eventually(lambda: api.head(path).status_code == 404)
 
 
-@pytest.mark.parametrize("kind", ["text", "text/", "/plain", "te xt/plain", "text/pl ain", ";", "text/plain\xe9"])
+@pytest.mark.parametrize(
+    "kind",
+    ["text", "text/", "/plain", "te xt/plain", "text/pl ain", ";", "text/plain\xe9", "a/b/c", "a//b", "text/pl(ain"],
+)
 def test_a_type_that_is_none_is_refused(server: ServerProcess, connect: Callable[..., Wire], kind: str) -> None:
     answer = connect(server).request("PUT", "/v1/stream/kind", b"", f"Content-Type: {kind}").answer()
     assert (answer.status, answer.code()) == (400, "bad_request")

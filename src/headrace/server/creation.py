@@ -19,6 +19,8 @@ from headrace.storage.streams import LIVE, StreamRow
 from headrace.types import JSON, OCTETS, media_type, rfc3339
 
 _APPEND_ONLY = (b"stream-seq", b"producer-id", b"producer-epoch", b"producer-seq", b"if-match")
+_TOKEN = r"[!#$%&'*+.^_`|~0-9a-z-]+"
+_MEDIA_TYPE = re.compile(f"{_TOKEN}/{_TOKEN}")
 #: The spellings of a fork offset that stand for the start of the source, wherever that is by now.
 _START = re.compile(r"-1|[0O_]+", re.IGNORECASE)
 
@@ -95,8 +97,7 @@ def _content_type(headers: dict[bytes, bytes]) -> str | None:
     given = values.text(headers, b"content-type")
     if given is None or not given.strip():
         return None
-    kind, slash, sub = media_type(given).partition("/")
-    if not (kind and slash and sub) or any(c.isspace() for c in kind + sub) or not given.isascii():
+    if not (given.isascii() and _MEDIA_TYPE.fullmatch(media_type(given))):
         raise BadRequest(f"{given!r} is not a media type", field="Content-Type")
     return given.strip()
 
