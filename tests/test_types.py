@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import pytest
 
 from headrace.errors import BadRequest
 from headrace.types import (
     SystemClock,
     format_duration,
+    json_fault,
     media_type,
     parse_duration_us,
     parse_timestamp_us,
@@ -78,3 +80,28 @@ def test_parameters_and_letter_case_of_a_content_type_do_not_count() -> None:
 
 def test_the_system_clock_tells_microseconds_since_1970() -> None:
     assert abs(SystemClock().now_us() / SECOND - time.time()) < 5
+
+
+@pytest.mark.parametrize(
+    ("body", "at"),
+    [
+        (rb'{"x":"\ud800"}', 6),
+        (rb'{"\uDC00":1}', 2),
+        (rb'["\ud83d\ude00\ud83d"]', 14),
+        (rb'"\\\ud800\u0041"', 3),
+        (rb'"\udc00\ud800"', 1),
+    ],
+)
+def test_a_lone_surrogate_is_named_as_such(body: bytes, at: int) -> None:
+    for text in (body, body.decode()):
+        with pytest.raises(msgspec.DecodeError) as fault:
+            msgspec.json.decode(text)
+        half = body[at : at + 6].decode()
+        assert json_fault(fault.value, text).startswith(f"{half} at byte {at} is half of a surrogate pair")
+
+
+@pytest.mark.parametrize("body", [rb'{"x":"\\ud800"', rb'["\ud83d\ude00"', b"{", b"\xff"])
+def test_other_faults_of_json_are_told_as_they_are(body: bytes) -> None:
+    with pytest.raises(ValueError) as fault:
+        msgspec.json.decode(body)
+    assert json_fault(fault.value, body) == str(fault.value)

@@ -32,6 +32,8 @@ _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
 )
 
+_ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
+
 
 class Clock(Protocol):
     """Where the time comes from."""
@@ -52,6 +54,28 @@ class SystemClock:
 def media_type(content_type: str) -> str:
     """The part of a content type that counts: before the parameters, in lower case."""
     return content_type.partition(";")[0].strip().lower()
+
+
+def json_fault(reason: Exception, text: bytes | str) -> str:
+    """Why a text is not JSON; half of a surrogate pair is named, which decoders report in other words."""
+    body = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    lone = _lone_surrogate(body)
+    if lone is None:
+        return str(reason)
+    return f"{lone[0].decode()} at byte {lone.start()} is half of a surrogate pair: write both halves, or \\ufffd"
+
+
+def _lone_surrogate(body: bytes) -> re.Match[bytes] | None:
+    high: re.Match[bytes] | None = None
+    for escape in _ESCAPE.finditer(body):
+        unit = 0 if escape[1] is None else int(escape[1], 16)
+        is_low = 0xDC00 <= unit < 0xE000
+        if high is not None and not (is_low and escape.start() == high.end()):
+            return high
+        if high is None and is_low:
+            return escape
+        high = escape if 0xD800 <= unit < 0xDC00 else None
+    return high
 
 
 def parse_duration_us(text: str, field: str) -> int:

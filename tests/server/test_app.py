@@ -69,11 +69,33 @@ def test_a_word_that_has_an_address_of_its_own_is_no_id(
 @pytest.mark.parametrize("name", ["Host", "Content-Type", "If-None-Match"])
 def test_a_header_that_counts_may_come_once_on_every_route(server: ServerProcess, connect: Connect, name: str) -> None:
     wire = connect(server)
-    lines = [f"{name}: evil.example", f"{name}: {wire.host}"]
-    wire.send("\r\n".join(["GET /v1/streams HTTP/1.1", *lines, "", ""]).encode())
-    answer = wire.answer()
+    answer = wire.request("GET", "/v1/streams", b"", f"{name}: evil.example", f"{name}: {wire.host}").answer()
     assert (answer.status, answer.code()) == (400, "bad_request")
     assert json.loads(answer.body)["error"]["field"] == name.lower()
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/stream/surrogates"),
+        ("POST", "/v1/stream/surrogates/_search"),
+        ("POST", "/v1/stream/surrogates/_aggregate"),
+        ("POST", "/v1/stream/surrogates/_schema"),
+        ("POST", "/v1/stream/surrogates/_profile"),
+        ("POST", "/v1/stream/surrogates/_retention"),
+        ("POST", "/v1/get"),
+        ("POST", "/v1/batch_get"),
+        ("POST", "/v1/register"),
+        ("POST", "/v1/observations"),
+        ("POST", "/v1/entity-types"),
+        ("PUT", "/v1/stream/__ds/subscriptions/surrogates"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_named_on_every_route_that_takes_json(api: Api, method: str, path: str) -> None:
+    api.put("/v1/stream/surrogates", headers={"content-type": "application/json"})
+    answer = api.call(method, path, rb'{"a":"\ud83d"}', {"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert r"\ud83d at byte 6 is half of a surrogate pair" in answer.json()["error"]["message"]
 
 
 def test_headers_that_do_not_count_may_be_repeated_on_every_route(server: ServerProcess, connect: Connect) -> None:

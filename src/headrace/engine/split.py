@@ -6,6 +6,7 @@ import msgspec
 
 from headrace.errors import BadRequest
 from headrace.schema.entries import entries_of
+from headrace.types import json_fault
 
 _ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
 _ONE = msgspec.json.Decoder(msgspec.Raw)
@@ -32,7 +33,7 @@ def split_json(body: bytes) -> tuple[bytes, int]:
     except RecursionError as reason:
         raise BadRequest("the JSON is nested too deeply", field="body") from reason
     except msgspec.DecodeError as reason:
-        raise BadRequest(f"the body is not JSON: {reason}", field="body") from reason
+        raise BadRequest(f"the body is not JSON: {json_fault(reason, body)}", field="body") from reason
 
 
 def slice_json(joined: bytes, start: int, stop: int) -> bytes:

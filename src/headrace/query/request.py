@@ -15,6 +15,7 @@ from headrace.query.search import Search
 from headrace.query.sort import Order, Place
 from headrace.query.syntax import QuerySyntaxError, parse
 from headrace.query.tree import Node
+from headrace.types import json_fault
 
 SIZE, MAX_SIZE = 50, 500
 MAX_TIMEOUT_MS = 3_000
@@ -92,7 +93,7 @@ def _decoded(name: str, text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as reason:
-        raise BadRequest(f"{name}: {text[:100]!r} is not JSON: {reason}", field=name) from reason
+        raise BadRequest(f"{name}: {text[:100]!r} is not JSON: {json_fault(reason, text)}", field=name) from reason
 
 
 def _size(part: Part) -> int:

@@ -11,7 +11,7 @@ from headrace.engine.stream import Stream
 from headrace.errors import BadRequest
 from headrace.server.exchange import Request
 from headrace.server.values import only
-from headrace.types import rfc3339
+from headrace.types import json_fault, rfc3339
 
 if TYPE_CHECKING:
     from headrace.engine.search.aggregating import Aggregated
@@ -28,7 +28,7 @@ def document(request: Request, what: str) -> Any:
     try:
         return msgspec.json.decode(request.body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
-        raise BadRequest(f"the body is not JSON: {reason}", field="body") from reason
+        raise BadRequest(f"the body is not JSON: {json_fault(reason, request.body)}", field="body") from reason
 
 
 def asked(engine: Engine, request: Request) -> Stream:

@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from headrace.errors import BadRequest, TooLarge, UnsupportedMedia
-from headrace.types import JSON, media_type
+from headrace.types import JSON, json_fault, media_type
 
 Body = TypeVar("Body")
 
@@ -25,7 +25,7 @@ async def read(request: Request, kind: type[Body], *, limit: int, refusal: type[
     try:
         return msgspec.json.decode(body, type=kind)
     except (ValueError, RecursionError) as reason:
-        raise refusal(f"the body cannot be read: {reason}", field="body") from reason
+        raise refusal(f"the body cannot be read: {json_fault(reason, body)}", field="body") from reason
 
 
 async def body_of(request: Request, *, limit: int, refusal: type[BadRequest] = BadRequest) -> bytes:

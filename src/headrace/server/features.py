@@ -18,7 +18,7 @@ from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, RequestErr
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.exchange import Request
-from headrace.types import JSON, parse_timestamp_us, rfc3339
+from headrace.types import JSON, json_fault, parse_timestamp_us, rfc3339
 
 MOST_REQUESTS = 10_000
 #: How long rows that were prepared are put together, at most, with what has come meanwhile.
@@ -187,7 +187,7 @@ def _read(request: Request, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
         return decoder.decode(request.body)
     except (ValueError, RecursionError) as reason:
-        raise BadRequest(f"the body cannot be read: {reason}", field="body") from reason
+        raise BadRequest(f"the body cannot be read: {json_fault(reason, request.body)}", field="body") from reason
 
 
 def _row(asked: GetBody, answer: Answer) -> dict[str, Any]:

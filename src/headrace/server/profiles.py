@@ -16,6 +16,7 @@ from headrace.server.aside import Aside
 from headrace.server.exchange import Reply, Request
 from headrace.server.schemas import flag, parameters
 from headrace.server.streams import refuse_owned
+from headrace.types import json_fault
 
 _MOST_BYTES = 64 * 1024
 
@@ -67,7 +68,7 @@ def read(body: bytes) -> Profile:
     try:
         given = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
-        raise BadRequest(f"the body is not JSON: {reason}", field="body") from reason
+        raise BadRequest(f"the body is not JSON: {json_fault(reason, body)}", field="body") from reason
     found = table.read(given)
     if isinstance(found, Profile):
         return found

@@ -20,7 +20,7 @@ from headrace.server.exchange import Reply, Request
 from headrace.server.streams import refuse_owned
 from headrace.server.values import only
 from headrace.storage.verifications import VerificationRow
-from headrace.types import JSON, rfc3339
+from headrace.types import JSON, json_fault, rfc3339
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -128,7 +128,7 @@ def _update(body: bytes) -> Update:
     try:
         given = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
-        raise BadRequest(f"the body is not JSON: {reason}", field="body") from reason
+        raise BadRequest(f"the body is not JSON: {json_fault(reason, body)}", field="body") from reason
     if lost := entries.read(body)[1]:
         raise refused(tuple(Refusal("bad_request", failure.pointer, failure.reason) for failure in lost))
     update = parse_update(given)

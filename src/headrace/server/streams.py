@@ -32,7 +32,7 @@ from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL, SHARED
 from headrace.server.exchange import Exchange, Headers, Reply, Request
 from headrace.server.heads import RequestHead
-from headrace.types import format_duration, rfc3339
+from headrace.types import format_duration, json_fault, rfc3339
 
 _ASIDE_BYTES = 64 * 1024
 #: Joined entries, how many there are, and the registry that has seen that they fit.
@@ -319,7 +319,7 @@ def read_retention(body: bytes) -> tuple[int | None, int | None]:
     try:
         rule = msgspec.json.decode(body, type=RetentionRule)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
-        raise BadRequest(f"the body is not a retention rule: {reason}", field="body") from reason
+        raise BadRequest(f"the body is not a retention rule: {json_fault(reason, body)}", field="body") from reason
     if rule.bytes is not None and not 0 <= rule.bytes < 2**63:
         raise BadRequest("bytes is not a whole number", field="bytes")
     return None if rule.age is None else values.retention_age_us(rule.age, "age"), rule.bytes

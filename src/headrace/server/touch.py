@@ -28,6 +28,7 @@ from headrace.profiles.state_protocol.templates import Template
 from headrace.server.aside import Aside
 from headrace.server.exchange import Reply, Request
 from headrace.server.values import only
+from headrace.types import json_fault
 
 MOST_MS = 120_000
 _WAIT_MS = 30_000
@@ -262,7 +263,8 @@ def _decoded(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as reason:
         _, _, path = str(reason).partition("`$.")
-        raise BadRequest(f"the body cannot be read: {reason}", field=path.rstrip("`") or "body") from reason
+        field = path.rstrip("`") or "body"
+        raise BadRequest(f"the body cannot be read: {json_fault(reason, body)}", field=field) from reason
 
 
 def _template_ids(given: list[str]) -> tuple[int, ...]:

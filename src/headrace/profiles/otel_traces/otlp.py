@@ -11,6 +11,7 @@ from headrace.errors import BadRequest
 from headrace.profiles.otel_traces import protobuf
 from headrace.profiles.otel_traces.rules import OtlpLimits
 from headrace.profiles.otel_traces.values import NESTED, Limits, finite
+from headrace.types import json_fault
 
 _SPAN = {
     1: ("traceId", "hex"), 2: ("spanId", "hex"), 3: ("traceState", "text"), 4: ("parentSpanId", "hex"),
@@ -151,7 +152,7 @@ def from_json(body: bytes, limits: OtlpLimits) -> Export:
     try:
         given = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
-        raise BadRequest(f"the body is not JSON: {reason}", field="body") from reason
+        raise BadRequest(f"the body is not JSON: {json_fault(reason, body)}", field="body") from reason
     export = Export(limits)
     for one in _objects(given, "resourceSpans"):
         export.resource()

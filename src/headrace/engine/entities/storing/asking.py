@@ -12,7 +12,7 @@ import msgspec
 from headrace.engine.split import check_text
 from headrace.errors import BadRequest, BatchTooLarge
 from headrace.schema.entries import read as read_exactly
-from headrace.types import parse_timestamp_us
+from headrace.types import json_fault, parse_timestamp_us
 
 MOST_ENTITIES = 10_000
 MOST_TYPES = 100
@@ -157,7 +157,7 @@ def document_of(body: bytes) -> dict[str, Any]:
     except RecursionError as reason:
         raise BadRequest("the JSON is nested too deeply", field="body") from reason
     except msgspec.DecodeError as reason:
-        raise BadRequest(f"the body is not JSON: {reason}", field="body") from reason
+        raise BadRequest(f"the body is not JSON: {json_fault(reason, body)}", field="body") from reason
     if failures:
         raise BadRequest(f"{failures[0].pointer or 'the body'} {failures[0].reason}", field="body")
     if len(values) != 1 or not isinstance(values[0], dict):
