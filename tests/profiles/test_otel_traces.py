@@ -99,13 +99,13 @@ def test_members_stay_where_their_attributes_were_not_kept() -> None:
         {"store": store},
         resource={"attributes": {"service.name": "checkout"}},
         attributes={"request.id": "r", "http.route": "/c"},
-        events=[{"name": "exception", "attributes": {"exception.message": "told"}}],
+        events=[{"name": "exception", "attributes": {"exception.type": "Timeout", "exception.message": "told"}}],
         links=[{"traceId": TRACE, "spanId": SPAN}],
         status={"code": 2, "message": "failed"},
     )
     assert (made["attributes"], made["events"], made["links"], made["resource"]["attributes"]) == ({}, [], [], {})
     assert (made["service"], made["requestId"], made["http"]["route"]) == ("checkout", "r", "/c")
-    assert made["error"]["message"] == "failed"
+    assert made["error"] == {"isError": True, "type": "Timeout", "message": "told", "stacktrace": None}
     assert made["eventNames"] == ["exception"]
 
 

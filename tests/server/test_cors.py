@@ -63,7 +63,8 @@ def test_preflights_are_answered_whatever_is_asked(server: ServerProcess, api: A
         answer = connect(server).request("OPTIONS", target, b"", *lines).answer()
         assert answer.status == 204
         allowed = answer.headers["access-control-allow-headers"].split(", ")
-        for name in ("if-none-match", "if-match", "content-type", "stream-key", "producer-id", "authorization"):
+        for name in ("if-none-match", "if-match", "content-type", "stream-key", "producer-id", "authorization",
+                     "traceparent", "tracestate", "baggage"):  # fmt: skip
             assert name in allowed
         assert "PUT" in answer.headers["access-control-allow-methods"]
         assert "access-control-allow-origin" not in answer.headers

@@ -44,7 +44,7 @@ _REQUEST_HEADERS = (
     "content-type, content-encoding, authorization, if-none-match, if-match, x-request-id, "
     "stream-key, stream-timestamp, stream-seq, stream-ttl, stream-expires-at, stream-closed, "
     "stream-forked-from, stream-fork-offset, stream-fork-sub-offset, stream-retention-age, stream-retention-bytes, "
-    "producer-id, producer-epoch, producer-seq"
+    "producer-id, producer-epoch, producer-seq, traceparent, tracestate, baggage"
 )
 _RESPONSE_HEADERS = (
     "stream-next-offset, stream-end-offset, stream-earliest-offset, stream-up-to-date, stream-cursor, stream-closed, "

@@ -55,7 +55,7 @@ class Normaliser:
         made |= self._own(own, resource["attributes"], attributes)
         made |= {name: self._group(name, groups[name], attributes, paths) for name in GROUPS}
         store = self._rules.store
-        made["error"] = _error(groups["error"], made["status"], attributes, events if store.raw_events else [])
+        made["error"] = _error(groups["error"], made["status"], attributes, events)
         names = list(dict.fromkeys([*names, *(event["name"] for event in events)]))
         self._cleaner.limit(attributes, events, links, dropped)
         return {
