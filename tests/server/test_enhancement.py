@@ -216,6 +216,48 @@ def keyed(start_server: Any, api_of: Callable[..., Api]) -> Keyed:
     return Keyed(api_of(server), {user: keys.create(user_id=user, scopes=one)[1] for user, one in scopes.items()})
 
 
+def test_a_migration_of_everybody_is_found_and_undone_without_naming_its_scope(contact: Kind) -> None:
+    ids = store(contact, nick=named)
+    wish = {"fields_to_add": [{"field_name": "nick", "field_type": "string"}], "migrate_existing": True}
+    run_id = contact.post("update", **wish).json()["migration"]["run_id"]
+    listed = contact.get("/migrations").json()["migrations"]
+    assert [(one["run_id"], one["scope"]) for one in listed] == [(run_id, "global")]
+    assert contact.get("/migrations", scope="user").json()["migrations"] == []
+    assert contact.get(f"/migrations/{run_id}").json() == listed[0]
+    assert contact.get(f"/migrations/{run_id}", scope="user").status_code == 404
+    assert contact.post(f"migrations/{run_id}/undo", scope="user").status_code == 404
+    assert contact.post(f"migrations/{run_id}/undo").json()["undone"] is True
+    assert "nick" not in snapshot(contact, ids[0])
+
+
+def test_migrations_of_everybody_are_for_operators(keyed: Keyed) -> None:
+    one = f"{TYPES}/contact"
+    assert keyed.status("root", "POST", TYPES, payload("contact")) == 200
+    wish = {"fields_to_add": [{"field_name": "nick", "field_type": "string"}], "migrate_existing": True}
+    run_id = keyed.call("root", "POST", f"{one}/update", wish).json()["migration"]["run_id"]
+    assert keyed.call("ann", "GET", f"{one}/migrations").json()["migrations"] == []
+    assert keyed.status("ann", "GET", f"{one}/migrations", scope="global") == 403
+    assert keyed.status("ann", "GET", f"{one}/migrations/{run_id}") == 404
+    assert keyed.status("ann", "POST", f"{one}/migrations/{run_id}/undo", {}) == 404
+    assert keyed.status("ann", "POST", f"{one}/migrations/{run_id}/undo", {"scope": "global"}) == 403
+    assert keyed.call("root", "POST", f"{one}/migrations/{run_id}/undo", {}).json()["undone"]
+
+
+def test_a_dry_run_does_not_claim_a_change(contact: Kind) -> None:
+    store(contact, nick=named)
+    add = {"fields_to_add": [{"field_name": "age", "field_type": "number"}]}
+    for answer in (
+        contact.post("enhance", **GLOBAL),
+        contact.post("reconcile"),
+        contact.post("update", **add, dry_run=True),
+        contact.post("deactivate", schema_version="1.0.0", dry_run=True),
+    ):
+        body = answer.json()
+        assert (answer.status_code, body["success"], body["dry_run"], body["changed"]) == (200, True, True, False)
+    done = contact.post("enhance", **GLOBAL, dry_run=False).json()
+    assert (done["dry_run"], done["changed"]) == (False, True)
+
+
 def test_a_user_sees_and_changes_only_their_own(keyed: Keyed) -> None:
     one = f"{TYPES}/contact"
     assert keyed.status("root", "POST", TYPES, payload("contact")) == 200

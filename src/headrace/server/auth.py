@@ -129,6 +129,11 @@ class Principal(msgspec.Struct, frozen=True):
         self.require("admin")
         return user_id
 
+    @property
+    def is_operator(self) -> bool:
+        """Whether the key allows what concerns everybody."""
+        return "admin" in self.scopes and not self.prefix
+
     def covers(self, stream: str) -> bool:
         """Whether the key opens a stream at all."""
         return stream.startswith(self.prefix)

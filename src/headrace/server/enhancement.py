@@ -42,6 +42,13 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     user_id: str | None = None
 
 
+class UndoBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose migration is meant; without a scope it is found by its id."""
+
+    scope: Scope | None = None
+    user_id: str | None = None
+
+
 class EnhanceBody(Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is to be promoted; nothing is, unless ``dry_run`` is false."""
 
@@ -137,15 +144,15 @@ class Api:
         return json_response({"entity_type": entity_type, "recommendations": [_recommendation(one) for one in found]})
 
     async def migrations(self, request: Request) -> Response:
-        """GET ``…/migrations``: the migrations of an owner, the newest first."""
-        entity_type, owner = self._look(request)
-        runs = self._migrating.runs(entity_type, [owner])
+        """GET ``…/migrations``: the migrations of every scope that the caller may see, or of one, the newest first."""
+        entity_type, owners = self._owners(request, *self._whose(request), "read")
+        runs = self._migrating.runs(entity_type, owners)
         return json_response({"entity_type": entity_type, "migrations": [told(run) for run in runs]})
 
     async def migration(self, request: Request) -> Response:
         """GET ``…/migrations/{run_id}``: how far it is."""
-        entity_type, owner = self._look(request)
-        return json_response(told(self._migrating.find(entity_type, request.path_params["run_id"], [owner])))
+        entity_type, owners = self._owners(request, *self._whose(request), "read")
+        return json_response(told(self._migrating.find(entity_type, request.path_params["run_id"], owners)))
 
     # -- change
 
@@ -192,9 +199,10 @@ class Api:
 
     async def undo(self, request: Request) -> Response:
         """POST ``…/migrations/{run_id}/undo``: let a migration count no more."""
-        body = await self._read(request, Asked)
-        entity_type, owner, who = self._owner(request, body)
-        return json_response(told(await self._migrating.undo(entity_type, request.path_params["run_id"], [owner], who)))
+        body = await self._read(request, UndoBody)
+        entity_type, owners = self._owners(request, body.scope, body.user_id, "write")
+        who = request.state.principal.user_id
+        return json_response(told(await self._migrating.undo(entity_type, request.path_params["run_id"], owners, who)))
 
     async def reconcile(self, request: Request) -> Response:
         """POST ``…/reconcile``: let everybody have the fields that users agree on."""
@@ -227,12 +235,23 @@ class Api:
 
     def _look(self, request: Request, *known: str) -> tuple[str, str]:
         """The type, and whose fragments are looked at."""
+        scope, user = self._whose(request, *known)
+        return self._admitted(request, scope or "user", user, "read")
+
+    def _whose(self, request: Request, *known: str) -> tuple[str | None, str | None]:
+        """The scope and the user that a query names."""
         query = request.query_params
         only(query, *known, "scope", "user_id")
-        scope = query.get("scope", "user")
-        if scope not in ("global", "user"):
+        scope = query.get("scope")
+        if scope not in (None, "global", "user"):
             raise BadRequest("scope is global or user", field="scope")
-        return self._admitted(request, scope, query.get("user_id"), "read")
+        return scope, query.get("user_id")
+
+    def _owners(self, request: Request, scope: str | None, user: str | None, may: str) -> tuple[str, list[str]]:
+        """The type, and whose migrations are meant: without a scope, all that the caller may see and change."""
+        entity_type, owner = self._admitted(request, scope or "user", user, may)
+        principal: Principal = request.state.principal
+        return entity_type, [owner, EVERYBODY] if scope is None and principal.is_operator else [owner]
 
     def _owner(self, request: Request, asked: Any) -> tuple[str, str, str]:
         """The type, whose schema is to change, and who asks for it."""

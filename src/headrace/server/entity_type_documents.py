@@ -17,7 +17,7 @@ from headrace.types import rfc3339
 
 
 def answer(outcome: Outcome, dry_run: bool, **more: Any) -> Response:
-    """What was done, or would be; a plan that is refused is an error unless it is only looked at."""
+    """What was done or, in a dry run, would be; a plan that is refused is an error unless it is a dry run."""
     plan, proposal = outcome.plan, outcome.proposal
     if plan.refusals and not dry_run:
         raise refusal(plan.refusals)
@@ -27,7 +27,7 @@ def answer(outcome: Outcome, dry_run: bool, **more: Any) -> Response:
         {
             "success": not plan.refusals,
             "dry_run": dry_run,
-            "changed": bool(proposal.steps),
+            "changed": bool(proposal.steps) and not dry_run,
             "schema_id": row.id if row is not None and stored else None,
             "entity_type": schema.entity_type,
             "schema_version": schema.schema_version,

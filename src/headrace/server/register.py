@@ -96,7 +96,12 @@ class Api:
             given = read_registration(await _read(request, Any))
         except BadRequest as reason:
             return self._invalid(reason)
-        if isinstance(given, Registration) and not given.nodes and given.app not in current.apps.values():
+        # Forced, an empty registration removes everything of an app; repeated, it has nothing left to do.
+        if (
+            isinstance(given, Registration)
+            and not (given.nodes or given.force)
+            and given.app not in current.apps.values()
+        ):
             message = f"there is nothing to register, and the app {given.app!r} has nothing to remove"
             given = [Problem("schema_invalid", "descriptors", message)]
         if not isinstance(given, Registration):

@@ -66,7 +66,7 @@ class Acceptor:
         notices = list(self._misplaced(fragments)) if fragments else []
         if self._wants or identity.basis.startswith("heuristic"):
             notices += self._lacking(fields, identity)
-        notices += [Notice("CONSTRAINT_VIOLATION", violation.message, (violation.field,)) for violation in violations]
+        notices += [violation.notice() for violation in violations]
         if prioritised:
             notices += self._ignored(fields)
         return Accepted(fields, fragments, identity, notices)

@@ -7,15 +7,32 @@ from typing import Any, NamedTuple
 
 from headrace.schema import document
 from headrace.schema.entity.nodes import Constraints, Definition
-
-Check = Callable[[Any], str | None]
+from headrace.schema.entity.problem import Notice
 
 
 class Violation(NamedTuple):
-    """A value that its field does not allow, and why."""
+    """A value that its field does not allow: what forbids it, by name and value, and a sentence."""
 
     field: str
     message: str
+    constraint: str
+    constraint_value: Any
+
+    def notice(self) -> Notice:
+        """The warning where such a value is stored all the same."""
+        facts = self.constraint, self.constraint_value
+        return Notice("CONSTRAINT_VIOLATION", self.message, (self.field,), *facts)
+
+
+class Broken(NamedTuple):
+    """A constraint that a value breaks, and why it does."""
+
+    constraint: str
+    constraint_value: Any
+    reason: str
+
+
+Check = Callable[[Any], Broken | None]
 
 
 class Limits:
@@ -32,27 +49,28 @@ class Limits:
         found = []
         for name, judge in self._checks.items():
             value = fields.get(name)
-            reason = None if value is None else judge(value)
-            if reason is not None:
-                found.append(Violation(name, f"{name}: {reason}"))
+            broken = None if value is None else judge(value)
+            if broken is not None:
+                found.append(Violation(name, f"{name}: {broken.reason}", broken.constraint, broken.constraint_value))
         return found
 
 
 def check(constraints: Constraints) -> Check:
-    """A function that says why a value is not allowed, or None where it is."""
+    """A function that gives the first constraint that a value breaks, or None where it breaks none."""
     pattern = None if constraints.pattern is None else document.Validator({"pattern": constraints.pattern})
 
-    def judge(value: Any) -> str | None:
-        if constraints.min is not None and value < constraints.min:
-            return f"is below {constraints.min}"
-        if constraints.max is not None and value > constraints.max:
-            return f"is above {constraints.max}"
-        if constraints.enum and value not in constraints.enum:
-            return f"is none of {', '.join(map(repr, constraints.enum))}"
-        if value in constraints.banned:
-            return "is a value that is banned"
+    def judge(value: Any) -> Broken | None:
+        least, greatest, choices, banned = constraints.min, constraints.max, constraints.enum, constraints.banned
+        if least is not None and value < least:
+            return Broken("min", least, f"is below {least}")
+        if greatest is not None and value > greatest:
+            return Broken("max", greatest, f"is above {greatest}")
+        if choices and value not in choices:
+            return Broken("enum", choices, f"is none of {', '.join(map(repr, choices))}")
+        if value in banned:
+            return Broken("banned", banned, "is a value that is banned")
         if pattern is not None and not pattern.accepts(value):
-            return f"does not match {constraints.pattern}"
+            return Broken("pattern", constraints.pattern, f"does not match {constraints.pattern}")
         return None
 
     return judge

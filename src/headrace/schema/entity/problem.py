@@ -33,10 +33,16 @@ class Notice(NamedTuple):
     code: str
     message: str
     fields: tuple[str, ...] = ()
+    #: The constraint that a value breaks, and what that says; empty where it is about none.
+    constraint: str = ""
+    constraint_value: Any = None
 
     def dump(self) -> dict[str, Any]:
         """The notice as a JSON object."""
-        return {"code": self.code, "message": self.message, "fields": list(self.fields)}
+        told = {"code": self.code, "message": self.message, "fields": list(self.fields)}
+        if self.constraint:
+            told |= {"constraint": self.constraint, "constraint_value": self.constraint_value}
+        return told
 
 
 class Place(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.entities.store import Store
+from engine.entities.store import CONTACT, Store
 from headrace.errors import ConstraintViolation, IdempotencyCollision, NoSchemaForEntityType, NotFound
 from snapshotting import Entities, contact
 
@@ -38,12 +38,27 @@ def test_a_corrected_field_that_is_unknown_is_a_fragment_too(contacts: Store, ad
     assert [one["code"] for one in answer["store_warnings"]] == ["UNKNOWN_FIELD"]
 
 
-def test_a_corrected_value_is_converted_where_that_makes_it_fit_and_kept_where_not(contacts: Store, ada: str) -> None:
-    answer = contacts.decide("correction", ada, born=0, age="old")
+def test_a_corrected_value_is_converted_where_that_makes_it_fit(contacts: Store, ada: str) -> None:
+    answer = contacts.decide("correction", ada, born=0)
     stored = contacts.observations()[-1]
-    assert stored["fields"] == {"born": "1970-01-01T00:00:00.000Z", "age": "old"}
+    assert stored["fields"] == {"born": "1970-01-01T00:00:00.000Z"}
     assert [(one["key"], one["reason"]) for one in stored["fragments"]] == [("born", "converted_value_original")]
-    assert [(one["code"], one["fields"]) for one in answer["store_warnings"]] == [("TYPE_MISMATCH", ["age"])]
+    assert answer["store_warnings"] == []
+
+
+@pytest.mark.parametrize("policy", ["reject", "warn"])
+def test_a_correction_that_its_schema_does_not_take_is_refused_for_every_reason(store: Store, policy: str) -> None:
+    fields = {"site": {"type": "string", "validator": "url"}}
+    definition = {**CONTACT, "fields": {**CONTACT["fields"], **fields}, "constraint_violation_policy": policy}
+    store.register(definition)
+    ada = store.store(ADA)["entities"][0]["entity_id"]
+    with pytest.raises(ConstraintViolation) as refused:
+        store.decide("correction", ada, age="old", born="soon", site="nowhere", name="Ada L.")
+    told = [(one["field"], one["constraint"], one["constraint_value"]) for one in refused.value.facts["issues"]]
+    assert told == [("age", "type", "number"), ("born", "type", "date"), ("site", "validator", "url")]
+    assert refused.value.facts["field"] == "age" and "takes a number" in refused.value.message
+    assert len(store.observations()) == 1
+    store.decide("correction", ada, age=None, born=None, site=None)
 
 
 def test_a_correction_that_breaks_a_constraint_is_refused(contacts: Store, ada: str) -> None:

@@ -80,6 +80,8 @@ class Issue(msgspec.Struct, frozen=True, omit_defaults=True):
     item: int
     entity_type: str
     field: str | None = None
+    constraint: str | None = None
+    constraint_value: Any = None
     reason: str | None = None
     hint: dict[str, Any] | None = None
 
@@ -87,7 +89,16 @@ class Issue(msgspec.Struct, frozen=True, omit_defaults=True):
 def issues_of(refused: Refused, item: int, entity_type: str) -> list[Issue]:
     """What speaks against one entity."""
     found = [
-        Issue(VIOLATED, violation.message, item, entity_type, field=violation.field) for violation in refused.violations
+        Issue(
+            VIOLATED,
+            violation.message,
+            item,
+            entity_type,
+            field=violation.field,
+            constraint=violation.constraint,
+            constraint_value=violation.constraint_value,
+        )
+        for violation in refused.violations
     ]
     unresolved = refused.unresolved
     if unresolved is not None:
@@ -102,7 +113,7 @@ def refusal(issues: list[Issue]) -> BadRequest:
     told = [msgspec.to_builtins(issue) for issue in issues[:MOST_ISSUES]]
     facts: dict[str, Any] = {"item": first.item, "issues": told, "issues_count": len(issues)}
     if first.field is not None:
-        facts["field"] = first.field
+        facts |= {"field": first.field, "constraint": first.constraint, "constraint_value": first.constraint_value}
     return kind(f"entity {first.item} ({first.entity_type}) is refused: {first.message}", **facts)
 
 

@@ -10,12 +10,12 @@ import msgspec
 
 from headrace.engine.entities.kind import dedupe_key
 from headrace.engine.entities.storing.accepting import Draft, Prepared, Typed, bodies
-from headrace.engine.entities.storing.answering import Issue, Told, Warnings, issues_of, refusal
+from headrace.engine.entities.storing.answering import Told, Warnings, issues_of, refusal
 from headrace.schema.entity.accept import Refused
-from headrace.schema.entity.constraints import Limits
+from headrace.schema.entity.constraints import Limits, Violation
 from headrace.schema.entity.converters import UNFIT, converted
 from headrace.schema.entity.identity import Identity
-from headrace.schema.entity.nodes import Definition
+from headrace.schema.entity.nodes import Definition, Field
 from headrace.schema.entity.observation import (
     CORRECTED,
     DELETED,
@@ -27,7 +27,6 @@ from headrace.schema.entity.observation import (
 from headrace.schema.entity.problem import Notice
 from headrace.schema.entity.split import Fragment
 from headrace.schema.entity.validators import VALIDATORS
-from headrace.schema.entity.values import fits
 from headrace.storage.idempotency import stored_key
 
 Deed = Literal["correction", "deletion", "restoration"]
@@ -67,8 +66,8 @@ class Deciding:
         decision, found = self._decision, typed[self._decision.entity_type]
         definition = found.effective.schema.schema_definition
         made = _Made(definition, decision)
-        if issues := made.issues(definition, decision):
-            raise refusal(issues)
+        if violations := made.violations(definition):
+            raise refusal(issues_of(Refused(violations, None), 0, decision.entity_type))
         warnings = Warnings()
         warnings.add(decision.entity_type, 0, made.notices)
         draft = _draft(decision, found, made)
@@ -94,12 +93,13 @@ class Deciding:
 
 
 class _Made:
-    """The values of a decision: converted where that makes them fit, else as they were given."""
+    """The values of a decision, converted where that makes them fit, and what their fields do not take."""
 
     def __init__(self, definition: Definition, decision: Decision) -> None:
         self.fields: dict[str, Any] = {}
         self.fragments: list[Fragment] = []
         self.notices: list[Notice] = []
+        self._unfit: list[Violation] = []
         for name, value in decision.given.items():
             self._take(definition, name, value)
         if decision.kind != "correction":
@@ -107,38 +107,34 @@ class _Made:
 
     def _take(self, definition: Definition, name: str, value: Any) -> None:
         field = definition.fields.get(name)
+        self.fields[name] = value
         if field is None:
             self.fragments.append(Fragment(name, value, "unknown_field"))
-            self._note("UNKNOWN_FIELD", name, f"there is no field {name!r}; the value is kept as a fragment too")
-        made = value if field is None or value is None else converted(field, value)
-        if field is not None and made is UNFIT:
-            self._note("TYPE_MISMATCH", name, f"{name!r} takes a {field.type}; the value is kept as it was given")
-        elif field is not None and made is not value:
+            message = f"there is no field {name!r}; the value is kept as a fragment too"
+            self.notices.append(Notice("UNKNOWN_FIELD", message, (name,)))
+        elif value is not None:
+            self._convert(field, name, value)
+
+    def _convert(self, field: Field, name: str, value: Any) -> None:
+        self.fields[name] = made = converted(field, value)
+        if made is UNFIT:
+            message = f"{name!r} takes a {field.type}: give one, or null to clear the field"
+            self._unfit.append(Violation(name, message, "type", field.type))
+            return
+        if made is not value:
             self.fragments.append(Fragment(name, value, "converted_value_original", field.type))
-        self.fields[name] = made = value if made is UNFIT else made
-        validator = None if field is None or field.validator is None or made is None else VALIDATORS[field.validator]
-        if validator is not None and fits(made, definition.fields[name].type) and not validator.accepts(made):
-            self._note("VALIDATOR_FAILED", name, f"{name!r} takes {validator.wants}; the value is kept all the same")
+        if field.validator is not None and not VALIDATORS[field.validator].accepts(made):
+            message = f"{name!r} takes {VALIDATORS[field.validator].wants}: give one, or null to clear the field"
+            self._unfit.append(Violation(name, message, "validator", field.validator))
 
-    def _note(self, code: str, name: str, message: str) -> None:
-        self.notices.append(Notice(code, message, (name,)))
-
-    def issues(self, definition: Definition, decision: Decision) -> list[Issue]:
-        """What the schema does not allow; noted where it merely warns."""
+    def violations(self, definition: Definition) -> list[Violation]:
+        """What the schema does not allow; constraints that merely warn are noted."""
         limits = Limits(definition)
-        fitting = {name: value for name, value in self.fields.items() if _fits(definition, name, value)}
-        violations = limits.violations(fitting)
-        if limits.rejects:
-            return issues_of(Refused(violations, None), 0, decision.entity_type)
-        for violation in violations:
-            self._note("CONSTRAINT_VIOLATION", violation.field, violation.message)
-        return []
-
-
-def _fits(definition: Definition, name: str, value: Any) -> bool:
-    """Whether a value is one that constraints of its field speak of."""
-    field = definition.fields.get(name)
-    return field is not None and value is not None and fits(value, field.type)
+        declared = {name: value for name, value in self.fields.items() if value is not UNFIT}
+        violations = limits.violations(declared)
+        if not limits.rejects:
+            self.notices += [violation.notice() for violation in violations]
+        return self._unfit + violations if limits.rejects else self._unfit
 
 
 def _draft(decision: Decision, typed: Typed, made: _Made) -> Draft:
