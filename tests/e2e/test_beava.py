@@ -279,11 +279,12 @@ def differences(
 ) -> list[str]:
     """Where the two rows differ, in words."""
     assert theirs.keys() == ours.keys()
-    counts = {_scope(params): ours[name] for name, (op, params) in agg.items() if op == "count"}
+    counts = {(op, *_scope(params)): _counted(op, ours[name], ours) for name, (op, params) in agg.items()}
     found = []
     for name, (op, params) in agg.items():
         mine = (at_last if op in AT_THE_LAST_EVENT else ours)[name]
-        expected = translated(op, theirs[name], counts.get(_scope(params), 0))
+        counter = "hour_of_day_histogram" if op == "seasonal_deviation" else "count"
+        expected = translated(op, theirs[name], counts.get((counter, *_scope(params)), 0))
         if not agree(expected, mine):
             found.append(f"{op} {params}: beava {theirs[name]!r}, ours {mine!r}")
     return found
@@ -293,10 +294,19 @@ def translated(op: str, value: Any, count: int) -> Any:
     """What the peer answers in our words: variances of all values, and the newest of several values first."""
     if op == "most_recent_n":
         return value[::-1]
+    if op in ("z_score", "seasonal_deviation"):
+        return value if value is None else value * math.sqrt(count / (count - 1))
     if op not in ("var", "std") or count == 0:
         return value
     share = (count - 1) / count
     return (value or 0.0) * (share if op == "var" else math.sqrt(share))
+
+
+def _counted(op: str, value: Any, row: dict[str, Any]) -> int:
+    """How many events a feature tells of: in all, or of the hour of the last one."""
+    if op == "hour_of_day_histogram":
+        return int(value[row["last_at"] // 3_600_000 % 24])
+    return int(value) if op == "count" else 0
 
 
 def agree(theirs: Any, ours: Any) -> bool:

@@ -60,11 +60,11 @@ class EntityTypes:
         return self._changed(entity_type, "deactivate", {"schema_version": schema_version}, options)
 
     def enhance(self, entity_type: str, change: Mapping[str, Any], **options: Unpack[TypeOptions]) -> TypeChange:
-        """Promote what fragments speak for, ``fields`` of it or all; nothing unless ``dry_run`` is False."""
+        """Promote what fragments speak for, ``fields`` of it or all; a dry run unless ``dry_run`` is False."""
         return self._changed(entity_type, "enhance", change, options)
 
     def reconcile(self, entity_type: str, *, dry_run: bool = True) -> TypeChange:
-        """Let everybody have the fields that users agree on; nothing unless ``dry_run`` is False."""
+        """Let everybody have the fields that users agree on; a dry run unless ``dry_run`` is False."""
         return self._changed(entity_type, "reconcile", {}, {"dry_run": dry_run})
 
     def migrate(self, entity_type: str, fields: Sequence[str], **options: Unpack[TypeOptions]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class EntityTypes:
         return told(self._client.send(request))
 
     def undo_migration(self, entity_type: str, run_id: str, **options: Unpack[TypeOptions]) -> dict[str, Any]:
-        """Let a migration count no more."""
+        """Let a migration count no more; it is found in every scope that the caller may change."""
         verb = f"migrations/{segment(run_id)}/undo"
         return told(self._client.send(entity_types.change(entity_type, verb, {}, options)))
 

@@ -335,7 +335,7 @@ def value_change_count(events: Found, params: Params, now: int) -> int:
 def score(value: Fraction, numbers: list[Fraction]) -> Any:
     if len(numbers) < 2 or squares(numbers) == 0:
         return None
-    return (value - average(numbers)) / root(squares(numbers) / (len(numbers) - 1))
+    return (value - average(numbers)) / root(squares(numbers) / len(numbers))
 
 
 def z_score(events: Found, params: Params, now: int) -> Any:

@@ -67,7 +67,8 @@ def texts(*values: str) -> list[tuple[int, dict[str, Any]]]:
         ("ewma", {"field": "x", "half_life": 1000}, xs(8, 4), 9000, 6.0),
         ("ewvar", {"field": "x", "half_life": 1000}, xs(8, 4), 9000, 4.0),
         ("ew_zscore", {"field": "x", "half_life": 1000}, xs(8, 4), 9000, -1.0),
-        ("z_score", {"field": "x", "baseline_window": DAY}, xs(1, 3), 9000, 0.5**0.5),
+        ("z_score", {"field": "x", "baseline_window": DAY}, xs(1, 3), 9000, 1.0),
+        ("seasonal_deviation", {"field": "x"}, [(0, {"x": 1}), (9**7, {"x": 50}), (DAY, {"x": 3})], DAY * 2, 1.0),
         ("seasonal_deviation", {"field": "x"}, [(0, {"x": 9}), (DAY, {"x": 1}), (DAY + 9**7, {"x": 5})], DAY * 2, None),
         (
             "geo_distance",

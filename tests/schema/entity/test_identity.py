@@ -128,6 +128,11 @@ def test_case_counts_where_the_field_says_so() -> None:
     assert name(ruled("code"), {"code": "aB"}) == ("place:ab", "schema_rule", "code")
 
 
+def test_case_is_that_of_unicode_with_dotted_i_and_final_sigma() -> None:
+    assert name(ruled("code"), {"code": "İ"}) == ("place:i\u0307", "schema_rule", "code")
+    assert name(ruled("code"), {"code": "ΟΔΟΣ"}) == ("place:οδος", "schema_rule", "code")
+
+
 def test_an_id_is_the_same_for_one_tenant_and_another_for_others() -> None:
     assert entity_id("t", "place:x") == entity_id("t", "place:x")
     assert len({entity_id(tenant, text) for tenant in ("t", "u", "") for text in ("place:x", "place:y")}) == 6

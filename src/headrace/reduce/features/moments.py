@@ -1,7 +1,6 @@
 """Number, mean and spread of values as ``[n, mean, sum of squared deviations]``: well conditioned, and commutative.
 
-``var`` and ``std`` are those of the population. A z-score divides by the deviation of a sample (n - 1) and is null
-where there are fewer than two values or all are equal.
+All measures are those of the population. A z-score is null where there are fewer than two values or all are equal.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ def deviation(moments: Moments) -> float:
 
 
 def score(value: float, moments: Moments) -> float | None:
-    """How many standard deviations of the sample a value lies above the mean."""
-    n, mean, squares = moments
-    return finite((value - mean) / math.sqrt(squares / (n - 1))) if n > 1 and squares > 0 else None
+    """How many standard deviations a value lies above the mean."""
+    spread = deviation(moments)
+    return finite((value - moments[1]) / spread) if spread > 0 else None
 
 
 class Spread(OfValues):

@@ -237,6 +237,17 @@ def test_another_version_shows_the_same_observations(small: Entities) -> None:
         small.shown(next(iter(before)), schema_version="7.0.0")
 
 
+def test_a_changed_type_shows_old_values_converted_or_as_they_were_stored(small: Entities) -> None:
+    ada = small.said("ada@example.com", phone="1", score=7)
+    changed = contact("2.0.0", fields={"phone": "number", "score": "string"})
+    to_number = {"from": "string", "to": "number", "function": "string_to_number", "deterministic": True}
+    changed["schema_definition"]["fields"]["phone"]["converters"] = [to_number]
+    small.register_type(changed)
+    assert {name: small.snapshot(ada)[name] for name in ("phone", "score")} == {"phone": 1, "score": 7}
+    small.said("ada@example.com", score="8")
+    assert small.snapshot(ada)["score"] == "8"
+
+
 def test_a_restart_answers_the_same(small: Entities) -> None:
     random = Random(6)
     small.store(*(said(random) for _ in range(40)))
