@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.config import Config, MiB
 from headrace.engine.batch import Batch
 from headrace.engine.catalog import Catalog
+from headrace.engine.computing import Computing
 from headrace.engine.counters import Counters
 from headrace.engine.entities.erasing import erasures
 from headrace.engine.entities.erasing.hiding import Masks
@@ -90,6 +91,7 @@ class Engine:
         self.counters = Counters()
         self._masks: Masks = {}
         self.gates = Gates(config.limits)
+        self.computing = Computing(self.gates.compute, config.limits.arriving_bytes)
         data_dir = Path(config.storage.data_dir)
         make_directory(data_dir)
         self._open_database(data_dir, vfs, accept_log_damage)

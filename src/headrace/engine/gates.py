@@ -8,6 +8,8 @@ from headrace.config import LimitsConfig
 from headrace.errors import Overloaded
 
 MAX_QUEUED = 1_000
+#: Batches of rows that wait; each may take some tenths of a second.
+_MAX_BATCHES = 64
 
 
 class Gate:
@@ -86,6 +88,9 @@ class Gates:
         self.read = Gate(limits.concurrent_reads)
         self.search = Gate(limits.concurrent_searches)
         self.index = Gate(limits.concurrent_index_work)
+        #: Bodies that are read in a thread, registrations that are planned in one, and batches of rows that are looked
+        #: up in slices: one at a time, as each of them takes the interpreter's lock from the event loop.
+        self.compute, self.plan, self.rows = Gate(1), Gate(1), Gate(1, max_queued=_MAX_BATCHES)
 
     def relieve(self) -> None:
         """Halve what uses most memory, but never stop it."""

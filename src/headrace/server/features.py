@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
+from headrace.engine.computing import LONG_BYTES
 from headrace.engine.engine import Engine
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.serving import Answer, Moment
@@ -21,8 +23,10 @@ from headrace.server.exchange import Request
 from headrace.types import JSON, json_fault, parse_timestamp_us, rfc3339
 
 MOST_REQUESTS = 10_000
-#: How long rows that were prepared are put together, at most, with what has come meanwhile.
-_WHOLE_S = 0.25
+#: So few rows are looked for at once, and for so long; more are looked up in slices, one batch after the other.
+_FEW, _BRIEFLY_S = 64, 0.003
+#: Events that are folded before rows are looked up, for each of the rows: that takes less than folding row by row.
+_WORTH = 5
 #: Where more rows are not found in time, it is said what any row of their tables lacks, and not what each of them does.
 _TOLD_OF = 100
 _COMPLETE = "headrace-coverage: complete\r\n"
@@ -48,11 +52,11 @@ class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
     requests: list[GetBody]
 
 
-class _Rows(NamedTuple):
-    """What answers several requests, in their order."""
+class _Rows(msgspec.Struct):
+    """What answers several requests, in their order, as JSON."""
 
-    rows: list[dict[str, Any]]
-    complete: bool
+    rows: list[bytes] = []
+    complete: bool = True
 
 
 _GET = msgspec.json.Decoder(GetBody)
@@ -68,6 +72,7 @@ class Gets:
         self._pasts = engine.pasts
         self._aside = Aside(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
+        self._computing, self._gate = engine.computing, engine.gates.rows
 
     def get(self, request: Request) -> None:
         """POST ``/v1/get``: the row of one key, ``{}`` for a key that no event has had."""
@@ -106,44 +111,72 @@ class Gets:
 
     def batch_get(self, request: Request) -> None:
         """POST ``/v1/batch_get``: rows in the order of the requests, or what is wrong with the first bad one."""
-        asked = _read(request, _BATCH).requests
+        if len(request.body) > LONG_BYTES:
+            self._aside.begin(request.exchange, self._read_aside(request))
+            return
+        asked = self._checked(request.principal, _read(request, _BATCH).requests)
+        if len(asked) <= _FEW and (found := self._ask_few(asked)) is not None:
+            _tell_all(request, found)
+        else:
+            self._ask_later(request, asked)
+
+    async def _read_aside(self, request: Request) -> None:
+        """Read a long body in a thread, while others are served."""
+        body = await self._computing.run(len(request.body), _read, request, _BATCH)
+        self._ask_later(request, self._checked(request.principal, body.requests))
+
+    def _checked(self, principal: Principal, asked: list[GetBody]) -> list[GetBody]:
+        """Requests of a batch, none of which is refused before its row is looked for."""
         if len(asked) > MOST_REQUESTS:
             raise BatchTooLarge(f"a batch has at most {MOST_REQUESTS} requests", limit=MOST_REQUESTS)
         if any(one.as_of is not None for one in asked):
             raise BadRequest("as_of is for one row; POST /v1/tables/{table}/history has many", field="as_of")
+        admitted = set[str]()
         for number, one in enumerate(asked):
-            _placed(number, lambda one=one: self._admit(request.principal, one.table))  # type: ignore[misc]
+            if one.table not in admitted:
+                _placed(number, lambda one=one: self._admit(principal, one.table))  # type: ignore[misc]
+                admitted.add(one.table)
+        return asked
+
+    def _ask_few(self, asked: list[GetBody]) -> _Rows | None:
+        """The rows, at once; None where that takes longer."""
+        found = _Rows()
         try:
-            _tell_all(request, self._ask_all(asked))
+            moment = self._serving.moment((one.table for one in asked), monotonic() + _BRIEFLY_S)
+            return found if self._rows(asked, moment, found) else None
         except Behind:
-            later = self._batch_later(request, asked)
-            self._aside.ask(request, later, self._time_s, lambda: self._late(asked))
+            return None
+
+    def _ask_later(self, request: Request, asked: list[GetBody]) -> None:
+        self._aside.ask(request, self._batch_later(request, asked), self._time_s, lambda: self._late(asked))
 
     async def _batch_later(self, request: Request, asked: list[GetBody]) -> None:
-        while request.exchange.writable:
-            for table in dict.fromkeys(one.table for one in asked):
-                await self._serving.ready(table)
-            await self._prepare(request, asked)
-            try:
-                found = self._ask_all(asked, _WHOLE_S)
-            except Behind:
-                continue
-            _tell_all(request, found)
-            return
+        tables = list(dict.fromkeys(one.table for one in asked))
+        async with self._gate:
+            while request.exchange.writable:
+                try:
+                    for table in tables:
+                        await self._serving.approach(table, _WORTH * len(asked))
+                    found = await self._rows_in_slices(request, asked, tables)
+                except Behind:
+                    for table in tables:
+                        await self._serving.ready(table)
+                else:
+                    _tell_all(request, found)
+                    return
 
-    async def _prepare(self, request: Request, asked: list[GetBody]) -> None:
-        """Fold what rows lack, while others have their turns."""
-        ends, at = monotonic() + SLICE_S, 0
-        while at < len(asked) and request.exchange.writable:
-            one = asked[at]
-            try:
-                self._serving.prepare(one.table, one.key, ends)
-                at += 1
-            except Behind:
-                await self._serving.ready(one.table)
-            if monotonic() > ends:
+    async def _rows_in_slices(self, request: Request, asked: list[GetBody], tables: list[str]) -> _Rows:
+        """The rows of one moment, looked up while others have their turns; Behind where they cannot be."""
+        found, moment = _Rows(), self._serving.moment(tables)
+        with self._serving.hold(tables, moment.heads) as hold:
+            while request.exchange.writable:
+                with contextlib.suppress(Behind):  # what was folded of a row by the end of a slice is kept
+                    if self._rows(asked, moment._replace(ends=monotonic() + SLICE_S), found):
+                        break
                 await asyncio.sleep(0)
-                ends = monotonic() + SLICE_S
+                if not hold.is_intact:
+                    raise Behind
+        return found
 
     def _late(self, asked: list[GetBody]) -> HeadraceError:
         """What rows lack that are not found in time."""
@@ -161,15 +194,17 @@ class Gets:
     def _lacking(self, asked: GetBody) -> tuple[int, str]:
         return self._serving.lacking(asked.table, self._serving.defined(asked.table).reducer.key(asked.key))
 
-    def _ask_all(self, asked: list[GetBody], within_s: float = SLICE_S) -> _Rows:
-        moment = self._serving.moment((one.table for one in asked), monotonic() + within_s)
-        rows: list[dict[str, Any]] = []
-        complete = True
-        for number, one in enumerate(asked):
+    def _rows(self, asked: list[GetBody], moment: Moment, found: _Rows) -> bool:
+        """Add rows to those that were found, until a moment ends; whether all are there."""
+        assert moment.ends is not None
+        for number in range(len(found.rows), len(asked)):
+            one = asked[number]
             answer: Answer = _placed(number, lambda one=one: self._ask(one, moment))  # type: ignore[misc]
-            rows.append(_row(one, answer))
-            complete = complete and answer.complete
-        return _Rows(rows, complete)
+            found.rows.append(_ENCODE(_row(one, answer)))
+            found.complete = found.complete and answer.complete
+            if monotonic() > moment.ends:
+                break
+        return len(found.rows) == len(asked)
 
     def _admit(self, principal: Principal, table: str) -> None:
         """Whoever reads a table may read the events that it is made from."""
@@ -199,7 +234,9 @@ def _tell(request: Request, asked: GetBody, answer: Answer) -> None:
 
 
 def _tell_all(request: Request, found: _Rows) -> None:
-    request.exchange.told(_ENCODE({"results": found.rows}), _COMPLETE if found.complete else _BACKFILLING)
+    request.exchange.told(
+        b'{"results":[' + b",".join(found.rows) + b"]}", _COMPLETE if found.complete else _BACKFILLING
+    )
 
 
 def _placed(number: int, work: Callable[[], Any]) -> Any:

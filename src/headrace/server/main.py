@@ -133,6 +133,8 @@ class Server:
         if subscriptions is not None:
             routes += subscription_routes(subscriptions)
         front, protocol = self.build(engine, gates, routes)
+        gc.collect()
+        gc.freeze()  # what is here now stays, so the collector need not look at it again
         listener = _listen(self._config.server.host, self._config.server.port)
         self._server = self._http_server(front, protocol, lambda: _end_waiting(readiness, engine))
         chores = [self._keep_house(engine), monitor.watch(), self._announce(readiness, ready)]
@@ -189,8 +191,6 @@ class Server:
         while not self._server.started:
             await asyncio.sleep(0.01)
         readiness.serving = True
-        gc.collect()
-        gc.freeze()  # what is here now stays, so the collector need not look at it again
         if ready is not None:
             ready(self.address())
 

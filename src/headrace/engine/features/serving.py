@@ -94,14 +94,6 @@ class Serving(serving.Serving[Defined]):
             told["registry_version"] = self._version
         return Answer(row, len(folded) == len(wanted), told)
 
-    def prepare(self, table: str, key: Any, ends: float) -> None:
-        """Fold what the row of a key lacks; raises Behind where a moment is over before that."""
-        defined = self.defined(table)
-        head = self._log.find(defined.stream).head
-        generation, _ = self.at_hand(defined, head, by_key=True)
-        if generation.position < head.next_seq:
-            self.row(generation, head, defined.reducer.key(key), ends)
-
     def moment(self, tables: Iterable[str], ends: float | None = None) -> Moment:
         """Now, for questions about these tables: none of their events comes after it."""
         names = dict.fromkeys(self.defined(table).stream for table in tables)

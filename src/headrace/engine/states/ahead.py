@@ -54,8 +54,10 @@ class Ahead:
         if row is None or row.through < generation.position:
             state, size = generation.fold.copied(key)
             row = _Row(state, generation.position, size * _SPREAD + _OVERHEAD)
-        elif row.through >= end:
+        elif row.through == end:
             return row.state, True
+        elif row.through > end:
+            return self._folded_apart(generation, pending, keying, shapes, key, end), True
         seqs = pending.seqs(keying, key, row.through, end)
         for at in range(0, len(seqs), _AT_ONCE):
             some = seqs[at : at + _AT_ONCE]
@@ -67,6 +69,14 @@ class Ahead:
         row = row._replace(through=end)
         self._rows.keep(mark, row, row.bytes)
         return row.state, True
+
+    def _folded_apart(
+        self, generation: Generation, pending: Pending, keying: Keying, shapes: Shapes, key: bytes, end: int
+    ) -> Any:
+        """The same for an earlier event than the row is folded to."""
+        state, _ = generation.fold.copied(key)
+        seqs = pending.seqs(keying, key, generation.position, end)
+        return _folded(generation, pending, shapes, key, state, seqs)
 
 
 def _folded(generation: Generation, pending: Pending, shapes: Shapes, key: bytes, state: Any, seqs: list[int]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
@@ -18,6 +18,7 @@ from headrace.engine.states.building import Workbench
 from headrace.engine.states.coverage import Base, base
 from headrace.engine.states.definition import Defined, Definitions, Keying, Shapes
 from headrace.engine.states.generation import HOT_ROWS, Behind, Generation, can_inherit
+from headrace.engine.states.holding import Hold
 from headrace.engine.states.tails import STEP_ROWS, Follower
 from headrace.engine.stream import Head, Stream
 from headrace.errors import HeadraceError, NotFound
@@ -248,7 +249,7 @@ class Serving(Generic[Defined]):
         if generation is None or generation.defined is not defined:
             generation = self._succeeding(defined, follower, stream, generation)
         if lag := follower.lag(head):
-            few = min(self._inline_rows, follower.affordable(SLICE_S))
+            few = 0 if follower.holds else min(self._inline_rows, follower.affordable(SLICE_S))
             if by_key and lag > few and self._may_gather(follower):
                 if self._gather(follower, stream, head):
                     return generation, stream
@@ -257,6 +258,27 @@ class Serving(Generic[Defined]):
             if not follower.catch_up(stream, head, self._inline_rows):
                 raise Behind
         return generation, stream
+
+    async def approach(self, name: str, most: int) -> None:
+        """Fold the tail of a definition up to now, in steps, if it lacks so many events at most; may raise Behind."""
+        defined = self.defined(name)
+        stream, follower = self._log.find(defined.stream), self._follower(defined)
+        head = stream.head
+        self.at_hand(defined, head, by_key=True)
+        while 0 < follower.lag(head) <= most and not (follower.busy or follower.holds):
+            if not follower.step(stream, head):
+                break
+            await asyncio.sleep(0)
+            self._carry_on(follower)
+
+    def hold(self, names: Iterable[str], heads: Mapping[str, Head]) -> Hold:
+        """Keep the rows of definitions as they are up to these heads; raises Behind where they are not at hand."""
+        asked = [self.defined(name) for name in names]
+        for defined in asked:
+            if defined.stream in self._folding:
+                raise Behind
+            self.at_hand(defined, heads[defined.stream], by_key=True)
+        return Hold([self._follower(defined) for defined in asked], [defined.name for defined in asked])
 
     def row(self, generation: Generation, head: Head, key: bytes, ends: float | None = None) -> Any:
         """Everything about a key up to a head, of a generation at hand; raises Behind where a moment is over before."""
@@ -431,6 +453,8 @@ class Serving(Generic[Defined]):
 
     async def _fold_aside(self, follower: Follower, stream: Stream) -> None:
         try:
+            while follower.holds:
+                await asyncio.sleep(_PAUSE_S)
             head = stream.head
             self._carry_on(follower)
             follower.busy, tails = True, list(follower.generations.values())
@@ -448,6 +472,9 @@ class Serving(Generic[Defined]):
         for follower in self._followers.values():
             stream = self._log.catalog.find(follower.name)
             if stream is None or follower.busy or not follower.lag(head := stream.head):
+                continue
+            if follower.holds:
+                behind = True
                 continue
             self._carry_on(follower)
             if follower.lag(head) > follower.affordable(_PAUSE_S) and self._may_gather(follower):

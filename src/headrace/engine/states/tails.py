@@ -49,6 +49,8 @@ class Follower:
         self.version = -1
         #: Whether a thread folds right now; then nobody else does.
         self.busy = False
+        #: How many look up rows while the tails stand still.
+        self.holds = 0
         #: Events that tails lack, where those are too many to be folded at once and are found by key.
         self.pending: Pending | None = None
         #: Whether not all of them can be kept: they are too many, or lie in segments already.
@@ -109,7 +111,7 @@ class Follower:
     def catch_up(self, stream: Stream, head: Head, most: int) -> bool:
         """Fold up to the head; False where that is for a thread to do, or too much."""
         while lag := self.lag(head):
-            if self.busy or lag > most or not self.step(stream, head):
+            if self.busy or self.holds or lag > most or not self.step(stream, head):
                 return False
         self.let_go()
         return True
