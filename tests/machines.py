@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from disturbed import Call, disturb
+from headrace.config import StorageConfig
 from headrace.engine.sealing.recovery import newest
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Manifest
@@ -57,7 +58,7 @@ class Machines:
         back_up(self.root / name, "elsewhere", self.root / target, SystemClock(), lambda done, total: None)
 
     def restore(self, source: str, name: str) -> None:
-        restore(self.root / source, self.root / name, lambda done, total: None)
+        restore(self.root / source, StorageConfig(data_dir=str(self.root / name)), lambda done, total: None)
 
     def manifest(self, stream: str) -> Manifest:
         (found,) = [manifest for manifest in newest(self.objects, []) if manifest.stream == stream]

@@ -20,6 +20,8 @@ from headrace.errors import BadRequest
 MiB = 1024 * 1024
 GiB = 1024 * MiB
 Doc = msgspec.Meta
+#: Octal, as ``chmod`` takes them; the owner may do everything.
+_DIRECTORY_MODE = "^0?7[0-7]{2}$"
 #: A body that is no append, such as a registration, has this length at most, whatever the limits say.
 _LONGEST = 4 * MiB
 
@@ -59,6 +61,9 @@ class StorageConfig(msgspec.Struct, frozen=True):
 
     data_dir: Annotated[str, Doc(description="directory of the log")] = "./headrace-data"
     object_store: Annotated[str, Doc(description="URL of the object store; empty: objects/ in data_dir")] = ""
+    object_mode: Annotated[
+        str, Doc(description="permissions of a local object store, whose files get no x", pattern=_DIRECTORY_MODE)
+    ] = "0700"
     seal_bytes: Annotated[int, amount("payload that is sealed at once into a segment", least=1)] = 16 * MiB
     seal_rows: Annotated[int, amount("entries that are sealed at once into a segment", least=1)] = 100_000
     seal_age_s: Annotated[float, amount("entries wait at most this long to be published")] = 300.0
@@ -71,6 +76,16 @@ class StorageConfig(msgspec.Struct, frozen=True):
     cache_bytes: Annotated[int, amount("SQLite page cache")] = 64 * MiB
     checkpoint_pages: Annotated[int, amount("WAL pages at most before a checkpoint", least=1)] = 4000
     max_database_bytes: Annotated[int, amount("size limit of the log; 0 is the disk's")] = 0
+
+    @property
+    def object_permissions(self) -> int:
+        """What a local object store and its directories are given."""
+        return int(self.object_mode, 8)
+
+    @property
+    def directory_permissions(self) -> int:
+        """What the data directory is given: who may read an object store below it passes through, and reads nothing."""
+        return 0o700 | (0 if self.object_store else self.object_permissions & 0o011)
 
 
 class LimitsConfig(msgspec.Struct, frozen=True):

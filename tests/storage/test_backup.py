@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from headrace.config import StorageConfig
 from headrace.engine.sealing.verify import verify
 from headrace.errors import Conflict, CorruptData, NotFound, Unavailable
 from headrace.storage import database
@@ -33,7 +34,7 @@ def saved(data_dir: Path, target: Path, object_store: str = "s3://elsewhere") ->
 
 
 def restored(source: Path, data_dir: Path) -> Backup:
-    return restore(source, data_dir, lambda done, total: None)
+    return restore(source, StorageConfig(data_dir=str(data_dir)), lambda done, total: None)
 
 
 @pytest.fixture
@@ -242,3 +243,20 @@ def test_a_damaged_object_is_a_problem_of_the_backup_and_no_reason_to_have_none(
     restored(tmp_path / "backup", tmp_path / "new")
     with Rig(tmp_path / "new") as rig:
         assert rig.read("t") == [b"1"]
+
+
+def test_objects_that_others_may_read_are_private_in_a_backup_and_stay_what_they_are(tmp_path: Path) -> None:
+    with Rig(tmp_path / "data", storage={"object_mode": "0755"}) as rig:
+        rig.create("s")
+        rig.append("s", array(2))
+        rig.publish("s")
+        saved(tmp_path / "data", tmp_path / "backup", "")
+    storage = StorageConfig(data_dir=str(tmp_path / "new"), object_mode="0750")
+    restore(tmp_path / "backup", storage, lambda done, total: None)
+    modes = {"data": (0o755, 0o644), "backup": (0o700, 0o600), "new": (0o750, 0o640)}
+    for name, (directories, files) in modes.items():
+        root = tmp_path / name / "objects"
+        assert len(list(root.rglob("*.parquet"))) == 1
+        for path in (root, *root.rglob("*")):
+            assert stat.S_IMODE(path.stat().st_mode) == (directories if path.is_dir() else files)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o710

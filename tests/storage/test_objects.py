@@ -232,6 +232,35 @@ class TestDirectory:
         assert objects.create("a/b/c", b"x") and not others
         assert objects.get("a/b/c") == b"x"
 
+    @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+    @pytest.mark.parametrize(("mode", "files"), [(None, 0o600), (0o700, 0o600), (0o750, 0o640), (0o755, 0o644)])
+    def test_permissions_are_the_settings_whatever_the_umask(
+        self, root: Path, tmp_path: Path, umask: int, mode: int | None, files: int
+    ) -> None:
+        before = os.umask(umask)
+        try:
+            (tmp_path / "sealed").write_bytes(b"1")
+            objects = Objects.open(str(root), mode=mode)
+            objects.create("a/b", b"1")
+            objects.put("a/c", b"1")
+            objects.upload("d/e/f", tmp_path / "sealed")
+            Objects.open(str(root)).put("g/h", b"1")  # of a process that does not know the setting
+        finally:
+            os.umask(before)
+        for path in (root, *root.rglob("*")):
+            assert path.stat().st_mode & 0o777 == ((mode or 0o700) if path.is_dir() else files)
+
+    def test_a_root_that_others_may_open_is_tightened_with_a_warning(
+        self, root: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        root.mkdir(parents=True)
+        root.chmod(0o755)
+        Objects.open(str(root))
+        assert root.stat().st_mode & 0o777 == 0o755 and not caplog.records
+        Objects.open(str(root), mode=0o750)
+        assert root.stat().st_mode & 0o777 == 0o750
+        assert [str(root) in record.getMessage() for record in caplog.records] == [True]
+
     def test_an_object_is_a_file_that_can_be_read_in_place(self, root: Path) -> None:
         objects = Objects.open(root.as_uri())
         objects.put(KEY, b"x")

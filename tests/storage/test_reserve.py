@@ -169,3 +169,18 @@ def _caused(reason: Exception, cause: Exception) -> Exception:
 )
 def test_a_full_disk_is_told_from_other_failures(reason: Exception | None, is_full: bool) -> None:
     assert is_disk_full(reason) is is_full
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_a_symbolic_link_in_its_place_leads_to_is_left_alone(
+    tmp_path: Path, disk: Disk, reserve: Reserve, is_there: bool
+) -> None:
+    victim = tmp_path / "victim"
+    if is_there:
+        victim.write_text("precious")
+    disk.path.symlink_to(victim)
+    reserve.restock()
+    assert not disk.path.is_symlink() and disk.held == SIZE
+    assert disk.path.stat().st_mode & 0o777 == 0o600
+    assert victim.exists() == is_there
+    assert not is_there or victim.read_text() == "precious"

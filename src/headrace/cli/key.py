@@ -16,6 +16,7 @@ from headrace.errors import NotFound
 from headrace.types import rfc3339
 
 if TYPE_CHECKING:
+    from headrace.config import StorageConfig
     from headrace.storage.keys import Key, KeyStore
 
 DataDir = Annotated[str | None, Parameter(help="Directory of the log.")]
@@ -49,8 +50,9 @@ def create(
     """Make a key; its token is shown this once."""
     from headrace.storage.lock import make_directory
 
-    directory = _directory(data_dir, config)
-    make_directory(directory)
+    storage = _storage(data_dir, config)
+    directory = Path(storage.data_dir)
+    make_directory(directory, storage.directory_permissions)
     with _store(directory) as keys:
         key, token = keys.create(user_id=user, scopes=scope or ["read", "write"], prefix=prefix, name=name)
     output.show({**_facts(key), "token": token}, as_json=json)
@@ -77,16 +79,16 @@ def revoke(
         output.show(_facts(keys.revoke(key_id)), as_json=json)
 
 
-def _directory(data_dir: str | None, config: Path | None) -> Path:
+def _storage(data_dir: str | None, config: Path | None) -> StorageConfig:
     from headrace.config import load
 
     flags = {} if data_dir is None else {"storage.data_dir": data_dir}
-    return Path(load(file=config, flags=flags).storage.data_dir)
+    return load(file=config, flags=flags).storage
 
 
 def _known(data_dir: str | None, config: Path | None) -> Path:
     """The data directory; refused where no key was ever made and no server has run."""
-    directory = _directory(data_dir, config)
+    directory = Path(_storage(data_dir, config).data_dir)
     if not (directory / _FILE).exists():
         raise NotFound(f"{directory} holds no keys; --data-dir names another directory", data_dir=str(directory))
     return directory

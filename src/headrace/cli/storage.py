@@ -118,7 +118,7 @@ def restore(
 
     chosen = _storage(data_dir, config)
     with output.progressing("copying") as tell:
-        taken = backups.restore(source, Path(chosen.data_dir), tell)
+        taken = backups.restore(source, chosen, tell)
     output.show({"data_dir": chosen.data_dir, **_facts(taken)}, as_json=json)
 
 

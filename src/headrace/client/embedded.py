@@ -20,7 +20,7 @@ class EmbeddedServer:
 
     def __init__(self, data_dir: Path, settings: Mapping[str, str]) -> None:
         """Start it and wait until it listens; settings are by the names of the environment, such as ``limits__…``."""
-        data_dir.mkdir(parents=True, exist_ok=True)
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._process = _start(data_dir.resolve(), settings)
         self._stop = weakref.finalize(self, _end, self._process)
         assert self._process.stdout is not None
@@ -42,10 +42,14 @@ def _start(data_dir: Path, settings: Mapping[str, str]) -> subprocess.Popen[str]
         "HEADRACE_STORAGE__DATA_DIR": str(data_dir),
         **{f"HEADRACE_{name.upper()}": value for name, value in settings.items()},
     }
-    with (data_dir / _LOG).open("a") as log:
+    with open(data_dir / _LOG, "a", opener=_open_private) as log:
         command = [sys.executable, "-m", "headrace.server"]
         # In its own directory no headrace.toml of somebody else's is found.
         return subprocess.Popen(command, env=environ, cwd=data_dir, stdout=subprocess.PIPE, stderr=log, text=True)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -93,11 +93,13 @@ class Engine:
         self.gates = Gates(config.limits)
         self.computing = Computing(self.gates.compute, config.limits.arriving_bytes)
         data_dir = Path(config.storage.data_dir)
-        make_directory(data_dir)
+        make_directory(data_dir, config.storage.directory_permissions)
         self._open_database(data_dir, vfs, accept_log_damage)
         self.streams, self.wal, self.published = Streams(self._reader), Wal(self._reader), Published(self._reader)
         self.objects = Objects.open(
-            config.storage.object_store or str(data_dir / "objects"), timeout_s=config.storage.store_timeout_s
+            config.storage.object_store or str(data_dir / "objects"),
+            timeout_s=config.storage.store_timeout_s,
+            mode=config.storage.object_permissions,
         )
         self.node = Node(self.objects, clock)
         ahead = max(1, min(_MOST_AHEAD, config.storage.decoded_bytes // _AHEAD_BYTES))

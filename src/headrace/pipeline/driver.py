@@ -29,6 +29,7 @@ from headrace.pipeline.progress import Progress, Tasks, stages
 from headrace.pipeline.reports import ReportFile
 from headrace.pipeline.suspects import Unit, groups, key_of
 from headrace.pipeline.work import Lease, Refused, Work
+from headrace.storage.permissions import restrict_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -326,6 +327,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     for chatty in ("httpx2", "py4j"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    restrict_process()
     os.nice(_YIELDING)  # on one machine the server comes first
     orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=Orders)
     code = 0

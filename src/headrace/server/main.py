@@ -60,6 +60,7 @@ from headrace.server.uvicorn_adapter import HttpServer
 from headrace.storage import log_damage
 from headrace.storage.keys import KeyStore
 from headrace.storage.lock import make_directory
+from headrace.storage.permissions import restrict_process
 
 log = getLogger("headrace.server")
 
@@ -92,7 +93,7 @@ class Server:
                 config = tune(limit_bytes // MiB, config, explicit)
         self._config = config
         data_dir = Path(config.storage.data_dir)
-        make_directory(data_dir)
+        make_directory(data_dir, config.storage.directory_permissions)
         self._keys = _open_keys(data_dir / "keys.db", accept_log_damage)
         refuse_open_bind(config, self._keys)
         self._certificate = open_certificate(config.server)
@@ -286,6 +287,7 @@ def serve(
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
     memory.keep_freed_pages()
+    restrict_process()
     server = Server(config, explicit, accept_log_damage=accept_log_damage)
     with contextlib.suppress(KeyboardInterrupt):
         _run(server.run(ready))

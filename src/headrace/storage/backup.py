@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
+from headrace.config import StorageConfig
 from headrace.errors import Conflict, CorruptData, NotFound
 from headrace.format import manifest as manifests
 from headrace.format.companion.names import companion_key
@@ -27,6 +29,7 @@ from headrace.storage.log_damage import mark_restored, refuse_log_damage
 from headrace.storage.node import EPOCHS, NODES, skip_epochs
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.page_checksums import connect_to_copy
+from headrace.storage.permissions import DIRECTORY, copy_private, create_private, make_directories, write_private
 from headrace.types import Clock
 
 VERSION = 1
@@ -82,7 +85,7 @@ def back_up(data_dir: Path, object_store: str, target: Path, clock: Clock, tell:
         refuse_log_damage(data_dir / name)
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(mode=0o700, parents=True)
+    make_directories(partial)
     progress, taken_us = _Progress(tell), clock.now_us()
     files = {name: _copy_database(data_dir / name, partial / name, progress) for name in _databases(data_dir)}
     backup = Backup(taken_us=taken_us, object_store=object_store, files=files)
@@ -92,7 +95,7 @@ def back_up(data_dir: Path, object_store: str, target: Path, clock: Clock, tell:
         backup = msgspec.structs.replace(
             backup, objects=copy.objects, object_bytes=copy.bytes, problems=tuple(copy.problems)
         )
-    (partial / CONTENTS).write_bytes(msgspec.json.encode(backup))
+    write_private(partial / CONTENTS, msgspec.json.encode(backup))
     fsync_path(partial / CONTENTS)
     if target.exists():
         target.rmdir()
@@ -101,10 +104,10 @@ def back_up(data_dir: Path, object_store: str, target: Path, clock: Clock, tell:
     return backup
 
 
-def restore(source: Path, data_dir: Path, tell: Tell) -> Backup:
+def restore(source: Path, storage: StorageConfig, tell: Tell) -> Backup:
     """Fill an empty data directory from a backup; whoever starts there knows that it was restored."""
-    backup = _contents(source)
-    make_directory(data_dir)
+    backup, data_dir = _contents(source), Path(storage.data_dir)
+    make_directory(data_dir, storage.directory_permissions)
     lock = DirectoryLock(data_dir)
     try:
         refuse_if_used(data_dir)
@@ -113,7 +116,7 @@ def restore(source: Path, data_dir: Path, tell: Tell) -> Backup:
         for name, copied in backup.files.items():
             _copy_file(source / name, data_dir / f"{name}.restoring", copied, progress)
         if backup.objects:
-            copy = _ObjectsCopy(source / OBJECTS, data_dir / OBJECTS, progress)
+            copy = _ObjectsCopy(source / OBJECTS, data_dir / OBJECTS, progress, storage.object_permissions)
             copy.copy()
             skip_epochs(copy.target)
         _mark(data_dir / f"{LOG}.restoring")
@@ -143,7 +146,7 @@ def _databases(data_dir: Path) -> Iterator[str]:
 
 def _copy_database(source: Path, target: Path, progress: _Progress) -> Copied:
     """One transaction's view of a database, in steps that leave room for its writer."""
-    target.touch(mode=0o600)
+    create_private(target)
     reading = database.connect(source, cache_bytes=_CACHE_BYTES, readonly=True)
     writing = connect_to_copy(target, reading)
     try:
@@ -170,8 +173,9 @@ def _copy_database(source: Path, target: Path, progress: _Progress) -> Copied:
 class _ObjectsCopy:
     """Copies a store in one directory to another, while a server may be writing to it."""
 
-    def __init__(self, source: Path, target: Path, progress: _Progress) -> None:
-        self._source, self.target = Objects.open(str(source)), Objects.open(str(target))
+    def __init__(self, source: Path, target: Path, progress: _Progress, mode: int = DIRECTORY) -> None:
+        self._source, self.target = Objects.open(str(source)), Objects.open(str(target), mode=mode)
+        self._scratch = target.with_name(target.name + ".copying")
         self._progress = progress
         self.objects = self.bytes = 0
         self.problems: list[str] = []
@@ -225,14 +229,18 @@ class _ObjectsCopy:
         path = self._source.local_path(key)
         if path is None or not path.exists():
             raise ObjectMissing(f"the object {key} is missing", object=key, check="present")
-        self.target.upload(key, path)
+        if stat.S_IMODE(path.stat().st_mode) == self.target.file_mode:
+            self.target.upload(key, path)
+        else:  # a link to the same file would change who may read it there
+            copy_private(path, self._scratch)
+            self.target.upload(key, self._scratch)
+            self._scratch.unlink()
         self.objects += 1
         self.bytes += size
 
 
 def _copy_file(source: Path, target: Path, copied: Copied, progress: _Progress) -> None:
-    target.touch(mode=0o600)
-    shutil.copyfile(source, target)
+    copy_private(source, target)
     if _digest(target) != copied:
         raise CorruptData(f"{source} is not what was backed up", object=str(source), check="checksum")
     progress.advance(copied.bytes)

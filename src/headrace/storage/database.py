@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from headrace.storage.page_checksums import (
     rebuild_with_checksums,
     require_checksums,
 )
+from headrace.storage.permissions import create_private
 
 Connection = apsw.Connection
 SQLiteError = apsw.Error
@@ -95,6 +96,9 @@ def connect(
 
 def _connect(path: Path, cache_bytes: int, readonly: bool, vfs: str | None) -> Connection:
     flags = apsw.SQLITE_OPEN_READWRITE | (0 if readonly else apsw.SQLITE_OPEN_CREATE)
+    if not readonly:
+        with suppress(OSError):  # SQLite says why
+            create_private(path)  # the files beside it get its permissions
     connection = apsw.Connection(str(path), flags=flags, vfs=vfs or checksum_vfs(), statementcachesize=200)
     connection.set_busy_timeout(BUSY_TIMEOUT_MS)
     # Before anything is read: a page of another size than was written would not match its checksum.

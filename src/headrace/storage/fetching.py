@@ -10,6 +10,7 @@ from pathlib import Path
 
 from headrace.errors import CorruptData, Unavailable
 from headrace.storage.objects import Objects
+from headrace.storage.permissions import open_private
 
 log = logging.getLogger("headrace.cache")
 
@@ -41,5 +42,5 @@ def check(path: Path, key: str, sha256: str) -> None:
 
 
 def _write(objects: Objects, key: str, size: int, path: Path) -> None:
-    with path.open("wb") as file:
+    with open(path, "wb", opener=open_private) as file:
         objects.download(key, size, file)

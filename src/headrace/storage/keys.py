@@ -70,7 +70,6 @@ class KeyStore:
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._path = path
-        path.touch(mode=0o600)
         self._connection = _connect(path)
         with database.using(path):
             self._migrate()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
+from typing import TextIO
 
 from headrace.config import ConfigError
 from headrace.errors import Unavailable
+from headrace.storage.permissions import DIRECTORY, make_directories, open_private
 
 _MARK = "used"
 
 
-def make_directory(directory: Path) -> None:
-    """Make the data directory where there is none; one that is there keeps its permissions."""
+def make_directory(directory: Path, mode: int = DIRECTORY) -> None:
+    """Make the data directory where there is none; one that others may open is tightened, with a warning."""
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directories(directory, mode)
     except OSError as reason:
         raise ConfigError(
             f"{directory} cannot hold the log: {reason.strerror}; choose another with --data-dir",
@@ -27,7 +30,7 @@ class DirectoryLock:
     """Holds a directory for this process; the kernel lets go of it when the process ends, however it ends."""
 
     def __init__(self, directory: Path) -> None:
-        self._file = (directory / "lock").open("a+")
+        self._file = _open(directory / "lock")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as reason:
@@ -57,3 +60,15 @@ class DirectoryLock:
     def release(self) -> None:
         """Let another server have the directory."""
         self._file.close()
+
+
+def _open(path: Path) -> TextIO:
+    """Open the file that is locked, which must not lead elsewhere: it is overwritten."""
+    try:
+        return open(path, "a+", opener=open_private)
+    except OSError as reason:
+        if reason.errno != errno.ELOOP:
+            raise
+        raise Unavailable(
+            f"{path} is a symbolic link, and what it leads to would be overwritten: remove it", reason="data_dir"
+        ) from reason

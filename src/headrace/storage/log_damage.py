@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from headrace.storage.database import PAGE_BYTES, Connection
 from headrace.storage.fsync import fsync_path
 from headrace.storage.lock import DirectoryLock
 from headrace.storage.page_checksums import RESERVED_BYTES
+from headrace.storage.permissions import copy_private
 from headrace.storage.streams import Streams
 
 if TYPE_CHECKING:
@@ -168,7 +168,8 @@ def _has_later_pages(path: Path, wal: Path, intact_bytes: int) -> bool:
 def _keep(wal: Path, accepted: Path) -> None:
     """Keep a copy of the damaged log; that it is there says that the damage was accepted."""
     partial = accepted.with_name(f"{accepted.name}.partial")
-    shutil.copyfile(wal, partial)
+    partial.unlink(missing_ok=True)
+    copy_private(wal, partial)
     fsync_path(partial)
     partial.rename(accepted)
     fsync_path(wal.parent)

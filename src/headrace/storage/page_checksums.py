@@ -15,6 +15,7 @@ import apsw.sqlite_extra
 
 from headrace.errors import CorruptData, HeadraceError
 from headrace.storage.fsync import fsync_path
+from headrace.storage.permissions import create_private
 
 RESERVED_BYTES = 8
 _VFS = "cksmvfs"
@@ -103,7 +104,7 @@ def rebuild_with_checksums(path: Path, step: str, version: int, vfs: str) -> Non
     try:
         source.pragma("journal_mode", "delete")  # everything is in the database file, and nobody else has it open
         source.reserve_bytes("main", RESERVED_BYTES)
-        partial.touch(mode=path.stat().st_mode & 0o777)
+        create_private(partial)
         source.execute("VACUUM INTO ?", (str(partial),))
     finally:
         source.close()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from headrace.errors import Unavailable
 from headrace.storage.database import WriteAheadLog
+from headrace.storage.permissions import open_private
 
 MiB = 1024 * 1024
 #: What is left to others when the file comes back, and the least that is worth keeping.
@@ -63,11 +64,13 @@ class Reserve:
                 self.is_out = False
 
     def _held(self) -> int:
+        if self._path.is_symlink():
+            self._path.unlink()  # what it leads to is not ours to fill
         return self._path.stat().st_size if self._path.exists() else 0
 
     def _grow(self, size: int) -> bool:
         """Whether the file has this size now."""
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        file = open_private(self._path, os.O_RDWR | os.O_CREAT)
         try:
             os.posix_fallocate(file, 0, size)
         except OSError:  # someone else was quicker, or the file system cannot set space aside

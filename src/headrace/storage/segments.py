@@ -26,6 +26,7 @@ from headrace.format.segment.reader import Checksums, Reader
 from headrace.storage.fetching import check, download, log_dropped
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.open_files import most_open_files
+from headrace.storage.permissions import make_directories
 
 #: Memory that open footers may take.
 READER_BYTES = 24 * 1024 * 1024
@@ -182,7 +183,7 @@ class Segments:
 
     def _find_files(self) -> None:
         """Know what an earlier run left behind, the oldest first; fetches that were cut short go."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directories(self._directory)
         for path in self._directory.glob(f"*{_PARTIAL}"):
             path.unlink()
         found = [(path.stat(), path.stem) for path in self._directory.glob(f"*{_SUFFIX}")]

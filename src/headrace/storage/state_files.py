@@ -33,6 +33,7 @@ from headrace.format.state.names import state_key
 from headrace.storage.fetching import check, download, log_dropped
 from headrace.storage.objects import Objects
 from headrace.storage.open_files import most_open_files
+from headrace.storage.permissions import make_directories
 
 if TYPE_CHECKING:
     from headrace.format.state.reader import Reader
@@ -251,7 +252,7 @@ class StateFiles:
 
     def _find_files(self) -> None:
         """Know what an earlier run left behind, the oldest first; files that were cut short or are outdated go."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directories(self._directory)
         for path in [*self._directory.glob(f"*{_PARTIAL}"), *self._directory.glob(f"*{_OUTDATED}")]:
             path.unlink()
         for path in self._directory.glob(f"{_SCRATCH}*"):

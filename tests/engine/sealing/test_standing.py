@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.config import ConfigError
+from headrace.config import ConfigError, StorageConfig
 from headrace.engine import batch
 from headrace.engine.sealing.recovery import parted_at
 from headrace.engine.sealing.verify import verify
@@ -212,7 +212,7 @@ def test_a_directory_is_restored_with_its_store_where_that_lies_inside(tmp_path:
 
         back_up(tmp_path / "a", "", tmp_path / "backup", SystemClock(), go_on)
         used = rig.find("s").epochs
-    restore(tmp_path / "backup", tmp_path / "b", lambda done, total: None)
+    restore(tmp_path / "backup", StorageConfig(data_dir=str(tmp_path / "b")), lambda done, total: None)
     with Rig(tmp_path / "b") as rig:
         assert rig.read("s") == [b"1", b"2", b"3"]
         assert rig.find("s").epochs[:-1] == used

@@ -11,6 +11,7 @@ import pytest
 
 from engine.registries import change
 from engine.work.workers import Worker, covered, forget, listed, opened, publish, searched, spans, stored
+from headrace.config import StorageConfig
 from headrace.engine.sealing.verify import verify
 from headrace.engine.work.leases import LeaseLost
 from headrace.storage.backup import back_up, restore
@@ -175,7 +176,7 @@ def test_a_backup_with_its_store_has_the_companions(tmp_path: Path) -> None:
         rig.publish("s")
         before = listed(rig, "s")
         back_up(tmp_path / "a", "", tmp_path / "backup", SystemClock(), lambda done, total: None)
-    restore(tmp_path / "backup", tmp_path / "b", lambda done, total: None)
+    restore(tmp_path / "backup", StorageConfig(data_dir=str(tmp_path / "b")), lambda done, total: None)
     with opened(tmp_path / "b") as rig:
         assert listed(rig, "s") == before
         assert {one.name for one in before} == stored(rig)

@@ -24,6 +24,7 @@ from headrace.format.segment.gathering import Notes, Run
 from headrace.format.segment.layout import GROUP_BYTES, GROUP_ROWS
 from headrace.format.segment.writer import Writer
 from headrace.schema.entries import entries_of
+from headrace.storage.permissions import open_private
 from headrace.storage.published import Placed
 from headrace.storage.segments import Segments
 from headrace.storage.wal import Bundle, Entries, Wal
@@ -206,7 +207,7 @@ class Builder:
     @contextmanager
     def _opened(self, snapshot: Snapshot, first_seq: int, before_bytes: int) -> Iterator[_File]:
         path = self._directory / f"{secrets.token_hex(8)}.parquet"
-        with path.open("wb") as file:
+        with open(path, "wb", opener=open_private) as file:
             yield _File(file, path, snapshot, first_seq, before_bytes)
 
 

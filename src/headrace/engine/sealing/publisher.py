@@ -22,6 +22,7 @@ from headrace.storage.database import Connection
 from headrace.storage.entity_changes import EntityChanges
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
+from headrace.storage.permissions import make_directories
 from headrace.storage.published import Placed, Published
 from headrace.storage.segments import Segments
 from headrace.storage.states import States
@@ -53,7 +54,7 @@ class Publisher:
         self._node = node
         self._clock = clock
         self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directories(directory)
         for left in directory.iterdir():
             left.unlink()
         self._builder = Builder(Wal(connection), segments, directory, config)

@@ -83,8 +83,9 @@ def _catch_up(
 def recover_directory(storage: StorageConfig, clock: Clock, tell: Tell | None = None) -> Recovered:
     """Make the log of a data directory that has none, from an object store; leaves nothing behind where that fails."""
     directory = Path(storage.data_dir)
-    objects = Objects.open(storage.object_store, timeout_s=storage.store_timeout_s)
-    make_directory(directory)
+    mode = storage.object_permissions
+    objects = Objects.open(storage.object_store, timeout_s=storage.store_timeout_s, mode=mode)
+    make_directory(directory, storage.directory_permissions)
     lock, path = DirectoryLock(directory), directory / "headrace.db"
     try:
         connection = database.connect(path, cache_bytes=storage.cache_bytes)

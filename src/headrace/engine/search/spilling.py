@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.format.companion.memory import Tables
+from headrace.storage.permissions import make_directories
 
 _ALIGNED = 64
 
@@ -19,7 +20,7 @@ def spilled(tables: Tables, directory: Path) -> Tables:
 
     The file is unlinked at once, so that neither a crash nor an erasure leaves it behind.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directories(directory)
     descriptor, name = tempfile.mkstemp(dir=directory)
     os.close(descriptor)
     try:

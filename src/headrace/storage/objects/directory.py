@@ -1,15 +1,15 @@
 """Objects as files below a directory, on disk when a write returns.
 
 An object is written to a staging file, synced, and linked or renamed into place; then the directories above it are
-synced. obstore has a local store too, which does not sync.
+synced. obstore has a local store too, which does not sync. Files and directories get the permissions of the root, so
+every process that writes here lets the same others in.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import shutil
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +17,14 @@ from pathlib import Path
 
 from headrace.storage.fsync import fsync_path
 from headrace.storage.objects.backend import PAGE, ObjectInfo
+from headrace.storage.permissions import (
+    DIRECTORY,
+    copy_private,
+    file_mode,
+    make_directories,
+    make_directory,
+    write_private,
+)
 
 STAGING = ".staging"
 _ABANDONED_S = 86_400.0
@@ -26,10 +34,14 @@ _TRIES = 20
 class Directory:
     """A backend on a local file system, which several processes may share."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, mode: int | None = None) -> None:
+        """With a mode the root is given these permissions; without one it keeps those that it has."""
         self.root = root
+        if mode is not None or not root.is_dir():
+            make_directories(root, DIRECTORY if mode is None else mode)
+        self._mode = stat.S_IMODE(root.stat().st_mode) & 0o777 if mode is None else mode
         self._staging = root / STAGING
-        _make(self._staging)
+        self._make(self._staging)
         for left in self._staging.iterdir():
             if left.stat().st_mtime < time.time() - _ABANDONED_S:
                 left.unlink(missing_ok=True)
@@ -57,9 +69,15 @@ class Directory:
         except OSError as reason:
             if reason.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP):
                 raise
-            shutil.copyfile(path, staged)
+            copy_private(path, staged)
+        staged.chmod(self.file_mode)
         fsync_path(staged)
         self._place(staged, self.root / key, os.replace)
+
+    @property
+    def file_mode(self) -> int:
+        """The permissions of an object."""
+        return file_mode(self._mode)
 
     def get(self, key: str) -> bytes:
         """All of an object."""
@@ -115,7 +133,8 @@ class Directory:
 
     def _stage(self, data: bytes) -> Path:
         staged = self._staging / uuid.uuid4().hex
-        staged.write_bytes(data)
+        write_private(staged, data)
+        staged.chmod(self.file_mode)
         fsync_path(staged)
         return staged
 
@@ -123,7 +142,7 @@ class Directory:
         """Give a staged file its name; the directory may be removed under us until something is in it."""
         for left in reversed(range(_TRIES)):
             try:
-                _make(path.parent)
+                self._make(path.parent)
                 move(staged, path)
                 break
             except FileNotFoundError:
@@ -131,17 +150,14 @@ class Directory:
                     raise
         fsync_path(path.parent)
 
+    def _make(self, directory: Path) -> None:
+        """Make a directory that survives a power failure, with those above it."""
+        if directory.is_dir():
+            return
+        self._make(directory.parent)
+        make_directory(directory, self._mode)
+        fsync_path(directory.parent)
+
 
 def _info(key: str, found: os.stat_result) -> ObjectInfo:
     return ObjectInfo(key, found.st_size, found.st_mtime_ns // 1000)
-
-
-def _make(directory: Path) -> None:
-    """Make a directory that survives a power failure, with those above it."""
-    if directory.is_dir():
-        return
-    _make(directory.parent)
-    # Not exist_ok, which looks again, and takes one that was removed in between for something else that is in the way.
-    with contextlib.suppress(FileExistsError):
-        directory.mkdir()
-    fsync_path(directory.parent)

@@ -33,8 +33,11 @@ class Objects:
         self.requests = Requests()
 
     @classmethod
-    def open(cls, url: str, *, timeout_s: float = 30.0, retries: int = 5) -> Objects:
-        """The store of a URL or of a directory; a request and its retries take about the timeout at most."""
+    def open(cls, url: str, *, timeout_s: float = 30.0, retries: int = 5, mode: int | None = None) -> Objects:
+        """The store of a URL or of a directory; a request and its retries take about the timeout at most.
+
+        A directory gets the permissions ``mode``, or keeps its own.
+        """
         scheme = urlsplit(url).scheme if "://" in url else "file"
         if scheme not in SCHEMES:
             known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
@@ -43,7 +46,7 @@ class Objects:
             )
         try:
             if scheme == "file":
-                return cls(Directory(_path(url)))
+                return cls(Directory(_path(url), mode))
             return cls(Remote(url, timeout_s=timeout_s, retries=retries))
         except (BaseError, ValueError) as reason:
             raise ConfigError(f"storage.object_store: {_first_line(reason)}", field="storage.object_store") from reason
@@ -56,6 +59,11 @@ class Objects:
     def local_path(self, key: str) -> Path | None:
         """The file that is the object, where the store is a local directory."""
         return self._backend.root / _checked(key) if isinstance(self._backend, Directory) else None
+
+    @property
+    def file_mode(self) -> int | None:
+        """The permissions of an object, where the store is a local directory."""
+        return self._backend.file_mode if isinstance(self._backend, Directory) else None
 
     def create(self, key: str, data: bytes) -> bool:
         """Write an object that nobody has written before; False if someone has.

@@ -16,6 +16,7 @@ from headrace.format.manifest import Segment, listed, segment_key, segment_name
 from headrace.format.segment.reader import Reader
 from headrace.storage.database import Connection
 from headrace.storage.erasures import OFFERED, Erasures
+from headrace.storage.permissions import open_private
 from headrace.storage.published import Placed
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class SegmentEraser:
 
     def _rewritten(self, reader: Reader, segment: Segment, targets: Sequence[Targets]) -> Built:
         path = self._directory / f"{secrets.token_hex(8)}.parquet"
-        with path.open("wb") as file:
+        with open(path, "wb", opener=open_private) as file:
             sealed = rewrite(reader, targets, file)
         name = segment_name(segment.first_seq, segment.count, secrets.token_hex(4))
         return Built(path, listed(sealed, name, segment.before_bytes, segment.total_bytes))
