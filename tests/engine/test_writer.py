@@ -13,6 +13,9 @@ from headrace.errors import Conflict, HeadraceError, Overloaded, Unavailable
 from headrace.types import JSON, OCTETS
 from rig import Hold, Rig, array
 
+#: An append that is committed by itself.
+LONG = b"x" * (1024 * 1024)
+
 
 class _Fail(Change):
     def __init__(self, reason: Exception) -> None:
@@ -61,6 +64,40 @@ def test_a_batch_is_bounded(tmp_path: Path) -> None:
         before = rig.engine.writer.commits
         assert _behind_a_commit(rig, 30) == list(range(1, 31))
         assert rig.engine.writer.commits == before + 1 + 3
+
+
+def test_short_appends_go_before_long_ones_to_other_streams_and_those_to_one_stream_keep_their_order(
+    tmp_path: Path,
+) -> None:
+    with Rig(tmp_path) as rig:
+        for name in ("long", "short"):
+            rig.create(name, OCTETS)
+        settled: list[tuple[str, int, int]] = []
+        before = rig.engine.writer.commits
+
+        async def queue() -> None:
+            hold, done = Hold(), asyncio.Event()
+            rig.engine.writer.submit(hold)
+            await asyncio.to_thread(hold.entered.wait, 30)
+
+            def note(append: Append) -> None:
+                settled.append((append.stream.name, len(append.body), append.position))
+                if len(settled) == 6:
+                    done.set()
+
+            for name, body in (("long", LONG), ("long", b"x"), ("short", b"x"), ("long", LONG), ("short", b"xy")):
+                rig.submit(name, body, note)
+                await asyncio.sleep(0)
+            rig.submit("long", b"xyz", note)
+            await asyncio.sleep(0)
+            hold.go_on.set()
+            await done.wait()
+
+        rig.run(queue())
+        size = len(LONG)
+        assert settled[:2] == [("short", 1, 1), ("short", 2, 2)]
+        assert settled[2:] == [("long", size, 1), ("long", 1, 2), ("long", size, 3), ("long", 3, 4)]
+        assert rig.engine.writer.commits == before + 1 + 5, "a long append is committed by itself"
 
 
 def test_a_refused_operation_does_not_disturb_its_batch(tmp_path: Path) -> None:

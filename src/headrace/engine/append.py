@@ -52,6 +52,8 @@ class Append(Operation):
     #: The registry the entries were admitted under, the version it gave them, and their keys where they differ.
     registry: StreamRegistry | None = None
     seen_by: StreamRegistry | None = None
+    #: The registry that refused what may be a repetition; the commit decides.
+    refused_by: StreamRegistry | None = None
     version = 0
     keys: str | None = None
     #: The body as the log keeps it, where that was made ready on the way to the writer.
@@ -88,6 +90,11 @@ class Append(Operation):
     def only(self) -> Stream | None:  # type: ignore[override]
         """The stream, unless there are keys to be looked up and noted too."""
         return self.stream if self.unique is None else None
+
+    @property
+    def appends_to(self) -> Stream | None:  # type: ignore[override]
+        """The stream."""
+        return self.stream
 
     def perform(self, batch: Batch) -> None:
         """Accept the entries into the stream's draft, or refuse the whole request."""

@@ -38,6 +38,8 @@ class Operation:
     size = 0
     #: The one stream that it adds entries to, where it does nothing else.
     only: Stream | None = None
+    #: The one stream that it adds entries to, whatever else it does for them.
+    appends_to: Stream | None = None
     error: HeadraceError | None = None
     submitted = 0.0
     expired = False

@@ -97,7 +97,7 @@ class Log:
     def append(self, append: Append) -> None:
         """Queue entries; ``done`` is called when they are on disk or refused, or when time ran out."""
         registry = append.stream.head.registry
-        if registry is not None and append.count and append.registry is not registry:
+        if registry is not None and append.count and append.registry is not registry is not append.refused_by:
             try:
                 registry.admit(append)
             except HeadraceError:

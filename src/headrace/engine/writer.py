@@ -35,6 +35,8 @@ _HANDED_OVER = 32
 _LITTLE_BYTES = 128 * 1024
 _FEW_STREAMS = 4
 _TRUSTED = 16
+# A longer operation is committed by itself, after the short appends to other streams that wait by then.
+_LONG_BYTES = 512 * 1024
 
 
 class Writer(Committer):
@@ -53,7 +55,9 @@ class Writer(Committer):
         self._thread = threading.Thread(target=self._run, name="headrace-writer", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
-        self._in_flight: deque[Operation] = deque()
+        self._in_flight: dict[Operation, None] = {}
+        #: What the thread has put off: long operations, and those that may not overtake them.
+        self._held: deque[Operation] = deque()
         self.queued_bytes = 0
         #: Whether another node writes to the store, and how many bytes may wait for it besides those that do. Whoever
         #: publishes finds out.
@@ -97,7 +101,7 @@ class Writer(Committer):
             assert self._loop is not None
             self._loop.call_soon(self._go_on)
         operation.submitted = monotonic()
-        self._in_flight.append(operation)
+        self._in_flight[operation] = None
         self.queued_bytes += operation.size
         gathered.append(operation)
         if len(gathered) >= _HANDED_OVER and not self._was_little:
@@ -133,15 +137,17 @@ class Writer(Committer):
 
     def expire(self) -> None:
         """Tell the callers of operations whose time has run out; the operations go on."""
-        now = monotonic()
+        now, timeouts, late = monotonic(), self._timeouts, list[Operation]()
         for operation in self._in_flight:
             waited = now - operation.submitted
-            if waited < self._timeouts.append_timeout_s:
+            if waited < timeouts.append_timeout_s:
                 break
-            patience = self._timeouts.append_timeout_s if operation.appends else self._timeouts.resolver_timeout_s
+            patience = timeouts.append_timeout_s if operation.appends else timeouts.resolver_timeout_s
             if waited >= patience and not operation.expired:
-                operation.expired = True
-                operation.answer()
+                late.append(operation)
+        for operation in late:
+            operation.expired = True
+            operation.answer()
 
     async def stop(self) -> None:
         """Commit and answer what was accepted, then close the log."""
@@ -154,28 +160,61 @@ class Writer(Committer):
 
     def _run(self) -> None:
         _yield_to_loop()
-        while (operations := self._queue.get()) is not None:
-            last = self._take_more(operations)
-            self._commit(operations)
-            assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._take_back, operations)
-            if last:
-                break
+        is_last = False
+        while self._held or not is_last:
+            operations, is_last = ([], True) if is_last else self._take()
+            if operations := self._overtaking(operations):
+                self._commit_and_tell(operations)
+            if self._held:
+                self._commit_and_tell(self._next_held())
 
-    def _take_more(self, operations: list[Operation]) -> bool:
-        """Add what else is queued, up to the size of a batch; answers whether it was the last."""
-        get, most, most_bytes = self._queue.get_nowait, self._limits.batch_requests, self._limits.batch_bytes
-        size = sum(operation.size for operation in operations)
+    def _commit_and_tell(self, operations: list[Operation]) -> None:
+        self._commit(operations)
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._take_back, operations)
+
+    def _take(self) -> tuple[list[Operation], bool]:
+        """What is queued, up to the size of a batch, and whether it was the last; waits where nothing else is to do."""
+        operations: list[Operation] = []
+        most, most_bytes, size = self._limits.batch_requests, self._limits.batch_bytes, 0
+        get = self._queue.get_nowait if self._held else self._queue.get
         try:
             while len(operations) < most and size < most_bytes:
                 more = get()
                 if more is None:
-                    return True
+                    return operations, True
                 operations += more
                 size += sum(operation.size for operation in more)
+                get = self._queue.get_nowait
         except Empty:
             pass
-        return False
+        return operations, False
+
+    def _overtaking(self, operations: list[Operation]) -> list[Operation]:
+        """What is committed now: short appends, and all that comes before the first long operation.
+
+        The others are held back in their order, and so are appends to the streams of those.
+        """
+        held = self._held
+        if not held and all(operation.size <= _LONG_BYTES for operation in operations):
+            return operations
+        streams, now = {operation.appends_to for operation in held}, list[Operation]()
+        for operation in operations:
+            stream = operation.appends_to
+            if operation.size > _LONG_BYTES or (held and (stream is None or stream in streams)):
+                held.append(operation)
+                streams.add(stream)
+            else:
+                now.append(operation)
+        return now
+
+    def _next_held(self) -> list[Operation]:
+        """The next of what was held back: a long operation by itself, or the short ones before the next long one."""
+        held = self._held
+        operations = [held.popleft()]
+        while held and operations[0].size <= _LONG_BYTES and held[0].size <= _LONG_BYTES:
+            operations.append(held.popleft())
+        return operations
 
     def _take_back(self, operations: list[Operation]) -> None:
         """Answer what the thread has committed, and go on with what was held back meanwhile."""
@@ -185,9 +224,9 @@ class Writer(Committer):
             self._go_on()
 
     def _settle(self, operations: list[Operation]) -> None:
-        settled = self._in_flight.popleft
+        in_flight = self._in_flight
         for operation in operations:
-            settled()
+            del in_flight[operation]
             self.queued_bytes -= operation.size
             operation.settled = True
             try:

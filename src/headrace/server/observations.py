@@ -5,7 +5,6 @@ And what somebody decides about one entity: ``POST /v1/entities/{id}/correct``, 
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 import msgspec
@@ -14,6 +13,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headrace.engine.computing import LONG_BYTES
 from headrace.engine.engine import Engine
 from headrace.engine.entities.storing import asking
 from headrace.engine.entities.storing.asking import Asked, Name
@@ -32,7 +32,6 @@ from headrace.server.exchange import JSON_TYPE, Reply, Request
 from headrace.server.values import only
 from headrace.types import JSON
 
-_ASIDE_BYTES = 64 * 1024
 _BODY_BYTES = 1024 * 1024
 #: The most fields that are corrected at once.
 MOST_FIELDS = 1_000
@@ -53,7 +52,7 @@ class Observations:
 
     def __init__(self, engine: Engine) -> None:
         self._stores = engine.stores
-        self._aside = Aside(engine.writer.damage)
+        self._aside, self._computing = Aside(engine.writer.damage), engine.computing
         self._when_settled = self._settled
 
     def post(self, request: Request) -> None:
@@ -62,7 +61,7 @@ class Observations:
             raise UnsupportedMedia("entities are stored as application/json", field="Content-Type")
         only(request.query)
         user_id = request.principal.user_id
-        if len(request.body) > _ASIDE_BYTES:
+        if len(request.body) > LONG_BYTES:
             self._aside.begin(request.exchange, self._read_aside(request, user_id))
             return
         asked = asking.read(request.body, user_id)
@@ -75,7 +74,7 @@ class Observations:
 
     async def _read_aside(self, request: Request, user_id: str) -> None:
         """Read and accept a long body in a thread, while others are served."""
-        asked = await asyncio.to_thread(asking.read, request.body, user_id)
+        asked = await self._computing.run(len(request.body), asking.read, request.body, user_id)
         await self._store_aside(request, asked)
 
     async def _store_aside(self, request: Request, asked: Asked, tries: int = 1) -> None:
@@ -85,7 +84,7 @@ class Observations:
             await self._stores.ensure(asked, found)
             found = self._look(request.principal, asked)
         with found.held():
-            prepared = await asyncio.to_thread(wish.prepare, found.typed)
+            prepared = await self._computing.run(len(request.body), wish.prepare, found.typed)
             self._stores.submit(wish, prepared, self._when_settled, _Stored(request, asked, tries))
 
     def _look(self, principal: Principal, asked: Asked) -> Found:

@@ -6,6 +6,7 @@ import asyncio
 from typing import NamedTuple
 
 from headrace.engine.append import PLAIN, Append
+from headrace.engine.computing import LONG_BYTES
 from headrace.engine.engine import Engine
 from headrace.engine.lifecycle import Create, settling
 from headrace.engine.stream import Stream
@@ -23,7 +24,6 @@ from headrace.storage.streams import StreamRow
 from headrace.types import JSON
 
 PROTOBUF = "application/x-protobuf"
-_ASIDE_BYTES = 64 * 1024
 _NO_EXPORTS = "this stream takes no OTLP exports; they need the profile otel-traces"
 
 
@@ -72,8 +72,8 @@ class Exports:
         assert isinstance(profile.hook, TracesHook)
         _check(request, profile.hook)
         kind, body = request.head.media_type, request.body
-        if len(body) > _ASIDE_BYTES:
-            taken = await asyncio.to_thread(_read, profile.hook, body, kind)
+        if len(body) > LONG_BYTES:
+            taken = await self._engine.computing.run(len(body), _read, profile.hook, body, kind)
         else:
             taken = _read(profile.hook, body, kind)
         if taken.spans:
@@ -93,8 +93,8 @@ class Exports:
         registry = stream.head.registry
         if registry is not None and registry.vouched and registry.kind is hook:
             append.seen_by = registry
-        if registry is not None and len(taken.joined) > _ASIDE_BYTES:
-            await asyncio.to_thread(registry.admit, append)
+        if registry is not None and len(taken.joined) > LONG_BYTES:
+            await self._engine.computing.run(append.size, registry.admit, append)
         self._engine.log.append(append)
         await settled
         if append.error is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 from typing import Any
 
 import msgspec
 
 from headrace.engine.append import PLAIN, Append
+from headrace.engine.computing import LONG_BYTES
 from headrace.engine.engine import Engine
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.source import source_of
@@ -22,7 +23,8 @@ from headrace.server.exchange import Exchange, Reply, Request
 from headrace.server.streams import is_awaited
 from headrace.types import JSON
 
-_ASIDE_BYTES = 64 * 1024
+#: The outcomes of more events are put together in a thread.
+_MANY = 1_000
 #: How often a push is tried again whose source has changed between its check and its commit.
 _TRIES = 5
 _ONE_MEMBER = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -52,7 +54,7 @@ class Pushes:
     def __init__(self, engine: Engine) -> None:
         self._features = engine.features
         self._log = engine.log
-        self._aside = Aside(engine.writer.damage)
+        self._aside, self._computing = Aside(engine.writer.damage), engine.computing
         self._when_pushed = self._pushed
         self._when_settled = self._settled
 
@@ -68,7 +70,7 @@ class Pushes:
             raise BadRequest(f"there is no parameter {name} here", field=name)
         registry = stream.head.registry
         assert registry is not None
-        if body[:1] == b"{" and len(body) <= _ASIDE_BYTES:
+        if body[:1] == b"{" and len(body) <= LONG_BYTES:
             check_text(body)
             kind = registry.kind
             filled = body if kind is None or not kind.normalises else kind.normalised(body, PLAIN)
@@ -109,28 +111,44 @@ class Pushes:
     def _sort(self, request: Request, stream: Stream, tries: int) -> None:
         registry = stream.head.registry
         assert registry is not None
-        if len(request.body) > _ASIDE_BYTES:
+        if len(request.body) > LONG_BYTES:
             self._aside.begin(request.exchange, self._sort_aside(request, stream, registry, tries))
         else:
-            self._append(request, stream, _sorted(registry, request.body), tries)
+            found = _sorted(registry, request.body)
+            if found.count:
+                self._append(self._pushed_as(request, stream, found, tries))
+            else:
+                request.exchange.reply(self._none_taken(found))
 
     async def _sort_aside(self, request: Request, stream: Stream, registry: StreamRegistry, tries: int) -> None:
         """Check a long body in a thread of its own, while others are served."""
         with stream.held():
-            found = await asyncio.to_thread(_sorted, registry, request.body)
-            self._append(request, stream, found, tries)
+            made = await self._computing.run(len(request.body), self._made, request, stream, registry, tries)
+            if isinstance(made, Append):
+                self._append(made)
+            else:
+                request.exchange.reply(made)
 
-    def _append(self, request: Request, stream: Stream, found: _Sorted, tries: int) -> None:
+    def _made(self, request: Request, stream: Stream, registry: StreamRegistry, tries: int) -> Append | Reply:
+        """What a long body becomes: an append that is admitted already, or the answer where nothing of it fits."""
+        found = _sorted(registry, request.body)
         if not found.count:
-            request.exchange.reply(self._none_taken(found))
-            return
-        pushed = _Pushed(request, found, tries)
-        append = Append(stream, found.joined, found.count, self._when_settled, PLAIN, pushed)
+            return self._none_taken(found)
+        append = self._pushed_as(request, stream, found, tries)
+        with contextlib.suppress(BadRequest):  # which is judged again on the way to the writer
+            registry.admit(append)
+        return append
+
+    def _pushed_as(self, request: Request, stream: Stream, found: _Sorted, tries: int) -> Append:
+        append = Append(stream, found.joined, found.count, self._when_settled, PLAIN, _Pushed(request, found, tries))
         append.seen_by = found.registry
+        return append
+
+    def _append(self, append: Append) -> None:
         try:
             self._log.append(append)
         except BadRequest as refusal:
-            self._refused(pushed, stream, refusal)
+            self._refused(append.caller, append.stream, refusal)
 
     def _settled(self, append: Append) -> None:
         pushed: _Pushed = append.caller
@@ -139,8 +157,15 @@ class Pushes:
             return
         if append.error is not None:
             self._refused(pushed, append.stream, append.error)
+        elif len(pushed.sorted.outcomes) > _MANY:
+            self._aside.begin(exchange, self._tell_aside(append, pushed))
         else:
-            exchange.told(msgspec.json.encode(self._taken(append, pushed.sorted)))
+            exchange.told(self._taken(append, pushed.sorted))
+
+    async def _tell_aside(self, append: Append, pushed: _Pushed) -> None:
+        """Put many outcomes together in a thread, while others are served."""
+        with append.stream.held():
+            pushed.request.exchange.told(await self._computing.run(0, self._taken, append, pushed.sorted))
 
     def _refused(self, pushed: _Pushed, stream: Stream, refusal: HeadraceError) -> None:
         """Check once more where events that fitted no longer do: the source has changed since."""
@@ -160,7 +185,7 @@ class Pushes:
         version = self._features.current.version
         return Reply.json(first.status, {"results": results, "registry_version": version, **first.body()})
 
-    def _taken(self, append: Append, found: _Sorted) -> dict[str, Any]:
+    def _taken(self, append: Append, found: _Sorted) -> bytes:
         version, stream = self._features.current.version, append.stream
         seqs = append.seqs or list(range(append.position - append.count, append.position))
         new = {seq for seq in seqs if seq >= append.position - append.count}
@@ -175,8 +200,8 @@ class Pushes:
             new.discard(seq)
             results.append({"ack": True, "offset": stream.offset_at(seq + 1), "idempotent_replay": replayed})
         if found.is_one:
-            return {**results[0], "registry_version": version}
-        return {"results": results, "registry_version": version}
+            return msgspec.json.encode({**results[0], "registry_version": version})
+        return msgspec.json.encode({"results": results, "registry_version": version})
 
 
 def _sorted(registry: StreamRegistry, body: bytes) -> _Sorted:

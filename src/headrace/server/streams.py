@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 
 from headrace.engine.append import PLAIN, Append, Terms
+from headrace.engine.computing import LONG_BYTES
 from headrace.engine.engine import Engine
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.lifecycle import Create, Delete, SetRetention
@@ -34,7 +35,6 @@ from headrace.server.exchange import Exchange, Headers, Reply, Request
 from headrace.server.heads import RequestHead
 from headrace.types import format_duration, json_fault, rfc3339
 
-_ASIDE_BYTES = 64 * 1024
 #: Joined entries, how many there are, and the registry that has seen that they fit.
 Entries = tuple[bytes, int, StreamRegistry | None]
 
@@ -57,7 +57,7 @@ class Streams:
         self._engine = engine
         self._log = engine.log
         self._limits = engine.config.limits
-        self._aside = Aside(engine.writer.damage)
+        self._aside, self._computing = Aside(engine.writer.damage), engine.computing
         self._when_appended = self._appended
 
     def append(self, request: Request) -> None:
@@ -83,18 +83,24 @@ class Streams:
             terms = terms._replace(if_match=self._if_match(stream, head.fields))
         if not request.body and not terms.close:
             raise BadRequest("the body is empty", field="body")
+        if len(request.body) > LONG_BYTES and stream.is_json:
+            self._aside.begin(request.exchange, self._append_aside(request, stream, terms))
+            return
         try:
-            body, count, seen_by = self._entries(stream, head, request.body)
-            if stream.ttl_s is not None:
-                log.catalog.note_access(stream)
-            append = Append(stream, body, count, self._when_appended, terms, request.exchange)
-            append.seen_by = seen_by
-            if len(body) > _ASIDE_BYTES and stream.head.registry is not None:
-                self._aside.begin(request.exchange, self._admit_aside(append, stream.head.registry))
-            else:
-                log.append(append)
+            self._submit(self._made(request, stream, terms))
         except (BadRequest, Conflict) as refusal:
             self._refuse(stream, terms, request.exchange, refusal)
+
+    def _made(self, request: Request, stream: Stream, terms: Terms) -> Append:
+        body, count, seen_by = self._entries(stream, request.head, request.body)
+        append = Append(stream, body, count, self._when_appended, terms, request.exchange)
+        append.seen_by = seen_by
+        return append
+
+    def _submit(self, append: Append) -> None:
+        if append.stream.ttl_s is not None:
+            self._log.catalog.note_access(append.stream)
+        self._log.append(append)
 
     def _refuse(self, stream: Stream, terms: Terms, exchange: Exchange, refusal: HeadraceError) -> None:
         """Refuse entries for what is wrong with them, but first of all because their stream is closed."""
@@ -105,15 +111,17 @@ class Streams:
         # Whoever closed it may say so again, whatever the body: the commit knows.
         self._log.append(Append(stream, b"", 0, self._when_appended, terms, exchange))
 
-    async def _admit_aside(self, append: Append, registry: StreamRegistry) -> None:
-        """Check a long body in a thread of its own, while others are served."""
-        with append.stream.held():
+    async def _append_aside(self, request: Request, stream: Stream, terms: Terms) -> None:
+        """Split and check a long body in a thread, while others are served."""
+        with stream.held():
             try:
-                if append.terms.producer is None:
-                    await asyncio.to_thread(registry.admit, append)
-                self._log.append(append)
-            except BadRequest as refusal:
-                self._refuse(append.stream, append.terms, append.caller, refusal)
+                registry, size = stream.head.registry, len(request.body)
+                append = await self._computing.run(size, self._made, request, stream, terms)
+                if registry is not None and append.count:
+                    await self._computing.run(size, _admit, registry, append)
+                self._submit(append)
+            except (BadRequest, Conflict) as refusal:
+                self._refuse(stream, terms, request.exchange, refusal)
 
     def _entries(self, stream: Stream, head: RequestHead, body: bytes) -> Entries:
         if not body:
@@ -123,7 +131,7 @@ class Streams:
         if not stream.is_json:
             return body, 1, None
         registry = stream.head.registry
-        if registry is not None and len(body) <= _ASIDE_BYTES and (count := _seen(registry, body)):
+        if registry is not None and len(body) <= LONG_BYTES and (count := _seen(registry, body)):
             return body[1:-1], count, registry
         body, count = split_json(body)
         if not count:
@@ -275,6 +283,16 @@ class Streams:
         age_us, size = read_retention(request.body)
         who = request.principal.user_id
         self._log.set_retention(stream, partial(self._deleted, request), age_us=age_us, size=size, who=who)
+
+
+def _admit(registry: StreamRegistry, append: Append) -> None:
+    """Admit entries; what a producer repeats was admitted when the registry was another: the commit decides."""
+    try:
+        registry.admit(append)
+    except HeadraceError:
+        if append.terms.producer is None:
+            raise
+        append.refused_by = registry
 
 
 def refuse_owned(stream: Stream) -> None:
