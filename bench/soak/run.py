@@ -67,18 +67,18 @@ class Everything:
         self.arrays = [Written(f"array-{number}") for number in range(2)]
         self.produced = [Written(f"produced-{number}") for number in range(2)]
         self.searched, self.redeclared = Written("searched"), Written("redeclared")
-        self.retained = Written("retained")
+        self.large, self.retained = Written("large"), Written("retained")
         self.pushed, self.observed = tables.Pushed(), entities.Observed()
         self._changes, self._hooks = waking.Changes(), hooks
 
     @property
     def kept(self) -> list[Written]:
         """Streams of which everything is retained."""
-        return [*self.singles, *self.arrays, *self.produced, self.searched, self.redeclared]
+        return [*self.singles, *self.arrays, self.large, *self.produced, self.searched, self.redeclared]
 
     async def prepare(self, client: Client) -> None:
         """Make every stream, table and type that clients ask for."""
-        for written in [*self.singles, *self.arrays, *self.produced]:
+        for written in [*self.singles, *self.arrays, self.large, *self.produced]:
             await streams.create(client, written)
         await streams.create(client, self.retained, **streams.RETENTION)
         for written in (self.searched, self.redeclared):
@@ -93,6 +93,8 @@ class Everything:
         return [
             *(("append", streams.Singles(written)) for written in single),
             *(("append array", streams.Arrays(written)) for written in array),
+            ("append large array", streams.Arrays(self.large, 10_000, 3.0)),
+            ("catch-up", streams.CatchUp([self.large])),
             *(("producer", streams.Producer(written)) for written in self.produced),
             *(("catch-up", streams.CatchUp([*single, *array, *self.produced])) for _ in range(2)),
             *(("long-poll", streams.LongPoll(written)) for written in single * 3),
@@ -104,15 +106,19 @@ class Everything:
             ("append searched", streams.Arrays(self.searched)),
             *(("search", searching.Search(self.searched)) for _ in range(2)),
             *(("aggregate", searching.Aggregate(self.searched)) for _ in range(2)),
+            ("aggregate users", searching.AggregateUsers(self.searched)),
             ("filtered read", searching.Filtered(self.searched)),
             ("search configuration", searching.Redeclared(self.redeclared)),
             *(("schema versions", searching.Versions(number)) for number in range(2)),
             ("push", tables.Push(self.pushed, 1, 0.02)),
             ("push", tables.Push(self.pushed, 100, 0.3)),
             ("get", tables.Rows(self.pushed, 1, 0.05)),
+            ("push large", tables.Push(self.pushed, 5_000, 5.0)),
             ("batch get", tables.Rows(self.pushed, 200, 0.5)),
+            ("batch get large", tables.Rows(self.pushed, 5_000, 5.0)),
             ("register", tables.Registrations(self.pushed)),
             *(("observe", entities.Observe(self.observed)) for _ in range(2)),
+            ("observe many", entities.Observe(self.observed, 200, 5.0)),
             ("read entity", entities.Read(self.observed)),
             ("correct", entities.Correct(0, self.observed)),
             ("erase", entities.Erase(self.observed)),

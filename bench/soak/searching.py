@@ -39,7 +39,7 @@ def document(*fields: str) -> dict[str, Any]:
             for name, declared in _FIELDS.items()
             if not fields or name in fields
         },
-        "rollups": {"requests": _ROLLUP},
+        "rollups": {"requests": _ROLLUP, "users": {**_ROLLUP, "dimensions": ["user"]}},
     }
 
 
@@ -55,7 +55,7 @@ class Counted:
 
     def __init__(self, client: Client, written: Written) -> None:
         self._client, self._written = client, written
-        self._before, self._unknown = written.acknowledged, len(written.unknown)
+        self._before = written.acknowledged
 
     def check(self, count: int, step: int, remainder: int, what: str, *, complete: bool = True) -> None:
         """How many events there are with such a number."""
@@ -127,6 +127,26 @@ class Aggregate:
             most = every(SERVICES, service, first, self._written.sent)
             right = least <= count <= most
             client.check(right, lambda: f"{interval} svc-{service}: {count}, not between {least} and {most}")  # noqa: B023
+
+
+class AggregateUsers:
+    """Aggregates with a group for each of thousands of users."""
+
+    def __init__(self, written: Written) -> None:
+        self._written = written
+
+    async def __call__(self, client: Client) -> None:
+        """Ask until the load ends."""
+        while client.load.running:
+            counted = Counted(client, self._written)
+            body = {"rollup": "users", "from": 0, "to": 4_000_000_000_000, "interval": "1h", "group_by": ["user"]}
+            answer = await client.ask("POST", f"{self._written.path}/_aggregate", body)
+            if answer.status == 200:
+                found = answer.json()
+                groups = (group for bucket in found["buckets"] for group in bucket["groups"])
+                count = sum(group["measures"]["count"]["count"] for group in groups)
+                counted.check(count, 1, 0, "groups of users", complete=found["coverage"]["complete"])
+            await client.load.pause(5)
 
 
 class Filtered:

@@ -53,15 +53,15 @@ class Singles:
 
 
 class Arrays:
-    """A hundred events per request."""
+    """Many events per request."""
 
-    def __init__(self, written: Written, pause_s: float = 0.25) -> None:
-        self._written, self._pause_s = written, pause_s
+    def __init__(self, written: Written, size: int = 100, pause_s: float = 0.25) -> None:
+        self._written, self._size, self._pause_s = written, size, pause_s
 
     async def __call__(self, client: Client) -> None:
         """Append until the load ends."""
         while client.load.running:
-            await append(client, self._written, 100)
+            await append(client, self._written, self._size)
             await client.load.pause(self._pause_s)
 
 
