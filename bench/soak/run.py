@@ -17,7 +17,7 @@ from bench.serving import Running, serving
 from bench.soak import entities, judging, searching, streams, tables, waking
 from bench.soak.load import Client, Load, Unexpected
 from bench.soak.probe import Probe, Probed
-from bench.soak.sampling import Sampler
+from bench.soak.sampling import Sample, Sampler
 from bench.soak.written import Written
 from bench.targets import TARGETS, Target
 
@@ -47,6 +47,8 @@ class Soak:
     load: Load
     started_rss: int = 0
     rested_rss: int = 0
+    #: The samples that were taken under load.
+    loaded: list[Sample] = field(default_factory=list)
     probed: Probed | None = None
     read_back: int = 0
     troubles: list[str] = field(default_factory=list)
@@ -159,7 +161,7 @@ def soak(
         with Sampler(server.process.pid, server.port, space) as sampler:
             found = Soak(seconds, auto_tune, sampler, Load(server.port, SEED), sampler.rss())
             asyncio.run(_under_load(found, server, progress))
-            found.troubles += [*found.load.troubles, *judging.troubles(sampler.samples, found.memory_limit)]
+            found.troubles += [*found.load.troubles, *judging.troubles(found.loaded, found.memory_limit)]
             _rest(found)
         _stop(found, server)
     _verify(found, space)
@@ -185,6 +187,7 @@ async def _under_load(found: Soak, server: Running, progress: Callable[[str], No
             last = found.sampler.samples[-1]
             progress(f"{passed:,.0f} s: {last.rss / judging.MB:,.0f} MB, {last.descriptors} descriptors")
             await asyncio.sleep(min(_PROGRESS_S, found.seconds - passed))
+        found.loaded = found.sampler.samples[:]
         load.stopping.set()
         _, late = await asyncio.wait(clients, timeout=_DRAIN_S)
         for client in late:
@@ -238,7 +241,7 @@ def lines(found: Soak) -> str:
         ("  at the start, idle at the end", f"{found.started_rss / mb:,.0f} MB, {found.rested_rss / mb:,.0f} MB"),
         ("  limit", f"{found.memory_limit / mb:,.0f} MB"),
         ("memory of the pipeline, most", f"{found.sampler.most('others_rss') / mb:,.0f} MB"),
-        *((name, _course(found.sampler, key)) for name, key in _ROWS),
+        *((name, _course(found.loaded, key)) for name, key in _ROWS),
         ("disk, at the end", f"{samples[-1].disk / mb:,.0f} MB"),
         ("appends beside the load", f"{len(probed.seconds):,}"),
         ("  p50, p99, longest", ", ".join(f"{probed.quantile(share) * 1e3:,.0f} ms" for share in (0.5, 0.99, 1.0))),
@@ -260,10 +263,11 @@ _ROWS = (
 )
 
 
-def _course(sampler: Sampler, name: str) -> str:
-    """From where to where something went."""
-    grown = judging.growth(sampler.samples, name)
-    return f"{getattr(sampler.samples[0], name):,} to {sampler.most(name):,}, grew by {grown:,.0f} after the warm-up"
+def _course(samples: list[Sample], name: str) -> str:
+    """From where to where something went under load."""
+    values = [getattr(sample, name) for sample in samples]
+    grown = judging.growth(samples, name)
+    return f"{values[0]:,}, at most {max(values):,}; grew by {grown:,.0f} after the warm-up"
 
 
 def _statuses(found: Soak) -> list[tuple[tuple[int, str], str]]:
