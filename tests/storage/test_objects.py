@@ -6,7 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -16,7 +16,7 @@ from headrace.storage.objects import ObjectMissing, Objects, StoreUnavailable
 from headrace.storage.objects.backend import PAGE
 from headrace.storage.objects.directory import STAGING, Directory
 from headrace.storage.objects.requests import STREAMS, Requests
-from s3 import S3
+from s3 import S3, Chance, Fault, Request
 
 KEY = manifest_key("orders", "1", 1)
 MiB = 1 << 20
@@ -322,6 +322,50 @@ class TestFaults:
             objects.get("a")
         assert time.monotonic() - begin < 8
 
+    def test_a_create_in_conflict_with_one_that_came_to_nothing_is_sent_again(
+        self, bucket: S3, objects: Objects
+    ) -> None:
+        bucket.plan("PUT", "conflict")
+        assert objects.create(KEY, b"mine")
+        assert objects.get(KEY) == b"mine"
+
+    def test_a_create_that_finds_what_it_has_written_itself_has_succeeded(self, bucket: S3, objects: Objects) -> None:
+        bucket.plan("PUT", "exists")
+        assert objects.create(KEY, b"mine")
+
+    def test_an_answer_that_ends_too_soon_is_asked_for_again(self, bucket: S3, objects: Objects) -> None:
+        data = os.urandom(3 * MiB)
+        objects.put("a", data)
+        for fault in ("truncate", "reset"):
+            bucket.plan("GET", fault)
+            assert objects.get("a") == data
+            bucket.plan("GET", fault)
+            assert objects.get_range("a", 5, MiB) == data[5 : 5 + MiB]
+            bucket.plan("GET", fault)
+            assert [info.key for info in objects.list("")] == ["a"]
+
+    def test_a_listing_that_is_stale_knows_nothing_of_the_last_moment(self, bucket: S3, objects: Objects) -> None:
+        objects.put("a/old", b"1")
+        assert len(list(objects.list("a"))) == 1
+        bucket.recent.forget()
+        objects.put("a/new", b"2")
+        objects.delete(["a/old"])
+        bucket.plan("GET", "stale")
+        assert [info.key for info in objects.list("a")] == ["a/old"]
+        assert [info.key for info in objects.list("a")] == ["a/new"]
+
+    def test_faults_by_chance_are_those_of_their_seed(self) -> None:
+        requests = [
+            Request(method, path, method == "PUT" and number % 2 == 0)
+            for number in range(200)
+            for method, path in (("PUT", "/b/k"), ("GET", "/b/k"), ("GET", "/b?list-type=2"), ("DELETE", "/b/k"))
+        ]
+        first, again, other = Chance(1, 0.3), Chance(1, 0.3), Chance(2, 0.3)
+        faults = [first.fault(request) for request in requests]
+        assert faults == [again.fault(request) for request in requests]
+        assert faults != [other.fault(request) for request in requests]
+        assert {fault for fault in faults if fault} == set(get_args(Fault)) - {"hang"}
+
     def test_after_an_outage_everything_goes_on(self, bucket: S3, objects: Objects) -> None:
         objects.put("a", b"1")
         bucket.outage.set()
@@ -334,7 +378,8 @@ class TestFaults:
         assert objects.create("b", b"2")
         assert objects.get("a") == b"1"
 
-    def test_a_large_upload_survives_throttled_parts(self, bucket: S3, objects: Objects, tmp_path: Path) -> None:
+    def test_a_large_upload_survives_throttled_parts(self, bucket: S3, tmp_path: Path) -> None:
+        objects = Objects.open(bucket.url, timeout_s=20.0, retries=3)
         data = os.urandom(20 * MiB)
         (tmp_path / "sealed").write_bytes(data)
         bucket.plan("PUT", "throttle")

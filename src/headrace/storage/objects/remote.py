@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import obstore
-from obstore.exceptions import AlreadyExistsError
+from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import MemoryStore, from_url
 
 from headrace.storage.objects.backend import PAGE, ObjectInfo
@@ -21,6 +22,7 @@ _MiB = 1024 * 1024
 # An upload holds this much at a time, and every part has the whole timeout for itself.
 _PART_BYTES = 8 * _MiB
 _PARTS_AT_ONCE = 2
+_PAUSE_S = 0.1
 _ENDPOINTS = ("ENDPOINT", "ENDPOINT_URL", "ENDPOINT_URL_S3")
 
 
@@ -29,6 +31,7 @@ class Remote:
 
     def __init__(self, url: str, *, timeout_s: float, retries: int) -> None:
         self._store: ObjectStore = MemoryStore() if url.startswith("memory:") else _open(url, timeout_s, retries)
+        self._timeout_s = timeout_s
 
     def create(self, key: str, data: bytes) -> bool:
         """Write an object that does not exist yet; False if it does."""
@@ -59,9 +62,23 @@ class Remote:
         return _info(obstore.head(self._store, key))
 
     def list(self, prefix: str) -> Iterator[Sequence[ObjectInfo]]:
-        """All objects below a prefix, page by page."""
-        for page in obstore.list(self._store, prefix or None, chunk_size=PAGE):
-            yield [_info(found) for found in page]
+        """All objects below a prefix, page by page.
+
+        obstore does not retry a page whose answer ends too soon; where time is left, the listing goes on from there.
+        """
+        last: str | None = None
+        deadline = time.monotonic() + self._timeout_s / 2
+        while True:
+            try:
+                for page in obstore.list(self._store, prefix or None, offset=last, chunk_size=PAGE):
+                    last = page[-1]["path"]
+                    yield [_info(found) for found in page]
+                    deadline = time.monotonic() + self._timeout_s / 2
+                return
+            except GenericError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_S)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; one that is not there is no error."""

@@ -76,15 +76,16 @@ class Objects:
                 with self._asking("put", key):
                     if self._backend.create(_checked(key), data):
                         return True
-                break
+                return self.get(key) == data
+            except ObjectMissing:
+                # In conflict with another create that came to nothing.
+                if not left:
+                    return False
             except StoreUnavailable:
                 if not left:
                     raise
-                time.sleep(_PAUSE_S)
-        try:
-            return self.get(key) == data
-        except ObjectMissing:
-            return False
+            time.sleep(_PAUSE_S)
+        return False
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object, whatever was there."""
