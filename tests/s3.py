@@ -1,134 +1,29 @@
-"""A real S3 API on this machine, and a proxy before it that fails on demand, or by chance from a seed."""
+"""A real S3 API on this machine, and a proxy before it that fails on demand, or by chance."""
 
 from __future__ import annotations
 
 import http.client
 import logging
 import random
-import re
 import socket
 import struct
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Literal, NamedTuple
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from moto.server import ThreadedMotoServer
 
-#: What is not done: ``throttle`` (503), ``conflict`` (409), ``cut`` (no answer). What is done: ``lose`` (no answer),
-#: ``reset`` (of the connection), ``exists`` (412, as if it had been done before), ``truncate`` (half an answer),
-#: ``delay``, ``stale`` (a listing of what there was a moment ago); ``hang`` waits until ``released`` is set.
-Fault = Literal["throttle", "cut", "lose", "reset", "hang", "delay", "truncate", "conflict", "exists", "stale"]
-_ALWAYS: tuple[Fault, ...] = ("throttle", "cut", "lose", "reset", "delay")
-#: How old the newest thing is that a stale listing knows.
-STALE_S = 1.5
+from store_faults import Fault, Recent, Request
+
 _LONGEST_DELAY_S = 0.3
-_ENTRY = re.compile(rb"<Contents>.*?</Contents>", re.DOTALL)
 
 
 def _refusal(code: str) -> bytes:
     return f"<Error><Code>{code}</Code><Message>It cannot be done now.</Message></Error>".encode()
-
-
-class Request(NamedTuple):
-    """What a service is asked."""
-
-    method: str
-    path: str
-    conditional: bool
-
-    @property
-    def is_listing(self) -> bool:
-        """Whether it asks for keys."""
-        return self.method == "GET" and "list-type=2" in self.path
-
-    @property
-    def key(self) -> str:
-        """The object that it is about, with the bucket."""
-        return unquote(urlsplit(self.path).path)
-
-
-class Chance:
-    """Faults by chance: the same for every request that is the n-th of its kind, whatever happens between them."""
-
-    def __init__(self, seed: int, rate: float) -> None:
-        self._seed, self._rate = seed, rate
-        self._asked: Counter[str] = Counter()
-        #: How often there was each fault.
-        self.happened: Counter[Fault] = Counter()
-
-    def fault(self, request: Request) -> Fault | None:
-        """What goes wrong with the next request, if anything does."""
-        kind, faults = request.method, _ALWAYS
-        if request.is_listing:
-            kind, faults = "LIST", (*_ALWAYS, "truncate", "stale", "stale")
-        elif request.method == "GET":
-            faults = (*_ALWAYS, "truncate")
-        elif request.conditional:
-            kind, faults = "CREATE", (*_ALWAYS, "conflict", "exists")
-        self._asked[kind] += 1
-        chance = random.Random(f"{self._seed}/{kind}/{self._asked[kind]}")
-        if chance.random() >= self._rate:
-            return None
-        fault = chance.choice(faults)
-        self.happened[fault] += 1
-        return fault
-
-
-class Recent:
-    """What was written and removed a moment ago, for listings that do not know it yet."""
-
-    def __init__(self) -> None:
-        self._written: dict[str, float] = {}
-        self._removed: dict[str, tuple[float, bytes]] = {}
-        self._entries: dict[str, bytes] = {}
-
-    def note(self, request: Request, body: bytes) -> None:
-        """Remember that something was written or removed."""
-        now = time.monotonic()
-        if request.method == "PUT":
-            self._written[request.key] = now
-        removed = [request.key] if request.method == "DELETE" else []
-        if request.method == "POST" and urlsplit(request.path).query == "delete":
-            removed = [f"{request.key.rstrip('/')}/{key.decode()}" for key in re.findall(rb"<Key>(.*?)</Key>", body)]
-        for key in removed:
-            if key in self._entries:
-                self._removed[key] = now, self._entries.pop(key)
-
-    def forget(self) -> None:
-        """Let everything be long ago."""
-        self._written.clear()
-        self._removed.clear()
-
-    def listed(self, bucket: str, body: bytes) -> None:
-        """Remember what a listing said of its objects."""
-        self._entries |= {_key(bucket, entry): entry for entry in _ENTRY.findall(body)}
-
-    def stale(self, bucket: str, prefix: str, body: bytes) -> bytes:
-        """A listing as it was a moment ago."""
-        since = time.monotonic() - STALE_S
-        entries = {_key(bucket, entry): entry for entry in _ENTRY.findall(body)}
-        kept = {key: entry for key, entry in entries.items() if self._written.get(key, 0.0) < since}
-        below = f"/{bucket}/{prefix}"
-        kept |= {
-            key: entry
-            for key, (removed, entry) in list(self._removed.items())
-            if removed > since and key.startswith(below)
-        }
-        without = re.sub(rb"<KeyCount>\d+</KeyCount>", b"<KeyCount>%d</KeyCount>" % len(kept), _ENTRY.sub(b"", body))
-        there = b"".join(kept[key] for key in sorted(kept))
-        return without.replace(b"</ListBucketResult>", there + b"</ListBucketResult>")
-
-
-def _key(bucket: str, entry: bytes) -> str:
-    found = re.search(rb"<Key>(.*?)</Key>", entry)
-    assert found is not None
-    return f"/{bucket}/{found[1].decode()}"
 
 
 class S3:
@@ -147,7 +42,7 @@ class S3:
         self.chance: Callable[[Request], Fault | None] = lambda _: None
         self.recent = Recent()
         self._lock = threading.Lock()
-        self._proxy = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._proxy = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"s3": self}))
         self._proxy.daemon_threads = True
         self._thread = threading.Thread(target=self._proxy.serve_forever, kwargs={"poll_interval": 0.02})
         self._thread.start()
@@ -186,86 +81,84 @@ class S3:
         self._proxy.server_close()
 
 
-def _handler(s3: S3) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Handler(BaseHTTPRequestHandler):
+    s3: S3
+    protocol_version = "HTTP/1.1"
 
-        def _pass(self) -> None:
-            body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            request = Request(self.command, self.path, "if-none-match" in self.headers)
-            fault = s3.next_fault(request)
-            if fault == "hang":
-                s3.released.wait(30)
-            elif fault == "delay":
-                time.sleep(random.Random(self.path).uniform(0, _LONGEST_DELAY_S))
-            if fault == "throttle":
-                self._refuse(503, "SlowDown")
-            elif fault == "conflict":
-                self._refuse(409, "ConditionalRequestConflict")
-            elif fault == "cut":
-                self.close_connection = True
-            else:
-                status, headers, content = self._forward(body)
-                if status < 300:
-                    s3.recent.note(request, body)
-                    content = self._listed(request, content, stale=fault == "stale")
-                self._end(fault, status, headers, content)
+    def _pass(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        request = Request(self.command, self.path, "if-none-match" in self.headers)
+        fault = self.s3.next_fault(request)
+        if fault == "hang":
+            self.s3.released.wait(30)
+        elif fault == "delay":
+            time.sleep(random.Random(self.path).uniform(0, _LONGEST_DELAY_S))
+        if fault == "throttle":
+            self._refuse(503, "SlowDown")
+        elif fault == "conflict":
+            self._refuse(409, "ConditionalRequestConflict")
+        elif fault == "cut":
+            self.close_connection = True
+        else:
+            status, headers, content = self._forward(body)
+            if status < 300:
+                self.s3.recent.note(request, body)
+                content = self._listed(request, content, stale=fault == "stale")
+            self._end(fault, status, headers, content)
 
-        def _listed(self, request: Request, content: bytes, *, stale: bool) -> bytes:
-            if not request.is_listing:
-                return content
-            prefix = parse_qs(urlsplit(request.path).query).get("prefix", [""])[0]
-            bucket = request.key.strip("/")
-            s3.recent.listed(bucket, content)
-            return s3.recent.stale(bucket, prefix, content) if stale else content
+    def _listed(self, request: Request, content: bytes, *, stale: bool) -> bytes:
+        if not request.is_listing:
+            return content
+        prefix = parse_qs(urlsplit(request.path).query).get("prefix", [""])[0]
+        bucket = request.key.strip("/")
+        self.s3.recent.listed(bucket, content)
+        return self.s3.recent.stale(bucket, prefix, content) if stale else content
 
-        def _end(self, fault: Fault | None, status: int, headers: dict[str, str], content: bytes) -> None:
-            if fault == "lose":
-                self.close_connection = True
-            elif fault == "reset":
-                self.close_connection = True
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                self.connection.close()
-            elif fault == "exists" and status < 300:
-                self._refuse(412, "PreconditionFailed")
-            elif fault == "truncate":
-                self.close_connection = True
-                self._answer(status, headers, content[: len(content) // 2], length=len(content))
-            else:
-                self._answer(status, headers, content)
+    def _end(self, fault: Fault | None, status: int, headers: dict[str, str], content: bytes) -> None:
+        if fault == "lose":
+            self.close_connection = True
+        elif fault == "reset":
+            self.close_connection = True
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+        elif fault == "exists" and status < 300:
+            self._refuse(412, "PreconditionFailed")
+        elif fault == "truncate":
+            self.close_connection = True
+            self._answer(status, headers, content[: len(content) // 2], length=len(content))
+        else:
+            self._answer(status, headers, content)
 
-        def _refuse(self, status: int, code: str) -> None:
-            self._answer(status, {"content-type": "application/xml"}, _refusal(code))
+    def _refuse(self, status: int, code: str) -> None:
+        self._answer(status, {"content-type": "application/xml"}, _refusal(code))
 
-        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass
 
-        def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
-            connection = http.client.HTTPConnection(*s3.backend, timeout=30)
-            try:
-                connection.request(self.command, self.path, body, dict(self.headers))
-                answer = connection.getresponse()
-                return answer.status, dict(answer.headers), answer.read()
-            finally:
-                connection.close()
+    def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection(*self.s3.backend, timeout=30)
+        try:
+            connection.request(self.command, self.path, body, dict(self.headers))
+            answer = connection.getresponse()
+            return answer.status, dict(answer.headers), answer.read()
+        finally:
+            connection.close()
 
-        def _answer(self, status: int, headers: dict[str, str], body: bytes, length: int | None = None) -> None:
-            try:
-                self.send_response_only(status)
-                for name, value in headers.items():
-                    if name.lower() not in ("transfer-encoding", "connection", "content-length"):
-                        self.send_header(name, value)
-                if self.command == "HEAD":
-                    length = int(headers.get("Content-Length", 0))
-                self.send_header("content-length", str(len(body) if length is None else length))
-                self.end_headers()
-                self.wfile.write(body)
-            except OSError:
-                self.close_connection = True  # whoever asked has given up
+    def _answer(self, status: int, headers: dict[str, str], body: bytes, length: int | None = None) -> None:
+        try:
+            self.send_response_only(status)
+            for name, value in headers.items():
+                if name.lower() not in ("transfer-encoding", "connection", "content-length"):
+                    self.send_header(name, value)
+            if self.command == "HEAD":
+                length = int(headers.get("Content-Length", 0))
+            self.send_header("content-length", str(len(body) if length is None else length))
+            self.end_headers()
+            self.wfile.write(body)
+        except OSError:
+            self.close_connection = True  # whoever asked has given up
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    return Handler
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from headrace.storage.objects import ObjectMissing, Objects, StoreUnavailable
 from headrace.storage.objects.backend import PAGE
 from headrace.storage.objects.directory import STAGING, Directory
 from headrace.storage.objects.requests import STREAMS, Requests
-from s3 import S3, Chance, Fault, Request
+from s3 import S3
+from store_faults import Chance, Fault, Request
 
 KEY = manifest_key("orders", "1", 1)
 MiB = 1 << 20

@@ -1,0 +1,115 @@
+"""What goes wrong with requests to an object store: by chance from a seed, and listings that lag behind."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections import Counter
+from typing import Literal, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+#: What is not done: ``throttle`` (503), ``conflict`` (409), ``cut`` (no answer). What is done: ``lose`` (no answer),
+#: ``reset`` (of the connection), ``exists`` (412, as if it had been done before), ``truncate`` (half an answer),
+#: ``delay``, ``stale`` (a listing of what there was a moment ago); ``hang`` waits until ``released`` is set.
+Fault = Literal["throttle", "cut", "lose", "reset", "hang", "delay", "truncate", "conflict", "exists", "stale"]
+_ALWAYS: tuple[Fault, ...] = ("throttle", "cut", "lose", "reset", "delay")
+#: How old the newest thing is that a stale listing knows.
+STALE_S = 1.5
+_ENTRY = re.compile(rb"<Contents>.*?</Contents>", re.DOTALL)
+
+
+class Request(NamedTuple):
+    """What a service is asked."""
+
+    method: str
+    path: str
+    conditional: bool
+
+    @property
+    def is_listing(self) -> bool:
+        """Whether it asks for keys."""
+        return self.method == "GET" and "list-type=2" in self.path
+
+    @property
+    def key(self) -> str:
+        """The object that it is about, with the bucket."""
+        return unquote(urlsplit(self.path).path)
+
+
+class Chance:
+    """Faults by chance: the same for every request that is the n-th of its kind, whatever happens between them."""
+
+    def __init__(self, seed: int, rate: float) -> None:
+        self._seed, self._rate = seed, rate
+        self._asked: Counter[str] = Counter()
+        #: How often there was each fault.
+        self.happened: Counter[Fault] = Counter()
+
+    def fault(self, request: Request) -> Fault | None:
+        """What goes wrong with the next request, if anything does."""
+        kind, faults = request.method, _ALWAYS
+        if request.is_listing:
+            kind, faults = "LIST", (*_ALWAYS, "truncate", "stale", "stale")
+        elif request.method == "GET":
+            faults = (*_ALWAYS, "truncate")
+        elif request.conditional:
+            kind, faults = "CREATE", (*_ALWAYS, "conflict", "exists")
+        self._asked[kind] += 1
+        chance = random.Random(f"{self._seed}/{kind}/{self._asked[kind]}")
+        if chance.random() >= self._rate:
+            return None
+        fault = chance.choice(faults)
+        self.happened[fault] += 1
+        return fault
+
+
+class Recent:
+    """What was written and removed a moment ago, for listings that do not know it yet."""
+
+    def __init__(self) -> None:
+        self._written: dict[str, float] = {}
+        self._removed: dict[str, tuple[float, bytes]] = {}
+        self._entries: dict[str, bytes] = {}
+
+    def note(self, request: Request, body: bytes) -> None:
+        """Remember that something was written or removed."""
+        now = time.monotonic()
+        if request.method == "PUT":
+            self._written[request.key] = now
+        removed = [request.key] if request.method == "DELETE" else []
+        if request.method == "POST" and urlsplit(request.path).query == "delete":
+            removed = [f"{request.key.rstrip('/')}/{key.decode()}" for key in re.findall(rb"<Key>(.*?)</Key>", body)]
+        for key in removed:
+            if key in self._entries:
+                self._removed[key] = now, self._entries.pop(key)
+
+    def forget(self) -> None:
+        """Let everything be long ago."""
+        self._written.clear()
+        self._removed.clear()
+
+    def listed(self, bucket: str, body: bytes) -> None:
+        """Remember what a listing said of its objects."""
+        self._entries |= {_key(bucket, entry): entry for entry in _ENTRY.findall(body)}
+
+    def stale(self, bucket: str, prefix: str, body: bytes) -> bytes:
+        """A listing as it was a moment ago."""
+        since = time.monotonic() - STALE_S
+        entries = {_key(bucket, entry): entry for entry in _ENTRY.findall(body)}
+        kept = {key: entry for key, entry in entries.items() if self._written.get(key, 0.0) < since}
+        below = f"/{bucket}/{prefix}"
+        kept |= {
+            key: entry
+            for key, (removed, entry) in list(self._removed.items())
+            if removed > since and key.startswith(below)
+        }
+        without = re.sub(rb"<KeyCount>\d+</KeyCount>", b"<KeyCount>%d</KeyCount>" % len(kept), _ENTRY.sub(b"", body))
+        there = b"".join(kept[key] for key in sorted(kept))
+        return without.replace(b"</ListBucketResult>", there + b"</ListBucketResult>")
+
+
+def _key(bucket: str, entry: bytes) -> str:
+    found = re.search(rb"<Key>(.*?)</Key>", entry)
+    assert found is not None
+    return f"/{bucket}/{found[1].decode()}"
