@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.config import Config, FeaturesConfig, LimitsConfig, PipelineConfig, StorageConfig
+from headrace.config import Config, FeaturesConfig, LimitsConfig, PipelineConfig, ServerConfig, StorageConfig
 from headrace.engine.append import Append, Terms
 from headrace.engine.batch import Batch, Operation
 from headrace.engine.engine import Engine
@@ -62,9 +62,11 @@ class Rig:
         limits: dict[str, int] | None = None,
         pipeline: dict[str, Any] | None = None,
         features: dict[str, Any] | None = None,
+        server: dict[str, Any] | None = None,
     ) -> None:
         place = StorageConfig(data_dir=str(data_dir), cache_bytes=1 << 20, **(storage or {}))
         self.config = Config(
+            server=ServerConfig(**(server or {})),
             storage=place,
             limits=LimitsConfig(**(limits or {})),
             pipeline=PipelineConfig(**(pipeline or {})),

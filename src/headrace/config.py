@@ -97,6 +97,8 @@ class LimitsConfig(msgspec.Struct, frozen=True):
     name_bytes: Annotated[int, amount("a stream name in UTF-8", least=1)] = 512
     read_bytes: Annotated[int, amount("payload of one read", least=1)] = 1 * MiB
     filter_scan_bytes: Annotated[int, amount("payload a filtered read looks at without an index")] = 100 * MiB
+    aggregate_groups: Annotated[int, amount("groups in one aggregate, over all its buckets", least=1)] = 50_000
+    aggregate_bytes: Annotated[int, amount("memory for the groups of one aggregate", least=1)] = 64 * MiB
     tail_columns_bytes: Annotated[int, amount("memory for columns of events that no file covers")] = 128 * MiB
     companion_bytes: Annotated[int, amount("memory for decoded parts of companions")] = 128 * MiB
     queue_requests: Annotated[int, amount("appends waiting for the writer", least=1)] = 50_000

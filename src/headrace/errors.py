@@ -11,6 +11,7 @@
      │   │   ├─ SchemaMismatch    a value is not of the type of its field        400
      │   │   ├─ FeatureNotInTable the table has no such feature                  400
      │   │   ├─ BatchTooLarge     more questions at once than are answered       400
+     │   │   ├─ TooManyGroups     an aggregate has more groups than are answered 400
      │   │   ├─ KeyShapeMismatch  the key is not one of the table's keys         400
      │   │   ├─ ForbiddenEntityType  the name looks like that of a test          400
      │   │   ├─ PluralEntityType  the name looks like a plural                   400
@@ -146,6 +147,12 @@ class BatchTooLarge(BadRequest):
     """More is asked at once than is answered at once."""
 
     code = "batch_too_large"
+
+
+class TooManyGroups(BadRequest):
+    """An aggregate has more groups than one answer holds."""
+
+    code = "too_many_groups"
 
 
 class KeyShapeMismatch(BadRequest):

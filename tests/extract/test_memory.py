@@ -26,7 +26,7 @@ def test_it_holds_what_the_definition_says_and_nothing_else() -> None:
 
 
 def test_panes_are_those_of_the_rollup_with_the_interval() -> None:
-    panes = made().panes("requests", 60_000)
+    [panes] = made().panes("requests", 60_000) or ()
     assert panes.select(["pane", "measure", "count"]).to_pylist() == [{"pane": 60_000, "measure": "all", "count": 9}]
     assert made().panes("unheard", 60_000) is None
 

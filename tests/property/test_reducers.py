@@ -18,11 +18,12 @@ from headrace.query.search import Search
 from headrace.query.syntax import parse
 from headrace.query.tree import Node
 from headrace.reduce import duck, histogram, rollup
-from headrace.reduce.answer import Aggregate, buckets
+from headrace.reduce.answer import Aggregate
 from headrace.reduce.measures import reducers
 from headrace.reduce.reference import Groups, lift, merge_into
 from headrace.reduce.state import PANES, STATE, State, merge
 from reduce import oracle
+from reduce.answers import buckets
 from reduce.declarations import HOUR, MINUTE, ROLLUP, SEARCH
 from reduce.events import cuts, events, exact, parts, times, whole
 

@@ -8,9 +8,13 @@ import msgspec
 import pytest
 
 import columns
+from headrace.errors import TooManyGroups
 from headrace.query.search import Search
-from headrace.reduce import rollup
-from headrace.reduce.answer import Aggregate, buckets, iso
+from headrace.reduce import answer, rollup
+from headrace.reduce.answer import Aggregate, iso
+from headrace.reduce.limits import GroupLimits
+from reduce import oracle
+from reduce.answers import buckets
 from reduce.declarations import MINUTE, declared, field
 
 TEN = 1_774_432_800_000  # 2026-03-25T10:00:00Z
@@ -192,3 +196,60 @@ def test_a_sum_beyond_the_range_of_doubles_is_null() -> None:
 )
 def test_a_moment_of_any_year_has_a_text(millis: int, text: str) -> None:
     assert iso(millis) == text
+
+
+# -- limits
+
+
+@pytest.mark.parametrize("how", ["history", "more", "documents"])
+def test_more_groups_than_one_answer_holds_are_refused(how: str) -> None:
+    search = requests(requests=COUNT, latency=LATENCY)
+    events = [{"time": TEN + at % 2 * MINUTE, "service": f"s{at // 2}", "latency": at} for at in range(12)]
+    asked = Aggregate(
+        rollup=search.rollups["requests"], interval=MINUTE, start=TEN, end=TEN + 60 * MINUTE, group_by=("service",)
+    )
+    given = events if how == "documents" else [rollup.panes(columns.table(search, events), asked.rollup, search)]
+    parts: Any = {how: given}
+    groups = [
+        group for bucket in buckets(asked, search, limits=GroupLimits(12, 10**6), **parts) for group in bucket["groups"]
+    ]
+    assert len(groups) == 12
+    with pytest.raises(TooManyGroups, match="more than 11 groups") as refused:
+        buckets(asked, search, limits=GroupLimits(11, 10**6), **parts)
+    assert refused.value.facts == {"field": "group_by", "limit": 11}
+
+
+def test_events_in_panes_and_events_in_none_share_the_limit() -> None:
+    search = requests(requests=COUNT)
+    asked = Aggregate(
+        rollup=search.rollups["requests"], interval=MINUTE, start=TEN, end=TEN + 60 * MINUTE, group_by=("service",)
+    )
+    events = [{"time": TEN, "service": name} for name in "abc"]
+    history = [rollup.panes(columns.table(search, events[:2]), asked.rollup, search)]
+    for odd, most in ((events[1:], 3), (events[:2], 2)):
+        buckets(asked, search, history=history, documents=odd, limits=GroupLimits(most, 10**6))
+        with pytest.raises(TooManyGroups):
+            buckets(asked, search, history=history, documents=odd, limits=GroupLimits(most - 1, 10**6))
+
+
+def test_groups_that_take_too_much_memory_are_refused() -> None:
+    search = requests(requests=COUNT)
+    asked = Aggregate(
+        rollup=search.rollups["requests"], interval=MINUTE, start=TEN, end=TEN + 60 * MINUTE, group_by=("service",)
+    )
+    events = [{"time": TEN, "service": f"{at}" * 200} for at in range(50)]
+    more = [rollup.panes(columns.table(search, events), asked.rollup, search)]
+    with pytest.raises(TooManyGroups, match="more than 10000 bytes"):
+        buckets(asked, search, more=more, limits=GroupLimits(1000, 10_000))
+    buckets(asked, search, more=more, limits=GroupLimits(1000, 100_000))
+
+
+def test_states_are_merged_before_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer, "_PENDING_ROWS", 4)
+    monkeypatch.setattr(answer, "_DOCUMENTS", 2)
+    search = requests(requests=COUNT, latency=LATENCY)
+    asked = Aggregate(rollup=search.rollups["requests"], interval=MINUTE, start=TEN, end=TEN + 60 * MINUTE)
+    events = [{"time": TEN + at * 1000, "service": f"s{at % 3}", "latency": at} for at in range(90)]
+    tables = [rollup.panes(columns.table(search, events[at : at + 5]), asked.rollup, search) for at in range(0, 60, 5)]
+    found = buckets(asked, search, more=tables, documents=events[60:], limits=GroupLimits(2, 10**6))
+    assert found == oracle.buckets(asked.rollup, search, events, interval=MINUTE, start=TEN, end=TEN + 60 * MINUTE)

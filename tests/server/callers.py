@@ -24,7 +24,7 @@ class Caller:
 
     def __init__(self, principal: Principal = LOCAL) -> None:
         self._principal = principal
-        self.parked = False
+        self.parked = self.gone_at_eof = False
         self.on_gone: Callable[[], None] | None = None
         self.on_drained: Callable[[], None] | None = None
         self.scheme, self.writable = "http", True

@@ -9,6 +9,7 @@ import pytest
 from server.registries import append, installed
 
 if TYPE_CHECKING:
+    from tests.conftest import StartServer
     from tests.server.conftest import Api
 
 MINUTE = 60_000
@@ -251,3 +252,34 @@ def test_an_event_counts_in_the_very_next_answer(api: Api) -> None:
     for n in range(1, 6):
         append(api, path, {"time": BASE + n, "status": n})
         assert counts(ask(api, path, measures=["requests"])) == [("10:00", {}, n)]
+
+
+def test_more_groups_than_an_answer_holds_are_refused(start_server: StartServer, api_of: Any) -> None:
+    api = api_of(start_server(limits__aggregate_groups="3"))
+    path = installed(api, {"type": "object"}, search=SEARCH)
+    append(api, path, *EVENTS)
+    assert len(ask(api, path, 0, MINUTE, group_by=["zone"])[0]["groups"]) == 2
+    body = {"rollup": "requests", "from": BASE, "to": BASE + 2 * MINUTE, "interval": "1m", "group_by": ["zone"]}
+    answer = api.post(f"{path}/_aggregate", body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["field"], error["limit"]) == (
+        400,
+        "too_many_groups",
+        "group_by",
+        3,
+    )
+    assert "shorter range" in error["message"]
+
+
+def test_an_aggregate_whose_time_is_over_answers_what_it_has(start_server: StartServer, api_of: Any) -> None:
+    patient = start_server()
+    path = installed(api_of(patient), {"type": "object"}, search=SEARCH)
+    append(api_of(patient), path, *EVENTS)
+    patient.stop()
+    api = api_of(start_server(server__resolver_timeout_s="0.000001"))
+    body = {"rollup": "requests", "from": BASE, "to": BASE + 2 * MINUTE, "interval": "1m"}
+    answer = api.post(f"{path}/_aggregate", body)
+    assert answer.status_code == 200
+    assert answer.json()["buckets"] == []
+    coverage = answer.json()["coverage"]
+    assert (coverage["complete"], coverage["possible_missing_events_upper_bound"]) == (False, len(EVENTS))

@@ -13,9 +13,10 @@ from pyspark.sql import functions as F
 import columns
 from headrace.query.search import Kind
 from headrace.reduce import rollup, sketches, spark
-from headrace.reduce.answer import Aggregate, buckets
+from headrace.reduce.answer import Aggregate
 from headrace.reduce.state import MOST, PANES
 from reduce import oracle
+from reduce.answers import buckets
 from reduce.declarations import HOUR, ROLLUP, SEARCH
 from reduce.events import cuts, events, parts
 

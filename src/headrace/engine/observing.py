@@ -11,7 +11,7 @@ from headrace.query.tokens import quoted
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
-    from headrace.engine.search.tally import Deadline
+    from headrace.query.deadline import Deadline
 
 #: Traces of one request that are looked at.
 MOST_TRACES = 20

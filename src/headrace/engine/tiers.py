@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from headrace.errors import HeadraceError
+from headrace.query.deadline import Deadline
 from headrace.storage.published import Placed, Published
 from headrace.storage.wal import Wal
 
@@ -30,11 +31,15 @@ _KEYED = 256
 
 
 class Cold(Exception):
-    """The answer lies in a segment that is not at hand: let a thread do the work, then ask again."""
+    """The answer lies in a segment that is not at hand: let a thread do the work, then ask again.
 
-    def __init__(self, work: Callable[[], None]) -> None:
+    Work with a deadline ends by itself, with what it has, and can be cancelled when nobody waits for it any more.
+    """
+
+    def __init__(self, work: Callable[[], None], deadline: Deadline | None = None) -> None:
         super().__init__("the answer lies in a segment that is not at hand")
         self.work = work
+        self.deadline = deadline
 
 
 class Cell(NamedTuple):

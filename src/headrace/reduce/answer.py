@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import groupby
@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from headrace.query.search import Rollup, Search
 from headrace.reduce import reference
 from headrace.reduce.finishing import Answer, finished, states
-from headrace.reduce.keys import project, projected
+from headrace.reduce.keys import narrowed, project, projected
+from headrace.reduce.limits import GroupLimits
 from headrace.reduce.measures import reducers
 from headrace.reduce.reference import Groups, merge_into
 from headrace.reduce.rollup import Span, merge
@@ -27,6 +28,8 @@ Answers = dict[tuple[int, str], dict[str, Answer]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Beyond any pane, and within 64 bits.
 _FAR = 2**62
+#: So many rows of states are merged together at least, and so many documents are lifted together.
+_PENDING_ROWS, _DOCUMENTS = 65_536, 1_000
 _CYCLE = timedelta(days=146_097) // timedelta(milliseconds=1)
 
 
@@ -63,22 +66,76 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def buckets(
-    asked: Aggregate,
-    search: Search,
-    *,
-    history: Sequence[pa.Table] = (),
-    more: Sequence[pa.Table] = (),
-    documents: Iterable[Any] = (),
-) -> list[dict[str, Any]]:
-    """The buckets that are not empty, in order; groups by the text of their keys, measures by name.
+class Buckets:
+    """The buckets of an answer while events are added to them: the states of groups, within limits.
 
-    ``history`` are panes of all events: those that lie wholly inside are used. ``more`` are panes of events that lie
-    inside: of the edges, or of whatever was asked for. ``documents`` are events that are in no pane.
+    A group counts once in every bucket. Whatever would go over a limit raises TooManyGroups.
     """
-    merged = _merged(asked, _selected(asked, history, more))
-    groups = _answers(asked, search, merged, _odd(asked, search, documents))
-    return list(_spelled(asked, groups))
+
+    def __init__(self, asked: Aggregate, search: Search, limits: GroupLimits) -> None:
+        self._asked, self._search, self._limits = asked, search, limits
+        self._narrowed = asked.narrowed()
+        self._merged = PANES.empty_table()
+        self._pending: list[pa.Table] = []
+        self._pending_rows = 0
+        self._documents: list[Any] = []
+        self._odd: Groups = {}
+
+    def add_history(self, panes: pa.Table) -> None:
+        """Add those panes that lie wholly inside what is asked for, of panes of all events."""
+        first, last = (max(-_FAR, min(time, _FAR)) for time in self._asked.whole)
+        self._add(panes, (pc.field("pane") >= first) & (pc.field("pane") < last))
+
+    def add(self, panes: pa.Table) -> None:
+        """Add panes of events that lie inside: of the edges, or of whatever was asked for."""
+        self._add(panes, pc.scalar(True))
+
+    def add_document(self, document: Any) -> None:
+        """Add an event that is in no pane."""
+        self._documents.append(document)
+        if len(self._documents) >= _DOCUMENTS:
+            self._lift()
+
+    def finish(self) -> list[dict[str, Any]]:
+        """The buckets that are not empty, in order; groups by the text of their keys, measures by name."""
+        self._merge()
+        self._lift()
+        at = PANES.get_field_index("key")
+        key = projected(self._merged.column("key"), self._narrowed.rollup, self._asked.group_by)
+        merged = self._merged.set_column(at, PANES.field(at), key)
+        groups = _answers(self._asked, self._search, merged, self._odd)
+        self._require(len(groups))
+        return list(_spelled(self._asked, groups))
+
+    def _add(self, panes: pa.Table, rows: pc.Expression) -> None:
+        rollup, interval = self._asked.rollup.name, self._asked.interval
+        rows &= (pc.field("rollup") == rollup) & (pc.field("interval") == interval)
+        rows &= pc.field("measure").isin(_measures(self._asked))
+        chosen = narrowed(panes.filter(rows), self._asked.rollup, self._asked.group_by)
+        self._pending.append(chosen)
+        self._pending_rows += chosen.num_rows
+        if self._pending_rows > max(_PENDING_ROWS, self._merged.num_rows):
+            self._merge()
+
+    def _merge(self) -> None:
+        """Merge what was added, so that there is one row for every group and measure."""
+        if self._pending_rows:
+            self._merged = merge([self._merged, *self._pending])
+            self._require(self._merged.num_rows // len(_measures(self._asked)))
+        self._pending, self._pending_rows = [], 0
+
+    def _lift(self) -> None:
+        asked = self._asked
+        spans = [(asked.start, asked.end)]
+        lifted = reference.lift(self._documents, asked.rollup, self._search, asked.interval, spans=spans)
+        for (pane, key), given in lifted.items():
+            place = pane, project(key, asked.rollup, asked.group_by)
+            merge_into(self._odd, place, {name: given[name] for name in _measures(asked)})
+        self._documents.clear()
+        self._require(len(self._odd))
+
+    def _require(self, groups: int) -> None:
+        self._limits.require(groups, self._merged.nbytes)
 
 
 def iso(millis: int) -> str:
@@ -92,32 +149,6 @@ def iso(millis: int) -> str:
 
 def _measures(asked: Aggregate) -> list[str]:
     return sorted(asked.measures or asked.rollup.measures)
-
-
-def _selected(asked: Aggregate, history: Sequence[pa.Table], more: Sequence[pa.Table]) -> list[pa.Table]:
-    rows = (pc.field("rollup") == asked.rollup.name) & (pc.field("interval") == asked.interval)
-    rows &= pc.field("measure").isin(_measures(asked))
-    first, last = (max(-_FAR, min(time, _FAR)) for time in asked.whole)
-    inside = rows & (pc.field("pane") >= first) & (pc.field("pane") < last)
-    return [*(table.filter(inside) for table in history), *(table.filter(rows) for table in more)]
-
-
-def _odd(asked: Aggregate, search: Search, documents: Iterable[Any]) -> Groups:
-    """The states of events that are in no pane, by pane and projected key."""
-    groups: Groups = {}
-    lifted = reference.lift(documents, asked.rollup, search, asked.interval, spans=[(asked.start, asked.end)])
-    for (pane, key), given in lifted.items():
-        place = pane, project(key, asked.rollup, asked.group_by)
-        merge_into(groups, place, {name: given[name] for name in _measures(asked)})
-    return groups
-
-
-def _merged(asked: Aggregate, tables: list[pa.Table]) -> pa.Table:
-    """One row for every pane, projected key and measure, in order."""
-    together = pa.concat_tables([PANES.empty_table(), *tables])
-    at = together.schema.get_field_index("key")
-    key = projected(together.column("key"), asked.rollup, asked.group_by)
-    return merge([together.set_column(at, together.schema.field(at), key)])
 
 
 def _answers(asked: Aggregate, search: Search, merged: pa.Table, odd: Groups) -> Answers:

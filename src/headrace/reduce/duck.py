@@ -9,6 +9,8 @@ from functools import cache
 import duckdb
 import pyarrow as pa
 
+from headrace.query.deadline import Cancelled, Deadline
+
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,
     "autoinstall_known_extensions": False,
@@ -16,12 +18,21 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
-def query(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
-    """The answer to a query over these tables; may be called from any thread."""
+def query(sql: str, tables: Mapping[str, pa.Table], deadline: Deadline | None = None) -> pa.Table:
+    """The answer to a query over these tables; may be called from any thread.
+
+    It is interrupted, and raises Cancelled, once the deadline is cancelled.
+    """
     with _database(os.getpid()).cursor() as cursor:
         for name, table in tables.items():
             cursor.register(name, table)
-        return cursor.sql(sql).to_arrow_table()
+        if deadline is None:
+            return cursor.sql(sql).to_arrow_table()
+        try:
+            with deadline.interrupting(cursor.interrupt):
+                return cursor.sql(sql).to_arrow_table()
+        except duckdb.InterruptException as reason:
+            raise Cancelled from reason
 
 
 @cache

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.query.search import Count, Rollup, Summary
 from headrace.query.tree import Node
+from headrace.reduce.limits import require_groups
 from headrace.reduce.state import STATE
 
 Int64s = NDArray[np.int64]
@@ -58,6 +59,7 @@ def groups(
     spans: Sequence[Span],
     chosen: Sequence[Node],
     known: Mapping[Node, str],
+    most_groups: int | None,
 ) -> Groups:
     """The groups of events that have a time in the spans, and for which all these queries are known to hold."""
     columns = _narrowed(columns, f"f.{rollup.timestamp}", spans, [known[tree] for tree in chosen])
@@ -66,6 +68,7 @@ def groups(
     dimensions = [_one(columns.column(f"f.{name}")) for name in rollup.dimensions]
     number, first = _numbered([_by_pane(pane, interval), *map(_by_value, dimensions)])
     count = len(first)
+    require_groups(count, most_groups)
     made: dict[str, dict[str, pa.Array]] = {}
     for name, measure in rollup.measures.items():
         if isinstance(measure, Summary):

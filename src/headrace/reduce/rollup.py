@@ -13,11 +13,13 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
+from headrace.query.deadline import Deadline
 from headrace.query.rollups import LONGEST_MS
 from headrace.query.search import Count, Rollup, Search
 from headrace.query.tree import Node
 from headrace.reduce import duck, histogram, plain, sketches
 from headrace.reduce.keys import keys
+from headrace.reduce.limits import require_groups
 from headrace.reduce.measures import reducers
 from headrace.reduce.plain import Groups
 from headrace.reduce.reducer import Expression
@@ -55,11 +57,14 @@ def panes(
     where: Node | None = None,
     spans: Sequence[Span] | None = None,
     known: Mapping[Node, str] = MappingProxyType({}),
+    most_groups: int | None = None,
+    deadline: Deadline | None = None,
 ) -> pa.Table:
     """The panes of events, for all intervals or some, in milliseconds.
 
     Only events that match ``where`` and whose time is in one of the half-open ``spans`` count. ``known`` names boolean
     columns of the table that say where a query is true, for columns that the query itself would need and are missing.
+    More than ``most_groups`` groups of one interval raise TooManyGroups before their states are made.
     """
     chosen = [tree for tree in (rollup.include, where) if tree is not None]
     ever = [(-FARTHEST, FARTHEST + 1)]
@@ -69,8 +74,9 @@ def panes(
         groups = partial(plain.groups, columns, rollup, spans=inside, chosen=chosen, known=known)
     else:
         source = Source(columns.schema, search, known)
-        groups = partial(_groups, columns, rollup, search, source, _condition(source, rollup, chosen, inside))
-    found = [_panes(rollup, interval, groups(interval)) for interval in sorted(wanted)]
+        condition = _condition(source, rollup, chosen, inside)
+        groups = partial(_groups, columns, rollup, search, source, condition, deadline=deadline)
+    found = [_panes(rollup, interval, groups(interval, most_groups=most_groups)) for interval in sorted(wanted)]
     return pa.concat_tables([PANES.empty_table(), *found]).sort_by(_SORTED)
 
 
@@ -98,7 +104,17 @@ def _condition(source: Source, rollup: Rollup, chosen: Sequence[Node], spans: Se
     return " AND ".join(holds)
 
 
-def _groups(columns: pa.Table, rollup: Rollup, search: Search, source: Source, condition: str, interval: int) -> Groups:
+def _groups(
+    columns: pa.Table,
+    rollup: Rollup,
+    search: Search,
+    source: Source,
+    condition: str,
+    interval: int,
+    *,
+    most_groups: int | None,
+    deadline: Deadline | None,
+) -> Groups:
     """The groups of any columns, from DuckDB."""
     time = source.one(rollup.timestamp)
     selected = [f"{time} - (({time} % {interval}) + {interval}) % {interval} AS pane"]
@@ -106,7 +122,9 @@ def _groups(columns: pa.Table, rollup: Rollup, search: Search, source: Source, c
     expressions = {name: reducer.columns(source) for name, reducer in reducers(rollup, search).items()}
     for at, made in enumerate(expressions.values()):
         selected += [f"{expression.sql} AS m{at}_{name}" for name, expression in made.items()]
-    groups = duck.query(f"SELECT {', '.join(selected)} FROM events WHERE {condition} GROUP BY ALL", {"events": columns})
+    sql = f"SELECT {', '.join(selected)} FROM events WHERE {condition} GROUP BY ALL"
+    groups = duck.query(sql, {"events": columns}, deadline)
+    require_groups(groups.num_rows, most_groups)
     measures = {
         measure: {name: _states(groups.column(f"m{at}_{name}"), expression) for name, expression in made.items()}
         for at, (measure, made) in enumerate(expressions.items())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gate
 from headrace.engine.stream import Head, Stream
+from headrace.query.deadline import Deadline
 from headrace.server import asking
-from headrace.server.aside import SHARE, Aside
+from headrace.server.aside import SHARE, Aside, in_thread
 from headrace.server.exchange import Reply, Request
 
 if TYPE_CHECKING:
@@ -31,24 +30,24 @@ class Aggregates:
         """The request is the body."""
         given = asking.document(request, "an aggregate")
         stream = asking.asked(self._engine, request)
-        self._aside.ask_partial(request, self._answer(request, stream, given), self._time_s)
+        deadline = Deadline(self._time_s * SHARE)
+        answer = self._answer(request, stream, given, deadline)
+        self._aside.ask_partial(request, answer, self._time_s, deadline)
 
-    async def _answer(self, request: Request, stream: Stream, given: Any) -> None:
-        until = monotonic() + self._time_s * SHARE
+    async def _answer(self, request: Request, stream: Stream, given: Any, deadline: Deadline) -> None:
         async with self._gate:
             head = await self._engine.log.fetch_readable_head(stream)
-            reply = await asyncio.to_thread(self._aggregate, stream, head, given, until)
+            reply = await in_thread(lambda: self._aggregate(stream, head, given, deadline))
         request.exchange.reply(reply)
 
-    def _aggregate(self, stream: Stream, head: Head, given: Any, until: float) -> Reply:
+    def _aggregate(self, stream: Stream, head: Head, given: Any, deadline: Deadline) -> Reply:
         from headrace.engine.search.aggregating import aggregate
-        from headrace.engine.search.tally import Deadline
         from headrace.reduce.request import read
 
         archive = self._engine.open_archive()
         defined = archive.defined(stream, head)
         asked = read(given, defined.definition.search)
-        found = aggregate(archive, stream, head, defined, asked, Deadline(until - monotonic()))
+        found = aggregate(archive, stream, head, defined, asked, deadline)
         return Reply.json(200, _rendered(stream, asked, found))
 
 

@@ -30,7 +30,7 @@ class Answering:
     def __init__(self) -> None:
         self.on_gone: Callable[[], None] | None = None
         self.on_drained: Callable[[], None] | None = None
-        self.parked = False
+        self.parked = self.gone_at_eof = False
         self._cycle = HotCycle()
         self._head = _NO_HEAD
         self._started_s = 0.0

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.errors import HeadraceError, TimedOut
+from headrace.query.deadline import Deadline
 from headrace.server.exchange import Exchange, Headers, Reply, Request
 from headrace.storage.damage import Damage
+
+Found = TypeVar("Found")
 
 log = logging.getLogger("headrace.server")
 
 #: Of the working time of a request, what an answer that may be partial is looked for in; the rest is for writing it.
 SHARE = 0.9
-#: Such an answer is not cut off before this: the first one loads what computes it.
-_LEAST_S = 5.0
+#: Such an answer is cut off only after this multiple of the working time, and not before this: a step of its work may
+#: take long on a busy machine, and the first one loads what computes it.
+_GRACE, _LEAST_S = 2.0, 5.0
 
 
 class Aside:
@@ -36,15 +40,25 @@ class Aside:
         work: Coroutine[Any, Any, None],
         within_s: float,
         late: Callable[[], HeadraceError] = lambda: TimedOut("request timed out"),
+        deadline: Deadline | None = None,
     ) -> None:
-        """Go on with a question whose work answers ``request.exchange``; when its time is over, ``late`` does."""
-        awaited = request.exchange = Awaited(request.exchange)
-        timer = asyncio.get_running_loop().call_later(within_s, lambda: awaited.give_up(late()))
-        self.begin(awaited, work).add_done_callback(lambda _: timer.cancel())
+        """Go on with a question whose work answers ``request.exchange``; when its time is over, ``late`` does.
 
-    def ask_partial(self, request: Request, work: Coroutine[Any, Any, None], within_s: float) -> None:
+        With a deadline the work is cancelled when it has not answered by then, or when the client hangs up.
+        """
+        exchange, awaited = request.exchange, Awaited(request.exchange)
+        request.exchange = awaited
+        timer = asyncio.get_running_loop().call_later(within_s, lambda: awaited.give_up(late()))
+        task = self.begin(awaited, work)
+        task.add_done_callback(lambda _: timer.cancel())
+        if deadline is not None:
+            awaited.cancel = cancel_when_gone(exchange, deadline, task)
+
+    def ask_partial(
+        self, request: Request, work: Coroutine[Any, Any, None], within_s: float, deadline: Deadline | None = None
+    ) -> None:
         """The same for work that ends by itself in ``SHARE`` of this time, with what it has found by then."""
-        self.ask(request, work, max(within_s, _LEAST_S))
+        self.ask(request, work, partial_answer_s(within_s), deadline=deadline)
 
     def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Let work go on, whoever waits for it."""
@@ -60,7 +74,9 @@ class Awaited:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange: Exchange | None = exchange
         self.scheme = exchange.scheme
-        self.parked = False
+        self.parked = self.gone_at_eof = False
+        #: Ends the work when its answer is for nobody any more.
+        self.cancel: Callable[[], None] = lambda: None
         self.on_gone: Callable[[], None] | None = None
         self.on_drained: Callable[[], None] | None = None
 
@@ -70,8 +86,9 @@ class Awaited:
         return self._exchange is not None and self._exchange.writable
 
     def give_up(self, reason: HeadraceError) -> None:
-        """Tell the caller that the time is over; the work ends when it can, and what it finds is for nobody."""
+        """Tell the caller that the time is over; what the work finds is for nobody."""
         self.reply(Reply.failure(reason))
+        self.cancel()
 
     def reply(self, reply: Reply) -> None:
         """Answer, whole."""
@@ -102,6 +119,32 @@ class Awaited:
     def finish(self) -> None:
         """No question is answered in chunks."""
         raise NotImplementedError
+
+
+async def in_thread(work: Callable[[], Found]) -> Found:
+    """What work makes in a thread; whoever is cancelled meanwhile still waits for its end, and holds its gate."""
+    thread = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        await asyncio.gather(thread, return_exceptions=True)
+        raise
+
+
+def partial_answer_s(within_s: float) -> float:
+    """When an answer that may be partial is cut off, where its work ends by itself in ``SHARE`` of the working time."""
+    return max(within_s * _GRACE, _LEAST_S)
+
+
+def cancel_when_gone(exchange: Exchange, deadline: Deadline, task: asyncio.Task[None]) -> Callable[[], None]:
+    """Cancel the work of a task when the client hangs up; answers what cancels it."""
+
+    def cancel() -> None:
+        deadline.cancel()
+        task.cancel()
+
+    exchange.on_gone, exchange.gone_at_eof = cancel, True
+    return cancel
 
 
 async def _answered(exchange: Exchange, work: Coroutine[Any, Any, None], damage: Damage) -> None:

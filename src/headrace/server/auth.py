@@ -52,6 +52,7 @@ _RESPONSE_HEADERS = (
     "stream-expected-seq, stream-received-seq, producer-epoch, producer-seq, producer-expected-seq, "
     "producer-received-seq, stream-deduplicated, idempotency-replayed, headrace-coverage, headrace-events-from, "
     "stream-filter-scan-limit-reached, stream-filter-scan-limit-bytes, stream-filter-scanned-bytes, "
+    "stream-filter-timed-out, "
     "etag, link, location, retry-after, x-request-id"
 )
 

@@ -107,7 +107,7 @@ class BridgedExchange:
 
     def __init__(self, scope: Scope, common: tuple[tuple[str, str], ...]) -> None:
         self.scheme: str = scope["scheme"]
-        self.parked = False
+        self.parked = self.gone_at_eof = False
         self.on_gone: Callable[[], None] | None = None
         self.on_drained: Callable[[], None] | None = None
         self._answered_s = 0.0

@@ -78,10 +78,10 @@ class Connection(Answering, HttpProtocol):
         self.on_gone = self.on_drained = None
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Keep the connection for an answer that is on its way; a parked reader that says goodbye is gone."""
+        """Keep the connection for an answer that is on its way, unless whoever asked is gone by saying goodbye."""
         self._half_closed = True
         self._forget_arriving()
-        return not self.is_free() and not self._is_parked()
+        return not self.is_free() and not self._is_gone_at_eof()
 
     def shutdown(self) -> None:
         """Hang up, once a request that is in flight or arriving is answered."""
@@ -95,10 +95,11 @@ class Connection(Answering, HttpProtocol):
         """Whether no request is in flight or arriving."""
         return not self.begun_s and self.is_free()
 
-    def _is_parked(self) -> bool:
+    def _is_gone_at_eof(self) -> bool:
         if self.running is self._cycle:
-            return self.parked
-        return bool(getattr(self.asgi_scope().get("headrace.exchange"), "parked", False))
+            return self.parked or self.gone_at_eof
+        exchange = self.asgi_scope().get("headrace.exchange")
+        return bool(getattr(exchange, "parked", False) or getattr(exchange, "gone_at_eof", False))
 
     # -- how fast the client takes its answers
 
@@ -293,7 +294,7 @@ class Connection(Answering, HttpProtocol):
         """Hand a hot request over; pipelined ones queue behind it until it is answered."""
         self._head = head
         self._started_s = self.seen_s
-        self.parked = False
+        self.parked = self.gone_at_eof = False
         cycle = self._cycle
         cycle.response_complete = False
         cycle.keep_alive = head.keep_alive

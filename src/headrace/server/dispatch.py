@@ -13,7 +13,7 @@ from headrace.engine.tiers import Cold
 from headrace.errors import BadRequest, CorruptData, HeadraceError, MethodNotAllowed, NotFound, Overloaded, TimedOut
 from headrace.server import target, values
 from headrace.server.arrivals import Arrivals
-from headrace.server.aside import Aside
+from headrace.server.aside import Aside, cancel_when_gone, in_thread, partial_answer_s
 from headrace.server.auth import Door
 from headrace.server.exchange import Exchange, Reply, Request
 from headrace.server.heads import RequestHead, Route
@@ -69,19 +69,22 @@ class Dispatcher:
             exchange.reply(Reply.failure(refusal))
         except Cold as cold:
             until = until or monotonic() + self._time_s
-            self._aside.begin(exchange, self._thaw(cold.work, head, body, exchange, until))
+            self._aside.begin(exchange, self._thaw(cold, head, body, exchange, until))
         except Exception as reason:
             log.exception("%s %s failed", head.method, head.path.decode("latin-1"))
             exchange.reply(Reply.failure(self._damage.answer(reason)))
 
-    async def _thaw(
-        self, look: Callable[[], None], head: RequestHead, body: bytes, exchange: Exchange, until: float
-    ) -> None:
+    async def _thaw(self, cold: Cold, head: RequestHead, body: bytes, exchange: Exchange, until: float) -> None:
         """Let a thread find what is not at hand, then answer; what is found too late is there for the next who ask."""
-        finding = self._aside.keep(self._work(look))
+        finding = self._aside.keep(self._work(cold.work))
+        if cold.deadline is not None:
+            until = monotonic() + partial_answer_s(self._time_s)
+            cancel_when_gone(exchange, cold.deadline, finding)
         await asyncio.wait({finding}, timeout=until - monotonic())
         if not finding.done():
-            finding.add_done_callback(asyncio.Task.exception)
+            finding.add_done_callback(_retrieve)
+            if cold.deadline is not None:
+                cold.deadline.cancel()
             raise TimedOut("request timed out")
         try:
             finding.result()
@@ -93,7 +96,7 @@ class Dispatcher:
 
     async def _work(self, look: Callable[[], None]) -> None:
         async with self._gate:
-            await asyncio.to_thread(look)
+            await in_thread(look)
 
     def _route(self, head: RequestHead) -> Route:
         principal = self.door.admit(head.fields)
@@ -128,6 +131,12 @@ class Dispatcher:
             return NotFound(f"there is no {place.resource} here", resource=place.resource)
         allow = ", ".join([*allowed, "OPTIONS"])
         return MethodNotAllowed(f"{method} is not among {allow}", allow=allow)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Look at what a task has raised, of which nobody is told any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 def refuse_repeated(raw_headers: list[tuple[bytes, bytes]], fields: dict[bytes, bytes]) -> None:

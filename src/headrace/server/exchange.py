@@ -50,6 +50,8 @@ class Exchange(Protocol):
 
     #: Set by readers that wait at the tail: their time is not working time, and their goodbye is final.
     parked: bool
+    #: Whether a client that sends no more is gone: nothing more is worked out for it.
+    gone_at_eof: bool
     on_gone: Callable[[], None] | None
     on_drained: Callable[[], None] | None
 

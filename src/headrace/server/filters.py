@@ -9,7 +9,9 @@ from headrace.engine.search.filter import Filter, Filtered, Limits
 from headrace.engine.stream import Head, Stream
 from headrace.engine.tiers import Cold
 from headrace.errors import BadRequest
+from headrace.query.deadline import Deadline
 from headrace.query.request import query
+from headrace.server.aside import SHARE
 from headrace.server.exchange import Headers
 
 #: Answers that threads have found, and that are kept for who asked.
@@ -22,6 +24,7 @@ class Filters:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._limits = Limits(engine.config.limits.read_bytes, engine.config.limits.filter_scan_bytes)
+        self._time_s = engine.config.server.resolver_timeout_s * SHARE
         self._found: dict[Hashable, Filtered] = {}
 
     def read(self, stream: Stream, text: str, asker: object) -> Filter:
@@ -44,10 +47,13 @@ class Filters:
         found = self._found.pop(mark, None)
         if found is not None:
             return found
-        raise Cold(lambda: self._look(mark, stream, head, position, asked, key, version))
+        deadline = Deadline(self._time_s)
+        raise Cold(lambda: self._look(mark, stream, head, position, asked, key, version, deadline), deadline)
 
     def headers(self, found: Filtered) -> Headers:
-        """What is said about a read that ended because it had looked at enough."""
+        """What is said about a read that ended because it had looked at enough, or because its time was over."""
+        if found.timed_out:
+            return {"stream-filter-timed-out": "true", "cache-control": "no-store"}
         if not found.limit_reached:
             return {}
         return {
@@ -65,6 +71,7 @@ class Filters:
         asked: Filter,
         key: str | None,
         version: int | None,
+        deadline: Deadline,
     ) -> None:
         from headrace.engine.search.filtering import filtered
 
@@ -72,7 +79,7 @@ class Filters:
         defined = archive.defined(stream, head)
         assert head.registry is not None, "what is defined stands in the registry"
         view = head.registry.view(version)
-        found = filtered(archive, stream, head, defined, position, asked, key, view, self._limits)
+        found = filtered(archive, stream, head, defined, position, asked, key, view, self._limits, deadline)
         self._found[mark] = found
         for abandoned in list(self._found)[:-_ANSWERS]:
             self._found.pop(abandoned, None)

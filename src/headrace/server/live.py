@@ -18,6 +18,7 @@ import msgspec
 from headrace.engine.stream import Head, deleted
 from headrace.engine.tiers import Cold
 from headrace.errors import HeadraceError, OffsetFenced
+from headrace.query.deadline import Deadline
 from headrace.server.encoding import accepted
 from headrace.server.exchange import Reply, Request
 from headrace.storage.streams import LIVE
@@ -53,6 +54,8 @@ class LongPoll:
         self._timer: asyncio.TimerHandle | None = None
         #: Whether a thread looks for entries that are not at hand, and whether nobody waits for what it finds.
         self._looking = self._refused = False
+        #: Until when the thread looks, where that has an end.
+        self._deadline: Deadline | None = None
         #: Where the stream ended when the time ran out: whatever comes later is for the next poll.
         self._end: int | None = None
 
@@ -68,7 +71,7 @@ class LongPoll:
         self._standing.stay(self)
         self._request.exchange.parked = True
         self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._time_out)
-        self._request.exchange.on_gone = self._leave
+        self._request.exchange.on_gone = self._abandon
 
     def wake(self) -> None:
         """The stream moved, or the key does not hold any more."""
@@ -104,7 +107,9 @@ class LongPoll:
             self._request.exchange.reply(Reply.failure(refusal))
             return True
         except Cold as cold:
-            self._looking = True
+            if self._end is not None and cold.deadline is not None:
+                return False  # the rest is for the next poll
+            self._looking, self._deadline = True, cold.deadline
             self._reads.thaw(cold.work, self._look_again, self._give_up)
             return False
 
@@ -161,6 +166,12 @@ class LongPoll:
 
     def _cursor(self) -> str:
         return cursor(self._request.query.get("cursor"), time.time())
+
+    def _abandon(self) -> None:
+        """The client is gone."""
+        self._leave()
+        if self._deadline is not None:
+            self._deadline.cancel()
 
     def _leave(self) -> None:
         self._reads.engine.tail.leave(self._stream, self)

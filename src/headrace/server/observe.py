@@ -79,7 +79,7 @@ class Observer:
         return stream
 
     def _answer(self, asked: Asked, events: Stream | None, traces: Stream | None, time_s: float) -> dict[str, Any]:
-        from headrace.engine.search.tally import Deadline
+        from headrace.query.deadline import Deadline
 
         deadline = Deadline(time_s)
         window = tuple(None if ms is None else rfc3339(ms * 1000) for ms in (asked.from_ms, asked.to_ms))

@@ -19,6 +19,7 @@ from headrace.engine.search.filter import Filter, Filtered
 from headrace.engine.stream import Head, Stream
 from headrace.errors import BadRequest, HeadraceError, OffsetGone
 from headrace.format import offset as offsets
+from headrace.query.deadline import Cancelled
 from headrace.schema.entries import entries_of
 from headrace.server import values
 from headrace.server.aside import Aside
@@ -97,6 +98,8 @@ class Reads:
                 async with self._gate:
                     await asyncio.to_thread(look)
                 go_on()
+            except Cancelled:
+                pass  # nobody waits for it any more
             except HeadraceError as reason:
                 give_up(reason)
             except Exception as reason:
@@ -149,7 +152,7 @@ class Reads:
             headers["cache-control"] = "no-store"
         else:
             scope = "" if request.principal is LOCAL else "private, "
-            headers["cache-control"] = scope + _lifetime(question, found.position, head)
+            headers.setdefault("cache-control", scope + _lifetime(question, found.position, head))
             headers["etag"] = etag(question, found.position, head)
             if matches(request.headers.get(b"if-none-match"), headers["etag"]):
                 del headers["content-type"]

@@ -12,7 +12,8 @@ from headrace.engine.gates import Gate
 from headrace.engine.inspect.lexicon import Lexicon, Page, Question
 from headrace.engine.stream import Stream
 from headrace.errors import BadRequest, TimedOut
-from headrace.server.aside import SHARE, Aside
+from headrace.query.deadline import Deadline
+from headrace.server.aside import SHARE, Aside, in_thread
 from headrace.server.exchange import Reply, Request
 from headrace.server.values import only
 
@@ -41,21 +42,22 @@ class RoutingKeys:
             raise BadRequest("routing key not configured: the schema of this stream names none", field="routingKey")
         if stream.ttl_s is not None:
             self._engine.log.catalog.note_access(stream)
-        listing = self._answer(request, stream, request.query.get("after", ""), limit)
-        self._aside.ask_partial(request, listing, self._time_s)
+        deadline = Deadline(self._time_s * SHARE)
+        listing = self._answer(request, stream, request.query.get("after", ""), limit, deadline)
+        self._aside.ask_partial(request, listing, self._time_s, deadline)
 
-    async def _answer(self, request: Request, stream: Stream, after: str, limit: int) -> None:
-        began_s, time_s = monotonic(), self._time_s * SHARE
+    async def _answer(self, request: Request, stream: Stream, after: str, limit: int, deadline: Deadline) -> None:
+        began_s = monotonic()
         try:
-            async with asyncio.timeout(time_s):
+            async with asyncio.timeout(deadline.left_s):
                 await self._gate.__aenter__()
         except TimeoutError as reason:
             raise TimedOut("too many searches are under way; this one did not begin in time") from reason
         try:
             # The newest head: what was appended while others were answered is listed too.
             head = await self._engine.log.fetch_readable_head(stream)
-            question = Question(stream, head, after, limit, time_s - (monotonic() - began_s))
-            page = await asyncio.to_thread(self._lexicon.page, question)
+            question = Question(stream, head, after, limit, deadline)
+            page = await in_thread(lambda: self._lexicon.page(question))
         finally:
             await self._gate.__aexit__()
         took_ms = round((monotonic() - began_s) * 1000)

@@ -14,11 +14,12 @@ from headrace.engine.gates import Gate
 from headrace.engine.stream import Head, Stream
 from headrace.errors import TimedOut
 from headrace.query import request as requests
+from headrace.query.deadline import Deadline
 from headrace.query.request import MAX_TIMEOUT_MS, SearchRequest
 from headrace.query.search import Search
 from headrace.query.snippet import snippets
 from headrace.server import asking
-from headrace.server.aside import Aside
+from headrace.server.aside import Aside, in_thread
 from headrace.server.exchange import Headers, Reply, Request
 
 if TYPE_CHECKING:
@@ -60,9 +61,10 @@ class Searches:
 
     def _begin(self, request: Request, reading: Reading) -> None:
         stream = asking.asked(self._engine, request)
-        self._aside.ask(request, self._answer(request, stream, reading), self._time_s)
+        deadline = Deadline(self._time_s)
+        self._aside.ask(request, self._answer(request, stream, reading, deadline), self._time_s, deadline=deadline)
 
-    async def _answer(self, request: Request, stream: Stream, reading: Reading) -> None:
+    async def _answer(self, request: Request, stream: Stream, reading: Reading, deadline: Deadline) -> None:
         arrived_s = monotonic()
         try:
             async with asyncio.timeout(MAX_TIMEOUT_MS / 1000):
@@ -72,22 +74,21 @@ class Searches:
         try:
             # The newest head: what was appended while others were answered is found too.
             head = await self._engine.log.fetch_readable_head(stream)
-            reply = await asyncio.to_thread(self._search, stream, head, reading, arrived_s)
+            reply = await in_thread(lambda: self._search(stream, head, reading, arrived_s, deadline))
         finally:
             await self._gate.__aexit__()
         request.exchange.reply(reply)
 
-    def _search(self, stream: Stream, head: Head, reading: Reading, arrived_s: float) -> Reply:
+    def _search(self, stream: Stream, head: Head, reading: Reading, arrived_s: float, deadline: Deadline) -> Reply:
         waited_s = monotonic() - arrived_s
         # The first search loads what computes answers, which is not its fault.
         from headrace.engine.search.searching import search
-        from headrace.engine.search.tally import Deadline
 
         archive = self._engine.open_archive()
         defined = archive.defined(stream, head)
         asked = reading(defined.definition.search)
-        deadline = Deadline(asked.timeout_ms / 1000 - waited_s)
-        found = search(archive, stream, head, defined, asked, deadline)
+        within = deadline.within(asked.timeout_ms / 1000 - waited_s)
+        found = search(archive, stream, head, defined, asked, within)
         took_ms = round((monotonic() - arrived_s) * 1000)
         return _rendered(stream, defined.definition.search, asked, found, took_ms)
 

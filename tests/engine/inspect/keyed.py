@@ -13,6 +13,7 @@ from engine.work.workers import SCHEMA, Worker, search
 from headrace.engine.inspect.lexicon import Lexicon, Page, Question
 from headrace.engine.work.foreman import Grant
 from headrace.engine.work.units import Result
+from headrace.query.deadline import Deadline
 from headrace.server.work import store_url
 from headrace.types import JSON
 from rig import Rig, array
@@ -51,7 +52,7 @@ def page(
 ) -> Page:
     """One page of keys, as of now."""
     stream = rig.find(name)
-    return (lexicon or Lexicon(rig.engine)).page(Question(stream, stream.head, after, limit, time_s))
+    return (lexicon or Lexicon(rig.engine)).page(Question(stream, stream.head, after, limit, Deadline(time_s)))
 
 
 def pages(rig: Rig, name: str, limit: int) -> list[str]:

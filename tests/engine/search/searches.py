@@ -13,7 +13,6 @@ from engine.registries import change, registry
 from headrace.engine.search.archive import Archive
 from headrace.engine.search.found import Found
 from headrace.engine.search.searching import search
-from headrace.engine.search.tally import Deadline
 from headrace.engine.stream import Stream
 from headrace.extract.columns import Extractor
 from headrace.extract.postings import described, postings, stored
@@ -21,6 +20,7 @@ from headrace.format.companion.layout import LIMITS, Companion, Limits
 from headrace.format.companion.names import companion_key
 from headrace.format.companion.writer import write
 from headrace.query import request as requests
+from headrace.query.deadline import Deadline
 from headrace.query.definition import decoded
 from headrace.query.search import Search
 from headrace.storage.companions import Companions

@@ -10,7 +10,7 @@ import pytest
 from engine.search.searches import Searched
 from headrace.engine.search import aggregating
 from headrace.engine.search.aggregating import Aggregated, aggregate
-from headrace.engine.search.tally import Deadline
+from headrace.query.deadline import Deadline
 from headrace.query.syntax import parse
 from headrace.reduce.request import read
 from reduce import oracle

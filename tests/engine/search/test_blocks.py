@@ -14,7 +14,7 @@ from engine.search.oracle import Oracle
 from engine.search.searches import Searched
 from headrace.engine.search import blocks, events
 from headrace.engine.search.aggregating import aggregate
-from headrace.engine.search.tally import Deadline
+from headrace.query.deadline import Deadline
 from headrace.reduce.request import read
 from rig import Rig
 

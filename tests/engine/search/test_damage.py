@@ -11,8 +11,8 @@ from engine.search.searches import Searched
 from headrace.engine.search.aggregating import aggregate
 from headrace.engine.search.filter import Filter, Limits
 from headrace.engine.search.filtering import filtered
-from headrace.engine.search.tally import Deadline
 from headrace.format.companion.names import companion_key
+from headrace.query.deadline import Deadline
 from headrace.query.request import query
 from headrace.reduce.request import read
 from rig import Rig

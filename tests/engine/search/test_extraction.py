@@ -16,7 +16,7 @@ from engine.features.pipelines import event, registered
 from engine.search.searches import Searched
 from headrace.engine.search import blocks, events, extraction
 from headrace.engine.search.aggregating import aggregate
-from headrace.engine.search.tally import Deadline
+from headrace.query.deadline import Deadline
 from headrace.reduce.request import read
 from rig import Rig, array
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from engine.search.searches import Searched
 from headrace.engine.search.searching import search
-from headrace.engine.search.tally import Deadline
 from headrace.query import request as requests
+from headrace.query.deadline import Deadline
 from rig import Rig
 
 QUERIES = ("has:time", "red", "service:s1 OR -service:s1", '"red green" OR time:>=0')

@@ -13,10 +13,10 @@ from engine.search.searches import SHAPES, Searched, document
 from headrace.engine.search import searching
 from headrace.engine.search.events import Events, Vanished
 from headrace.engine.search.found import Found
-from headrace.engine.search.tally import Deadline
 from headrace.errors import BadRequest, CorruptData, NotFound, OffsetFenced, Unavailable
 from headrace.format.companion.layout import Limits
 from headrace.format.companion.names import companion_key
+from headrace.query.deadline import Deadline
 from headrace.storage.companions import Companions
 from rig import Rig, array
 from server.registries import lens

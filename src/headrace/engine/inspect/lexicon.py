@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headrace.engine.read import owned
-from headrace.engine.search.tally import Deadline
 from headrace.engine.stream import Head, Stream
 from headrace.engine.work.cover import span, widest
 from headrace.engine.work.ranges import Range, without
 from headrace.errors import CorruptData, NotFound, Unavailable
 from headrace.format.companion.layout import KEYS, Companion, PartName
 from headrace.format.segment.decoded import Decoded
+from headrace.query.deadline import Deadline
 from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing
@@ -75,13 +75,13 @@ class Page(msgspec.Struct):
 
 
 class Question(NamedTuple):
-    """The keys of a stream after one of them, as of a head, so many at most and within so many seconds."""
+    """The keys of a stream after one of them, as of a head, so many at most, as far as the time goes."""
 
     stream: Stream
     head: Head
     after: str
     limit: int
-    time_s: float
+    deadline: Deadline
 
 
 class Lexicon:
@@ -94,12 +94,10 @@ class Lexicon:
     def page(self, question: Question) -> Page:
         """One page; begins again where objects vanish meanwhile."""
         stream, archive = question.stream, self.engine.open_archive()
-        # The first answer loads what computes answers, which is not its fault.
-        deadline = Deadline(question.time_s)
         tries = 0
         while tries < _TRIES:
             try:
-                return _Look(self, archive, question, deadline).page()
+                return _Look(self, archive, question).page()
             except _Distrusted:
                 continue
             except ObjectMissing as reason:
@@ -124,9 +122,9 @@ class _Scan(NamedTuple):
 class _Look:
     """One attempt to answer."""
 
-    def __init__(self, lexicon: Lexicon, archive: Archive, question: Question, deadline: Deadline) -> None:
+    def __init__(self, lexicon: Lexicon, archive: Archive, question: Question) -> None:
         self._engine, self._kept = lexicon.engine, lexicon.kept
-        self._archive, self._question, self._deadline = archive, question, deadline
+        self._archive, self._question, self._deadline = archive, question, question.deadline
         self._wanted = question.limit + 1
         self._found: set[str] = set()
         self._page = Page([])

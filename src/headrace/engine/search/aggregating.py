@@ -7,6 +7,7 @@ holds of events that are gone is reduced from columns; odd rows from their docum
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from headrace.engine.search.documents import Documents
 from headrace.engine.search.evaluate import Evaluator, asked_fields
 from headrace.engine.search.found import Missing
 from headrace.engine.search.selection import within
-from headrace.engine.search.tally import Deadline, Tally
+from headrace.engine.search.tally import Tally
 from headrace.engine.search.trying import tried
 from headrace.engine.search.walking import Walk
 from headrace.engine.stream import Head, Stream
@@ -28,10 +29,11 @@ from headrace.format.companion.layout import PartName
 from headrace.format.companion.memory import MemoryCompanion
 from headrace.format.companion.rows import Group, Rows
 from headrace.query import predicate
+from headrace.query.deadline import Deadline
 from headrace.query.search import SummaryParts
 from headrace.query.values import values
 from headrace.reduce import parts
-from headrace.reduce.answer import buckets
+from headrace.reduce.answer import Buckets
 from headrace.reduce.chosen import chosen, wanted
 from headrace.reduce.keys import narrowed
 from headrace.reduce.request import AggregateRequest
@@ -41,7 +43,7 @@ Spans = tuple[Span, ...]
 
 _PARTS: tuple[PartName, ...] = ("columns", "postings", "panes")
 #: Rows whose columns are reduced together.
-_TOGETHER = 524_288
+_TOGETHER = 131_072
 
 
 class Aggregated(NamedTuple):
@@ -77,10 +79,9 @@ class _Aggregate:
         self._tally = Tally()
         self._documents = Documents(look, self._tally)
         self._walk = Walk(archive, look, self._tally, backward=True, is_needed=lambda *_: True, parts=_PARTS)
-        self._history: list[pa.Table] = []
+        self._most_groups = archive.group_limits.groups
+        self._buckets = Buckets(self._asked, self._search, archive.group_limits)
         self._pending: dict[Spans, list[pa.Table]] = {}
-        self._more: list[pa.Table] = []
-        self._odd: list[Any] = []
         self._used_rollups = False
 
     def run(self) -> Aggregated:
@@ -89,7 +90,7 @@ class _Aggregate:
         self._walk.note(self._walk.visit(stretches[::-1], self._deadline, self._visit))
         for spans in self._pending:
             self._reduce(spans)
-        found = buckets(self._asked, self._search, history=self._history, more=self._more, documents=self._odd)
+        found = self._buckets.finish()
         look, missing = self._look, self._walk.missing(len(self._documents.unreadable))
         return Aggregated(look.start, look.stop, found, missing, self._tally, self._used_rollups)
 
@@ -111,16 +112,25 @@ class _Aggregate:
         if is_whole and (self._where is None or self._wanted is not None):
             ahead = companion.panes(self._whole.name, self._asked.interval)
             if ahead is not None:
-                ahead = ahead if self._wanted is None else chosen(ahead, self._wanted)
-                self._history.append(narrowed(ahead, self._whole, self._rollup.dimensions))
+                self._add_history(ahead)
                 self._used_rollups |= not isinstance(companion, MemoryCompanion)
                 spans = tuple(self._asked.edges)
         self._gather(piece, spans)
         first = companion.first_seq
         for row in within(companion.odd_rows(), piece.start - first, piece.stop - first).tolist():
+            self._deadline.check()
             event = self._documents.promoted(piece.start + row)
             if event is not None and self._counts(document := event.document()):
-                self._odd.append(document)
+                self._buckets.add_document(document)
+
+    def _add_history(self, tables: Iterator[pa.Table]) -> None:
+        """Add the panes of a companion that may lie inside what is asked for."""
+        for table in tables:
+            self._deadline.check()
+            if table.num_rows and table.column("pane")[0].as_py() >= self._asked.end:
+                return  # they are sorted by time
+            wanted = table if self._wanted is None else chosen(table, self._wanted)
+            self._buckets.add_history(narrowed(wanted, self._whole, self._rollup.dimensions))
 
     def _counts(self, document: Any) -> bool:
         """Whether an event matches, and has no two values of a dimension."""
@@ -133,6 +143,7 @@ class _Aggregate:
         first, pending = piece.companion.first_seq, self._pending.setdefault(spans, [])
         groups = evaluator.columns.touching(f"f.{self._rollup.timestamp}", piece.start - first, piece.stop - first)
         for number, group in groups if spans else ():
+            self._deadline.check()
             if _may_hold(group, spans):
                 window = Window(max(group.start, piece.start - first), min(group.stop, piece.stop - first))
                 table = self._table(evaluator, number, group, window)
@@ -147,7 +158,18 @@ class _Aggregate:
         columns, intervals = tables.concat(self._pending[spans]), [self._asked.interval]
         self._pending[spans].clear()
         known = {tree: f"t.{at}" for at, tree in enumerate(self._trees)}
-        self._more.append(panes(columns, self._rollup, self._search, intervals=intervals, spans=spans, known=known))
+        self._buckets.add(
+            panes(
+                columns,
+                self._rollup,
+                self._search,
+                intervals=intervals,
+                spans=spans,
+                known=known,
+                most_groups=self._most_groups,
+                deadline=self._deadline,
+            )
+        )
 
     def _table(self, evaluator: Evaluator, number: int, group: Group, window: Window) -> pa.Table:
         """The columns that are reduced, of the rows that a query chooses in one row group."""

@@ -27,6 +27,7 @@ from headrace.errors import BadRequest, CorruptData
 from headrace.format.companion.layout import Companion, PartName
 from headrace.format.companion.rows import Rows
 from headrace.format.segment.decoded import Decoded
+from headrace.reduce.limits import GroupLimits
 from headrace.storage import database
 from headrace.storage.companion_files import CompanionFiles
 from headrace.storage.objects import Objects
@@ -151,6 +152,7 @@ class Archive:
             limit_bytes=config.storage.companion_cache_bytes,
             decoded_bytes=config.limits.companion_bytes,
         )
+        self.group_limits = GroupLimits(config.limits.aggregate_groups, config.limits.aggregate_bytes)
         self._definitions = Definitions()
         self._lock = threading.Lock()
         self._idle: list[_Link] = []

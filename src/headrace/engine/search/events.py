@@ -6,6 +6,7 @@ Only retention takes events away: then ``Vanished`` is raised, and whoever asked
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 #: At most so many events, and about so much of their payload, are looked at together.
 CHUNK_ROWS, CHUNK_BYTES = 65_536, 16 * 1024 * 1024
 _OVERHEAD = 200
+#: Of a payload so many events are looked at first, then twice as many.
+_REACHED_FIRST = 1_024
 
 
 class Vanished(Exception):
@@ -148,6 +151,14 @@ class Events:
         with self._looking():
             return sum(self._part_bytes(part, max(start, part.start), min(stop, part.end)) for part in self._owned)
 
+    def reach(self, start: int, stop: int, size: int) -> int:
+        """Where events from ``start`` on end that have at most about so much payload; one at least, all at most."""
+        count = _REACHED_FIRST
+        while start + count < stop and self.payload_bytes(start, start + count) <= size:
+            count *= 2
+        ends = range(start + 1, min(stop, start + count) + 1)
+        return start + max(1, bisect_right(ends, size, key=lambda end: self.payload_bytes(start, end)))
+
     def _part_bytes(self, part: Owned, start: int, stop: int) -> int:
         size = 0
         for placed in self._published.following(part.owner, start, stop) if start < stop else ():
@@ -179,9 +190,11 @@ class Events:
         return row
 
     def _log_bytes(self, owner: int, start: int, stop: int) -> int:
-        """Payload of the rows of the log that hold a range."""
+        """Payload of a range in rows of the log; of the first and the last row, their share of it."""
         first, last = self._row(owner, start), self._row(owner, stop - 1)
-        return last.total_bytes - first.total_bytes + len(first.body)
+        before = len(first.body) * (start - first.seq) // first.count
+        behind = len(last.body) * (last.seq + last.count - stop) // last.count
+        return last.total_bytes - first.total_bytes + len(first.body) - before - behind
 
     def _moved(self, chunk: Chunk) -> Chunk:
         """The same events, which were sealed since they were looked for."""

@@ -24,9 +24,10 @@ class Limits(NamedTuple):
 
 
 class Filtered(NamedTuple):
-    """What was found, each part one event, and where to go on; how much was looked at, and whether that was the end."""
+    """What was found, each part one event, and where to go on; how much was looked at, and why it ended early."""
 
     parts: list[Piece]
     position: int
     scanned_bytes: int
-    limit_reached: bool
+    limit_reached: bool = False
+    timed_out: bool = False

@@ -1,7 +1,8 @@
 """A filtered read: the events from a position on that match, up to a budget, in the order of the stream.
 
 Companions say which events match; only those are read. Where there is no companion, events are extracted first, and
-count as scanned. A read ends when it has scanned enough, and says so.
+count as scanned. A read ends when it has scanned enough or its time is over, and says so. It gets on by a window at
+least, however little time there is.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 from headrace.engine.read import not_representable
 from headrace.engine.registry import View
+from headrace.engine.search import windows
 from headrace.engine.search.archive import Archive, Described, Look, Stretch
 from headrace.engine.search.columns import Window
 from headrace.engine.search.documents import Documents
@@ -23,7 +25,9 @@ from headrace.engine.stream import Head, Stream
 from headrace.engine.work.definitions import Defined
 from headrace.errors import NotRepresentable
 from headrace.format.companion.layout import KEYS, PartName
+from headrace.format.companion.rows import Rows
 from headrace.query import predicate
+from headrace.query.deadline import Deadline, OutOfTime
 from headrace.types import Piece
 
 _PARTS: tuple[PartName, ...] = ("columns", "postings")
@@ -39,15 +43,20 @@ def filtered(
     key: str | None,
     view: View,
     limits: Limits,
+    deadline: Deadline,
 ) -> Filtered:
     """The matching events from a position on; at least one where there is one within what may be scanned."""
     return tried(
-        archive, stream, head, defined, lambda look: _Read(archive, look, asked, key, view, limits).run(position)
+        archive,
+        stream,
+        head,
+        defined,
+        lambda look: _Read(archive, look, asked, key, view, limits, deadline).run(position),
     )
 
 
 class Candidates(NamedTuple):
-    """The events of a piece that match, in order, and odd ones among them, of which their documents have to tell."""
+    """The events of a window that match, in order, and odd ones among them, of which their documents have to tell."""
 
     seqs: list[int]
     odd: set[int]
@@ -58,9 +67,17 @@ class _Read:
     """One filtered read on one look."""
 
     def __init__(
-        self, archive: Archive, look: Look, asked: Filter, key: str | None, view: View, limits: Limits
+        self,
+        archive: Archive,
+        look: Look,
+        asked: Filter,
+        key: str | None,
+        view: View,
+        limits: Limits,
+        deadline: Deadline,
     ) -> None:
         self._archive, self._look, self._view, self._limits = archive, look, view, limits
+        self._deadline = deadline
         self._tree, self._key = asked.tree, key
         self._search = look.defined.definition.search
         self._matches = predicate.compile(asked.tree, self._search)
@@ -70,46 +87,63 @@ class _Read:
         self._size = self._scanned = 0
 
     def run(self, position: int) -> Filtered:
-        """Go on until something is full, or the stream ends."""
-        for seqs, odd, stop in self._pieces(max(position, self._look.start)):
-            for seq in seqs:
-                if seq in odd and not self._holds(seq):
-                    continue
-                if self._size >= self._limits.budget or not self._take(seq):
-                    return Filtered(self._parts, seq, self._scanned, False)
-            if self._scanned >= self._limits.scan_bytes and stop < self._look.stop:
-                return Filtered(self._parts, stop, self._scanned, True)
-        return Filtered(self._parts, self._look.stop, self._scanned, False)
+        """Go on until something is full, the time is over, or the stream ends."""
+        self._deadline.require()
+        position = max(position, self._look.start)
+        try:
+            for seqs, odd, stop in self._windows(position):
+                for seq in seqs:
+                    is_match = seq not in odd or self._holds(seq)
+                    if is_match and (self._size >= self._limits.budget or not self._take(seq)):
+                        return Filtered(self._parts, seq, self._scanned)
+                    position = seq + 1
+                    self._deadline.check()
+                position = stop
+                self._deadline.check()
+        except OutOfTime:
+            return Filtered(self._parts, position, self._scanned, timed_out=position < self._look.stop)
+        return Filtered(self._parts, position, self._scanned, limit_reached=position < self._look.stop)
 
-    def _pieces(self, position: int) -> Iterator[Candidates]:
-        for stretch in self._look.stretches(asked_fields(self._tree, self._search)):
-            if stretch.stop <= position:
+    def _windows(self, position: int) -> Iterator[Candidates]:
+        """What matches from a position on, window by window, up to the end or as far as may be scanned."""
+        events = self._look.events
+        for start, stop, companion in self._look.stretches(asked_fields(self._tree, self._search)):
+            if stop <= position:
                 continue
-            wanted = Stretch(max(stretch.start, position), stretch.stop, stretch.companion)
+            wanted = Stretch(max(start, position), stop, companion)
+            if companion is None:
+                left = self._limits.scan_bytes - self._scanned
+                if left <= 0 and self._scanned:
+                    return
+                wanted = wanted._replace(stop=events.reach(wanted.start, stop, left))
             with (
-                trusting(self._archive, stretch),
+                trusting(self._archive, wanted),
                 self._look.described(wanted, _PARTS, newest_first=False) as pieces,
             ):
                 for piece in pieces:
-                    if stretch.companion is None:
-                        self._scanned += self._look.events.payload_bytes(piece.start, piece.stop)
-                    yield self._candidates(piece)
+                    if companion is None:
+                        self._scanned += events.payload_bytes(piece.start, piece.stop)
+                    yield from self._candidates(piece)
+            if wanted.stop < stop:
+                return
 
-    def _candidates(self, piece: Described) -> Candidates:
+    def _candidates(self, piece: Described) -> Iterator[Candidates]:
         companion = piece.companion
         first = companion.first_seq
-        window = Window(piece.start - first, piece.stop - first)
-        odd = set(within(companion.odd_rows(), window.start, window.stop).tolist())
-        found = Evaluator(companion, self._search, self._tally).select(self._tree, window)
-        rows = sorted({*found.rows().tolist(), *odd}) if odd else found.rows().tolist()
-        keyed = self._keyed(piece, window)
-        seqs = [piece.start + row for row in rows if keyed is None or keyed[row]]
-        return Candidates(seqs, {piece.start + row for row in odd}, piece.stop)
+        evaluator = Evaluator(companion, self._search, self._tally)
+        groups = evaluator.columns.groups("odd")
+        for window in windows.growing(groups, piece.start - first, piece.stop - first, backward=False):
+            start = first + window.start
+            odd = set(within(evaluator.odd, window.start, window.stop).tolist())
+            rows = evaluator.select(self._tree, window).rows().tolist()
+            keyed = self._keyed(companion, window)
+            seqs = [start + row for row in (sorted({*rows, *odd}) if odd else rows) if keyed is None or keyed[row]]
+            yield Candidates(seqs, {start + row for row in odd}, first + window.stop)
 
-    def _keyed(self, piece: Described, window: Window) -> list[bool] | None:
+    def _keyed(self, companion: Rows, window: Window) -> list[bool] | None:
         if self._key is None:
             return None
-        rows = within(piece.companion.rows(KEYS, self._key), window.start, window.stop)
+        rows = within(companion.rows(KEYS, self._key), window.start, window.stop)
         marks: list[bool] = Selection(window.count, rows=rows).mask().tolist()
         return marks
 

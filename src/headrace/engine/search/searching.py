@@ -21,14 +21,15 @@ from headrace.engine.search.evaluate import Evaluator, asked_fields, families
 from headrace.engine.search.found import Found, Hit
 from headrace.engine.search.scoring import count, scores
 from headrace.engine.search.selection import Int32s, Selection, within
-from headrace.engine.search.tally import Deadline, Tally
+from headrace.engine.search.tally import Tally
 from headrace.engine.search.trying import tried
-from headrace.engine.search.walking import Walk, check
+from headrace.engine.search.walking import Walk
 from headrace.engine.stream import Head, Stream
 from headrace.engine.work.definitions import Defined
 from headrace.errors import BadRequest, OffsetGone
 from headrace.format import offset as offsets
 from headrace.query import predicate
+from headrace.query.deadline import Deadline
 from headrace.query.request import SearchRequest
 from headrace.query.score import Statistics, scoring
 from headrace.query.sort import Order, Place, SortKey
@@ -116,7 +117,7 @@ class _Search:
         odd = evaluator.odd
         for window in self._windows(evaluator, start, stop):
             if self._request.track_total_hits or self._best.may_take(self._bounds(evaluator, window)):
-                check(deadline)
+                deadline.check()
                 if not evaluator.may_hold(self._request.tree):
                     break
                 self._select(evaluator, window, within(odd, window.start, window.stop))
@@ -166,7 +167,7 @@ class _Search:
         rows = within(evaluator.odd, piece.start - first, piece.stop - first)
         found: dict[int, Any] = {}
         for row in rows.tolist():
-            check(deadline)
+            deadline.check()
             event = self._documents.promoted(piece.start + row)
             if event is not None:
                 found[piece.start + row] = event.document()

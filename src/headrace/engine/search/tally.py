@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import monotonic, perf_counter
+from time import perf_counter
 
 import msgspec
 
@@ -45,24 +45,3 @@ class Tally(msgspec.Struct):
         """Events of these primary times were looked at."""
         if times is not None:
             self.latest_ms = times[1] if self.latest_ms is None else max(self.latest_ms, times[1])
-
-
-class Deadline:
-    """When an answer has to be given."""
-
-    def __init__(self, seconds: float) -> None:
-        self._at = monotonic() + seconds
-
-    def part(self, share: float) -> Deadline:
-        """The end of a share of the time that is left."""
-        return Deadline(self.left_s * share)
-
-    @property
-    def left_s(self) -> float:
-        """How much time there is; negative once it is over."""
-        return self._at - monotonic()
-
-    @property
-    def passed(self) -> bool:
-        """Whether the time is over."""
-        return self.left_s <= 0

@@ -7,23 +7,14 @@ from time import perf_counter
 
 from headrace.engine.search.archive import Archive, Described, Look, Stretch
 from headrace.engine.search.found import Missing
-from headrace.engine.search.tally import Deadline, Tally
+from headrace.engine.search.tally import Tally
 from headrace.engine.search.trying import trusting
 from headrace.format.companion.layout import PartName
+from headrace.query.deadline import Deadline, OutOfTime
 
 PARTS: tuple[PartName, ...] = ("columns", "postings")
 
 Visit = Callable[[Described, Deadline], None]
-
-
-class OutOfTime(Exception):
-    """The deadline came before everything was looked at."""
-
-
-def check(deadline: Deadline) -> None:
-    """Raise OutOfTime where the time is over."""
-    if deadline.passed:
-        raise OutOfTime
 
 
 class Walk:
@@ -101,14 +92,14 @@ class Walk:
         """The companions of a stretch, until nothing there can matter any more."""
         if not self._is_needed(stretch.start, stretch.stop):
             return
-        check(deadline)
+        deadline.check()
         began = perf_counter()
         with self._look.described(stretch, self._parts, newest_first=self._backward) as pieces:
             if stretch.companion is not None:
                 self._tally.add("fts_section_get_ms", began)
             left = stretch
             while left.start < left.stop and self._is_needed(left.start, left.stop):
-                check(deadline)
+                deadline.check()
                 began = perf_counter()
                 piece = next(pieces)
                 yield piece

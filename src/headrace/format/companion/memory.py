@@ -65,7 +65,7 @@ class MemoryCompanion(Answers):
         return Tables(
             self._columns,
             {name: self._run(name).table for name in [*names, *([KEYS] if self.info.keys else [])]},
-            {name: self.panes(*name) for name in panes},
+            {name: made for name in panes if (made := self._pane_table(*name)) is not None},
         )
 
     @property
@@ -90,8 +90,12 @@ class MemoryCompanion(Answers):
         found: list[Group] = self._once(("groups", name), make)
         return found
 
-    def panes(self, rollup: str, interval: int) -> Any:
+    def panes(self, rollup: str, interval: int) -> Iterator[Any] | None:
         """The panes of a rollup with this interval, or None where they are not held."""
+        made = self._pane_table(rollup, interval)
+        return None if made is None else iter([made])
+
+    def _pane_table(self, rollup: str, interval: int) -> Any:
         if rollup not in self.info.rollups:
             return None
         return self._once(("panes", rollup, interval), lambda: self._panes(rollup, interval))

@@ -8,8 +8,6 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from headrace.errors import CorruptData
 from headrace.format.companion import filters
 from headrace.format.companion.answers import Answers
@@ -72,16 +70,13 @@ class FileCompanion(Answers):
         """The row groups of a stored column."""
         return [Group(*edges, *zone) for edges, zone in zip(self._edges, self._columns.index.zones[name], strict=True)]
 
-    def panes(self, rollup: str, interval: int) -> Any:
-        """The panes of a rollup with this interval, or None where they are not held."""
+    def panes(self, rollup: str, interval: int) -> Iterator[Any] | None:
+        """The panes of a rollup with this interval, row group by row group, or None where they are not held."""
         if rollup not in self.info.rollups:
             return None
         file = self._panes
-        numbers = [number for number, place in enumerate(file.index.groups) if place == (rollup, interval)]
-        return self._kept(
-            ("panes", rollup, interval),
-            lambda: pa.concat_tables([file.schema.empty_table(), *map(file.table, numbers)]),
-        )
+        numbers = (number for number, place in enumerate(file.index.groups) if place == (rollup, interval))
+        return (self._kept(("panes", number), partial(file.table, number)) for number in numbers)
 
     def column_tables(self) -> Iterator[Any]:
         """All stored columns, row group by row group, kept nowhere."""

@@ -7,7 +7,7 @@ value ordinal << 20 | word index, to be compared as unsigned (``positions.view(n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -84,5 +84,8 @@ class Rows(Protocol):
     def keys(self, after: str | None, limit: int) -> list[str]:
         """The routing keys after this one, ascending, at most so many."""
 
-    def panes(self, rollup: str, interval: int) -> Any:
-        """The panes of a rollup with this interval in ms, as an Arrow table, or None where they are not held."""
+    def panes(self, rollup: str, interval: int) -> Iterator[Any] | None:
+        """The panes of a rollup with this interval in ms, Arrow table by Arrow table, or None where they are not held.
+
+        They are sorted by the start of the pane, across tables too.
+        """

@@ -100,7 +100,8 @@ def _read_panes(unit: Unit, store: str) -> Iterator[pa.RecordBatch]:
     with place(store) as here, ExitStack() as stack:
         for companion in _opened(unit, here, stack):
             for rollup, interval in wanted:
-                yield from _labelled(unit, companion.panes(rollup, interval))
+                for panes in companion.panes(rollup, interval) or ():
+                    yield from _labelled(unit, panes)
 
 
 def _labelled(unit: Unit, table: pa.Table) -> list[pa.RecordBatch]:

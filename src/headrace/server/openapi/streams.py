@@ -123,6 +123,7 @@ SCANNED: Node = {
         "Scan-Limit-Reached": "true: a filtered read ended since it had looked at enough",
         "Scan-Limit-Bytes": "how much that is",
         "Scanned-Bytes": "what was looked at",
+        "Timed-Out": "true: a filtered read ended since its time was over",
     }.items()
 }
 READ_ANSWERS = answers(

@@ -1,0 +1,99 @@
+"""How long work on an answer may take, and whether anybody still waits for it.
+
+Work looks at its deadline between two steps. When the time is over, it answers with what it has; when nobody waits any
+more, it is cancelled: it raises ``Cancelled`` at the next step, and a native call that can be interrupted is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from time import monotonic
+
+
+class OutOfTime(Exception):
+    """The deadline came before everything was looked at."""
+
+
+class Cancelled(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class _Cancellation:
+    """Set once, by any thread; what can be interrupted is called when that happens."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._lock = threading.Lock()
+        self._interrupts: list[Callable[[], None]] = []
+
+    def set(self) -> None:
+        with self._lock:
+            self.is_set = True
+            for interrupt in self._interrupts:
+                interrupt()
+
+    @contextmanager
+    def interrupting(self, interrupt: Callable[[], None]) -> Iterator[None]:
+        with self._lock:
+            if self.is_set:
+                raise Cancelled
+            self._interrupts.append(interrupt)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._interrupts.remove(interrupt)
+
+
+class Deadline:
+    """When an answer has to be given; it may be cancelled from another thread."""
+
+    def __init__(self, seconds: float) -> None:
+        self._at = monotonic() + seconds
+        self._cancellation = _Cancellation()
+
+    def within(self, seconds: float) -> Deadline:
+        """A deadline so far from now that is cancelled together with this one."""
+        deadline = Deadline(seconds)
+        deadline._cancellation = self._cancellation
+        return deadline
+
+    def part(self, share: float) -> Deadline:
+        """The end of a share of the time that is left."""
+        return self.within(self.left_s * share)
+
+    def cancel(self) -> None:
+        """Nobody waits any more: the work ends at its next step, with ``Cancelled``."""
+        self._cancellation.set()
+
+    def interrupting(self, interrupt: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call this, from another thread, if the work is cancelled within the block; raises Cancelled if it was."""
+        return self._cancellation.interrupting(interrupt)
+
+    @property
+    def left_s(self) -> float:
+        """How much time there is; negative once it is over."""
+        return self._at - monotonic()
+
+    @property
+    def passed(self) -> bool:
+        """Whether the time is over; raises Cancelled where nobody waits any more."""
+        self.require()
+        return self.left_s <= 0
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits any more."""
+        return self._cancellation.is_set
+
+    def require(self) -> None:
+        """Raise Cancelled where nobody waits any more."""
+        if self._cancellation.is_set:
+            raise Cancelled
+
+    def check(self) -> None:
+        """Raise OutOfTime where the time is over, Cancelled where nobody waits any more."""
+        if self.passed:
+            raise OutOfTime

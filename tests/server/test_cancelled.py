@@ -1,0 +1,137 @@
+"""Questions that nobody waits for any more: their work ends at its next step."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from engine.registries import change
+from headrace.config import ServerConfig
+from headrace.engine.gates import Gate
+from headrace.engine.search import events
+from headrace.engine.search.events import Events
+from headrace.server.aggregate import Aggregates
+from headrace.server.auth import LOCAL, Door
+from headrace.server.dispatch import Dispatcher
+from headrace.server.encoding import Encoder
+from headrace.server.exchange import Request
+from headrace.server.heads import RequestHead
+from headrace.server.reads import Reads
+from headrace.server.search import Searches
+from headrace.storage.keys import KeyStore
+from headrace.types import JSON
+from rig import Rig, array
+from server.callers import Caller
+from server.test_aggregate import SEARCH
+
+if TYPE_CHECKING:
+    from tests.conftest import StartServer
+
+AGGREGATE = b'{"rollup": "requests", "from": 0, "to": 10000, "interval": "1m"}'
+
+
+class Held:
+    """Extraction that waits before its first chunk until it may go on, and counts what it extracts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go_on, self.chunks = threading.Event(), threading.Event(), 0
+        monkeypatch.setattr(events, "CHUNK_ROWS", 5)
+        batches = Events.batches
+
+        def held(*asked: Any) -> Any:
+            self.chunks += 1
+            self.begun.set()
+            assert self.go_on.wait(30)
+            return batches(*asked)
+
+        monkeypatch.setattr(Events, "batches", held)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path, server={"resolver_timeout_s": 60}) as rig:
+        rig.create("s", JSON)
+        change(rig, "s", schema={"type": "object"}, search=SEARCH)
+        rig.append("s", array(*({"time": at, "status": at, "service": "a"} for at in range(100))))
+        yield rig
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+    return Held(monkeypatch)
+
+
+def aggregate(rig: Rig, gate: Gate, caller: Caller) -> None:
+    caller.send(Aggregates(rig.engine, gate).post, rig.find("s"), RequestHead("POST", b"", [], {}), AGGREGATE)
+
+
+def search(rig: Rig, gate: Gate, caller: Caller) -> None:
+    caller.send(Searches(rig.engine, gate).get, rig.find("s"), RequestHead("GET", b"", [], {}), b"", q="status:7")
+
+
+def read(rig: Rig, gate: Gate, caller: Caller) -> None:
+    reads = Reads(rig.engine, Encoder(gate), gate)
+    door = Door(ServerConfig(), KeyStore(Path(rig.config.storage.data_dir) / "keys.db"))
+    verbs: dict[tuple[str, str], Callable[[Request], None]] = {("GET", ""): reads.get}
+    target = b"/v1/stream/s"
+    head = RequestHead("GET", target + b"?filter=status:7&offset=-1", [], {b"host": b"127.0.0.1:1"})
+    Dispatcher(door, rig.engine, verbs, gate).handle(head, b"", caller)
+
+
+Ask = Callable[[Rig, Gate, Caller], None]
+
+
+@pytest.mark.parametrize("ask", [aggregate, search, read])
+def test_work_ends_when_the_client_hangs_up(rig: Rig, held: Held, ask: Ask) -> None:
+    async def scenario() -> None:
+        gate, caller = Gate(1), Caller(LOCAL)
+        ask(rig, gate, caller)
+        await asyncio.to_thread(held.begun.wait, 30)
+        assert caller.on_gone is not None and caller.gone_at_eof
+        caller.on_gone()
+        await asyncio.sleep(0)
+        assert gate.active == 1, "the gate counts work that still goes on"
+        held.go_on.set()
+        async with asyncio.timeout(30), gate:  # whoever comes next is let in once it has ended
+            assert held.chunks == 1
+        assert not caller.answered.done()
+
+    rig.run(scenario())
+
+
+@pytest.mark.parametrize("ask", [aggregate, search, read])
+def test_who_hangs_up_before_their_turn_leaves_the_queue(rig: Rig, held: Held, ask: Ask) -> None:
+    async def scenario() -> None:
+        gate, caller = Gate(1), Caller(LOCAL)
+        async with gate:
+            ask(rig, gate, caller)
+            while not gate.queued:
+                await asyncio.sleep(0)
+            assert caller.on_gone is not None
+            caller.on_gone()
+            while gate.queued:
+                await asyncio.sleep(0)
+        assert (held.chunks, gate.active) == (0, 0)
+
+    rig.run(scenario())
+
+
+def test_a_client_that_says_goodbye_gets_no_answer_and_holds_no_slot(
+    start_server: StartServer, api_of: Any, connect: Any, eventually: Any
+) -> None:
+    from server.registries import append, installed
+
+    server = start_server(limits__concurrent_searches="1")
+    api = api_of(server)
+    path = installed(api, {"type": "object"}, search=SEARCH)
+    append(api, path, *({"time": at, "service": f"s{at % 50}"} for at in range(20_000)))
+    wire = connect(server)
+    wire.request("POST", f"{path}/_aggregate", AGGREGATE, "Content-Type: application/json").half_close()
+    assert wire.ended()
+    eventually(lambda: 'headrace_gate_active{gate="search"} 0.0' in api.get("/metrics").text)
+    assert api.get(f"{path}/_search", q="service:s1", size=1).status_code == 200
