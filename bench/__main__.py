@@ -67,7 +67,9 @@ def _options() -> argparse.Namespace:
     names = [target.name for target in TARGETS]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round, less data, 50,000 streams")
-    parser.add_argument("--only", help=f"some of {','.join(measures)}; or {SOAK}, alone")
+    parser.add_argument(
+        "--only", help=f"some of {','.join(measures)}; or {SOAK}, alone; with --against, of {','.join(against.TITLES)}"
+    )
     parser.add_argument("--targets", help=f"some of {','.join(names)}")
     parser.add_argument("--rounds", type=int, help="rounds over all servers (3)")
     parser.add_argument("--warm", type=float, help="seconds of warm-up before counting (0.4)")
@@ -89,7 +91,8 @@ def _options() -> argparse.Namespace:
         parser.error(f"--events must be a multiple of {ARRAY}")
     if options.observations % STEP or options.observations <= 0:
         parser.error(f"--observations must be a multiple of {STEP}")
-    options.only = [SOAK] if options.only == SOAK else _chosen(parser, options.only, measures)
+    known = list(against.TITLES) if options.against else measures
+    options.only = [SOAK] if options.only == SOAK else _chosen(parser, options.only, known)
     options.targets = _chosen(parser, options.targets, names)
     return options
 
@@ -105,7 +108,7 @@ def _chosen(parser: argparse.ArgumentParser, given: str | None, known: list[str]
 def _compare(options: argparse.Namespace, space: Path) -> int:
     """Compare this tree with an earlier commit; 1 when an operation has become too expensive."""
     try:
-        compared = against.compare(options.against, options.pairs, space, _progress)
+        compared = against.compare(options.against, options.pairs, space, _progress, options.only)
     except (Missing, DriverFailed, OSError) as reason:
         print(f"The comparison failed: {reason}")
         return 1

@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,8 +42,9 @@ _READ_CONNECTIONS = 8
 _READ_PASSES = 15
 _SEARCHED_EVENTS = 200_000
 _TIMED_OUT = 408
-#: A server that uses less CPU than this in such a time has finished its background work; it is waited for so often.
-_IDLE_SECONDS, _IDLE_CPU_SECONDS, _LONGEST_WORK = 0.25, 0.02, 120
+#: A server that uses less CPU than this in each of so many such times has finished its background work. It waits two
+#: seconds before it makes states itself: an operation that is measured for longer must not be charged alone for them.
+_IDLE_SECONDS, _IDLE_CPU_SECONDS, _IDLE_TIMES, _LONGEST_WORK = 0.25, 0.02, 12, 240
 _PUSHES, _ARRAY_PUSHES, _GETS = 50_000, 3_000, 50_000
 
 
@@ -80,7 +81,9 @@ class Comparison:
 Costs = dict[str, Cost]
 
 
-def compare(commit: str, pairs: int, space: Path, progress: Callable[[str], None]) -> list[Comparison]:
+def compare(
+    commit: str, pairs: int, space: Path, progress: Callable[[str], None], kinds: Collection[str]
+) -> list[Comparison]:
     """Measure both versions `pairs` times, and compare them operation by operation."""
     samples: list[tuple[Costs, Costs]] = []
     with _checked_out(commit, space) as tree:
@@ -88,10 +91,10 @@ def compare(commit: str, pairs: int, space: Path, progress: Callable[[str], None
         for number in range(pairs):
             progress(f"pair {number + 1} of {pairs}")
             if number % 2:
-                newer = _measure(after, space)
-                samples.append((_measure(before, space), newer))
+                newer = _measure(after, space, kinds)
+                samples.append((_measure(before, space, kinds), newer))
             else:
-                samples.append((_measure(before, space), _measure(after, space)))
+                samples.append((_measure(before, space, kinds), _measure(after, space, kinds)))
     return [_compared(operation, samples) for operation in samples[0][0]]
 
 
@@ -150,30 +153,38 @@ def _version(source: Path) -> Target:
     return replace(TARGETS[0], command=command, environment={"PYTHONPATH": str(source)})
 
 
-def _measure(target: Target, space: Path) -> Costs:
-    with running(target, space) as server:
-        costs = {**_stream_costs(server), **_search_costs(server)}
-    with asked(target, space, TWO, USERS) as features:
-        features.look()
-        return {**costs, **_feature_costs(features)}
+def _measure(target: Target, space: Path, kinds: Collection[str]) -> Costs:
+    costs: Costs = {}
+    if chosen := [kind for kind in _STREAM_KINDS if kind in kinds]:
+        with running(target, space) as server:
+            costs |= {TITLES[kind]: _STREAM_KINDS[kind](server) for kind in chosen}
+    if chosen := [kind for kind in _FEATURE_KINDS if kind in kinds]:
+        with asked(target, space, TWO, USERS) as features:
+            features.look()
+            costs |= {TITLES[kind]: _FEATURE_KINDS[kind](features) for kind in chosen}
+    return costs
 
 
-def _stream_costs(server: Running) -> Costs:
-    for stream in ("single", "arrays", "read"):
-        server.create(stream)
+def _append_cost(server: Running) -> Cost:
+    server.create("single")
+    settings = {"connections": CONNECTIONS, "count": _SINGLE_APPENDS}
+    return _cost(server, lambda: _drive(server, "append", "single", **settings)["acknowledged"])
+
+
+def _arrays_cost(server: Running) -> Cost:
+    server.create("arrays")
+    settings = {"connections": CONNECTIONS, "batch": ARRAY, "count": _ARRAY_APPENDS}
+    return _cost(server, lambda: _drive(server, "append", "arrays", **settings)["acknowledged"])
+
+
+def _read_cost(server: Running) -> Cost:
+    server.create("read")
     _drive(server, "append", "read", connections=16, batch=ARRAY, count=_READ_ARRAYS)
-    single = {"connections": CONNECTIONS, "count": _SINGLE_APPENDS}
-    arrays = {"connections": CONNECTIONS, "batch": ARRAY, "count": _ARRAY_APPENDS}
-    return {
-        "append": _cost(server, lambda: _drive(server, "append", "single", **single)["acknowledged"]),
-        "append in arrays of 100, per event": _cost(
-            server, lambda: _drive(server, "append", "arrays", **arrays)["acknowledged"]
-        ),
-        "read of a page": _cost(server, lambda: _read_passes(server)),
-    }
+    _await_idle(server)
+    return _cost(server, lambda: _read_passes(server))
 
 
-def _search_costs(server: Running) -> Costs:
+def _search_cost(server: Running) -> Cost:
     server.create(shape.STREAM)
     server.ask("POST", f"/v1/stream/{shape.STREAM}/_schema", json.dumps(shape.UPDATE).encode())
 
@@ -183,7 +194,7 @@ def _search_costs(server: Running) -> Costs:
             pass
         return _SEARCHED_EVENTS
 
-    return {"append and first complete search, per event": _cost(server, append_and_search)}
+    return _cost(server, append_and_search)
 
 
 def _is_complete(server: Running) -> bool:
@@ -198,22 +209,15 @@ def _is_complete(server: Running) -> bool:
     return bool(answer["coverage"]["complete"])
 
 
-def _feature_costs(features: Asked) -> Costs:
-    def load(kind: str, count: int, batch: int = 1) -> Cost:
-        settings = {"connections": CONNECTIONS, "count": count, "batch": batch}
+def _load_cost(features: Asked, kind: str, count: int, batch: int = 1) -> Cost:
+    settings = {"connections": CONNECTIONS, "count": count, "batch": batch}
 
-        def work() -> int:
-            acknowledged = features.load(kind, **settings)["acknowledged"]
-            features.get(0)  # once all that was pushed is in the rows
-            return int(acknowledged)
+    def work() -> int:
+        acknowledged = features.load(kind, **settings)["acknowledged"]
+        features.get(0)  # once all that was pushed is in the rows
+        return int(acknowledged)
 
-        return _cost(features.server, work)
-
-    return {
-        "push": load("push", _PUSHES),
-        "get": load("get", _GETS),
-        "push in arrays of 100, per event": load("push", _ARRAY_PUSHES, ARRAY),
-    }
+    return _cost(features.server, work)
 
 
 def _read_passes(server: Running) -> int:
@@ -237,10 +241,12 @@ def _cost(server: Running, work: Callable[[], int]) -> Cost:
 
 
 def _await_idle(server: Running) -> None:
+    idle = 0
     for _ in range(_LONGEST_WORK):
         before = _cpu_seconds(server)
         time.sleep(_IDLE_SECONDS)
-        if _cpu_seconds(server) - before <= _IDLE_CPU_SECONDS:
+        idle = idle + 1 if _cpu_seconds(server) - before <= _IDLE_CPU_SECONDS else 0
+        if idle == _IDLE_TIMES:
             return
 
 
@@ -248,3 +254,26 @@ def _cpu_seconds(server: Running) -> float:
     """CPU time of all threads of the server's process, in user and in kernel mode."""
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+#: What is measured on a server with streams, and on one with a feature table, by the names that ``--only`` takes.
+_STREAM_KINDS: dict[str, Callable[[Running], Cost]] = {
+    "append": _append_cost,
+    "arrays": _arrays_cost,
+    "read": _read_cost,
+    "search": _search_cost,
+}
+_FEATURE_KINDS: dict[str, Callable[[Asked], Cost]] = {
+    "push": lambda features: _load_cost(features, "push", _PUSHES),
+    "get": lambda features: _load_cost(features, "get", _GETS),
+    "push_arrays": lambda features: _load_cost(features, "push", _ARRAY_PUSHES, ARRAY),
+}
+TITLES = {
+    "append": "append",
+    "arrays": "append in arrays of 100, per event",
+    "read": "read of a page",
+    "search": "append and first complete search, per event",
+    "push": "push",
+    "get": "get",
+    "push_arrays": "push in arrays of 100, per event",
+}
