@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -13,7 +13,7 @@ from headrace.engine.gates import Gate
 from headrace.engine.states.coverage import Base
 from headrace.engine.states.definition import Definition, Shapes
 from headrace.engine.states.generation import Generation
-from headrace.engine.states.tails import fold_through
+from headrace.engine.states.tails import Follower, fold_through
 from headrace.engine.stream import Head, Stream
 from headrace.errors import Unavailable
 from headrace.format.segment.decoded import Decoded
@@ -22,6 +22,7 @@ from headrace.storage.objects import Objects
 from headrace.storage.state_files import StateFile, StateFiles
 
 if TYPE_CHECKING:
+    from headrace.engine.states.pending import Block
     from headrace.storage.segments import Segments
 
 Found = TypeVar("Found")
@@ -109,6 +110,12 @@ class Workbench:
     async def fold(self, stream: Stream, head: Head, shapes: Shapes, tails: Iterable[Generation]) -> None:
         """Let tails that are asked for come to a head."""
         await self.aside(lambda: self._fold(stream, head, shapes, tails, rests=False))
+
+    async def fold_kept(
+        self, follower: Follower, shapes: Shapes, tails: Sequence[Generation], blocks: Sequence[Block]
+    ) -> None:
+        """Let tails fold events that were kept, for a turn where somebody waits."""
+        await self.aside(lambda: follower.fold_kept(shapes, tails, blocks, self.goes_on))
 
     def release(self, files: Iterable[StateFile]) -> None:
         """Files that nobody asks any more."""

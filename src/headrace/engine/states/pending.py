@@ -140,6 +140,10 @@ class Pending:
         body = b",".join(entries_of(told.body)[skipped : skipped + most])
         return Told(start, told.version, times_us, body)
 
+    def since(self, start: int) -> list[Block]:
+        """The blocks that hold what there is from an event on."""
+        return self._blocks[bisect_right(self._starts, start) - 1 :]
+
     def index(self, keying: Keying, shapes: Shapes, ends: float) -> bool:
         """Hash the keys of all events; False where that is not done by a moment."""
         if self._shapes is not shapes:

@@ -129,8 +129,8 @@ class Serving(Generic[Defined]):
     def appended(self, stream: Stream, _: int) -> None:
         """Events have come; tails that are asked for are folded on soon."""
         self._has_come = True
-        if self._ticking is None and stream.name in self._followers:
-            self._ticking = asyncio.get_running_loop().call_later(_PAUSE_S, self._tick)
+        if stream.name in self._followers:
+            self._tick_soon()
 
     def states_changed(self, streams: Iterable[int]) -> None:
         """States of these streams have come or gone: answer from those that are listed now."""
@@ -241,6 +241,7 @@ class Serving(Generic[Defined]):
             self._begin(follower, stream)
         self._carry_on(follower)
         if follower.busy or self._defined.get(defined.name) is not defined:
+            follower.is_awaited = True
             raise Behind
         generation = follower.generations.get(defined.name)
         if generation is not None and generation.damaged is not None:
@@ -284,15 +285,18 @@ class Serving(Generic[Defined]):
         """Everything about a key up to a head, of a generation at hand; raises Behind where a moment is over before."""
         if generation.position >= head.next_seq:
             return generation.row(key)
-        follower = self._followers[generation.defined.stream]
+        follower, begun = self._followers[generation.defined.stream], monotonic()
         assert self._keying_of is not None and follower.pending is not None
         keying, shapes = self._keying_of(generation.defined), follower.shapes(head)
-        ends = monotonic() + SLICE_S if ends is None else ends
+        ends = begun + SLICE_S if ends is None else ends
         if not follower.pending.index(keying, shapes, ends):
             raise Behind
         state, is_done = self._folds_ahead().fold(
             generation, follower.pending, keying, shapes, key, head.next_seq, ends
         )
+        follower.spent_s += monotonic() - begun
+        if follower.is_worth_folding(head, self._pending_room(follower)):
+            self._tick_soon()
         if not is_done:
             raise Behind
         return generation.with_tail(key, state)
@@ -416,9 +420,13 @@ class Serving(Generic[Defined]):
             if self.defined(defined.name) is not defined:
                 return False
             shapes, hot_rows = follower.shapes(head), self._pace.hot_rows
-            made = await self.bench.built(
-                stream, head, shapes, defined, found, hot_rows=hot_rows, rests=old is not None
-            )
+            if follower.keeps(found.start):
+                files = await self.bench.held(stream, found)
+                made = Generation(defined, found, files, self.bench.rows, hot_rows=hot_rows)
+            else:
+                made = await self.bench.built(
+                    stream, head, shapes, defined, found, hot_rows=hot_rows, rests=old is not None
+                )
             while follower.busy:
                 await asyncio.sleep(_PAUSE_S)
         if self._forgotten.get(stream.name, 0) != forgotten:
@@ -457,37 +465,54 @@ class Serving(Generic[Defined]):
                 await asyncio.sleep(_PAUSE_S)
             head = stream.head
             self._carry_on(follower)
-            follower.busy, tails = True, list(follower.generations.values())
-            await self.bench.fold(stream, head, follower.shapes(head), tails)
+            follower.busy, tails, blocks = True, list(follower.generations.values()), follower.kept()
+            if blocks:
+                await self.bench.fold_kept(follower, follower.shapes(head), tails, blocks)
+            else:
+                await self.bench.fold(stream, head, follower.shapes(head), tails)
+                follower.let_go()
         finally:
-            follower.busy = False
-            follower.let_go()
+            follower.busy = follower.is_awaited = follower.overflows = False
             del self._folding[follower.name]
+            self._tick_soon()
+
+    def _tick_soon(self, pause_s: float = _PAUSE_S) -> None:
+        """Look after the tails that lag, in a moment."""
+        if self._ticking is None and self.bench.goes_on():
+            self._ticking = asyncio.get_running_loop().call_later(pause_s, self._tick)
 
     def _tick(self) -> None:
-        """Fold the tails that lag on by a step."""
+        """Fold the tails that lag on by a step, or keep what they lack."""
         self._ticking = None
         behind = False
         self._renewed()
         for follower in self._followers.values():
             stream = self._log.catalog.find(follower.name)
-            if stream is None or follower.busy or not follower.lag(head := stream.head):
+            if stream is None or follower.busy:
                 continue
             if follower.holds:
                 behind = True
                 continue
             self._carry_on(follower)
-            if follower.lag(head) > follower.affordable(_PAUSE_S) and self._may_gather(follower):
-                self._gather(follower, stream, head)
-            if follower.step(stream, head):
-                behind = behind or bool(follower.lag(stream.head))
-            else:
-                self._fold(follower, stream)
-            if not follower.lag(head):
-                follower.let_go()
+            behind = self._go_on(follower, stream) or behind
         if behind:
             pause_s, self._has_come = _PAUSE_S if self._has_come else _IDLE_PAUSE_S, False
-            self._ticking = asyncio.get_running_loop().call_later(pause_s, self._tick)
+            self._tick_soon(pause_s)
+
+    def _go_on(self, follower: Follower, stream: Stream) -> bool:
+        """Do some of what a tail lacks; whether there is more to do soon."""
+        head = stream.head
+        lag = follower.lag(head)
+        if lag > follower.affordable(_PAUSE_S) and self._may_gather(follower):
+            is_kept = self._gather(follower, stream, head)
+            if not follower.overflows and not follower.is_worth_folding(head, self._pending_room(follower)):
+                return not is_kept
+            self._fold(follower, stream)
+        elif lag and not follower.step(stream, head):
+            self._fold(follower, stream)
+        elif not follower.lag(head):
+            follower.let_go()
+        return not follower.busy and bool(follower.lag(stream.head))
 
 
 def _heard(task: asyncio.Task[None]) -> None:

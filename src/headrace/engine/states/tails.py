@@ -1,13 +1,14 @@
 """Following a stream: what is committed is folded into the tails over it, each event decoded once for all.
 
 The event loop follows in small steps, from rows of the log. A thread does what takes longer: many events, or those that
-lie in segments already.
+lie in segments already. Where rows can be folded by key, many events are only kept, until answering without them in the
+tails has cost a share of what folding them costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from time import monotonic, perf_counter, sleep
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import monotonic, perf_counter, sleep, thread_time
 from typing import TYPE_CHECKING
 
 from headrace.engine.registry import StreamRegistry
@@ -20,7 +21,7 @@ from headrace.storage.database import Connection
 from headrace.storage.wal import Entries, Wal
 
 if TYPE_CHECKING:
-    from headrace.engine.states.pending import Pending
+    from headrace.engine.states.pending import Block, Pending
     from headrace.storage.segments import Segments
 
 #: Events that the event loop folds at once, where folding one takes little time.
@@ -33,6 +34,11 @@ _GATHERED_ROWS = 2 * STEP_ROWS
 _NEWEST = 0.2
 #: Payload that a thread decodes together.
 _SLICE_BYTES = 256 * 1024
+#: Events that a thread folds between two looks whether it is to stop, and how long it folds before it stops for those
+#: who wait for it.
+_AT_ONCE, _TURN_S = 16, 0.02
+#: Events that wait are folded once answers by key have taken this share of the time that folding takes.
+_WORTH = 0.25
 
 
 class Follower:
@@ -51,6 +57,10 @@ class Follower:
         self.busy = False
         #: How many look up rows while the tails stand still.
         self.holds = 0
+        #: Whether somebody waits for that thread, who can be answered from events that are kept.
+        self.is_awaited = False
+        #: How long answers by key have taken since the tails last had all events, in seconds.
+        self.spent_s = 0.0
         #: Events that tails lack, where those are too many to be folded at once and are found by key.
         self.pending: Pending | None = None
         #: Whether not all of them can be kept: they are too many, or lie in segments already.
@@ -92,7 +102,38 @@ class Follower:
 
     def let_go(self) -> None:
         """Keep no events for tails that have come up."""
-        self.pending, self.overflows = None, False
+        self.pending, self.overflows, self.spent_s = None, False, 0.0
+
+    def is_worth_folding(self, head: Head, room_bytes: int) -> bool:
+        """Whether events that are kept should be folded: answers without that cost too much time, or they much room."""
+        if self.pending is not None and 2 * self.pending.memory > room_bytes:
+            return True
+        return self.spent_s > _WORTH * self.lag(head) * self._event_s
+
+    def keeps(self, start: int) -> bool:
+        """Whether the events from one on are kept, as far as they are there."""
+        return self.pending is not None and self.pending.start <= start <= self.pending.end
+
+    def kept(self) -> list[Block]:
+        """The events that are kept and that a tail lacks, the next one first; none where that one is not kept."""
+        start = min((one.position for one in self.generations.values()), default=0)
+        return [] if self.pending is None or not self.pending.holds(start, start + 1) else self.pending.since(start)
+
+    def fold_kept(
+        self, shapes: Shapes, tails: Sequence[Generation], blocks: Iterable[Block], goes_on: Callable[[], bool]
+    ) -> None:
+        """Fold events that were kept into tails, for a thread: until it is to stop, or somebody waits for it."""
+        begun, cpu_s, count = monotonic(), thread_time(), 0
+        for told in (block.told() for block in blocks):
+            for seq, at, event in shapes.folded(told):
+                for tail in tails:
+                    tail.add(seq, at, event)
+                count += 1
+                is_over = self.is_awaited and monotonic() - begun > _TURN_S
+                if not count % _AT_ONCE and (is_over or not goes_on()):
+                    self._learn(thread_time() - cpu_s, count)
+                    return
+        self._learn(thread_time() - cpu_s, count)
 
     def step(self, stream: Stream, head: Head) -> bool:
         """Fold some events, the next ones; False where that is for a thread to do."""
@@ -125,7 +166,11 @@ class Follower:
             for seq, at, event in shapes.folded(told):
                 for tail in tails:
                     tail.add(seq, at, event)
-        self._event_s += _NEWEST * ((perf_counter() - begun) / max(1, count) - self._event_s)
+        self._learn(perf_counter() - begun, count)
+
+    def _learn(self, seconds: float, events: int) -> None:
+        """Know better what folding an event costs."""
+        self._event_s += _NEWEST * (seconds / max(1, events) - self._event_s)
 
     def shapes(self, head: Head) -> Shapes:
         """What turns the stored events into what is folded."""
