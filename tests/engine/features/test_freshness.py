@@ -202,3 +202,66 @@ def test_a_get_folds_the_events_of_its_key_and_leaves_the_others_to_the_tail(tmp
         tail = pipelines.engine.serving.tail_of("Users")
         assert tail is not None and tail.position < 10_000, "the answer did not wait for the tail"
         assert pipelines.get("Users", "u7") == {"n": 200, "total": 200.0}
+
+
+def many(pipelines: Pipelines, events: int) -> None:
+    """Push events of a hundred users, in one request."""
+    pipelines.push("Order", *({"user": f"u{number % 100}", "shop": 1, "id": 1} for number in range(events)))
+
+
+def position(pipelines: Pipelines) -> int:
+    """How many events the tail of the table has folded."""
+    tail = pipelines.engine.serving.tail_of("Users")
+    assert tail is not None
+    return tail.position
+
+
+def begin(pipelines: Pipelines, features: dict[str, Any], first: int) -> None:
+    """A table that is asked for, and then lags by many events."""
+    pipelines.register(SOURCE, table("Users", "Order", ["user"], features))
+    many(pipelines, first)
+    assert pipelines.get("Users", "u7")["n"] == first // 100
+    many(pipelines, 20_000)
+
+
+def test_many_events_that_nobody_asks_for_are_not_folded(tmp_path: Path) -> None:
+    with Pipelines(tmp_path / "data") as pipelines:
+        begin(pipelines, {"n": op("count")}, 100)
+        pipelines.run(asyncio.sleep(0.2))
+        assert position(pipelines) == 100
+        assert pipelines.get("Users", "u7") == {"n": 201}
+        pipelines.run(asyncio.sleep(0.1))
+        assert position(pipelines) == 100, "one answer is not worth folding all"
+
+
+def test_many_events_are_folded_once_they_are_asked_for_often(tmp_path: Path) -> None:
+    with Pipelines(tmp_path / "data") as pipelines:
+        begin(pipelines, {"n": op("count")}, 100)
+        while position(pipelines) < 20_100:
+            for number in range(100):
+                assert pipelines.get("Users", f"u{number}") == {"n": 201}
+            pipelines.run(asyncio.sleep(0.01))
+
+
+def test_a_get_does_not_wait_until_the_tail_has_folded_everything(tmp_path: Path) -> None:
+    with Pipelines(tmp_path / "data") as pipelines:
+        costly = {f"f{number}": op("quantile", field="id", q=0.5, window=f"{number + 1}h") for number in range(80)}
+        begin(pipelines, {"n": op("count"), **costly}, 100)
+        while position(pipelines) == 100:
+            for number in range(20):
+                assert pipelines.get("Users", f"u{number}", features=["n"]) == {"n": 201}
+            pipelines.run(asyncio.sleep(0.01))
+        assert pipelines.get("Users", "u99", features=["n"]) == {"n": 201}
+        assert 100 < position(pipelines) < 20_100, "about two seconds of folding were to be done"
+
+
+def test_states_that_come_leave_waiting_events_to_whoever_asks(tmp_path: Path) -> None:
+    with Pipelines(tmp_path / "data") as pipelines:
+        begin(pipelines, {"n": op("count")}, 1_000)
+        pipelines.seal("Order")
+        many(pipelines, 20_000)
+        pipelines.run(asyncio.sleep(0.2))
+        pipelines.work()
+        assert pipelines.states("Users") and position(pipelines) == 21_000
+        assert pipelines.get("Users", "u7") == {"n": 410}
+        assert position(pipelines) == 21_000, "answered from the state and what is kept"

@@ -38,6 +38,8 @@ INLINE_ROWS = 4 * STEP_ROWS
 _PAUSE_S = 0.01
 #: The same while no events come.
 _IDLE_PAUSE_S = 0.001
+#: Events that take longer to be folded than this are kept unfolded, where rows can be folded by key.
+_MANY_S = 0.05
 #: How long a question works on the event loop at once, at most.
 SLICE_S = 0.01
 _TRIES = 3
@@ -503,12 +505,12 @@ class Serving(Generic[Defined]):
         """Do some of what a tail lacks; whether there is more to do soon."""
         head = stream.head
         lag = follower.lag(head)
-        if lag > follower.affordable(_PAUSE_S) and self._may_gather(follower):
+        if lag > follower.affordable(_MANY_S) and self._may_gather(follower):
             is_kept = self._gather(follower, stream, head)
             if not follower.overflows and not follower.is_worth_folding(head, self._pending_room(follower)):
                 return not is_kept
             self._fold(follower, stream)
-        elif lag and not follower.step(stream, head):
+        elif lag and not follower.steps(stream, head):
             self._fold(follower, stream)
         elif not follower.lag(head):
             follower.let_go()

@@ -149,6 +149,14 @@ class Follower:
         self.fold(self.shapes(head), of_rows(rows, start))
         return True
 
+    def steps(self, stream: Stream, head: Head) -> bool:
+        """Fold events for as long as the loop does at once; False where that is for a thread to do."""
+        ends = monotonic() + _STEP_S
+        while self.step(stream, head):
+            if not self.lag(head) or monotonic() > ends:
+                return True
+        return False
+
     def catch_up(self, stream: Stream, head: Head, most: int) -> bool:
         """Fold up to the head; False where that is for a thread to do, or too much."""
         while lag := self.lag(head):
