@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from headrace.engine.log import Log
 from headrace.engine.registry import StreamRegistry
@@ -19,6 +19,7 @@ from headrace.engine.states.coverage import Base, base
 from headrace.engine.states.definition import Defined, Definitions, Keying, Shapes
 from headrace.engine.states.generation import HOT_ROWS, Behind, Generation, can_inherit
 from headrace.engine.states.holding import Hold
+from headrace.engine.states.keeping import Keeping
 from headrace.engine.states.tails import STEP_ROWS, Follower
 from headrace.engine.stream import Head, Stream
 from headrace.errors import HeadraceError, NotFound
@@ -26,9 +27,6 @@ from headrace.format.state.layout import State
 from headrace.storage.derived import Stamp
 from headrace.storage.states import States
 from headrace.storage.wal import Wal
-
-if TYPE_CHECKING:
-    from headrace.engine.states.ahead import Ahead
 
 log = logging.getLogger("headrace.states")
 
@@ -88,8 +86,7 @@ class Serving(Generic[Defined]):
         self._folding: dict[str, asyncio.Task[None]] = {}
         self._ticking: asyncio.TimerHandle | None = None
         self._has_come = False
-        self._keying_of, self._pending_bytes = keying_of, pending_bytes
-        self._ahead: Ahead | None = None
+        self._keeping = Keeping(self._followers, bench.rows, keying_of, pending_bytes)
 
     async def stop(self) -> None:
         """Let go of everything; nothing that is in memory has to be kept."""
@@ -108,7 +105,7 @@ class Serving(Generic[Defined]):
         if name not in follower.generations:
             await asyncio.shield(self._build(defined))
             return
-        if not follower.busy and self._may_gather(follower):
+        if not follower.busy and self._keeping.may_gather(follower):
             self._gather(follower, stream, stream.head)
             if not follower.overflows:
                 await asyncio.sleep(0)  # it goes on where it was, once others had their turn
@@ -253,7 +250,7 @@ class Serving(Generic[Defined]):
             generation = self._succeeding(defined, follower, stream, generation)
         if lag := follower.lag(head):
             few = 0 if follower.holds else min(self._inline_rows, follower.affordable(SLICE_S))
-            if by_key and lag > few and self._may_gather(follower):
+            if by_key and lag > few and self._keeping.may_gather(follower):
                 if self._gather(follower, stream, head):
                     return generation, stream
                 if not follower.overflows:
@@ -287,21 +284,12 @@ class Serving(Generic[Defined]):
         """Everything about a key up to a head, of a generation at hand; raises Behind where a moment is over before."""
         if generation.position >= head.next_seq:
             return generation.row(key)
-        follower, begun = self._followers[generation.defined.stream], monotonic()
-        assert self._keying_of is not None and follower.pending is not None
-        keying, shapes = self._keying_of(generation.defined), follower.shapes(head)
-        ends = begun + SLICE_S if ends is None else ends
-        if not follower.pending.index(keying, shapes, ends):
-            raise Behind
-        state, is_done = self._folds_ahead().fold(
-            generation, follower.pending, keying, shapes, key, head.next_seq, ends
-        )
-        follower.spent_s += monotonic() - begun
-        if follower.is_worth_folding(head, self._pending_room(follower)):
-            self._tick_soon()
-        if not is_done:
-            raise Behind
-        return generation.with_tail(key, state)
+        follower, ends = self._followers[generation.defined.stream], monotonic() + SLICE_S if ends is None else ends
+        try:
+            return generation.with_tail(key, self._keeping.row(follower, generation, head, key, ends))
+        finally:
+            if self._keeping.is_worth_folding(follower, head):
+                self._tick_soon()
 
     def lag(self, name: str) -> tuple[int, str]:
         """How many events any row of a definition lacks, at most, and the offset up to which all have all."""
@@ -317,39 +305,11 @@ class Serving(Generic[Defined]):
         head = stream.head
         if generation is None:
             return self.lag(name)
-        through, follower = self._folds_ahead().through(generation, key), self._followers[defined.stream]
-        pending, keying = follower.pending, None if self._keying_of is None else self._keying_of(generation.defined)
-        if keying is None or pending is None or not pending.holds(through, head.next_seq):
-            return head.next_seq - through, stream.offset_at(through)
-        if not pending.index(keying, follower.shapes(head), monotonic()):
-            return head.next_seq - through, stream.offset_at(through)
-        return len(pending.seqs(keying, key, through, head.next_seq)), stream.offset_at(through)
-
-    def _folds_ahead(self) -> Ahead:
-        if self._ahead is None:
-            from headrace.engine.states.ahead import Ahead
-
-            self._ahead = Ahead(self.bench.rows)
-        return self._ahead
-
-    def _may_gather(self, follower: Follower) -> bool:
-        """Whether events that a tail lacks can be kept until it folds them."""
-        return self._keying_of is not None and not follower.overflows
-
-    def _pending_room(self, follower: Follower) -> int:
-        others = (one.pending for one in self._followers.values() if one is not follower)
-        return self._pending_bytes - sum(one.memory for one in others if one is not None)
+        events, through = self._keeping.lacking(self._followers[defined.stream], generation, head, key)
+        return events, stream.offset_at(through)
 
     def _gather(self, follower: Follower, stream: Stream, head: Head) -> bool:
-        """Keep the events that tails lack, found by the keys of all of them; False where it needs longer."""
-        assert self._keying_of is not None
-        ends = monotonic() + SLICE_S
-        if not follower.gather(stream, head, self._pending_room(follower), ends) or follower.pending is None:
-            return False
-        keyings = {one.name: one for one in map(self._keying_of, (g.defined for g in follower.generations.values()))}
-        follower.pending.keep_columns(keyings)
-        shapes = follower.shapes(head)
-        return all(follower.pending.index(one, shapes, ends) for one in keyings.values())
+        return self._keeping.gather(follower, stream, head, monotonic() + SLICE_S)
 
     def _succeeding(self, defined: Defined, follower: Follower, stream: Stream, old: Generation | None) -> Generation:
         """The generation of a new definition; the old one answers until it is built, where that takes longer."""
@@ -360,7 +320,7 @@ class Serving(Generic[Defined]):
             follower.generations[defined.name] = heir = old.heir(defined, found, old.files)
             return heir
         few = stream.head.next_seq - found.start <= self._inline_rows
-        kept = found.start >= stream.head.published_seq and self._may_gather(follower)
+        kept = found.start >= stream.head.published_seq and self._keeping.may_gather(follower)
         if not found.states and (few or kept) and not follower.busy:
             made = Generation(defined, found, {}, self.bench.rows, hot_rows=self._pace.hot_rows)
             follower.generations[defined.name] = made
@@ -505,9 +465,9 @@ class Serving(Generic[Defined]):
         """Do some of what a tail lacks; whether there is more to do soon."""
         head = stream.head
         lag = follower.lag(head)
-        if lag > follower.affordable(_MANY_S) and self._may_gather(follower):
+        if lag > follower.affordable(_MANY_S) and self._keeping.may_gather(follower):
             is_kept = self._gather(follower, stream, head)
-            if not follower.overflows and not follower.is_worth_folding(head, self._pending_room(follower)):
+            if not follower.overflows and not self._keeping.is_worth_folding(follower, head):
                 return not is_kept
             self._fold(follower, stream)
         elif lag and not follower.steps(stream, head):
