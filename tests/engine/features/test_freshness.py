@@ -158,7 +158,7 @@ class World:
                 for name, key in asked:
                     await found.ready(name)
                     try:
-                        found.prepare(name, key, 0.0)
+                        found.get(name, key, None, found.moment([name], 0.0))
                     except Behind:
                         continue
 
