@@ -52,6 +52,8 @@ class ServerConfig(msgspec.Struct, frozen=True):
     long_poll_s: Annotated[float, amount("default wait of a long-poll")] = 4.0
     max_long_poll_s: Annotated[float, amount("longest wait a client may ask for")] = 60.0
     sse_lifetime_s: Annotated[float, positive("an SSE response ends after this and is resumed")] = 60.0
+    key_requests_per_s: Annotated[int, amount("requests a second of a key without a limit of its own; 0: any")] = 0
+    key_bytes_per_s: Annotated[int, amount("bytes a second of a key without a limit of its own; 0: any")] = 0
     write_timeout_s: Annotated[float, positive("a reader that takes nothing for this long is cut off")] = 30.0
     shutdown_grace_s: Annotated[float, amount("time to answer what was accepted at shutdown")] = 10.0
 

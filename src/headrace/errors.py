@@ -52,6 +52,7 @@
      ├─ TimedOut                  working time ran out                           408
      │   └─ AppendTimedOut        the outcome of the append is unknown           408
      ├─ Overloaded                a queue is full; try again                     429
+     │   └─ RateLimited           the key uses more than it may in a second      429
      ├─ Unavailable               starting, stopping or out of disk              503
      │   ├─ StoreUnavailable      the object store did not answer                503
      │   └─ Fenced                another node writes to the object store        503
@@ -430,6 +431,12 @@ class Overloaded(HeadraceError):
 
     def __init__(self, message: str, *, retry_after: int = 1, **facts: Any) -> None:
         super().__init__(message, retry_after=retry_after, **facts)
+
+
+class RateLimited(Overloaded):
+    """The key asks for more in a second than its limits allow; ``unit`` says whether requests or bytes."""
+
+    code = "rate_limited"
 
 
 class Unavailable(HeadraceError):

@@ -73,6 +73,54 @@ def test_an_unknown_key_cannot_be_revoked(keys: KeyStore) -> None:
     assert keys.noted(10) == []
 
 
+def test_a_rotated_key_has_a_successor_with_its_rights_and_limits(keys: KeyStore) -> None:
+    limits = {"requests_per_s": 5, "bytes_per_s": 0}
+    old, old_token = keys.create(user_id="ann", scopes=["write"], prefix="a/", name="laptop", **limits)
+    new, token = keys.rotate(old.id)
+    assert keys.verify(old_token) == old and keys.verify(token) == new
+    assert msgspec.structs.replace(new, id=old.id, created_us=old.created_us) == old
+    keys.revoke(old.id)
+    assert keys.verify(old_token) is None and keys.verify(token) == new
+    for key_id, refusal in (("none", NotFound), (old.id, BadRequest)):
+        with pytest.raises(refusal):
+            keys.rotate(key_id)
+        with pytest.raises(refusal):
+            keys.update(key_id, name="x")
+
+
+def test_limits_and_names_of_a_key_can_be_changed(keys: KeyStore, path: Path) -> None:
+    key, token = keys.create(user_id="ann", scopes=["read"])
+    assert (key.requests_per_s, key.bytes_per_s) == (None, None)
+    keys.update(key.id, requests_per_s=10)
+    keys.update(key.id, bytes_per_s=0, name="slow")
+    changed = keys.verify(token)
+    assert changed is not None
+    assert (changed.requests_per_s, changed.bytes_per_s, changed.name, changed.scopes) == (10, 0, "slow", ("read",))
+    assert keys.update(key.id, requests_per_s=None).requests_per_s is None
+    with closing(KeyStore(path)) as again:
+        assert again.list() == keys.list()
+    for field in ("requests_per_s", "bytes_per_s"):
+        for limit in (-1, 2**53 + 1):
+            with pytest.raises(BadRequest, match=field):
+                keys.update(key.id, **{field: limit})
+    notes = [msgspec.json.decode(text) for _, text in keys.noted(10)]
+    assert [note["what"] for note in notes] == ["key_created", *["key_updated"] * 3]
+    assert notes[2]["requests_per_s"] == 10 and "requests_per_s" not in notes[0]
+
+
+def test_a_file_without_limits_gets_them(path: Path) -> None:
+    with closing(KeyStore(path)) as keys:
+        key, token = keys.create(user_id="ann", scopes=["read"])
+    with closing(database.connect(path, cache_bytes=65536)) as old:
+        old.execute("DROP TABLE key_limits")
+        old.pragma("user_version", 3)
+    with closing(KeyStore(path)) as keys:
+        assert keys.verify(token) == key
+        assert keys.update(key.id, requests_per_s=1).requests_per_s == 1
+    with closing(database.connect(path, cache_bytes=65536)) as migrated:
+        assert migrated.pragma("user_version") == 4
+
+
 def test_what_was_done_is_noted_until_it_is_told(keys: KeyStore, path: Path) -> None:
     key, token = keys.create(user_id="ann", scopes=["read"])
     for _ in range(2):

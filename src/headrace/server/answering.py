@@ -42,6 +42,8 @@ class Answering:
         if self.transport.is_closing():
             return
         status, body = reply.status, reply.body
+        if reply.refused is not None:
+            self.request_log.refuse_admin(self._head.method, self._head.url, reply.refused, self._head.fields)
         is_head = self._head.method == "HEAD"
         bodiless = status in _BODILESS or (is_head and not body)
         head = self._lines(status, reply.headers, "" if bodiless else f"content-length: {len(body)}\r\n")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from time import monotonic
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,13 +14,14 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace.errors import HeadraceError, MethodNotAllowed, NotFound, TimedOut
+from headrace.errors import HeadraceError, MethodNotAllowed, NotFound, TimedOut, Unauthorized
 from headrace.server import target
 from headrace.server.answer import failure_response
 from headrace.server.arrivals import Intake
-from headrace.server.auth import Door, is_entrance, is_open
+from headrace.server.auth import AdminRefused, Door, is_entrance, is_for_admins, is_open
 from headrace.server.bridge import Bridge
 from headrace.server.dispatch import refuse_repeated
+from headrace.server.quotas import Quota
 from headrace.server.requestlog import RequestLog
 from headrace.server.wire import common_headers
 from headrace.storage.damage import Damage
@@ -48,7 +48,7 @@ class Front:
         self._request_log = request_log
         self._timeout_s = timeout_s
         # Starlette would answer with a text, before this class learns of the failure.
-        handlers = {**_HANDLERS, Exception: self._failed}
+        handlers = {HeadraceError: self._refused, HTTPException: _unrouted, Exception: self._failed}
         app = Starlette(routes=list(routes), exception_handlers=handlers)
         app.router.redirect_slashes = False
         self._app: ASGIApp = app
@@ -72,7 +72,7 @@ class Front:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         common = [(k.encode(), v.encode()) for k, v in common_headers(headers, self._door)]
-        started, status = monotonic(), 0
+        started, status, quota = monotonic(), 0, None
         intake = Intake(self._bridge.arrivals, receive)
 
         async def send_secured(message: Message) -> None:
@@ -80,13 +80,17 @@ class Front:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], *common]
+            elif quota is not None:
+                quota.spend(len(message.get("body", b"")))
             await send(message)
 
         try:
-            self._admit(scope, headers)
+            quota = self._admit(scope, headers)
             async with asyncio.timeout(self._timeout_s) as intake.deadline:
                 await self._app(scope, intake.receive, send_secured)
         except HeadraceError as refusal:
+            if isinstance(refusal, Unauthorized) and is_for_admins(scope["path"]):
+                self._request_log.refuse_admin(scope["method"], scope["raw_path"], None, headers)
             await failure_response(refusal)(scope, receive, send_secured)
         except TimeoutError:
             if not status:
@@ -97,6 +101,8 @@ class Front:
             if not status:
                 await failure_response(answer)(scope, receive, send_secured)
         finally:
+            if quota is not None:
+                quota.spend(intake.held)
             intake.let_go()
         worked_s = monotonic() - started - intake.waited_s
         self._request_log.note(scope["method"], scope["raw_path"], status, worked_s, headers)
@@ -104,21 +110,27 @@ class Front:
     async def _failed(self, _: Request, reason: Exception) -> Response:
         return failure_response(self._damage.answer(reason))
 
-    def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        """Refuse callers who may not ask, and requests that could be read in two ways."""
-        path = scope["path"]
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HeadraceError)
+        if isinstance(error, AdminRefused):
+            scope = request.scope
+            self._request_log.refuse_admin(scope["method"], scope["raw_path"], error.principal, dict(scope["headers"]))
+        return failure_response(error)
+
+    def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> Quota | None:
+        """Refuse callers who may not ask, and requests that could be read in two ways; answers the caller's quota."""
+        path, quota = scope["path"], None
         if is_open(path):
             self._door.refuse_other_sites(headers)
         else:
             from_any_site = is_entrance(scope["method"], path, headers)
-            scope.setdefault("state", {})["principal"] = self._door.admit(headers, from_any_site=from_any_site)
+            principal = self._door.admit(headers, from_any_site=from_any_site)
+            scope.setdefault("state", {})["principal"] = principal
+            if (quota := principal.quota) is not None:
+                quota.take()
         refuse_repeated(scope["headers"], headers)
         target.text(scope["raw_path"])  # Starlette would take what is not UTF-8 for something else
-
-
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HeadraceError)
-    return failure_response(error)
+        return quota
 
 
 async def _unrouted(request: Request, error: Exception) -> Response:
@@ -136,6 +148,3 @@ def _allowed(request: Request) -> str:
         if route.matches(request.scope)[0] is not Match.NONE:
             found |= route.methods
     return ", ".join(sorted(found))
-
-
-_HANDLERS: dict[Any, Callable[..., Any]] = {HeadraceError: _refused, HTTPException: _unrouted}

@@ -34,7 +34,8 @@ class Intake:
     def __init__(self, arrivals: Arrivals, receive: Receive) -> None:
         self._arrivals = arrivals
         self._receive = receive
-        self._held = 0
+        #: Bytes of the body that have come.
+        self.held = 0
         self.waited_s = 0.0
         #: The end of the working time, which waits while the body arrives.
         self.deadline: asyncio.Timeout | None = None
@@ -52,10 +53,10 @@ class Intake:
             self.deadline.reschedule(until + waited_s)
         size = len(message.get("body", b""))
         self._arrivals.take(size)
-        self._held += size
+        self.held += size
         return message
 
     def let_go(self) -> None:
         """Hold nothing more of the body."""
-        self._arrivals.give(self._held)
-        self._held = 0
+        self._arrivals.give(self.held)
+        self.held = 0

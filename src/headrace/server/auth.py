@@ -18,10 +18,15 @@ import msgspec
 from headrace.config import Config, ConfigError, ServerConfig
 from headrace.engine.system import REGISTRY
 from headrace.errors import BadRequest, Forbidden, HeadraceError, Unauthorized
-from headrace.storage.keys import MAX_TEXT, SCOPES, KeyStore
+from headrace.server.quotas import Quota
+from headrace.storage.keys import MAX_TEXT, SCOPES, Key, KeyStore
 
 # What a load balancer asks without a key, wherever the server is bound; the answers name nothing.
 PROBES = frozenset({"/health", "/health/live", "/health/ready"})
+
+# Where everything takes an admin key of the whole server.
+_ADMIN_PATHS = frozenset({"/v1/work", "/v1/reset", "/v1/registry/rollback"})
+_ADMIN_PREFIXES = ("/v1/work/", "/v1/server/")
 
 # A receiver of webhooks checks signatures, and a worker answers with the token that its wake carried.
 _PROVEN_OTHERWISE = re.compile(r"/v1/stream/__ds/(jwks\.json|subscriptions/[^/]+/(callback|ack|release))")
@@ -93,6 +98,14 @@ class Standing:
             guest.wake()
 
 
+class AdminRefused(Forbidden):
+    """A caller who is no admin, or one of some streams only, asked for what takes an admin."""
+
+    def __init__(self, message: str, principal: Principal, **facts: str) -> None:
+        super().__init__(message, **facts)
+        self.principal = principal
+
+
 class Principal(msgspec.Struct, frozen=True):
     """Who calls: a user, what the key allows, and whether it still does."""
 
@@ -100,6 +113,10 @@ class Principal(msgspec.Struct, frozen=True):
     scopes: frozenset[str]
     prefix: str = ""
     standing: Standing = msgspec.field(default_factory=Standing)
+    #: The public part of the key; empty for a caller without one.
+    key_id: str = ""
+    #: The rate limits of the key; None where it has none.
+    quota: Quota | None = None
 
     def require(self, scope: str, stream: str | None = None) -> None:
         """Refuse a caller who lacks the scope; ``stream`` None speaks of the whole server.
@@ -117,9 +134,12 @@ class Principal(msgspec.Struct, frozen=True):
 
     def _require(self, scope: str, stream: str | None) -> None:
         if scope not in self.scopes:
-            raise Forbidden(f"this key lacks the scope {scope}", scope=scope)
+            raise self._refusal(scope, f"this key lacks the scope {scope}", scope=scope)
         if self.prefix and not self._covers(scope, stream):
-            raise Forbidden("this key opens only some streams", prefix=self.prefix)
+            raise self._refusal(scope, "this key opens only some streams", prefix=self.prefix)
+
+    def _refusal(self, needed: str, message: str, **facts: str) -> Forbidden:
+        return AdminRefused(message, self, **facts) if needed == "admin" else Forbidden(message, **facts)
 
     def acting_for(self, user_id: str | None) -> str:
         """The user whose rows are meant: the caller, or whom an admin names."""
@@ -152,9 +172,10 @@ class Principal(msgspec.Struct, frozen=True):
 
     def _refuse_shared(self, stream: str) -> None:
         if stream.startswith(SHARED) and "admin" not in self.scopes:
-            raise Forbidden("streams of entities hold the rows of all users: this takes an admin key", scope="admin")
+            message = "streams of entities hold the rows of all users: this takes an admin key"
+            raise AdminRefused(message, self, scope="admin")
         if stream == REGISTRY and "admin" not in self.scopes:
-            raise Forbidden("the account of who did what takes an admin key", scope="admin")
+            raise AdminRefused("the account of who did what takes an admin key", self, scope="admin")
 
     def narrow(self, prefix: str) -> str:
         """The prefix to list by, so that a limited key sees its own streams only."""
@@ -185,6 +206,8 @@ class Door:
         self.has_origins = bool(self._origins)
         self._memo: dict[tuple[bytes | None, ...], Principal] = {}
         self._standings: WeakValueDictionary[str, Standing] = WeakValueDictionary()
+        self._default_limits = config.key_requests_per_s, config.key_bytes_per_s
+        self._quotas: dict[str, Quota] = {}
         #: Changes when keys have; who was admitted before must be looked at again.
         self.generation = keys.generation
         self._look_at = 0.0
@@ -269,7 +292,22 @@ class Door:
             raise Unauthorized(_NO_SUCH_KEY)
         highest = max(SCOPES.index(scope) for scope in key.scopes)
         standing = self._standings.setdefault(key.id, Standing())
-        return Principal(key.user_id, frozenset(SCOPES[: highest + 1]), key.prefix, standing)
+        scopes = frozenset(SCOPES[: highest + 1])
+        return Principal(key.user_id, scopes, key.prefix, standing, key.id, self._quota(key))
+
+    def _quota(self, key: Key) -> Quota | None:
+        """The quota that every request of the key shares, for as long as its limits stay the same."""
+        own, default = (key.requests_per_s, key.bytes_per_s), self._default_limits
+        requests_per_s, bytes_per_s = (
+            there if limit is None else limit for limit, there in zip(own, default, strict=True)
+        )
+        quota = self._quotas.pop(key.id, None)
+        if not requests_per_s and not bytes_per_s:
+            return None
+        if quota is None or (quota.requests_per_s, quota.bytes_per_s) != (requests_per_s, bytes_per_s):
+            quota = Quota(requests_per_s, bytes_per_s)
+        self._quotas[key.id] = quota
+        return quota
 
     def _end_revoked(self) -> None:
         try:
@@ -277,6 +315,7 @@ class Door:
         except HeadraceError:
             self.generation = _UNREAD
             return
+        self._quotas = {key_id: quota for key_id, quota in self._quotas.items() if key_id in living}
         for key_id, standing in list(self._standings.items()):
             if key_id not in living:
                 self._standings.pop(key_id, None)
@@ -301,6 +340,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_for_admins(path: str) -> bool:
+    """Whether a decoded path is that of a route which only admins may use, whatever is asked there."""
+    return path in _ADMIN_PATHS or path.startswith(_ADMIN_PREFIXES)
 
 
 def is_open(path: str) -> bool:

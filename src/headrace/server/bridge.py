@@ -14,6 +14,7 @@ from headrace.engine.gates import Gate
 from headrace.errors import BadRequest, HeadraceError, TimedOut, TooLarge
 from headrace.server import encoding
 from headrace.server.arrivals import Intake
+from headrace.server.auth import Principal
 from headrace.server.dispatch import Dispatcher
 from headrace.server.exchange import JSON_TYPE, Headers, Reply
 from headrace.server.heads import RequestHead
@@ -43,7 +44,9 @@ class Bridge:
         exchange = scope["headrace.exchange"] = BridgedExchange(scope, common)
         started, intake = monotonic(), Intake(self.arrivals, receive)
         try:
-            self._dispatcher.door.admit(headers)  # before the body is read
+            principal = self._dispatcher.door.admit(headers)  # before the body is read
+            if principal.quota is not None:
+                principal.quota.require()
             body = await self._read_body(headers, intake.receive)
             until = monotonic() + self._timeout_s
             body = await self._decode(body, headers.get(b"content-encoding", b""), until)
@@ -59,6 +62,8 @@ class Bridge:
             intake.let_go()
         status = await exchange.run(receive, send)
         worked_s = exchange.working_s(started + intake.waited_s)
+        if exchange.refused is not None:
+            self._request_log.refuse_admin(scope["method"], scope["raw_path"], exchange.refused, headers)
         self._request_log.note(scope["method"], scope["raw_path"], status, worked_s, headers)
 
     async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
@@ -116,6 +121,8 @@ class BridgedExchange:
         self._messages: deque[Message] = deque()
         self._moved = asyncio.Event()
         self._gone = False
+        #: Who was refused as no admin, if anybody was.
+        self.refused: Principal | None = None
 
     @property
     def writable(self) -> bool:
@@ -125,6 +132,7 @@ class BridgedExchange:
     def reply(self, reply: Reply) -> None:
         """Answer, whole."""
         headers = reply.headers
+        self.refused = reply.refused
         if reply.status not in (204, 304) and not (self._is_head and not reply.body):
             headers = {**headers, "content-length": str(len(reply.body))}
         self._start(reply.status, headers)

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Mapping
 from time import monotonic
 
+import msgspec
+
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gate
 from headrace.engine.tiers import Cold
@@ -14,10 +16,11 @@ from headrace.errors import BadRequest, CorruptData, HeadraceError, MethodNotAll
 from headrace.server import target, values
 from headrace.server.arrivals import Arrivals
 from headrace.server.aside import Aside, cancel_when_gone, in_thread, partial_answer_s
-from headrace.server.auth import Door
+from headrace.server.auth import Door, Principal
 from headrace.server.exchange import Exchange, Reply, Request
 from headrace.server.heads import RequestHead, Route
 from headrace.server.lookups import Lookups
+from headrace.server.quotas import metered
 from headrace.server.target import Target
 
 log = logging.getLogger("headrace.server")
@@ -100,6 +103,16 @@ class Dispatcher:
 
     def _route(self, head: RequestHead) -> Route:
         principal = self.door.admit(head.fields)
+        if principal.quota is None:
+            return self._find_route(head, principal)
+        try:
+            route = self._find_route(head, principal)
+        except HeadraceError:
+            principal.quota.take()
+            raise
+        return msgspec.structs.replace(route, verb=metered(route.verb, principal.quota))
+
+    def _find_route(self, head: RequestHead, principal: Principal) -> Route:
         place = self._targets.get(head.path)
         if place is None:
             place = self._target(head.path)

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from headrace.errors import HeadraceError
-from headrace.server.auth import Principal
+from headrace.server.auth import AdminRefused, Principal
 from headrace.server.heads import RequestHead, Route
 from headrace.server.target import Target
 
@@ -24,12 +24,14 @@ JSON_TYPE = "application/json; charset=utf-8"
 class Reply:
     """A whole answer."""
 
-    __slots__ = ("body", "headers", "status")
+    __slots__ = ("body", "headers", "refused", "status")
 
     def __init__(self, status: int, headers: Headers | None = None, body: bytes = b"") -> None:
         self.status = status
         self.headers = headers if headers is not None else {}
         self.body = body
+        #: Who is no admin, where the answer refuses what takes one.
+        self.refused: Principal | None = None
 
     @classmethod
     def json(cls, status: int, content: object, headers: Headers | None = None) -> Reply:
@@ -42,7 +44,9 @@ class Reply:
         """What an error looks like on the wire; whoever holds the error holds nothing else of its request any more."""
         # The frames of a traceback hold the body, and often the error itself: the collector comes too rarely for that.
         error.__traceback__ = error.__cause__ = error.__context__ = None
-        return cls.json(error.status, error.body(), error.headers())
+        reply = cls.json(error.status, error.body(), error.headers())
+        reply.refused = error.principal if isinstance(error, AdminRefused) else None
+        return reply
 
 
 class Exchange(Protocol):

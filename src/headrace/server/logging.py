@@ -57,6 +57,11 @@ def note_request(
         log.warning("slow request", **facts)
 
 
+def note_refused_admin(**facts: object) -> None:
+    """Log that someone who is no admin asked for what takes one, or how many such requests had no line of their own."""
+    structlog.stdlib.get_logger("headrace.audit").warning("admin request refused", **facts)
+
+
 def _rendering(stream: TextIO) -> list[Any]:
     if stream.isatty():
         return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]

@@ -18,6 +18,7 @@ from typing import Any
 
 import apsw
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from headrace.errors import BadRequest, NotFound, Unavailable
 from headrace.storage import database
@@ -29,10 +30,11 @@ from headrace.types import Clock, SystemClock, rfc3339
 SCOPES = ("read", "write", "admin")
 MAX_TEXT = 128
 MAX_PREFIX = 512
+MAX_LIMIT = 2**53
 #: Whoever can write the file.
 LOCAL = "local"
 
-_SCHEMA_VERSION = 3
+_SCHEMA_VERSION = 4
 #: From this version on every page of the file has a checksum.
 _CHECKSUMS_SINCE = 3
 _CACHE_BYTES = 256 * 1024
@@ -49,7 +51,15 @@ CREATE TABLE IF NOT EXISTS keys (
     revoked_us INTEGER,
     hash       BLOB NOT NULL    -- SHA-256 of the secret
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS notes (id INTEGER PRIMARY KEY, document TEXT NOT NULL) STRICT"""
+CREATE TABLE IF NOT EXISTS notes (id INTEGER PRIMARY KEY, document TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS key_limits (
+    key_id         TEXT PRIMARY KEY,
+    requests_per_s INTEGER,     -- 0 is no limit, NULL that of the server
+    bytes_per_s    INTEGER
+) STRICT, WITHOUT ROWID"""
+_SELECT = """
+SELECT id, name, user_id, scopes, prefix, created_us, revoked_us, hash, requests_per_s, bytes_per_s
+FROM keys LEFT JOIN key_limits ON key_id = id """
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -62,6 +72,9 @@ class Key(msgspec.Struct, frozen=True):
     prefix: str
     created_us: int
     revoked_us: int | None = None
+    #: Requests and bytes that it may use in a second: 0 is any number, None what the server's settings say.
+    requests_per_s: int | None = None
+    bytes_per_s: int | None = None
 
 
 class KeyStore:
@@ -80,16 +93,57 @@ class KeyStore:
         self.generation = 0
         self._notes = Notes(self._connection)
 
-    def create(self, *, user_id: str, scopes: Collection[str], prefix: str = "", name: str = "") -> tuple[Key, str]:
+    def create(
+        self,
+        *,
+        user_id: str,
+        scopes: Collection[str],
+        prefix: str = "",
+        name: str = "",
+        requests_per_s: int | None = None,
+        bytes_per_s: int | None = None,
+    ) -> tuple[Key, str]:
         """Make a key; the token is shown this once and cannot be had again."""
         _check_text("user_id", user_id, MAX_TEXT, least=1)
         _check_text("name", name, MAX_TEXT)
         _check_text("prefix", prefix, MAX_PREFIX)
-        key = Key(secrets.token_hex(6), name, user_id, _ordered(scopes), prefix, self._clock.now_us())
+        limits = _limit("requests_per_s", requests_per_s), _limit("bytes_per_s", bytes_per_s)
+        key = Key(secrets.token_hex(6), name, user_id, _ordered(scopes), prefix, self._clock.now_us(), None, *limits)
         secret = secrets.token_urlsafe(32)
         row = (key.id, name, user_id, " ".join(key.scopes), prefix, key.created_us, None, _hash(secret))
-        self._write("key_created", key, "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        self._write("key_created", key, ("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row), _setting(key))
         return key, f"hr_{key.id}_{secret}"
+
+    def rotate(self, key_id: str) -> tuple[Key, str]:
+        """Make another key with the rights and limits of this one, which holds until it is revoked."""
+        old = self._living(key_id)
+        return self.create(
+            user_id=old.user_id,
+            scopes=old.scopes,
+            prefix=old.prefix,
+            name=old.name,
+            requests_per_s=old.requests_per_s,
+            bytes_per_s=old.bytes_per_s,
+        )
+
+    def update(
+        self,
+        key_id: str,
+        *,
+        name: str | UnsetType = UNSET,
+        requests_per_s: int | UnsetType | None = UNSET,
+        bytes_per_s: int | UnsetType | None = UNSET,
+    ) -> Key:
+        """Change what is given of a key; its user and its rights stay as they are."""
+        changes = {"name": name, "requests_per_s": requests_per_s, "bytes_per_s": bytes_per_s}
+        key = msgspec.structs.replace(
+            self._living(key_id), **{field: value for field, value in changes.items() if value is not UNSET}
+        )
+        _check_text("name", key.name, MAX_TEXT)
+        _limit("requests_per_s", key.requests_per_s)
+        _limit("bytes_per_s", key.bytes_per_s)
+        self._write("key_updated", key, ("UPDATE keys SET name = ? WHERE id = ?", (key.name, key_id)), _setting(key))
+        return key
 
     def list(self) -> Sequence[Key]:
         """Every key, revoked ones too, oldest first."""
@@ -97,12 +151,10 @@ class KeyStore:
 
     def revoke(self, key_id: str) -> Key:
         """End a key; doing it again changes nothing."""
-        known = next((key for key, _ in self._rows("WHERE id = ?", key_id)), None)
-        if known is None:
-            raise NotFound("there is no such key", key=key_id)
+        known = self._key(key_id)
         sql = "UPDATE keys SET revoked_us = ? WHERE id = ? AND revoked_us IS NULL"
-        self._write("key_revoked", known, sql, (self._clock.now_us(), key_id))
-        return next(key for key, _ in self._rows("WHERE id = ?", key_id))
+        self._write("key_revoked", known, (sql, (self._clock.now_us(), key_id)))
+        return self._key(key_id)
 
     def verify(self, token: str) -> Key | None:
         """The key this token proves, unless it is unknown, wrong or revoked."""
@@ -143,18 +195,33 @@ class KeyStore:
         """Let go of the file."""
         self._connection.close()
 
+    def _key(self, key_id: str) -> Key:
+        for key, _ in self._rows("WHERE id = ?", key_id):
+            return key
+        raise NotFound("there is no such key", key=key_id)
+
+    def _living(self, key_id: str) -> Key:
+        key = self._key(key_id)
+        if key.revoked_us is not None:
+            raise BadRequest("this key is revoked: create another one", field="key", key=key_id)
+        return key
+
     def _migrate(self) -> None:
         found = int(self._connection.pragma("user_version"))
         if found > _SCHEMA_VERSION:
             message = f"the keys have schema version {found}, this Headrace knows {_SCHEMA_VERSION}"
             raise NewerDatabase(f"{message}: install a newer one", found=found, known=_SCHEMA_VERSION)
         newest = _SCHEMA_VERSION if has_checksums(self._connection) else _CHECKSUMS_SINCE - 1
-        if found < newest:
+        if found < newest or not self._has_limits():
             # Another process may be doing the same: take the lock first, and find the work done.
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.execute(_CREATE)
             self._connection.pragma("user_version", newest)
             self._connection.execute("COMMIT")
+
+    def _has_limits(self) -> bool:
+        """Whether the table of limits is there; a file that cannot get checksums yet keeps its old version."""
+        return bool(self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'key_limits'").fetchall())
 
     def _add_checksums(self) -> None:
         """Rewrite a file whose pages have no checksums; it stays as it is while another process has it open."""
@@ -169,11 +236,13 @@ class KeyStore:
             self._connection = _connect(self._path)
         self._migrate()
 
-    def _write(self, what: str, key: Key, sql: str, values: tuple[object, ...]) -> None:
+    def _write(self, what: str, key: Key, *statements: tuple[str, tuple[object, ...]]) -> None:
         """Do something to a key, and note it where that changed anything."""
         with database.using(self._path), self._connection:
-            self._connection.execute(sql, values)
-            if self._connection.changes():
+            before = self._connection.total_changes()
+            for sql, values in statements:
+                self._connection.execute(sql, values)
+            if self._connection.total_changes() > before:
                 self._notes.add([_note(what, key, self._clock.now_us())])
         self._checkpoint()
         self.generation += 1
@@ -188,11 +257,11 @@ class KeyStore:
 
     def _rows(self, clause: str, *values: object) -> Iterator[tuple[Key, bytes]]:
         try:
-            rows: Sequence[Any] = self._connection.execute(f"SELECT * FROM keys {clause}", values).fetchall()
+            rows: Sequence[Any] = self._connection.execute(_SELECT + clause, values).fetchall()
         except SQLiteError as reason:
             raise database.refusal(reason, self._path) from reason
-        for key_id, name, user_id, scopes, prefix, created_us, revoked_us, stored in rows:
-            yield Key(key_id, name, user_id, tuple(scopes.split()), prefix, created_us, revoked_us), stored
+        for key_id, name, user_id, scopes, prefix, created_us, revoked_us, stored, *limits in rows:
+            yield Key(key_id, name, user_id, tuple(scopes.split()), prefix, created_us, revoked_us, *limits), stored
 
 
 def _connect(path: Path) -> database.Connection:
@@ -208,12 +277,32 @@ def _connect(path: Path) -> database.Connection:
 
 
 def _note(what: str, key: Key, now_us: int) -> str:
-    facts = {"key": key.id, "user_id": key.user_id, "scopes": key.scopes, "prefix": key.prefix, "name": key.name}
+    facts: dict[str, object] = {
+        "key": key.id,
+        "user_id": key.user_id,
+        "scopes": key.scopes,
+        "prefix": key.prefix,
+        "name": key.name,
+    }
+    limits = {"requests_per_s": key.requests_per_s, "bytes_per_s": key.bytes_per_s}
+    facts |= {name: limit for name, limit in limits.items() if limit is not None}
     return msgspec.json.encode({"at": rfc3339(now_us), "who": LOCAL, "what": what, **facts}).decode()
+
+
+def _setting(key: Key) -> tuple[str, tuple[object, ...]]:
+    """The statement that sets the limits of a key, and its values."""
+    sql = "INSERT OR REPLACE INTO key_limits VALUES (?, ?, ?)"
+    return sql, (key.id, key.requests_per_s, key.bytes_per_s)
 
 
 def _hash(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
+
+
+def _limit(field: str, limit: int | None) -> int | None:
+    if limit is not None and not 0 <= limit <= MAX_LIMIT:
+        raise BadRequest(f"{field} is {limit}, not 0 to {MAX_LIMIT}", field=field)
+    return limit
 
 
 def _ordered(scopes: Collection[str]) -> tuple[str, ...]:

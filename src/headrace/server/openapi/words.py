@@ -89,12 +89,12 @@ FAILURES: dict[int, str] = {
     413: "the body is too large",
     414: "the address is too long",
     415: "an encoding we do not speak",
-    429: "a queue is full; see Retry-After",
+    429: "a queue is full, or the key exceeds its rate limits; see Retry-After",
     431: "the headers are too large",
     503: "starting, stopping or out of disk; see Retry-After",
 }
 ANYWHERE = (400, 408, 414, 431, 503)
-KEYED = (*ANYWHERE, 401, 403)
+KEYED = (*ANYWHERE, 401, 403, 429)
 
 
 def answers(failures: str = "", *, keyed: bool = True, **successes: Node) -> Node:
