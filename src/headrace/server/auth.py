@@ -101,7 +101,7 @@ class Standing:
 class AdminRefused(Forbidden):
     """A caller who is no admin, or one of some streams only, asked for what takes an admin."""
 
-    def __init__(self, message: str, principal: Principal, **facts: str) -> None:
+    def __init__(self, message: str, principal: Principal | None = None, **facts: str) -> None:
         super().__init__(message, **facts)
         self.principal = principal
 

@@ -125,14 +125,7 @@ class Server:
         monitor = MemoryMonitor(gates, limit_bytes=memory.limit_bytes(self._config.memory.limit_mb))
         watchdog = StallWatchdog()
         readiness, metrics = Readiness(engine), Metrics(engine, gates, monitor, watchdog)
-        routes = [*listing.routes(engine), *ops.routes(engine, gates, monitor, readiness, metrics)]
-        routes += [*work.routes(engine), *observe.routes(engine, gates.search)]
-        routes += [*register.routes(engine), *tables.routes(engine)]
-        routes += [*observations.routes(engine), *sources.routes(engine)]
-        routes += [*entity_lists.routes(engine), *entity_relations.routes(engine)]
-        routes += [*entity_types.routes(engine), *enhancement.routes(engine), *erasures.routes(engine)]
-        if subscriptions is not None:
-            routes += subscription_routes(subscriptions)
+        routes = asgi_routes(engine, gates, monitor, readiness, metrics, subscriptions)
         front, protocol = self.build(engine, gates, routes)
         gc.collect()
         gc.freeze()  # what is here now stays, so the collector need not look at it again
@@ -222,6 +215,26 @@ class Server:
             connection.transport.abort()
         elif now - connection.seen_s > limits.idle_timeout_s and connection.is_idle():
             connection.transport.close()
+
+
+def asgi_routes(
+    engine: Engine,
+    gates: Gates,
+    monitor: MemoryMonitor,
+    readiness: Readiness,
+    metrics: Metrics,
+    subscriptions: Subscriptions | None,
+) -> list[BaseRoute]:
+    """Every route but those of the hot path."""
+    routes: list[BaseRoute] = [*listing.routes(engine), *ops.routes(engine, gates, monitor, readiness, metrics)]
+    routes += [*work.routes(engine), *observe.routes(engine, gates.search)]
+    routes += [*register.routes(engine), *tables.routes(engine)]
+    routes += [*observations.routes(engine), *sources.routes(engine)]
+    routes += [*entity_lists.routes(engine), *entity_relations.routes(engine)]
+    routes += [*entity_types.routes(engine), *enhancement.routes(engine), *erasures.routes(engine)]
+    if subscriptions is not None:
+        routes += subscription_routes(subscriptions)
+    return routes
 
 
 def _end_waiting(readiness: Readiness, engine: Engine) -> None:

@@ -67,8 +67,8 @@ class Observer:
         """A stream whose events tell this of requests."""
         if name is None:
             return None
-        stream = self._engine.log.find(name)
         principal.require("read", name)
+        stream = self._engine.log.find(name)
         profile = table.load(stream.profile)
         if profile.definition.signal != signal:
             wanted = next(one.name for one in table.PROFILES.values() if one.signal == signal)

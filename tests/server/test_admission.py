@@ -1,0 +1,390 @@
+"""Who may use which route: every route of the server, asked by every kind of caller.
+
+The table below classifies each route that the server has, as its own tables of routes list them. A new route fails the
+first test until it is classified, and then is asked by every caller like the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from starlette.routing import Route
+
+from headrace.config import Config, LimitsConfig, StorageConfig
+from headrace.engine.engine import Engine
+from headrace.engine.gates import Gates
+from headrace.engine.memory import MemoryMonitor
+from headrace.engine.wakeups.subscriptions import Subscriptions
+from headrace.server import openapi, target, verbs
+from headrace.server.auth import is_for_admins
+from headrace.server.main import asgi_routes
+from headrace.server.metrics import Metrics
+from headrace.server.ops import Readiness
+from headrace.storage.keys import KeyStore
+from tabling import ORDERS, USERS
+
+if TYPE_CHECKING:
+    from tests.conftest import ServerProcess
+    from tests.server.conftest import Api
+
+Code = Callable[[Any], str]
+JSON = {"content-type": "application/json"}
+STREAM, KIND, ONE = "/v1/stream/{name}", "/v1/entity-types/{entity_type}", "/v1/entities/{id}"
+RUN, HOOK = KIND + "/migrations/{run_id}", "/v1/stream/__ds/subscriptions/{id}"
+
+
+class Rule(NamedTuple):
+    """Whom a route serves."""
+
+    #: open: anyone; proof: whoever has the token of a wake; else the least scope.
+    needs: str
+    #: Whether a key serves it whose prefix does not cover what is asked about.
+    elsewhere: bool = True
+
+
+OPEN, READ, WRITE, ADMIN, PROOF = Rule("open"), Rule("read"), Rule("write"), Rule("admin", False), Rule("proof")
+#: About a stream or a type that a key with another prefix does not open.
+READ_IT, WRITE_IT = Rule("read", False), Rule("write", False)
+
+RULES: dict[tuple[str, str], Rule] = {
+    ("get", "/health"): OPEN,
+    ("get", "/health/live"): OPEN,
+    ("get", "/health/ready"): OPEN,
+    ("get", "/metrics"): READ,
+    ("get", "/openapi.json"): READ,
+    ("get", "/v1/server/_details"): ADMIN,
+    ("get", "/v1/server/_mem"): ADMIN,
+    ("get", "/v1/streams"): READ,
+    ("get", STREAM): READ_IT,
+    ("head", STREAM): READ_IT,
+    ("post", STREAM): WRITE_IT,
+    ("put", STREAM): WRITE_IT,
+    ("get", STREAM + "/pk/{key}"): READ_IT,
+    ("post", STREAM + "/_retention"): WRITE_IT,
+    ("get", STREAM + "/_schema"): READ_IT,
+    ("post", STREAM + "/_schema"): WRITE_IT,
+    ("get", STREAM + "/_schema/history"): READ_IT,
+    ("get", STREAM + "/_schema/verifications/{id}"): READ_IT,
+    ("get", STREAM + "/_details"): READ_IT,
+    ("get", STREAM + "/_index_status"): READ_IT,
+    ("get", STREAM + "/_routing_keys"): READ_IT,
+    ("get", STREAM + "/_search"): READ_IT,
+    ("post", STREAM + "/_search"): READ_IT,
+    ("post", STREAM + "/_aggregate"): READ_IT,
+    ("get", STREAM + "/_profile"): READ_IT,
+    ("post", STREAM + "/_profile"): WRITE_IT,
+    ("post", STREAM + "/_otlp/v1/traces"): WRITE_IT,
+    ("get", STREAM + "/touch/meta"): READ_IT,
+    ("post", STREAM + "/touch/templates/activate"): READ_IT,
+    ("post", STREAM + "/touch/wait"): READ_IT,
+    ("post", "/v1/traces"): WRITE_IT,
+    ("post", "/v1/observe/request"): READ_IT,
+    ("post", "/v1/register"): WRITE_IT,
+    ("get", "/v1/registry"): READ,
+    ("get", "/v1/registry/history"): READ_IT,
+    ("post", "/v1/ping"): READ,
+    ("post", "/v1/push/{event}"): WRITE_IT,
+    ("post", "/v1/get"): READ_IT,
+    ("post", "/v1/batch_get"): READ_IT,
+    ("post", "/v1/tables/{table}/history"): READ_IT,
+    ("get", "/v1/tables/{table}/history/{id}"): READ_IT,
+    ("get", "/v1/work"): ADMIN,
+    ("post", "/v1/work/lease"): ADMIN,
+    ("post", "/v1/work/leases/{id}/heartbeat"): ADMIN,
+    ("post", "/v1/work/leases/{id}/commit"): ADMIN,
+    ("post", "/v1/work/leases/{id}/release"): ADMIN,
+    ("post", "/v1/work/pause"): ADMIN,
+    ("post", "/v1/work/resume"): ADMIN,
+    ("post", "/v1/work/run"): ADMIN,
+    ("get", "/v1/entity-types"): READ_IT,
+    ("post", "/v1/entity-types"): ADMIN,
+    ("get", KIND): READ_IT,
+    ("get", KIND + "/versions"): READ_IT,
+    ("get", KIND + "/history"): READ_IT,
+    ("get", KIND + "/export"): READ_IT,
+    ("post", KIND + "/update"): ADMIN,
+    ("post", KIND + "/activate"): ADMIN,
+    ("post", KIND + "/deactivate"): ADMIN,
+    ("get", KIND + "/candidates"): READ_IT,
+    ("post", KIND + "/enhance"): WRITE_IT,
+    ("get", KIND + "/enhancement"): READ_IT,
+    ("post", KIND + "/enhancement"): WRITE_IT,
+    ("get", KIND + "/recommendations"): READ_IT,
+    ("post", KIND + "/recommendations"): WRITE_IT,
+    ("post", KIND + "/migrate"): WRITE_IT,
+    ("get", KIND + "/migrations"): READ_IT,
+    ("get", RUN): READ_IT,
+    ("post", RUN + "/undo"): WRITE_IT,
+    ("post", KIND + "/reconcile"): ADMIN,
+    ("post", "/v1/observations"): WRITE_IT,
+    ("get", "/v1/sources/{id}"): READ,
+    ("get", "/v1/entities"): READ_IT,
+    ("get", "/v1/entities/duplicates"): READ_IT,
+    ("get", ONE): READ_IT,
+    ("head", ONE): READ_IT,
+    ("get", ONE + "/observations"): READ_IT,
+    ("get", ONE + "/provenance/{field}"): READ_IT,
+    ("post", ONE + "/correct"): WRITE_IT,
+    ("post", ONE + "/delete"): WRITE_IT,
+    ("post", ONE + "/restore"): WRITE_IT,
+    ("post", "/v1/entities/merge"): WRITE_IT,
+    ("post", "/v1/entities/merge/undo"): WRITE_IT,
+    ("post", "/v1/entities/split"): WRITE_IT,
+    ("post", "/v1/entities/split/undo"): WRITE_IT,
+    ("get", "/v1/erasures"): READ,
+    ("get", "/v1/erasures/{id}"): READ,
+    ("get", "/v1/stream/__ds/jwks.json"): OPEN,
+    ("get", HOOK): READ_IT,
+    ("put", HOOK): WRITE_IT,
+    ("post", HOOK + "/streams"): WRITE_IT,
+    ("delete", HOOK + "/streams/{path}"): WRITE_IT,
+    ("post", HOOK + "/claim"): WRITE_IT,
+    ("post", HOOK + "/ack"): PROOF,
+    ("post", HOOK + "/callback"): PROOF,
+    ("post", HOOK + "/release"): PROOF,
+    # Asked last, since they remove what the others ask about.
+    ("post", "/v1/registry/rollback"): ADMIN,
+    ("post", "/v1/reset"): ADMIN,
+    ("delete", HOOK): WRITE_IT,
+    ("delete", STREAM): WRITE_IT,
+    ("post", ONE + "/erase"): WRITE_IT,
+}
+
+SCHEMA = {"fields": {"email": {"type": "string"}, "note": {"type": "string"}}, "canonical_name_fields": ["email"]}
+EVENT = {"type": "object", "properties": {"a": {"type": "string"}, "t": {"type": "string", "format": "date-time"}}}
+BOUND = [{"version": 1, "jsonPointer": pointer} for pointer in ("/a", "/t")]
+SEARCH = {
+    "primaryTimestampField": "t",
+    "fields": {
+        "a": {"kind": "keyword", "exact": True, "bindings": BOUND[:1]},
+        "t": {"kind": "date", "column": True, "bindings": BOUND[1:]},
+    },
+}
+VERSION = {"schema_version": "1.0.0"}
+SPANS: dict[str, Any] = {"resourceSpans": []}
+WAKE = {"wake_id": "w", "generation": 1}
+#: What routes are asked with where an empty object is refused before anyone looks at the caller's rights.
+BODIES: dict[tuple[str, str], Any] = {
+    ("post", STREAM): [1],
+    ("post", STREAM + "/_search"): {"q": "a:x"},
+    ("post", STREAM + "/_profile"): {"profile": {"kind": "generic"}},
+    ("post", STREAM + "/_otlp/v1/traces"): SPANS,
+    ("post", "/v1/traces"): SPANS,
+    ("post", "/v1/observe/request"): {
+        "streams": {"events": "other/x", "traces": "other/x"}, "lookup": {"requestId": "r"},
+    },
+    ("post", "/v1/register"): {"descriptors": [ORDERS, USERS]},
+    ("post", "/v1/push/{event}"): {"user": "u", "amount": 1.0},
+    ("post", "/v1/get"): {"table": "Users", "key": "u"},
+    ("post", "/v1/batch_get"): {"requests": [{"table": "Users", "key": "u"}]},
+    ("post", "/v1/entity-types"): {
+        "entity_type": "odd", "schema_version": "1.0.0", "schema_definition": SCHEMA, "activate": True,
+        "reducer_config": {"merge_policies": {}},
+    },
+    ("post", KIND + "/update"): {"fields_to_add": [{"field_name": "more", "field_type": "string"}]},
+    ("post", KIND + "/activate"): VERSION,
+    ("post", KIND + "/deactivate"): VERSION,
+    ("post", KIND + "/enhancement"): {"enabled": True},
+    ("post", KIND + "/recommendations"): {"field": "odd", "status": "rejected"},
+    ("post", KIND + "/migrate"): {"fields": ["note"]},
+    ("post", "/v1/observations"): {"entities": [{"entity_type": "guest", "email": "x@y.org"}]},
+    ("post", ONE + "/correct"): {"field": "note", "value": "x"},
+    ("post", "/v1/entities/merge"): {"from_entity_id": "{id}", "to_entity_id": "{other}"},
+    ("post", "/v1/entities/merge/undo"): {"from_entity_id": "{id}"},
+    ("post", "/v1/entities/split"): {
+        "entity_id": "{id}", "predicate": {"fields": {"note": "x"}}, "to_entity_id": "{other}",
+    },
+    ("post", "/v1/entities/split/undo"): {"entity_id": "{id}", "split_id": "s"},
+    ("put", HOOK): {"type": "pull-wake", "pattern": "other/*", "wake_stream": "other/wake"},
+    ("post", HOOK + "/streams"): {"streams": ["other/x"]},
+    ("post", HOOK + "/claim"): {"worker": "w"},
+    ("post", HOOK + "/ack"): WAKE,
+    ("post", HOOK + "/callback"): WAKE,
+    ("post", HOOK + "/release"): WAKE,
+}  # fmt: skip
+QUERIES: dict[tuple[str, str], dict[str, str]] = {
+    ("get", STREAM + "/_search"): {"q": "a:x"},
+    ("get", "/v1/entities"): {"entity_type": "guest"},
+    ("get", "/v1/entities/duplicates"): {"entity_type": "guest"},
+}
+#: Callers: scopes and prefix of their keys. ``limited`` and ``local admin`` ask about what their prefix does not cover.
+CALLERS = {
+    "read": ("read", ""), "write": ("write", ""), "admin": ("admin", ""), "limited": ("write", "mine/"),
+    "admin of mine/": ("admin", "mine/"),
+}  # fmt: skip
+LEVELS = {"read": 0, "write": 1, "admin": 2}
+
+
+# -- no route escapes
+
+
+def served(directory: Path) -> set[tuple[str, str]]:
+    """Every route of a server, from the tables that it answers by."""
+
+    async def look() -> set[tuple[str, str]]:
+        engine = await Engine.open(Config(storage=StorageConfig(data_dir=str(directory))))
+        gates = Gates(LimitsConfig())
+        monitor = MemoryMonitor(gates, limit_bytes=None)
+        subscriptions = await Subscriptions.open(engine)
+        routes = asgi_routes(engine, gates, monitor, Readiness(engine), Metrics(engine, gates, monitor), subscriptions)
+        hot = verbs.table(engine, gates)
+        await subscriptions.close()
+        await engine.close()
+        found = {(verb.lower(), path_of(resource)) for verb, resource in hot} | {("get", STREAM + "/pk/{key}")}
+        for route in routes:
+            assert isinstance(route, Route), f"{route} is no route that is asked here"
+            # Starlette adds HEAD to every GET.
+            found |= {(verb.lower(), route.path_format) for verb in (route.methods or set()) - {"HEAD"}}
+        return found
+
+    return asyncio.run(look())
+
+
+def path_of(resource: str) -> str:
+    """The path of what is answered on the hot path."""
+    known = {
+        "": STREAM, target.PUSH: "/v1/push/{event}", target.ENTITY: ONE,
+        "_schema/verifications": STREAM + "/_schema/verifications/{id}",
+    }  # fmt: skip
+    return known.get(resource, f"/v1{resource}" if resource.startswith("/") else f"{STREAM}/{resource}")
+
+
+def test_every_route_of_the_server_is_classified_here(tmp_path: Path) -> None:
+    assert served(tmp_path) == set(RULES)
+
+
+def test_every_route_of_the_document_is_classified_here() -> None:
+    paths = openapi.document()["paths"].items()
+    documented = {(verb, path) for path, item in paths for verb in ("get", "put", "post", "delete") if verb in item}
+    assert documented == {(verb, path) for verb, path in RULES if verb != "head"}
+
+
+def test_routes_for_admins_are_known_by_their_addresses() -> None:
+    """So that callers without a key that holds are logged there, too."""
+    whole_server = {path for (_, path), rule in RULES.items() if rule is ADMIN and not path.startswith("/v1/entity")}
+    assert {path for _, path in RULES if is_for_admins(path)} == whole_server
+
+
+# -- the walk
+
+
+class World:
+    """A server that others can reach, with a key for each kind of caller, and something to ask about."""
+
+    def __init__(self, server: ServerProcess, api: Api, tokens: dict[str, str]) -> None:
+        self.server, self.api = server, api
+        self.callers = {name: {"authorization": f"Bearer {token}"} for name, token in tokens.items()}
+        self.callers |= {"no key": {}, "unknown key": {"authorization": "Bearer hr_0_unknown"}}
+        admin = self.callers["admin"]
+        for stream in ("other/x", "other/wake", "requests"):
+            assert api.put(f"/v1/stream/{stream}", None, {**admin, **JSON}).status_code == 201
+        for path, body in (
+            ("/v1/stream/other/x/_schema", {"schema": EVENT, "search": SEARCH}),
+            ("/v1/register", {"descriptors": [ORDERS, USERS]}),
+            ("/v1/entity-types", {**BODIES["post", "/v1/entity-types"], "entity_type": "guest"}),
+        ):
+            answer = api.post(path, body, admin)
+            assert answer.status_code < 300, answer.text
+        assert api.put(HOOK.format(id="s1"), BODIES["put", HOOK], admin).status_code == 201
+        people = [{"entity_type": "guest", "email": email, "note": "n"} for email in ("a@x.org", "b@x.org")]
+        entities = api.post("/v1/observations", {"entities": people}, admin).json()["entities"]
+        self.id, self.other = (entity["entity_id"] for entity in entities)
+
+    def ask(self, verb: str, path: str, caller: str) -> Any:
+        words = {
+            "name": "other/x", "key": "k", "event": "Order", "table": "Users", "entity_type": "guest", "field": "note",
+            "run_id": "r1", "path": "other/x", "id": self.id if path.startswith(ONE) else "s1",
+        }  # fmt: skip
+        body = None
+        if verb in ("post", "put") and (verb, path) != ("put", STREAM):
+            text = json.dumps(BODIES.get((verb, path), {}))
+            body = text.replace("{id}", self.id).replace("{other}", self.other).encode()
+        headers = {**self.callers[caller], **JSON}
+        return self.api.call(verb.upper(), path.format(**words), body, headers, **QUERIES.get((verb, path), {}))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    from tests.conftest import ServerProcess
+    from tests.server.conftest import Api
+
+    data = tmp_path_factory.mktemp("admission") / "data"
+    data.mkdir(mode=0o700)
+    with closing(KeyStore(data / "keys.db")) as keys:
+        tokens = {
+            name: keys.create(user_id="ann", scopes=[scope], prefix=prefix, name=name)[1]
+            for name, (scope, prefix) in CALLERS.items()
+        }
+    settings = {"server__host": "0.0.0.0", "system__traces_stream": "other/x", "features__test_mode": "true"}
+    server = ServerProcess(data, settings).start()
+    api = Api(server.url)
+    try:
+        yield World(server, api, tokens)
+    finally:
+        api.client.close()
+        server.kill()
+
+
+def expected(rule: Rule, caller: str) -> int | None:
+    """401, 403, or None where the caller is let in."""
+    if rule.needs == "open":
+        return None
+    if rule.needs == "proof":
+        return 401
+    if caller not in CALLERS:
+        return 401
+    scope, prefix = CALLERS[caller]
+    may = LEVELS[scope] >= LEVELS[rule.needs] and (rule.elsewhere or not prefix)
+    return None if may else 403
+
+
+def status_class(rule: Rule, status: int) -> int | None:
+    """401, 403, any failure of the server, or None for what is said to those who are let in."""
+    if rule.needs == "proof" and 400 <= status < 500:
+        return 401  # of a wake that nobody was told of, other things may be wrong as well
+    return status if status in (401, 403) or status >= 500 else None
+
+
+def test_every_route_serves_whom_it_should_and_nobody_else(world: World) -> None:
+    wrong = []
+    # Whoever is refused first: who is let in may remove what the next one asks about.
+    callers = ["no key", "unknown key", "limited", "admin of mine/", "read", "write", "admin"]
+    for (verb, path), rule in RULES.items():
+        for caller in callers:
+            answer = world.ask(verb, path, caller)
+            if status_class(rule, answer.status_code) != expected(rule, caller):
+                wrong.append(f"{verb} {path} as {caller}: {answer.status_code} {answer.text[:150]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_question_about_a_request_does_not_tell_which_streams_there_are(world: World) -> None:
+    for stream in ("other/wake", "other/absent"):
+        body = {"streams": {"events": stream, "traces": stream}, "lookup": {"requestId": "r"}}
+        assert world.api.post("/v1/observe/request", body, world.callers["limited"]).status_code == 403
+
+
+def test_refused_admin_requests_are_logged_and_others_are_not(world: World, code_of: Code) -> None:
+    asked = [("get", "/v1/work"), ("get", STREAM), ("post", "/v1/entity-types"), ("post", STREAM)]
+    for verb, path in asked:
+        for caller in world.callers:
+            world.ask(verb, path, caller)
+    shared = {**world.callers["write"], "x-request-id": "shared"}
+    assert code_of(world.api.get("/v1/stream/entities/guest", shared)) == "forbidden"
+    assert (
+        code_of(world.api.get("/v1/stream/entities/guest?x", {**shared, "content-encoding": "identity"})) == "forbidden"
+    )
+    lines = [json.loads(line) for line in world.server.log().splitlines() if "headrace.audit" in line]
+    told = {(line["method"], line["path"], line.get("user_id")) for line in lines}
+    assert told >= {("GET", "/v1/work", "ann"), ("GET", "/v1/work", None), ("POST", "/v1/entity-types", "ann")}
+    assert ("GET", "/v1/stream/entities/guest", "ann") in told
+    assert not any(path.startswith("/v1/stream/other") for _, path, _ in told)
+    assert {line["level"] for line in lines} == {"warning"}
+    assert [line["path"] for line in lines if line.get("request_id") == "shared"]
+    assert len(lines) <= 121
+    assert all(token not in world.server.log() for token in map(str, world.callers.values()))
