@@ -103,6 +103,7 @@ class LimitsConfig(msgspec.Struct, frozen=True):
     aggregate_bytes: Annotated[int, amount("memory for the groups of one aggregate", least=1)] = 64 * MiB
     tail_columns_bytes: Annotated[int, amount("memory for columns of events that no file covers")] = 128 * MiB
     companion_bytes: Annotated[int, amount("memory for decoded parts of companions")] = 128 * MiB
+    duckdb_bytes: Annotated[int, amount("memory of all DuckDB queries together", least=16 * MiB)] = 128 * MiB
     queue_requests: Annotated[int, amount("appends waiting for the writer", least=1)] = 50_000
     queue_bytes: Annotated[int, amount("bytes waiting for the writer", least=1)] = 64 * MiB
     batch_requests: Annotated[int, amount("appends in one commit", least=1)] = 2_000
@@ -125,10 +126,10 @@ class LimitsConfig(msgspec.Struct, frozen=True):
 
 
 class MemoryConfig(msgspec.Struct, frozen=True):
-    """How much memory the server may use."""
+    """How much memory the server process may use; caches, queues and gates are sized from that."""
 
-    auto_tune: Annotated[bool, Doc(description="size caches, queues and gates from the memory limit")] = False
-    limit_mb: Annotated[int, amount("memory limit; 0 is the machine's or the container's")] = 0
+    auto_tune: Annotated[bool, Doc(description="without limit_mb: all memory of the machine or the container")] = False
+    limit_mb: Annotated[int, amount("memory limit; 0: half of the machine or the container, 2048 at most")] = 0
 
 
 class SubscriptionsConfig(msgspec.Struct, frozen=True):

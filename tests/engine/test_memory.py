@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.config import LimitsConfig, MiB
+from headrace.config import LimitsConfig, MemoryConfig, MiB
 from headrace.engine import memory
 from headrace.engine.gates import Gates
 from headrace.engine.memory import HighWater, MemoryMonitor, ProcessMemory
@@ -26,9 +26,9 @@ def _machine(root: Path, files: dict[str, str]) -> Path:
 
 _COPIES = """
 import resource
-from headrace.engine.memory import keep_freed_pages
+from headrace.engine.allocators import configure
 
-keep_freed_pages()
+configure()
 source, rounds = memoryview(bytes(1 << 20)), 200
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(rounds):
@@ -46,12 +46,30 @@ def test_answers_of_a_mebibyte_use_the_same_pages_again() -> None:
 _MEMINFO = {"proc/meminfo": "MemTotal:        8388608 kB\nMemFree:  100 kB\n"}
 
 
-def test_a_given_limit_counts_before_all_others(tmp_path: Path) -> None:
-    assert memory.limit_bytes(300, _machine(tmp_path, _MEMINFO)) == 300 * MiB
+_WHOLE = MemoryConfig(auto_tune=True)
 
 
-def test_without_a_container_the_limit_is_the_machines(tmp_path: Path) -> None:
-    assert memory.limit_bytes(0, _machine(tmp_path, _MEMINFO)) == 8 * GiB
+@pytest.mark.parametrize("auto_tune", [False, True])
+def test_a_given_limit_counts_before_all_others(tmp_path: Path, auto_tune: bool) -> None:
+    config = MemoryConfig(limit_mb=300, auto_tune=auto_tune)
+    assert memory.limit_bytes(config, _machine(tmp_path, _MEMINFO)) == 300 * MiB
+
+
+def test_with_auto_tune_the_limit_is_all_of_the_machine(tmp_path: Path) -> None:
+    assert memory.limit_bytes(_WHOLE, _machine(tmp_path, _MEMINFO)) == 8 * GiB
+
+
+@pytest.mark.parametrize(
+    ("machine_mb", "limit_mb"), [(100, 256), (600, 300), (3000, 1500), (8192, 2048), (10**6, 2048)]
+)
+def test_without_a_setting_the_limit_is_a_part_of_the_machine(tmp_path: Path, machine_mb: int, limit_mb: int) -> None:
+    machine = _machine(tmp_path, {"proc/meminfo": f"MemTotal: {machine_mb * 1024} kB\n"})
+    assert memory.limit_bytes(MemoryConfig(), machine) == limit_mb * MiB
+
+
+def test_without_a_setting_the_limit_is_a_part_of_the_container(tmp_path: Path) -> None:
+    group = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": str(1200 * MiB)}
+    assert memory.limit_bytes(MemoryConfig(), _machine(tmp_path, _MEMINFO | group)) == 600 * MiB
 
 
 @pytest.mark.parametrize(
@@ -76,11 +94,11 @@ def test_without_a_container_the_limit_is_the_machines(tmp_path: Path) -> None:
     ],
 )
 def test_the_limit_of_a_container_counts(tmp_path: Path, files: dict[str, str]) -> None:
-    assert memory.limit_bytes(0, _machine(tmp_path, _MEMINFO | files)) == GiB
+    assert memory.limit_bytes(_WHOLE, _machine(tmp_path, _MEMINFO | files)) == GiB
 
 
 def test_where_nobody_knows_a_limit_there_is_none(tmp_path: Path) -> None:
-    assert memory.limit_bytes(0, tmp_path) is None
+    assert memory.limit_bytes(MemoryConfig(), tmp_path) is None
 
 
 def test_this_process_has_memory() -> None:
@@ -120,9 +138,14 @@ def test_pressure_halves_the_gates_and_lifts_only_well_below_the_threshold() -> 
 
 
 def test_pages_of_files_are_no_reason_for_pressure() -> None:
-    held = ProcessMemory(rss_bytes=2000, rss_file_bytes=1200)
+    held = ProcessMemory(rss_bytes=1700, rss_file_bytes=1200)
     monitor = MemoryMonitor(Gates(LimitsConfig()), limit_bytes=1000, read=lambda: held)
-    assert not monitor.pressure_active and monitor.max_rss_bytes == 2000
+    assert not monitor.pressure_active and monitor.max_rss_bytes == 1700
+
+
+def test_pages_of_code_count_for_a_quarter_of_the_limit() -> None:
+    held = ProcessMemory(rss_bytes=1820, rss_file_bytes=1200)
+    assert MemoryMonitor(Gates(LimitsConfig()), limit_bytes=1000, read=lambda: held).pressure_active
 
 
 def test_without_a_limit_or_a_reading_there_is_no_pressure() -> None:

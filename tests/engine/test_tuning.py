@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from headrace.config import Config, ConfigError, LimitsConfig, MiB, ServerConfig, StorageConfig, fields
 from headrace.engine import tuning
-from headrace.storage import segments
 
 _LIMITS = st.integers(256, 20_000)
 _TUNED = [
@@ -18,6 +17,7 @@ _TUNED = [
     "limits.queue_requests",
     "limits.tail_columns_bytes",
     "limits.companion_bytes",
+    "limits.duckdb_bytes",
     "limits.arriving_bytes",
     "limits.unsent_bytes",
     "features.tail_bytes",
@@ -39,7 +39,8 @@ def _value(config: Config, name: str) -> int:
 
 @given(_LIMITS)
 def test_the_expected_memory_stays_within_the_limit(limit_mb: int) -> None:
-    assert tuning.expected_bytes(tuning.tune(limit_mb, Config())) <= limit_mb * MiB * 0.9
+    expected = tuning.expected_bytes(tuning.tune(limit_mb, Config())) + tuning.code_bytes(limit_mb)
+    assert expected <= limit_mb * MiB
 
 
 @given(_LIMITS, _LIMITS)
@@ -106,7 +107,7 @@ def test_beyond_the_largest_preset_nothing_grows() -> None:
 def test_what_segments_take_is_expected() -> None:
     config = Config(storage=StorageConfig(decoded_bytes=5 * MiB))
     parts = tuning.expected_parts(config)
-    assert (parts["decoded_segments"], parts["segment_footers"]) == (5 * MiB, segments.READER_BYTES)
+    assert (parts["decoded_segments"], parts["segment_footers"]) == (5 * MiB, 5 * MiB)
 
 
 def test_too_little_memory_is_refused() -> None:

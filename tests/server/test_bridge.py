@@ -14,7 +14,7 @@ import pytest
 
 from headrace.config import ServerConfig
 from headrace.engine.counters import Counters
-from headrace.engine.gates import Gate
+from headrace.engine.gates import Gate, Shortage
 from headrace.server import encoding
 from headrace.server.arrivals import Arrivals
 from headrace.server.auth import Door
@@ -155,7 +155,7 @@ class Behind:
     def __init__(self, keys: Path, gate: Gate, timeout_s: float) -> None:
         self.handled: list[tuple[bytes, float]] = []
         self.counters = Counters()
-        self.arrivals = Arrivals(MiB)
+        self.arrivals = Arrivals(MiB, Shortage())
         door = Door(ServerConfig(), KeyStore(keys))
         dispatcher: Any = SimpleNamespace(door=door, arrivals=self.arrivals, handle=self._handle)
         self._bridge = Bridge(dispatcher, gate, RequestLog(self.counters), MiB, timeout_s=timeout_s)

@@ -184,9 +184,9 @@ def test_a_full_disk_is_cleared_once(
     assert not list(directory.glob("*.part"))
 
 
-def test_few_footers_stay_open(shelf: Shelf, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "OPEN_BYTES", 1)
+def test_few_footers_stay_open(shelf: Shelf, directory: Path, tmp_path: Path) -> None:
     files = opened(shelf, directory)
+    files.footer_bytes = 1
     for _ in range(3):
         ask(files, stored(shelf, tmp_path))
     assert files.usage().opened == 1
@@ -285,16 +285,13 @@ def test_a_footer_that_is_damaged_in_a_local_store_is_refused(directory: Path, t
             flipped(path, at)
 
 
-def test_a_footer_that_is_damaged_before_it_is_opened_again_is_refused(
-    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "OPEN_BYTES", 1)
+def test_a_footer_that_is_damaged_before_it_is_opened_again_is_refused(directory: Path, tmp_path: Path) -> None:
     objects = Objects.open(str(tmp_path / "objects"))
     place = objects.local_path(companion_key(STREAM, INCARNATION, "0-0-0", "columns"))
     assert place is not None
     place.parent.mkdir(parents=True)
     first, second = made(place.parent), made(place.parent)
-    files = CompanionFiles(objects, directory, limit_bytes=MiB, decoded_bytes=MiB)
+    files = CompanionFiles(objects, directory, limit_bytes=MiB, decoded_bytes=MiB, footer_bytes=1)
     ask(files, first)
     ask(files, second)
     path = place.parent / f"{first.name}.columns.parquet"

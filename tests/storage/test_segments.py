@@ -234,10 +234,10 @@ def test_a_segment_that_nobody_needs_any_more_goes(cache: Segments, shelf: Shelf
         assert (files(directory), cache.usage().bytes, cache.ready(segment)) == (set(), 0, None)
 
 
-def test_only_so_many_segments_stay_open(cache: Segments, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_segments_stay_open(cache: Segments, shelf: Shelf) -> None:
     kept = [(f"segments/{n}", stored(shelf, f"segments/{n}", b"%d" % n)) for n in range(6)]
     with cache.open(*kept[0]) as reader:
-        monkeypatch.setattr(module, "READER_BYTES", 3 * reader.footprint)
+        cache.footer_bytes = 3 * reader.footprint
     for _ in range(2):
         assert [text_of(cache, key, segment) for key, segment in kept] == [b"%d" % n for n in range(6)]
         assert (cache.usage().readers, cache.usage().reader_bytes) == (3, 3 * reader.footprint)
@@ -245,16 +245,14 @@ def test_only_so_many_segments_stay_open(cache: Segments, shelf: Shelf, monkeypa
     assert (cache.usage().readers, cache.usage().reader_bytes, shelf.reads) == (0, 0, 6)
 
 
-def test_the_segments_used_last_stay_open_and_the_last_one_always(
-    cache: Segments, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_segments_used_last_stay_open_and_the_last_one_always(cache: Segments, shelf: Shelf) -> None:
     kept = [(f"segments/{n}", stored(shelf, f"segments/{n}", b"%d" % n)) for n in range(4)]
     with cache.open(*kept[0]) as reader:
-        monkeypatch.setattr(module, "READER_BYTES", 3 * reader.footprint)
+        cache.footer_bytes = 3 * reader.footprint
     for number in (1, 2, 0, 3):
         text_of(cache, *kept[number])
     assert [cache.ready(segment) is not None for _, segment in kept] == [True, False, True, True]
-    monkeypatch.setattr(module, "READER_BYTES", 1)
+    cache.footer_bytes = 1
     text_of(cache, *kept[1])
     assert [cache.ready(segment) is not None for _, segment in kept] == [False, True, False, False]
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.config import Config, MiB
+from headrace.engine import tuning
+from headrace.engine.account import Account
 from headrace.engine.batch import Batch
 from headrace.engine.catalog import Catalog
 from headrace.engine.computing import Computing
@@ -142,11 +144,13 @@ class Engine:
         self._archive: Archive | None = None
         self._vfs = vfs
         self.extraction = Extraction(self.log, lambda: self._archive, self.open_archive)
+        self.account = Account(self)
 
     def _open_database(self, data_dir: Path, vfs: str | None, accept_log_damage: bool) -> None:
         """Lock the directory, and open its database for the writer and for the event loop."""
         self._lock = DirectoryLock(data_dir)
         path, storage = data_dir / "headrace.db", self.config.storage
+        database.limit_memory(tuning.sqlite_bytes(self.config))
         try:
             _check_files(path, self._lock, accept_log_damage)
             self.writer = Writer(path, self.config, self.clock, vfs)
@@ -273,6 +277,7 @@ class Engine:
                     Path(storage.data_dir) / "cache",
                     limit_bytes=storage.segment_cache_bytes,
                     decoded_bytes=storage.decoded_bytes,
+                    footer_bytes=tuning.footer_bytes(self.config),
                     masks=self._masks,
                 )
             return self._segments
@@ -412,6 +417,11 @@ class Engine:
         """A connection that only reads, for a thread, which closes it."""
         path, cache_bytes = Path(self.config.storage.data_dir) / "headrace.db", self.config.storage.cache_bytes // 8
         return database.connect(path, cache_bytes=cache_bytes, readonly=True, vfs=self._vfs)
+
+    def release_pages(self) -> None:
+        """Let go of the pages of the database that the event loop has read."""
+        self._reader.release_memory()
+        self.tiers.forget()
 
     async def apply(self, perform: Callable[[Batch], Any]) -> Any:
         """Run a function inside a commit, on the writer's thread, and answer what it returned."""

@@ -5,11 +5,26 @@ from __future__ import annotations
 import asyncio
 
 from headrace.config import LimitsConfig
-from headrace.errors import Overloaded
+from headrace.errors import Overloaded, Unavailable
 
 MAX_QUEUED = 1_000
 #: Batches of rows that wait; each may take some tenths of a second.
 _MAX_BATCHES = 64
+
+
+class Shortage:
+    """Whether memory is so short that work which takes much of it is refused."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        #: How often something was refused.
+        self.refused = 0
+
+    def check(self) -> None:
+        """Raise Unavailable while memory is short."""
+        if self.is_on:
+            self.refused += 1
+            raise Unavailable("the server is short of memory; try again soon", reason="memory", retry_after=2)
 
 
 class Gate:
@@ -21,11 +36,13 @@ class Gate:
             await work()
     """
 
-    def __init__(self, limit: int, *, max_queued: int = MAX_QUEUED) -> None:
+    def __init__(self, limit: int, *, max_queued: int = MAX_QUEUED, shortage: Shortage | None = None) -> None:
+        """With ``shortage`` nobody is let in while memory is short."""
         self.configured_limit = limit
         self.current_limit = limit
         self.active = 0
         self._max_queued = max_queued
+        self._shortage = shortage
         # A dict keeps the order and lets a cancelled waiter leave from the middle.
         self._waiting: dict[asyncio.Future[None], None] = {}
 
@@ -44,6 +61,8 @@ class Gate:
         self.set_limit(MAX_QUEUED * 2)
 
     async def __aenter__(self) -> Gate:
+        if self._shortage is not None:
+            self._shortage.check()
         if self.active < self.current_limit and not self._waiting:
             self.active += 1
             return self
@@ -85,12 +104,17 @@ class Gates:
     """The gates of one server."""
 
     def __init__(self, limits: LimitsConfig) -> None:
-        self.read = Gate(limits.concurrent_reads)
-        self.search = Gate(limits.concurrent_searches)
+        self.shortage = Shortage()
+        self.read = Gate(limits.concurrent_reads, shortage=self.shortage)
+        self.search = Gate(limits.concurrent_searches, shortage=self.shortage)
         self.index = Gate(limits.concurrent_index_work)
         #: Bodies that are read in a thread, registrations that are planned in one, and batches of rows that are looked
         #: up in slices: one at a time, as each of them takes the interpreter's lock from the event loop.
         self.compute, self.plan, self.rows = Gate(1), Gate(1), Gate(1, max_queued=_MAX_BATCHES)
+
+    def named(self) -> dict[str, Gate]:
+        """Every gate by its name."""
+        return {"read": self.read, "search": self.search, "index": self.index}
 
     def relieve(self) -> None:
         """Halve what uses most memory, but never stop it."""

@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from headrace.config import MiB
+from headrace.config import MemoryConfig, MiB
+from headrace.engine import allocators
 from headrace.engine.gates import Gates
 from headrace.types import Clock, rfc3339
 
+LOOK_S = 0.25
 SAMPLE_S = 1.0
 # Pressure begins at this part of the limit, and ends well below it, so that it does not flutter.
 PRESSURE_AT = 0.85
 RELEASED_AT = 0.9 * PRESSURE_AT
-
-
-# Parameters of glibc's mallopt: what is larger gets pages of its own, and how much free memory a heap keeps.
-_MMAP_THRESHOLD, _TRIM_THRESHOLD = (-3, 4 * MiB), (-1, 16 * MiB)
-
-
-def keep_freed_pages() -> None:
-    """Let one answer of a mebibyte use the pages of the last: asking the kernel for new ones costs more than copying.
-
-    Nothing happens where the C library is not glibc.
-    """
-    with contextlib.suppress(AttributeError, OSError):
-        mallopt = ctypes.CDLL(None).mallopt
-        for parameter, value in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
-            mallopt(parameter, value)
+# From here on work is refused that takes much memory, until there is a little less.
+REFUSED_AT, TAKEN_AT = 0.97, 0.93
+#: Pages of files that count: the system drops pages of files where memory is short, but not those of running code.
+FILE_SHARE = 4
+#: Without a setting the limit is this part of the machine's memory, within these.
+DEFAULT_SHARE, LEAST_DEFAULT, MOST_DEFAULT = 2, 256 * MiB, 2048 * MiB
+#: Caches are made smaller so often while there is pressure.
+RELIEF_S = 2.0
+#: Below this part of a processor the server has nothing to do; after so long free pages are given back, once.
+IDLE_CPU, IDLE_S = 0.05, 5.0
+#: While it works, free pages are given back no more often than this.
+TRIM_S = 30.0
+_TRIMMED_FREE = 64 * MiB
 
 
 class ProcessMemory(msgspec.Struct, frozen=True):
@@ -66,11 +65,17 @@ def read_process(status: Path = Path("/proc/self/status")) -> ProcessMemory:
     return ProcessMemory(**found)
 
 
-def limit_bytes(given_mb: int = 0, root: Path = Path("/")) -> int | None:
-    """The limit given, or the least of the container's and the machine's; None where nobody knows one."""
-    if given_mb:
-        return given_mb * MiB
-    return min(_system_limits(root), default=None)
+def limit_bytes(config: MemoryConfig, root: Path = Path("/")) -> int | None:
+    """The limit of this process; None where neither a setting nor the system has one.
+
+    Without a setting it is a part of what the machine or the container has, and with auto-tune all of that.
+    """
+    if config.limit_mb:
+        return config.limit_mb * MiB
+    whole = min(_system_limits(root), default=None)
+    if whole is None or config.auto_tune:
+        return whole
+    return max(LEAST_DEFAULT, min(whole // DEFAULT_SHARE, MOST_DEFAULT))
 
 
 def _system_limits(root: Path) -> Iterator[int]:
@@ -124,46 +129,126 @@ class HighWater:
                 marks[name] = {"value": value, "at": at}
 
 
+class Caches(Protocol):
+    """What is kept to answer sooner, and can be let go of."""
+
+    def relieve(self) -> None:
+        """Let go of some of it."""
+
+    def balance(self) -> None:
+        """Share the room that there is."""
+
+    def drop_mapped_pages(self) -> None:
+        """Let no page of a mapped file be resident."""
+
+
 class MemoryMonitor:
-    """Looks at the process once a second, and narrows the gates while it holds too much."""
+    """Watches what the process holds, and makes it less where that is too much.
+
+    Under pressure the gates for searches and background work halve, caches shrink, and free pages go back to the
+    system. Near the limit, work that takes much memory is refused. Free pages also go back when the server comes to
+    rest.
+    """
 
     def __init__(
-        self, gates: Gates, *, limit_bytes: int | None, read: Callable[[], ProcessMemory] = read_process
+        self,
+        gates: Gates,
+        *,
+        limit_bytes: int | None,
+        read: Callable[[], ProcessMemory] = read_process,
+        caches: Caches | None = None,
+        trim: Callable[[], None] = allocators.trim,
     ) -> None:
         self._gates = gates
         self._read = read
+        self._caches = caches
+        self._trim = trim
         self.limit_bytes = limit_bytes
         self.pressure_limit_bytes = None if limit_bytes is None else int(limit_bytes * PRESSURE_AT)
         self.pressure_active = False
         self.last = ProcessMemory()
         self.max_rss_bytes: int | None = None
         self.on_sample: list[Callable[[], None]] = []
+        #: How often free pages were given back, how much resident memory that took away, and how often caches shrank.
+        self.trims = self.trimmed_bytes = self.reliefs = 0
+        self._relieved_at = self._trimmed_at = self._worked_at = time.monotonic()
+        self._cpu_s = time.process_time()
+        self._is_trimmed = False
         self.sample()
 
     def sample(self) -> ProcessMemory:
+        """Look once, act on it, and tell whoever wants to know."""
+        self.look()
+        for hook in self.on_sample:
+            hook()
+        return self.last
+
+    def look(self) -> None:
         """Look once, and act on it."""
         self.last = self._read()
         rss = self.last.rss_bytes
         if rss is not None:
             self.max_rss_bytes = max(rss, self.max_rss_bytes or 0, self.last.peak_rss_bytes or 0)
-            # Pages of files can be dropped, and columns in files that many questions read may be many.
-            self._judge(rss - (self.last.rss_file_bytes or 0))
-        for hook in self.on_sample:
-            hook()
-        return self.last
+            self._judge(rss, self.last.rss_file_bytes or 0)
 
     async def watch(self) -> None:
         """Look until cancelled."""
+        looks = max(1, round(SAMPLE_S / LOOK_S))
         while True:
-            await asyncio.sleep(SAMPLE_S)
+            for _ in range(looks - 1):
+                await asyncio.sleep(LOOK_S)
+                self.look()
+                await self._upkeep()
+            await asyncio.sleep(LOOK_S)
             self.sample()
+            if self._caches is not None:
+                self._caches.balance()
 
-    def _judge(self, rss: int) -> None:
+    def _judge(self, rss: int, files: int) -> None:
         if self.limit_bytes is None:
             return
-        if not self.pressure_active and rss > self.limit_bytes * PRESSURE_AT:
+        held = rss - files + min(files, self.limit_bytes // FILE_SHARE)
+        if rss > self.limit_bytes * PRESSURE_AT and self._caches is not None:
+            self._caches.drop_mapped_pages()
+        if not self.pressure_active and held > self.limit_bytes * PRESSURE_AT:
             self.pressure_active = True
             self._gates.relieve()
-        elif self.pressure_active and rss < self.limit_bytes * RELEASED_AT:
+        elif self.pressure_active and held < self.limit_bytes * RELEASED_AT:
             self.pressure_active = False
             self._gates.restore()
+        shortage = self._gates.shortage
+        shortage.is_on = held > self.limit_bytes * (TAKEN_AT if shortage.is_on else REFUSED_AT)
+
+    async def _upkeep(self) -> None:
+        """Shrink caches under pressure; give free pages back then, at rest, and now and then."""
+        now = time.monotonic()
+        if self.pressure_active and now - self._relieved_at >= RELIEF_S:
+            self._relieved_at = now
+            self.reliefs += 1
+            if self._caches is not None:
+                self._caches.relieve()
+            await self._give_back()
+        elif self._is_at_rest(now):
+            if not self._is_trimmed:
+                await self._give_back()
+                self._is_trimmed = True
+        elif now - self._trimmed_at >= TRIM_S:
+            self._trimmed_at = now
+            heap = allocators.heap_bytes()
+            if heap is not None and heap[1] > _TRIMMED_FREE:
+                await self._give_back()
+
+    def _is_at_rest(self, now: float) -> bool:
+        """Whether the process has done next to nothing for a while."""
+        cpu_s = time.process_time()
+        if cpu_s - self._cpu_s > IDLE_CPU * LOOK_S:
+            self._worked_at, self._is_trimmed = now, False
+        self._cpu_s = cpu_s
+        return now - self._worked_at >= IDLE_S
+
+    async def _give_back(self) -> None:
+        before = self._read().rss_bytes or 0
+        await asyncio.to_thread(self._trim)
+        self._trimmed_at, self._cpu_s = time.monotonic(), time.process_time()
+        self.trims += 1
+        self.trimmed_bytes += max(0, before - (self._read().rss_bytes or 0))

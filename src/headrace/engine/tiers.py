@@ -63,6 +63,12 @@ class Tiers:
         self._ahead = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-ahead")
         self._loading: set[tuple[str, int]] = set()
 
+    @property
+    def found_bytes(self) -> int:
+        """The payload of answers that were found and not taken yet."""
+        slices = [found for found in list(self._found.values()) if hasattr(found, "parts")]
+        return sum(len(part.body) for found in slices for part in found.parts)
+
     def forget(self) -> None:
         """Answer from nothing that threads have found so far, or find now: entries have changed."""
         self._found = {}

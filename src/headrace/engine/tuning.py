@@ -1,6 +1,6 @@
 """Auto-tune: from a memory limit to the sizes of caches, queues and gates.
 
-The presets are chosen so that :func:`expected_bytes` stays below their limit with a tenth or more to spare. Between
+The presets are chosen so that :func:`expected_bytes` and the pages of program files stay within their limit. Between
 two presets every size grows in a straight line. The costs of the process and of a stream were
 measured and rounded up; the others are estimates on the safe side.
 """
@@ -18,41 +18,46 @@ from headrace.config import Config, ConfigError, MiB
 PRESETS_MB = (256, 512, 1024, 2048, 4096, 8192)
 
 _PRESETS: dict[str, tuple[int, ...]] = {
-    "storage.cache_bytes": tuple(n * MiB for n in (4, 30, 88, 220, 512, 1024)),
-    "storage.decoded_bytes": tuple(n * MiB for n in (2, 16, 32, 64, 128, 256)),
-    "limits.queue_bytes": tuple(n * MiB for n in (8, 32, 72, 176, 384, 512)),
-    "limits.batch_bytes": tuple(n * MiB for n in (1, 4, 8, 8, 8, 16)),
+    "storage.cache_bytes": tuple(n * MiB for n in (4, 16, 52, 128, 512, 1024)),
+    "storage.decoded_bytes": tuple(n * MiB for n in (2, 8, 32, 64, 128, 256)),
+    "limits.queue_bytes": tuple(n * MiB for n in (6, 16, 56, 128, 384, 512)),
+    "limits.batch_bytes": tuple(n * MiB for n in (1, 2, 8, 8, 8, 16)),
     "limits.queue_requests": (10_000, 25_000, 50_000, 50_000, 100_000, 100_000),
-    "limits.tail_columns_bytes": tuple(n * MiB for n in (4, 16, 48, 128, 256, 512)),
-    "limits.companion_bytes": tuple(n * MiB for n in (4, 16, 48, 128, 256, 512)),
+    "limits.tail_columns_bytes": tuple(n * MiB for n in (4, 8, 36, 112, 256, 512)),
+    "limits.companion_bytes": tuple(n * MiB for n in (4, 8, 36, 112, 256, 512)),
+    "limits.duckdb_bytes": tuple(n * MiB for n in (16, 32, 64, 128, 256, 512)),
     # A body of the longest length must fit in.
-    "limits.arriving_bytes": tuple(n * MiB for n in (12, 24, 48, 96, 128, 256)),
-    "limits.unsent_bytes": tuple(n * MiB for n in (8, 24, 64, 128, 256, 512)),
-    "features.tail_bytes": tuple(n * MiB for n in (1, 16, 24, 64, 256, 512)),
-    "features.row_bytes": tuple(n * MiB for n in (1, 8, 16, 32, 64, 256)),
-    "limits.cached_streams": (2_000, 28_000, 70_000, 150_000, 300_000, 800_000),
-    "limits.waiters": (500, 3_000, 10_000, 20_000, 40_000, 60_000),
-    "limits.concurrent_reads": (2, 4, 4, 8, 8, 16),
+    "limits.arriving_bytes": tuple(n * MiB for n in (12, 14, 40, 96, 128, 256)),
+    "limits.unsent_bytes": tuple(n * MiB for n in (6, 12, 40, 128, 256, 512)),
+    "features.tail_bytes": tuple(n * MiB for n in (1, 6, 20, 48, 192, 384)),
+    "features.row_bytes": tuple(n * MiB for n in (1, 4, 16, 32, 64, 192)),
+    "limits.cached_streams": (2_000, 10_000, 48_000, 150_000, 300_000, 800_000),
+    "limits.waiters": (500, 2_000, 10_000, 20_000, 40_000, 60_000),
+    "limits.concurrent_reads": (2, 2, 4, 8, 8, 16),
     "limits.concurrent_searches": (1, 1, 2, 2, 4, 8),
     "limits.concurrent_index_work": (1, 1, 1, 1, 2, 4),
-    "server.max_connections": (300, 2_000, 7_000, 14_000, 30_000, 55_000),
+    "server.max_connections": (300, 1_000, 5_000, 14_000, 30_000, 55_000),
 }
 
-# With what reads and writes Parquet, which is loaded with the first segment; code that the system may drop is left out.
-PROCESS_BYTES = 88 * MiB
-FOOTER_BYTES = 24 * MiB  # open footers of segments
+# With everything loaded that reads and writes Parquet, computes aggregates, and hands out work to Spark.
+PROCESS_BYTES = 100 * MiB
+# Pages of program files. They are not counted below the second preset: the system drops them where memory is short.
+CODE_BYTES = 128 * MiB
+FOOTER_BYTES = 24 * MiB  # open footers of segments, at most
+SQLITE_BYTES = 16 * MiB  # statements and schemas of all connections
 SEALING_BYTES = 20 * MiB  # a row group in all its forms, and two parts of an upload
 STREAM_BYTES = 1280
 WAITER_BYTES = 1024
 CONNECTION_BYTES = 16 * 1024
 WORK_BYTES = 16 * MiB  # one search, or one index job
+BESIDE_BYTES = 16 * MiB
 
 
 def preset_mb(limit_mb: int) -> int:
     """The largest preset that fits the limit."""
     if limit_mb < PRESETS_MB[0]:
         raise ConfigError(
-            f"auto-tune needs {PRESETS_MB[0]} MB or more, and the limit is {limit_mb} MB", field="memory.limit_mb"
+            f"the server needs {PRESETS_MB[0]} MB or more, and the limit is {limit_mb} MB", field="memory.limit_mb"
         )
     return PRESETS_MB[bisect_right(PRESETS_MB, limit_mb) - 1]
 
@@ -74,10 +79,9 @@ def expected_parts(config: Config) -> dict[str, int]:
     """What each part of the server may come to hold under this configuration, in bytes."""
     limits = config.limits
     return {
-        # The writer's page cache, a quarter of it for the reader, and an eighth for whoever seals.
-        "sqlite_page_cache": config.storage.cache_bytes * 11 // 8,
+        "sqlite_page_cache": sqlite_bytes(config),
         "decoded_segments": config.storage.decoded_bytes,
-        "segment_footers": FOOTER_BYTES,
+        "segment_footers": footer_bytes(config),
         "sealing": SEALING_BYTES,
         "append_queue": limits.queue_bytes,
         "arriving_bodies": limits.arriving_bytes,
@@ -93,15 +97,40 @@ def expected_parts(config: Config) -> dict[str, int]:
         "index_work": limits.concurrent_index_work * WORK_BYTES,
         "tail_columns": limits.tail_columns_bytes,
         "companions": limits.companion_bytes,
-        "feature_tails": config.features.tail_bytes,
-        # Rows of tables, and a quarter of that for entities.
-        "state_rows": config.features.row_bytes * 5 // 4,
+        # Open footers, keys of segments, and events that were given out last.
+        "beside_companions": 3 * beside_companions(config),
+        "duckdb": limits.duckdb_bytes,
+        # Packed rows, rows at hand, and events that are not folded yet.
+        "feature_tails": config.features.tail_bytes * 2,
+        # Rows of tables; a quarter of that for entities, and half of it for their tails.
+        "state_rows": config.features.row_bytes * 7 // 4,
     }
+
+
+def sqlite_bytes(config: Config) -> int:
+    """What all connections to the database may take together."""
+    # The writer's page cache, a quarter of it for the reader, and an eighth for whoever seals.
+    return SQLITE_BYTES + config.storage.cache_bytes * 11 // 8
+
+
+def footer_bytes(config: Config) -> int:
+    """What open footers of segments may take."""
+    return min(FOOTER_BYTES, config.storage.decoded_bytes)
+
+
+def beside_companions(config: Config) -> int:
+    """What each of the smaller caches of searches may take."""
+    return min(BESIDE_BYTES, config.limits.companion_bytes // 4)
 
 
 def expected_bytes(config: Config) -> int:
     """What the whole process may come to hold under this configuration."""
     return PROCESS_BYTES + sum(expected_parts(config).values())
+
+
+def code_bytes(limit_mb: int) -> int:
+    """What pages of program files count for under a limit."""
+    return min(CODE_BYTES, (limit_mb - PRESETS_MB[0]) * MiB // 2)
 
 
 def _between(limit_mb: int, sizes: tuple[int, ...]) -> int:

@@ -7,18 +7,21 @@ from time import monotonic
 
 from starlette.types import Message, Receive
 
+from headrace.engine.gates import Shortage
 from headrace.errors import Overloaded
 
 
 class Arrivals:
-    """A budget of bytes; what does not fit is refused."""
+    """A budget of bytes; what does not fit is refused, and everything while memory is short."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, shortage: Shortage) -> None:
         self._limit = limit
+        self._shortage = shortage
         self.held = 0
 
     def take(self, size: int) -> None:
         """Hold so many bytes more."""
+        self._shortage.check()
         if self.held + size > self._limit:
             raise Overloaded("too many bodies arrive at once", retry_after=1)
         self.held += size

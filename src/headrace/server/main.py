@@ -17,7 +17,7 @@ from typing import Any
 from starlette.routing import BaseRoute
 
 from headrace.config import Config, MiB
-from headrace.engine import memory
+from headrace.engine import allocators, memory
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor
@@ -87,10 +87,9 @@ class Server:
 
     def __init__(self, config: Config, explicit: Collection[str] = (), *, accept_log_damage: bool = False) -> None:
         self._accept_log_damage = accept_log_damage
-        if config.memory.auto_tune:
-            limit_bytes = memory.limit_bytes(config.memory.limit_mb)
-            if limit_bytes is not None:
-                config = tune(limit_bytes // MiB, config, explicit)
+        self._limit_bytes = memory.limit_bytes(config.memory)
+        if self._limit_bytes is not None:
+            config = tune(self._limit_bytes // MiB, config, explicit)
         self._config = config
         data_dir = Path(config.storage.data_dir)
         make_directory(data_dir, config.storage.directory_permissions)
@@ -122,7 +121,7 @@ class Server:
         ready: Callable[[str], None] | None,
     ) -> None:
         gates = engine.gates
-        monitor = MemoryMonitor(gates, limit_bytes=memory.limit_bytes(self._config.memory.limit_mb))
+        monitor = MemoryMonitor(gates, limit_bytes=self._limit_bytes, caches=engine.account)
         watchdog = StallWatchdog()
         readiness, metrics = Readiness(engine), Metrics(engine, gates, monitor, watchdog)
         routes = asgi_routes(engine, gates, monitor, readiness, metrics, subscriptions)
@@ -154,6 +153,8 @@ class Server:
         config, timeout_s = self._config, self._config.server.resolver_timeout_s
         request_log = RequestLog(engine.counters)
         dispatcher = Dispatcher(self._door, engine, verbs.table(engine, gates), gates.read)
+        engine.account.add("arriving_bodies", lambda: dispatcher.arrivals.held)
+        engine.account.add("unsent_answers", lambda: dispatcher.unsent_bytes)
         bridge = Bridge(dispatcher, gates.read, request_log, config.limits.body_bytes, timeout_s=timeout_s)
         front = Front(routes, bridge, self._door, request_log, engine.writer.damage, timeout_s=timeout_s)
         settings = {
@@ -299,7 +300,7 @@ def serve(
     logging.configure()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
-    memory.keep_freed_pages()
+    allocators.configure()
     restrict_process()
     server = Server(config, explicit, accept_log_damage=accept_log_damage)
     with contextlib.suppress(KeyboardInterrupt):

@@ -156,7 +156,7 @@ class _ServerNumbers(Collector):
         limit = GaugeMetricFamily("headrace_gate_limit", "Work admitted at once", labels=["gate", "kind"])
         active = GaugeMetricFamily("headrace_gate_active", "Work being done", labels=["gate"])
         queued = GaugeMetricFamily("headrace_gate_queued", "Work waiting its turn", labels=["gate"])
-        for name, gate in vars(self._gates).items():
+        for name, gate in self._gates.named().items():
             limit.add_metric([name, "configured"], gate.configured_limit)
             limit.add_metric([name, "current"], gate.current_limit)
             active.add_metric([name], gate.active)

@@ -30,8 +30,6 @@ from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.open_files import most_open_files
 from headrace.storage.permissions import make_directories
 
-#: Memory that open footers may take.
-OPEN_BYTES = 32 * 1024 * 1024
 #: Files of companions that may be open.
 MOST_OPEN = 256
 #: Footers whose checksums are remembered.
@@ -189,8 +187,18 @@ class FileCache:
 class CompanionFiles:
     """Opens companions for asking, from any thread."""
 
-    def __init__(self, objects: Objects, directory: Path, *, limit_bytes: int, decoded_bytes: int) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        directory: Path,
+        *,
+        limit_bytes: int,
+        decoded_bytes: int,
+        footer_bytes: int = 16 * 1024 * 1024,
+    ) -> None:
         self._objects = objects
+        #: Memory that open footers may take.
+        self.footer_bytes = footer_bytes
         self._decoded = Decoded(decoded_bytes)
         self._cache = None if objects.is_local else FileCache(objects, directory, limit_bytes=limit_bytes)
         self._lock = threading.Lock()
@@ -295,6 +303,6 @@ class CompanionFiles:
         files = sum(one.most_files for one in self._opened.values())
         size = sum(one.footprint for one in self._opened.values())
         most = most_open_files(MOST_OPEN)
-        while (size > OPEN_BYTES or files > most) and len(self._opened) > 1:
+        while (size > self.footer_bytes or files > most) and len(self._opened) > 1:
             _, oldest = self._opened.popitem(last=False)
             size, files = size - oldest.footprint, files - oldest.most_files

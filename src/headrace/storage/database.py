@@ -248,6 +248,11 @@ def truncate(path: Path) -> bool:
     return True
 
 
+def limit_memory(limit_bytes: int) -> None:
+    """Let page caches reuse the pages they have, once SQLite takes so much memory in this process."""
+    apsw.soft_heap_limit(limit_bytes)
+
+
 def sqlite_memory() -> dict[str, int]:
     """What SQLite's allocator holds in this process, and the most it ever held."""
     used, most_used = apsw.status(apsw.SQLITE_STATUS_MEMORY_USED)

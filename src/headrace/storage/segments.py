@@ -28,8 +28,6 @@ from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.open_files import most_open_files
 from headrace.storage.permissions import make_directories
 
-#: Memory that open footers may take.
-READER_BYTES = 24 * 1024 * 1024
 KNOWN_FILES = 20_000
 MOST_READERS = 512
 _SUFFIX, _PARTIAL = ".parquet", ".part"
@@ -72,6 +70,7 @@ class Segments:
         *,
         limit_bytes: int,
         decoded_bytes: int,
+        footer_bytes: int = 24 * 1024 * 1024,
         masks: Mapping[str, Mask] | None = None,
     ) -> None:
         """``masks`` are what is hidden now, by the incarnation of the stream; the caller may change them any time."""
@@ -79,6 +78,8 @@ class Segments:
         self._masks: Mapping[str, Mask] = {} if masks is None else masks
         self._directory = directory
         self._limit_bytes = limit_bytes
+        #: Memory that open footers may take.
+        self.footer_bytes = footer_bytes
         self._decoded = Decoded(decoded_bytes)
         self._lock = threading.Lock()
         self._files: OrderedDict[str, _File] = OrderedDict()
@@ -163,6 +164,13 @@ class Segments:
                 self._remove(sha256)
             return len(pinned)
 
+    def shrink(self) -> None:
+        """Keep half of what is decoded, and of what is open."""
+        self._decoded.shrink(self._decoded.bytes // 2)
+        with self._lock:
+            for sha256 in list(self._readers)[: len(self._readers) // 2]:
+                self._close(sha256)
+
     def held_bytes(self, checksums: Iterable[str]) -> int:
         """The disk that segments with these checksums take here."""
         with self._lock:
@@ -229,7 +237,7 @@ class Segments:
         self._readers[sha256] = reader
         self._reader_bytes += reader.footprint
         most = most_open_files(MOST_READERS)
-        while (self._reader_bytes > READER_BYTES or len(self._readers) > most) and len(self._readers) > 1:
+        while (self._reader_bytes > self.footer_bytes or len(self._readers) > most) and len(self._readers) > 1:
             self._close(next(iter(self._readers)))
 
     def _close(self, sha256: str) -> None:

@@ -18,6 +18,7 @@ import msgspec
 
 from headrace.engine.read import owned
 from headrace.engine.stream import Head, Stream
+from headrace.engine.tuning import beside_companions
 from headrace.engine.work.cover import span, widest
 from headrace.engine.work.ranges import Range, without
 from headrace.errors import CorruptData, NotFound, Unavailable
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from headrace.engine.search.archive import Archive
     from headrace.format.companion.reader import FileCompanion
 
-#: Memory for the keys of segments that no companion describes.
-KEPT_BYTES = 32 * 1024 * 1024
 _PARTS: tuple[PartName, ...] = ("columns", "postings")
 _TRIES = 5
 #: Of more keys than this only the first are held.
@@ -89,7 +88,8 @@ class Lexicon:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.kept = Decoded(KEPT_BYTES)
+        self.kept = Decoded(beside_companions(engine.config))
+        engine.account.add("routing_keys", lambda: self.kept.bytes)
 
     def page(self, question: Question) -> Page:
         """One page; begins again where objects vanish meanwhile."""

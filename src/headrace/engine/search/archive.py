@@ -19,6 +19,7 @@ from headrace.config import Config
 from headrace.engine.search.blocks import Blocks, Room
 from headrace.engine.search.events import Events, Vanished
 from headrace.engine.stream import Head, Stream
+from headrace.engine.tuning import beside_companions
 from headrace.engine.work.cover import may_answer, span, widest
 from headrace.engine.work.coverage import Coverage
 from headrace.engine.work.definitions import Defined, Definitions
@@ -27,6 +28,7 @@ from headrace.errors import BadRequest, CorruptData
 from headrace.format.companion.layout import Companion, PartName
 from headrace.format.companion.rows import Rows
 from headrace.format.segment.decoded import Decoded
+from headrace.reduce import duck
 from headrace.reduce.limits import GroupLimits
 from headrace.storage import database
 from headrace.storage.companion_files import CompanionFiles
@@ -38,9 +40,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.search")
 
-#: Memory for stored events that were given out last.
-RECENT_BYTES = 16 * 1024 * 1024
 _CACHE_BYTES = 2 * 1024 * 1024
+#: Connections that wait for the next answer.
+_MOST_IDLE = 8
 
 
 class Stretch(NamedTuple):
@@ -141,7 +143,10 @@ class Archive:
         data_dir = Path(config.storage.data_dir)
         self._path, self._vfs = data_dir / "headrace.db", vfs
         self.segments = segments
-        self.recent = Decoded(RECENT_BYTES)
+        duck.limit_memory(config.limits.duckdb_bytes)
+        beside_bytes = beside_companions(config)
+        #: Stored events that were given out last.
+        self.recent = Decoded(beside_bytes)
         self._room = Room(
             config.limits.tail_columns_bytes, config.storage.tail_cache_bytes, data_dir / "cache" / "tail"
         )
@@ -151,6 +156,7 @@ class Archive:
             data_dir / "cache" / "companions",
             limit_bytes=config.storage.companion_cache_bytes,
             decoded_bytes=config.limits.companion_bytes,
+            footer_bytes=beside_bytes,
         )
         self.group_limits = GroupLimits(config.limits.aggregate_groups, config.limits.aggregate_bytes)
         self._definitions = Definitions()
@@ -169,11 +175,21 @@ class Archive:
                 link.connection.close()
             self._idle.clear()
 
+    def shrink(self) -> None:
+        """Keep half of what is decoded, no connection that nobody uses, and no mapped page."""
+        self.files.shrink()
+        self.recent.shrink(self.recent.bytes // 2)
+        self.blocks.drop_pages()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for link in idle:
+            link.connection.close()
+
     def forget(self) -> None:
         """Answer from nothing that was kept of events: some were erased."""
         blocks = Blocks(self._room)
         blocks.extracted = self.blocks.extracted
-        self.recent, self.blocks = Decoded(RECENT_BYTES), blocks
+        self.recent, self.blocks = Decoded(self.recent.limit_bytes), blocks
 
     def defined(self, stream: Stream, head: Head) -> Defined:
         """What is declared for search; refused where nothing is."""
@@ -214,7 +230,7 @@ class Archive:
 
     def _give_back(self, link: _Link) -> None:
         with self._lock:
-            if not self._closed:
+            if not self._closed and len(self._idle) < _MOST_IDLE:
                 self._idle.append(link)
                 return
         link.connection.close()

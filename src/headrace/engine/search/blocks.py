@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.engine.allocators import drop_mapped_pages
 from headrace.engine.search.events import CHUNK_BYTES, CHUNK_ROWS, Chunk, Events
 from headrace.engine.search.spilling import spilled
 from headrace.engine.work.definitions import Defined
@@ -51,6 +52,8 @@ class Block:
         self.first_seq, self.end_seq = companion.first_seq, companion.end_seq
         self.bytes = bytes
         self.disk_bytes = disk_bytes
+        #: The whole file that its tables are mapped from.
+        self.mapped: Any = None
 
     @classmethod
     def growing(cls, columns: Any, companion: MemoryCompanion) -> Block:
@@ -66,8 +69,11 @@ class Block:
 
     def in_file(self, made: Tables, directory: Path) -> Block:
         """The same block with its tables in a file."""
-        companion = MemoryCompanion.complete(self.companion.info, spilled(made, directory))
-        return Block(companion, bytes=_MAPPED_OVERHEAD, disk_bytes=made.bytes)
+        tables, mapped = spilled(made, directory)
+        companion = MemoryCompanion.complete(self.companion.info, tables)
+        block = Block(companion, bytes=_MAPPED_OVERHEAD, disk_bytes=made.bytes)
+        block.mapped = mapped
+        return block
 
     def tables(self, defined: Defined) -> Tables:
         """All tables of its companion."""
@@ -183,6 +189,13 @@ class Blocks:
             for block in list(line.blocks) if line is not None else ():
                 if not any(Range(block.first_seq, block.end_seq).overlaps(one) for one in ranges):
                     self._remove(incarnation, block)
+
+    def drop_pages(self) -> None:
+        """Let no page of a file be resident; those that are read again come from the cache of the system."""
+        with self._lock:
+            mapped = [block.mapped for line in self._lines.values() for block in line.blocks if block.mapped]
+        for buffer in mapped:
+            drop_mapped_pages(buffer.address, buffer.size)
 
     def streams(self) -> list[str]:
         """The incarnations of streams that have blocks."""

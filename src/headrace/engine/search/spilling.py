@@ -15,8 +15,8 @@ from headrace.storage.permissions import make_directories
 _ALIGNED = 64
 
 
-def spilled(tables: Tables, directory: Path) -> Tables:
-    """The same tables, mapped from a file; raises OSError where it cannot be written.
+def spilled(tables: Tables, directory: Path) -> tuple[Tables, Any]:
+    """The same tables, mapped from a file, and all that is mapped; raises OSError where it cannot be written.
 
     The file is unlinked at once, so that neither a crash nor an erasure leaves it behind.
     """
@@ -29,10 +29,11 @@ def spilled(tables: Tables, directory: Path) -> Tables:
             whole = mapped.read_buffer(ends[-1])
     finally:
         Path(name).unlink()
-    found = iter([_read(whole.slice(start, end - start)) for start, end in zip([0, *ends], ends, strict=False)])
-    return Tables(
-        next(found), {name: next(found) for name in tables.postings}, {name: next(found) for name in tables.panes}
+    parts = iter([_read(whole.slice(start, end - start)) for start, end in zip([0, *ends], ends, strict=False)])
+    mapped_tables = Tables(
+        next(parts), {name: next(parts) for name in tables.postings}, {name: next(parts) for name in tables.panes}
     )
+    return mapped_tables, whole
 
 
 def _written(name: str, tables: list[Any]) -> list[int]:

@@ -6,12 +6,13 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from headrace.engine.states.definition import Keying, Shapes
+from headrace.engine.states.folding import ROW_OVERHEAD, SPREAD
 from headrace.engine.states.generation import Generation
 from headrace.engine.states.pending import Pending
 from headrace.format.segment.decoded import Decoded
 
-#: About what a row takes in memory for each of its packed bytes, for each event folded since, and besides.
-_SPREAD, _EVENT, _OVERHEAD = 8, 64, 1024
+#: About what an event adds to a row in memory, for each of its features.
+_EVENT = 32
 #: Events that are folded between two looks at the time.
 _AT_ONCE = 32
 
@@ -53,7 +54,7 @@ class Ahead:
         row: _Row | None = self._rows.get(mark)
         if row is None or row.through < generation.position:
             state, size = generation.fold.copied(key)
-            row = _Row(state, generation.position, size * _SPREAD + _OVERHEAD)
+            row = _Row(state, generation.position, size * SPREAD + ROW_OVERHEAD)
         elif row.through == end:
             return row.state, True
         elif row.through > end:
@@ -62,7 +63,7 @@ class Ahead:
         for at in range(0, len(seqs), _AT_ONCE):
             some = seqs[at : at + _AT_ONCE]
             state = _folded(generation, pending, shapes, key, row.state, some)
-            row = _Row(state, some[-1] + 1, row.bytes + _EVENT * len(some))
+            row = _Row(state, some[-1] + 1, row.bytes + _EVENT * len(some) * len(generation.defined.lives))
             if monotonic() > ends and at + _AT_ONCE < len(seqs):
                 self._rows.keep(mark, row, row.bytes)
                 return row.state, False

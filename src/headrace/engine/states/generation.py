@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.engine.states.coverage import Base, Chain
 from headrace.engine.states.definition import Definition
-from headrace.engine.states.folding import Fold
+from headrace.engine.states.folding import ROW_OVERHEAD, SPREAD, Fold
 from headrace.engine.states.merging import merged
 from headrace.errors import CorruptData
 from headrace.format.segment.decoded import Decoded
@@ -20,8 +20,6 @@ from headrace.storage.state_files import StateFile
 
 #: Rows of a tail that are kept as they are, where nothing else is said; the others are packed.
 HOT_ROWS = 4096
-#: About what a row takes in memory for each of its packed bytes, and besides.
-_SPREAD, _OVERHEAD = 8, 1024
 
 _numbers = count()
 _UNSEEN: Any = object()
@@ -132,7 +130,7 @@ class Generation:
 
             row = merged(self.fold.reducer, self._lives, self.base.chains, find)
             size = sum(len(one) for parts in packed.values() if parts for one in parts.values())
-            self._rows.keep(mark, _UNSEEN if row is None else row, size * _SPREAD + _OVERHEAD)
+            self._rows.keep(mark, _UNSEEN if row is None else row, size * SPREAD + ROW_OVERHEAD)
             return row
         return None if found is _UNSEEN else found
 

@@ -9,6 +9,7 @@ from headrace.config import FeaturesConfig
 from headrace.engine.states.coverage import history
 from headrace.engine.states.definition import Definition
 from headrace.engine.states.serving import Serving
+from headrace.engine.states.sizes import tails
 from headrace.engine.stream import Stream
 from headrace.storage.published import Published
 from headrace.types import Clock
@@ -35,13 +36,14 @@ class Needs:
 
     def wants_states(self, stream: Stream) -> bool:
         """Whether states are waited for: tails are too long, or lives are backfilled, or retention waits."""
-        head = stream.head
+        head, count = stream.head, len(tails(self._serving))
         for defined in self._serving.over(stream):
             found = self._serving.based(defined, stream)
             tail = self._serving.tail_of(defined.name)
             if found.backfilling or head.published_seq - found.start > self._fold_rows:
                 return True
-            if tail is not None and tail.fold.packed_bytes > self._tail_bytes and head.published_seq > found.start:
+            is_long = tail is not None and tail.fold.packed_bytes * count > self._tail_bytes
+            if is_long and head.published_seq > found.start:
                 return True
         return self.retention_waits(stream)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import Any, Generic, NamedTuple
 
@@ -95,6 +95,11 @@ class Serving(Generic[Defined]):
         tasks = [*self._building.values(), *self._folding.values()]
         await self.bench.stop()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def followers(self) -> Collection[Follower]:
+        """What is folded now, by stream."""
+        return self._followers.values()
 
     async def ready(self, name: str) -> None:
         """Wait until a definition can be asked."""

@@ -1,4 +1,4 @@
-"""Where Arrow takes its memory from."""
+"""Where Arrow takes its memory from, and how much."""
 
 from __future__ import annotations
 
@@ -16,3 +16,13 @@ def keep_freed_pages() -> None:
     if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:
         with contextlib.suppress(NotImplementedError):
             pa.set_memory_pool(pa.jemalloc_memory_pool())
+
+
+def allocated_bytes() -> int:
+    """What Arrow has allocated in this process."""
+    return int(pa.total_allocated_bytes())
+
+
+def release_unused() -> None:
+    """Give free pages of Arrow's memory pool back to the system."""
+    pa.default_memory_pool().release_unused()

@@ -128,12 +128,20 @@ class Snapshots:
         self._known: Known = {}
         self._types = Types(reader, -1, self._known)
         self.serving: Serving[TypeDefined] = Serving(
-            log, Wal(reader), States(reader), self.current, lambda _: SHAPES, bench, fold_rows, PACE
+            log,
+            Wal(reader),
+            States(reader),
+            self.current,
+            lambda _: SHAPES,
+            bench,
+            fold_rows,
+            PACE,
         )
         self.groups = Groups(reader)
         self._names: dict[int, str] = {}
         self._kinds: dict[str, tuple[EntityKind, TypeDefined]] = {}
-        self._rows = Decoded(row_bytes)
+        #: Rows that were folded anew.
+        self.rows = Decoded(row_bytes)
         self._gate = Gate(AT_ONCE)
         log.on_append.append(self.serving.appended)
 
@@ -185,7 +193,7 @@ class Snapshots:
 
     def forget(self) -> None:
         """Keep no row that was folded anew: observations were erased."""
-        self._rows = Decoded(self._rows.limit_bytes)
+        self.rows = Decoded(self.rows.limit_bytes)
 
     def stream(self, id: int) -> Stream:
         """The stream of an entity's type."""
@@ -218,7 +226,7 @@ class Snapshots:
                 for other in rows[1:]:
                     row = reducer.merge(row, other)
                 return Shown(view, reducer.finish(row, view.life, view.schema), True)
-        known = None if view.asked.is_past else self._rows.get(_mark(view))
+        known = None if view.asked.is_past else self.rows.get(_mark(view))
         if known is None or known.through != view.head.next_seq:
             raise Behind
         return _finished(view, known.row)
@@ -244,12 +252,12 @@ class Snapshots:
 
     async def _folded_anew(self, view: View) -> Shown:
         async with self._gate:
-            known = _Folded(None, 0) if view.asked.is_past else self._rows.get(_mark(view)) or _Folded(None, 0)
+            known = _Folded(None, 0) if view.asked.is_past else self.rows.get(_mark(view)) or _Folded(None, 0)
             if known.through >= view.head.next_seq > 0:
                 return _finished(view, known.row)  # somebody else has just done it
             row = await asyncio.to_thread(self._fold, view, known)
             if not view.asked.is_past:
-                self._rows.keep(_mark(view), _Folded(row, view.head.next_seq), _ROW_BYTES)
+                self.rows.keep(_mark(view), _Folded(row, view.head.next_seq), _ROW_BYTES)
             return _finished(view, row)
 
     def _fold(self, view: View, known: _Folded) -> Row | None:

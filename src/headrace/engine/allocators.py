@@ -1,0 +1,91 @@
+"""How the process takes memory from the system, and gives it back: the C library's allocator, and Arrow's.
+
+One heap for all threads: with one for each, every heap keeps free pages of its own, and answers of many threads leave
+several times as much of them behind. Free pages inside a heap go back only when they are asked back, by ``trim``.
+
+Nothing happens where the C library is not glibc.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+from functools import cache
+from typing import Any
+
+from headrace.config import MiB
+
+# Parameters of glibc's mallopt: what is larger gets pages of its own, how much free memory the end of a heap keeps, and
+# how many heaps there are.
+_MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = (-3, 4 * MiB), (-1, 16 * MiB), (-8, 1)
+_MADV_DONTNEED = 4
+#: Loaded with what reads and writes segments; until then Arrow holds nothing.
+_ARROW = "headrace.format.segment.heap"
+
+
+class _Heaps(ctypes.Structure):
+    """What glibc's mallinfo2 answers."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
+
+
+def configure() -> None:
+    """Use one heap, and let one answer of a mebibyte use the pages of the last. Call it before threads start.
+
+    Asking the kernel for new pages costs more than copying.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        for parameter, value in (_MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX):
+            _libc().mallopt(parameter, value)
+
+
+def trim() -> None:
+    """Give free pages back to the system; for a thread. Whoever allocates meanwhile may wait for some milliseconds."""
+    arrow = sys.modules.get(_ARROW)
+    if arrow is not None:
+        arrow.release_unused()
+    with contextlib.suppress(AttributeError, OSError):
+        _libc().malloc_trim(0)
+
+
+def arrow_bytes() -> int:
+    """What Arrow has allocated."""
+    arrow = sys.modules.get(_ARROW)
+    return 0 if arrow is None else int(arrow.allocated_bytes())
+
+
+def heap_bytes() -> tuple[int, int] | None:
+    """What the C library has given out, and what it keeps free, of which trimming may have given pages back."""
+    try:
+        mallinfo2 = _libc().mallinfo2
+    except (AttributeError, OSError):
+        return None
+    mallinfo2.restype = _Heaps
+    heaps: Any = mallinfo2()
+    return heaps.uordblks + heaps.hblkhd, heaps.fordblks
+
+
+def drop_mapped_pages(address: int, size: int) -> None:
+    """Let no page of a mapped file be resident; pages that are read again come from the cache of the system."""
+    with contextlib.suppress(AttributeError, OSError):
+        _libc().madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_DONTNEED)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
