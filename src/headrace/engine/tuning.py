@@ -20,7 +20,7 @@ PRESETS_MB = (256, 512, 1024, 2048, 4096, 8192)
 _PRESETS: dict[str, tuple[int, ...]] = {
     "storage.cache_bytes": tuple(n * MiB for n in (4, 16, 52, 128, 512, 1024)),
     "storage.decoded_bytes": tuple(n * MiB for n in (2, 8, 32, 64, 128, 256)),
-    "limits.queue_bytes": tuple(n * MiB for n in (6, 16, 56, 128, 384, 512)),
+    "limits.queue_bytes": tuple(n * MiB for n in (6, 16, 56, 128, 320, 512)),
     "limits.batch_bytes": tuple(n * MiB for n in (1, 2, 8, 8, 8, 16)),
     "limits.queue_requests": (10_000, 25_000, 50_000, 50_000, 100_000, 100_000),
     "limits.tail_columns_bytes": tuple(n * MiB for n in (4, 8, 36, 112, 256, 512)),
@@ -28,7 +28,7 @@ _PRESETS: dict[str, tuple[int, ...]] = {
     "limits.duckdb_bytes": tuple(n * MiB for n in (16, 32, 64, 128, 256, 512)),
     # A body of the longest length must fit in.
     "limits.arriving_bytes": tuple(n * MiB for n in (12, 14, 40, 96, 128, 256)),
-    "limits.unsent_bytes": tuple(n * MiB for n in (6, 12, 40, 128, 256, 512)),
+    "limits.unsent_bytes": tuple(n * MiB for n in (6, 12, 40, 128, 224, 512)),
     "features.tail_bytes": tuple(n * MiB for n in (1, 6, 20, 48, 192, 384)),
     "features.row_bytes": tuple(n * MiB for n in (1, 4, 16, 32, 64, 192)),
     "limits.cached_streams": (2_000, 10_000, 48_000, 150_000, 300_000, 800_000),
@@ -36,7 +36,7 @@ _PRESETS: dict[str, tuple[int, ...]] = {
     "limits.concurrent_reads": (2, 2, 4, 8, 8, 16),
     "limits.concurrent_searches": (1, 1, 2, 2, 4, 8),
     "limits.concurrent_index_work": (1, 1, 1, 1, 2, 4),
-    "server.max_connections": (300, 1_000, 5_000, 14_000, 30_000, 55_000),
+    "server.max_connections": (300, 1_000, 5_000, 14_000, 26_000, 55_000),
 }
 
 # With everything loaded that reads and writes Parquet, computes aggregates, and hands out work to Spark.
