@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.config import LimitsConfig
 from headrace.engine.gates import Gate, Gates
-from headrace.errors import Overloaded
+from headrace.errors import Overloaded, Unavailable
 
 
 async def _settle() -> None:
@@ -217,3 +217,21 @@ async def _walk(limit: int, steps: list[tuple[str, int]]) -> None:
     if allowed == 1:  # of two that are admitted together, either may run first
         assert visitors.entered == sorted(visitors.entered)
     assert (gate.active, gate.queued) == (0, 0)
+
+
+def test_nobody_enters_while_memory_is_short() -> None:
+    async def scenario() -> None:
+        gates = Gates(LimitsConfig())
+        gates.shortage.is_on = True
+        for gate in (gates.read, gates.search):
+            with pytest.raises(Unavailable, match="short of memory") as refused:
+                async with gate:
+                    pass
+            assert (refused.value.status, refused.value.facts) == (503, {"retry_after": 2, "reason": "memory"})
+        async with gates.index:  # background work waits for nobody, and ends what takes memory
+            pass
+        gates.shortage.is_on = False
+        async with gates.search:
+            assert (gates.search.active, gates.shortage.refused) == (1, 2)
+
+    asyncio.run(scenario())

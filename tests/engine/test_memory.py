@@ -4,6 +4,7 @@ import asyncio
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,114 @@ def test_pages_of_code_count_for_a_quarter_of_the_limit() -> None:
     assert MemoryMonitor(Gates(LimitsConfig()), limit_bytes=1000, read=lambda: held).pressure_active
 
 
+class _Caches:
+    """Counts what it is told to do."""
+
+    def __init__(self) -> None:
+        self.relieved = self.balanced = self.dropped = 0
+
+    def relieve(self) -> None:
+        self.relieved += 1
+
+    def balance(self) -> None:
+        self.balanced += 1
+
+    def drop_mapped_pages(self) -> None:
+        self.dropped += 1
+
+
+def test_near_the_limit_work_is_refused_until_there_is_less() -> None:
+    process, gates = _Process(), Gates(LimitsConfig())
+    monitor = MemoryMonitor(gates, limit_bytes=1000, read=process)
+    seen = []
+    for rss in (970, 971, 940, 931, 930, 970):
+        process.rss_bytes = rss
+        monitor.sample()
+        seen.append(gates.shortage.is_on)
+    assert seen == [False, True, True, True, False, False]
+    assert (monitor.pressure_limit_bytes, monitor.refusal_limit_bytes) == (850, 970)
+
+
+async def _looked(monitor: MemoryMonitor, done: Callable[[], bool]) -> None:
+    """Watch until something holds."""
+    task = asyncio.create_task(monitor.watch())
+    async with asyncio.timeout(30):
+        while not done():
+            await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_under_pressure_caches_shrink_again_and_again_and_free_pages_are_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "LOOK_S", 0.001)
+    monkeypatch.setattr(memory, "RELIEF_S", 0.002)
+    process, caches, trims = _Process(), _Caches(), [0]
+
+    def trim() -> None:
+        trims[0] += 1
+        process.rss_bytes = 900 - trims[0]
+
+    async def scenario() -> None:
+        process.rss_bytes = 900
+        monitor = MemoryMonitor(Gates(LimitsConfig()), limit_bytes=1000, read=process, caches=caches, trim=trim)
+        await _looked(monitor, lambda: monitor.trims >= 3 and caches.balanced > 0)
+        assert monitor.reliefs >= 3 and caches.relieved >= 3 and caches.dropped >= 3
+        assert monitor.trimmed_bytes >= 3
+
+    asyncio.run(scenario())
+
+
+def test_free_pages_are_given_back_once_when_the_server_comes_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "LOOK_S", 0.001)
+    monkeypatch.setattr(memory, "IDLE_S", 0.01)
+    monkeypatch.setattr(memory, "IDLE_CPU", 10**6)
+    caches = _Caches()
+
+    async def scenario() -> None:
+        monitor = MemoryMonitor(
+            Gates(LimitsConfig()), limit_bytes=1000, read=_Process(), caches=caches, trim=lambda: None
+        )
+        await _looked(monitor, lambda: monitor.trims > 0)
+        balanced = caches.balanced
+        await _looked(monitor, lambda: caches.balanced > balanced + 3)
+        assert (monitor.trims, caches.relieved) == (1, 0)
+
+    asyncio.run(scenario())
+
+
+_FREED = """
+import random, threading
+from headrace.engine import allocators
+from headrace.engine.memory import read_process
+
+allocators.configure()
+kept = []
+
+def work():
+    blocks = [bytes(random.Random(n).randrange(20_000, 200_000)) for n in range(400)]
+    kept.append(blocks[::50])
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+before = read_process().rss_bytes
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+allocators.trim()
+used, free = allocators.heap_bytes()
+print(read_process().rss_bytes - before, used)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has malloc_trim")
+def test_what_threads_have_freed_goes_back_to_the_system() -> None:
+    done = subprocess.run([sys.executable, "-c", _FREED], capture_output=True, text=True, timeout=60, check=True)
+    grown, used = map(int, done.stdout.split())
+    assert grown < 16 * MiB  # of 170, of which 4 are still used
+    assert used > 3 * MiB
+
+
 def test_without_a_limit_or_a_reading_there_is_no_pressure() -> None:
     process, gates = _Process(), Gates(LimitsConfig())
     process.rss_bytes = 10**15
@@ -159,7 +268,7 @@ def test_without_a_limit_or_a_reading_there_is_no_pressure() -> None:
 
 
 def test_watching_samples_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "SAMPLE_S", 0.001)
+    monkeypatch.setattr(memory, "LOOK_S", 0.001)
 
     async def scenario() -> None:
         monitor = MemoryMonitor(Gates(LimitsConfig()), limit_bytes=GiB)

@@ -1,12 +1,14 @@
-"""Queries of DuckDB: they end when nobody waits for them."""
+"""Queries of DuckDB: they end when nobody waits for them, and take no more memory than they may."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 
+from headrace.errors import Unavailable
 from headrace.query.deadline import Cancelled, Deadline
 from headrace.reduce import duck
 
@@ -38,3 +40,30 @@ def test_a_query_does_not_begin_after_its_deadline_was_cancelled() -> None:
     deadline.cancel()
     with pytest.raises(Cancelled):
         duck.query(ENDLESS, ONE, deadline)
+
+
+MiB = 1 << 20
+GROUPS = "SELECT text, count(*) AS n FROM events GROUP BY text"
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    duck.query("SELECT 1", {})  # the limit of a database that is open changes, too
+    duck.limit_memory(16 * MiB)
+    yield
+    duck.limit_memory(512 * MiB)
+
+
+def events(count: int) -> pa.Table:
+    return pa.table({"text": [f"{number:0200}" for number in range(count)]})
+
+
+def test_a_query_that_needs_more_memory_than_the_limit_is_refused(little_memory: None) -> None:
+    assert duck.query(GROUPS, {"events": events(1000)}).num_rows == 1000
+    with pytest.raises(Unavailable, match=r"limits\.duckdb_bytes") as refused:
+        duck.query(GROUPS, {"events": events(200_000)})
+    assert (refused.value.status, refused.value.facts["reason"]) == (503, "memory")
+    assert duck.query(GROUPS, {"events": events(1000)}).num_rows == 1000
+    assert duck.held_bytes() < 16 * MiB
+    duck.limit_memory(512 * MiB)
+    assert duck.query(GROUPS, {"events": events(200_000)}).num_rows == 200_000

@@ -299,12 +299,33 @@ def test_details_have_every_field_of_the_contract(config: Config) -> None:
     _run(config, scenario)
 
 
+def test_the_memory_of_spark_is_told_beside_the_limit(config: Config) -> None:
+    async def scenario(node: _Node) -> None:
+        limits = (await node.json("/v1/server/_details"))["configured_limits"]["memory"]
+        assert set(limits) == _named("limit_bytes pressure_limit_bytes refusal_limit_bytes spark_driver_memory")
+        assert limits["spark_driver_memory"] == config.pipeline.memory
+
+    _run(config, scenario)
+
+
 def test_memory_has_every_field_of_the_contract(config: Config) -> None:
     async def scenario(node: _Node) -> None:
         memory = await node.json("/v1/server/_mem")
         assert set(memory) == _named(
-            "ts process process_breakdown sqlite gc high_water counters runtime_counts runtime_bytes runtime_totals "
-            "top_streams"
+            "ts process process_breakdown account sqlite gc high_water counters runtime_counts runtime_bytes "
+            "runtime_totals top_streams"
+        )
+        account = memory["account"]
+        assert set(account) == _named(
+            "held held_bytes resident_bytes unaccounted_bytes allocators limits reliefs refused_requests"
+        )
+        assert account["held_bytes"] == sum(account["held"].values())
+        assert set(account["limits"]) == _named("limit_bytes pressure_limit_bytes refusal_limit_bytes")
+        held = account["held"]
+        assert held["process"] > 5 * MiB and held["sqlite"] > 0
+        assert set(held) >= _named(
+            "append_queue cached_streams decoded_segments segment_footers companions companion_footers tail_columns "
+            "recent_events feature_tails entity_tails state_rows entity_rows duckdb arrow_work found_answers"
         )
         assert set(memory["process_breakdown"]) == _named(
             "source rss_anon_bytes rss_file_bytes rss_shmem_bytes js_managed_bytes js_external_non_array_buffers_bytes "

@@ -165,6 +165,8 @@ class MemoryMonitor:
         self._trim = trim
         self.limit_bytes = limit_bytes
         self.pressure_limit_bytes = None if limit_bytes is None else int(limit_bytes * PRESSURE_AT)
+        #: From here on work is refused that takes much memory.
+        self.refusal_limit_bytes = None if limit_bytes is None else int(limit_bytes * REFUSED_AT)
         self.pressure_active = False
         self.last = ProcessMemory()
         self.max_rss_bytes: int | None = None
@@ -175,6 +177,8 @@ class MemoryMonitor:
         self._cpu_s = time.process_time()
         self._is_trimmed = False
         self.sample()
+        #: What the process held at first.
+        self.first = self.last
 
     def sample(self) -> ProcessMemory:
         """Look once, act on it, and tell whoever wants to know."""

@@ -184,7 +184,19 @@ class _ServerNumbers(Collector):
         yield _gauge("uptime_seconds", "Seconds since the start", time.monotonic() - self._started)
         yield _gauge("watchers", "Readers waiting at a tail", engine.tail.watchers)
         yield _gauge("cached_streams", "Stream heads in memory", len(engine.log.catalog))
-        yield _gauge("memory_pressure", "1 while the search and index gates are halved", monitor.pressure_active)
+        yield _gauge("memory_pressure", "1 while gates are halved and caches shrink", monitor.pressure_active)
+        yield _gauge("memory_short", "1 while work is refused that takes much memory", self._gates.shortage.is_on)
+        counted = {
+            "memory_reliefs": ("Times that caches were made smaller under pressure", monitor.reliefs),
+            "memory_trims": ("Times that free pages were given back", monitor.trims),
+            "memory_trimmed_bytes": ("Resident memory that this took away", monitor.trimmed_bytes),
+            "memory_refused": ("Requests that were refused for want of memory", self._gates.shortage.refused),
+        }
+        yield from (CounterMetricFamily(f"headrace_{name}", text, value=n) for name, (text, n) in counted.items())
+        held = GaugeMetricFamily("headrace_memory_held_bytes", "Memory by who holds it", labels=["holder"])
+        for holder, size in engine.account.held().items():
+            held.add_metric([holder], size)
+        yield held
         known = {
             "memory_rss_bytes": ("Resident memory", monitor.last.rss_bytes),
             "memory_max_rss_bytes": ("The most there ever was", monitor.max_rss_bytes),

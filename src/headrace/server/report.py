@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from headrace.engine import tuning
+from headrace.engine import allocators, tuning
 from headrace.engine.details import Holdings, cache_usage, companion_cache_bytes, holdings
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gate, Gates
@@ -60,6 +60,7 @@ class Report:
             "ts": rfc3339(self._engine.clock.now_us()),
             "process": self._process(),
             "process_breakdown": self._breakdown(),
+            "account": self._account(subsystems["heap_estimates"]),
             "sqlite": _sqlite(),
             "gc": _GC,
             "high_water": self._high_water.marks(),
@@ -70,12 +71,37 @@ class Report:
             "top_streams": self._top_streams(),
         }
 
+    def _account(self, held: dict[str, int]) -> Document:
+        """Who holds how much, and what of the process that leaves."""
+        monitor, heap = self._monitor, allocators.heap_bytes()
+        known = {"process": monitor.first.rss_anon_bytes or 0, **held}
+        return {
+            "held": known,
+            "held_bytes": sum(known.values()),
+            "resident_bytes": monitor.last.rss_bytes,
+            "unaccounted_bytes": _rest(monitor.last.rss_anon_bytes, sum(known.values())),
+            "allocators": {
+                "heap_used_bytes": None if heap is None else heap[0],
+                "heap_free_bytes": None if heap is None else heap[1],
+                "arrow_bytes": allocators.arrow_bytes(),
+                "trims": monitor.trims,
+                "trimmed_bytes": monitor.trimmed_bytes,
+            },
+            "limits": {
+                "limit_bytes": monitor.limit_bytes,
+                "pressure_limit_bytes": monitor.pressure_limit_bytes,
+                "refusal_limit_bytes": monitor.refusal_limit_bytes,
+            },
+            "reliefs": monitor.reliefs,
+            "refused_requests": self._gates.shortage.refused,
+        }
+
     def _auto_tune(self) -> Document:
         memory, limit = self._config.memory, self._monitor.limit_bytes
-        limit_mb = limit // 2**20 if memory.auto_tune and limit is not None else None
+        limit_mb = None if limit is None else limit // 2**20
         return {
             "enabled": memory.auto_tune,
-            "requested_memory_mb": memory.limit_mb or None if memory.auto_tune else None,
+            "requested_memory_mb": memory.limit_mb or None,
             "preset_mb": None if limit_mb is None else tuning.preset_mb(limit_mb),
             "effective_memory_limit_mb": limit_mb,
         }
@@ -122,7 +148,13 @@ class Report:
                 "object_store_timeout_ms": round(storage.store_timeout_s * 1000),
                 "search_request_timeout_ms": MAX_TIMEOUT_MS,
             },
-            "memory": {"pressure_limit_bytes": self._monitor.pressure_limit_bytes},
+            "memory": {
+                "limit_bytes": self._monitor.limit_bytes,
+                "pressure_limit_bytes": self._monitor.pressure_limit_bytes,
+                "refusal_limit_bytes": self._monitor.refusal_limit_bytes,
+                # Of a process of its own, and not part of the limit.
+                "spark_driver_memory": self._config.pipeline.memory,
+            },
         }
 
     def _runtime(self) -> Document:
@@ -195,17 +227,7 @@ class Report:
         companions = None if archive is None else archive.files.usage()
         streams, watchers = len(engine.log.catalog), engine.tail.watchers
         return {
-            "heap_estimates": {
-                "append_queue": engine.writer.queued_bytes,
-                "cached_streams": streams * tuning.STREAM_BYTES,
-                "watchers": watchers * tuning.WAITER_BYTES,
-                "decoded_segments": usage.decoded_bytes if usage else 0,
-                "segment_footers": usage.reader_bytes if usage else 0,
-                "companions": companions.decoded_bytes if companions else 0,
-                "tail_columns": archive.blocks.bytes if archive else 0,
-                "state_rows": engine.bench.rows.bytes,
-                "touch_filters": sum(journal.filter_bytes for journal in journals),
-            },
+            "heap_estimates": engine.account.held(),
             "mapped_files": {"sqlite_wal_index": self._mapped_bytes()},
             "disk_caches": {
                 "segments": usage.bytes if usage else 0,
@@ -224,6 +246,7 @@ class Report:
                 "open_segments": usage.readers if usage else 0,
                 "cached_companions": companions.files if companions else 0,
                 "open_companions": companions.opened if companions else 0,
+                "open_states": engine.bench.open_files,
                 "touch_journals": len(journals),
                 "touch_keys": sum(map(len, journals)),
                 "sqlite_connections": database.sqlite_memory()["open_connections"],

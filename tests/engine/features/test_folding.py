@@ -33,6 +33,27 @@ def order(user: str, amount: float = 1.0) -> dict[str, Any]:
     return {"user": user, "amount": amount}
 
 
+def test_fewer_rows_are_at_hand_where_they_are_large(pipelines: Pipelines) -> None:
+    wide = table("Wide", "Order", ["user"], {**SPENT, "last": op("last_n", field="amount", n=200)})
+    pipelines.register(ORDERS, USERS, wide)
+    defined = pipelines.engine.serving.defined("Wide")
+    bounded, unbounded = Fold(defined, 1000, hot_bytes=1 << 20), Fold(defined, 1000, hot_bytes=1 << 30)
+    for number in range(40_000):
+        event = order(f"u{number % 400}", float(number))
+        for fold in (bounded, unbounded):
+            fold.add(number, number, event)
+    assert bounded.memory < 0.6 * unbounded.memory
+    assert bounded.memory - bounded.packed_bytes < 1.5 * (1 << 20)
+    for user in ("u0", "u7", "u399"):
+        key = defined.reducer.key(user)
+        rows = [fold.reducer.finish(fold.row(key), 40_000, ["n", "total", "last"]) for fold in (bounded, unbounded)]
+        assert rows[0] == rows[1]
+    before = unbounded.memory
+    for _ in range(20):
+        unbounded.cool()
+    assert unbounded.memory < 0.6 * before
+
+
 def test_rows_that_are_packed_are_those_that_are_at_hand(pipelines: Pipelines) -> None:
     wide = table("Wide", "Order", ["user"], {**SPENT, "last": op("last_n", field="amount", n=3)})
     pipelines.register(ORDERS, USERS, wide)

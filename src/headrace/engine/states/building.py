@@ -65,6 +65,11 @@ class Workbench:
             return self._files
 
     @property
+    def open_files(self) -> int:
+        """How many files of states are open."""
+        return 0 if self._files is None else self._files.opened
+
+    @property
     def dropped(self) -> int:
         """How many damaged files of states were dropped."""
         return 0 if self._files is None else self._files.dropped

@@ -17,8 +17,19 @@ TOP = record(
 GATE = record(configured_limit=WHOLE, current_limit=WHOLE, active=WHOLE, queued=WHOLE)
 WATER: Node = {"type": "object", "additionalProperties": {"type": "object"}}
 PROCESS = {"process": LEAVES, "process_breakdown": LEAVES, "sqlite": LEAVES, "gc": LEAVES, "high_water": WATER}
+ACCOUNT = record(
+    held=TOTALS,
+    held_bytes=WHOLE,
+    resident_bytes=either(WHOLE),
+    unaccounted_bytes=either(WHOLE),
+    allocators=LEAVES,
+    limits=LEAVES,
+    reliefs=WHOLE,
+    refused_requests=WHOLE,
+)
 MEMORY = record(
     **PROCESS,
+    account=ACCOUNT,
     ts={"type": "string", "format": "date-time"},
     counters=TOTALS,
     runtime_counts=TOTALS,
