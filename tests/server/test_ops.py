@@ -390,13 +390,13 @@ def test_details_show_the_settings_that_are_in_force(tmp_path: Path) -> None:
     _run(config, scenario, limit=3000 * MiB)
 
 
-def test_without_auto_tune_its_numbers_are_null(config: Config) -> None:
+def test_without_auto_tune_the_limit_is_told_too(config: Config) -> None:
     async def scenario(node: _Node) -> None:
         assert (await node.json("/v1/server/_details"))["auto_tune"] == {
             "enabled": False,
             "requested_memory_mb": None,
-            "preset_mb": None,
-            "effective_memory_limit_mb": None,
+            "preset_mb": 512,
+            "effective_memory_limit_mb": 1000,
         }
 
     _run(config, scenario)

@@ -168,7 +168,7 @@ class Segments:
         """Keep half of what is decoded, and of what is open."""
         self._decoded.shrink(self._decoded.bytes // 2)
         with self._lock:
-            for sha256 in list(self._readers)[: len(self._readers) // 2]:
+            for sha256 in list(self._readers)[: (len(self._readers) + 1) // 2]:
                 self._close(sha256)
 
     def held_bytes(self, checksums: Iterable[str]) -> int:

@@ -79,10 +79,10 @@ class Fold:
             return
         key, row = placed
         hot = self._hot
-        state = hot.get(key)
         self._folded += 1
         if self._folded == self._measured_at:
             self._measure()
+        state = hot.get(key)
         if state is None:
             hot[key] = self._reducer.fold(self._unpacked(key), row, at, seq)
             if len(hot) > self._most_hot:
