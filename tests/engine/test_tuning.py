@@ -18,6 +18,7 @@ _TUNED = [
     "limits.tail_columns_bytes",
     "limits.companion_bytes",
     "limits.duckdb_bytes",
+    "limits.aggregate_bytes",
     "limits.arriving_bytes",
     "limits.unsent_bytes",
     "features.tail_bytes",

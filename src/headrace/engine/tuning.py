@@ -18,20 +18,21 @@ from headrace.config import Config, ConfigError, MiB
 PRESETS_MB = (256, 512, 1024, 2048, 4096, 8192)
 
 _PRESETS: dict[str, tuple[int, ...]] = {
-    "storage.cache_bytes": tuple(n * MiB for n in (4, 16, 52, 128, 512, 1024)),
+    "storage.cache_bytes": tuple(n * MiB for n in (4, 16, 52, 128, 480, 960)),
     "storage.decoded_bytes": tuple(n * MiB for n in (2, 8, 32, 64, 128, 256)),
     "limits.queue_bytes": tuple(n * MiB for n in (6, 16, 56, 128, 320, 512)),
     "limits.batch_bytes": tuple(n * MiB for n in (1, 2, 8, 8, 8, 16)),
     "limits.queue_requests": (10_000, 25_000, 50_000, 50_000, 100_000, 100_000),
-    "limits.tail_columns_bytes": tuple(n * MiB for n in (4, 8, 36, 112, 256, 512)),
-    "limits.companion_bytes": tuple(n * MiB for n in (4, 8, 36, 112, 256, 512)),
+    "limits.tail_columns_bytes": tuple(n * MiB for n in (4, 8, 36, 88, 256, 512)),
+    "limits.companion_bytes": tuple(n * MiB for n in (4, 8, 36, 88, 256, 512)),
+    "limits.aggregate_bytes": tuple(n * MiB for n in (6, 16, 16, 64, 64, 64)),
     "limits.duckdb_bytes": tuple(n * MiB for n in (16, 32, 64, 128, 256, 512)),
     # A body of the longest length must fit in.
-    "limits.arriving_bytes": tuple(n * MiB for n in (12, 14, 40, 96, 128, 256)),
-    "limits.unsent_bytes": tuple(n * MiB for n in (6, 12, 40, 128, 224, 512)),
-    "features.tail_bytes": tuple(n * MiB for n in (1, 6, 20, 48, 192, 384)),
+    "limits.arriving_bytes": tuple(n * MiB for n in (12, 14, 40, 96, 112, 256)),
+    "limits.unsent_bytes": tuple(n * MiB for n in (6, 12, 40, 128, 208, 448)),
+    "features.tail_bytes": tuple(n * MiB for n in (1, 6, 20, 48, 144, 288)),
     "features.row_bytes": tuple(n * MiB for n in (1, 4, 16, 32, 64, 192)),
-    "limits.cached_streams": (2_000, 10_000, 48_000, 150_000, 300_000, 800_000),
+    "limits.cached_streams": (2_000, 10_000, 48_000, 150_000, 240_000, 700_000),
     "limits.waiters": (500, 2_000, 10_000, 20_000, 40_000, 60_000),
     "limits.concurrent_reads": (2, 2, 4, 8, 8, 16),
     "limits.concurrent_searches": (1, 1, 2, 2, 4, 8),
@@ -93,7 +94,8 @@ def expected_parts(config: Config) -> dict[str, int]:
         "connections": config.server.max_connections * CONNECTION_BYTES,
         # Rows, the joined body, its encoded form and the copy in the socket.
         "reads": limits.concurrent_reads * limits.read_bytes * 4,
-        "searches": limits.concurrent_searches * WORK_BYTES,
+        # Groups, and what they are made from.
+        "searches": limits.concurrent_searches * (WORK_BYTES + limits.aggregate_bytes),
         "index_work": limits.concurrent_index_work * WORK_BYTES,
         "tail_columns": limits.tail_columns_bytes,
         "companions": limits.companion_bytes,
