@@ -68,6 +68,8 @@ class Recent:
     """What was written and removed a moment ago, for listings that do not know it yet."""
 
     def __init__(self) -> None:
+        #: The moment that stale listings know; a little while ago where none is given.
+        self.known_until: float | None = None
         self._written: dict[str, float] = {}
         self._removed: dict[str, tuple[float, bytes]] = {}
         self._entries: dict[str, bytes] = {}
@@ -84,10 +86,9 @@ class Recent:
             if key in self._entries:
                 self._removed[key] = now, self._entries.pop(key)
 
-    def forget(self) -> None:
-        """Let everything be long ago."""
-        self._written.clear()
-        self._removed.clear()
+    def freeze(self) -> None:
+        """Let stale listings know nothing from now on."""
+        self.known_until = time.monotonic()
 
     def listed(self, bucket: str, body: bytes) -> None:
         """Remember what a listing said of its objects."""
@@ -95,7 +96,7 @@ class Recent:
 
     def stale(self, bucket: str, prefix: str, body: bytes) -> bytes:
         """A listing as it was a moment ago."""
-        since = time.monotonic() - STALE_S
+        since = time.monotonic() - STALE_S if self.known_until is None else self.known_until
         entries = {_key(bucket, entry): entry for entry in _ENTRY.findall(body)}
         kept = {key: entry for key, entry in entries.items() if self._written.get(key, 0.0) < since}
         below = f"/{bucket}/{prefix}"

@@ -348,7 +348,7 @@ class TestFaults:
     def test_a_listing_that_is_stale_knows_nothing_of_the_last_moment(self, bucket: S3, objects: Objects) -> None:
         objects.put("a/old", b"1")
         assert len(list(objects.list("a"))) == 1
-        bucket.recent.forget()
+        bucket.recent.freeze()
         objects.put("a/new", b"2")
         objects.delete(["a/old"])
         bucket.plan("GET", "stale")

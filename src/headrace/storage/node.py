@@ -50,17 +50,17 @@ class Node:
         return number
 
     def newest(self) -> int | None:
-        """The number of the newest lease, whoever holds it."""
-        return max(_numbers(self._objects, NODES), default=None)
+        """The number of the newest lease, whoever holds it; also where no listing shows it yet."""
+        number = max(_numbers(self._objects, NODES), default=-1)
+        while self._objects.has(_key(NODES, number + 1)):
+            number += 1
+        return None if number < 0 else number
 
     def check(self) -> None:
         """Raises Fenced where another node has taken over; claims the store where that could not be done before."""
         number = self._claim_late() if self._number is None else self._number
-        try:
-            self._objects.head(_key(NODES, number + 1))
-        except ObjectMissing:
-            return
-        raise Fenced("another node has taken over this object store; this one writes nothing more", node=number + 1)
+        if self._objects.has(_key(NODES, number + 1)):
+            raise Fenced("another node has taken over this object store; this one writes nothing more", node=number + 1)
 
     def _claim_late(self) -> int:
         """The store did not answer at the start, so nobody could find out what the directory has missed."""

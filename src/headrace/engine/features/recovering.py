@@ -57,6 +57,8 @@ def recover(objects: Objects, batch: Batch, new_epoch: Callable[[], int], compla
 def _take_versions(objects: Objects, registry: FeatureRegistry, complain: Callable[[str], None]) -> None:
     """Every version in the store counts; what is here alone stays only where it follows them."""
     found = sorted(v for info in objects.list(format_.FEATURES) if (v := format_.version_of(info.key)) is not None)
+    while objects.has(format_.key(version := found[-1] + 1 if found else 1)):
+        found.append(version)  # a listing does not show it yet
     for version in found:
         known = registry.version(version)
         key = format_.key(version)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -36,6 +38,8 @@ log = logging.getLogger("headrace.sealing")
 Place = tuple[str, str]
 Epochs = tuple[tuple[int, int], ...]
 _PAGE = 500
+#: Manifests that are looked for at once.
+_PROBES = 16
 #: Where the database notes the lease under which it has written so far.
 LEASE = "lease"
 _EPOCHS = msgspec.json.Decoder(Epochs)
@@ -64,11 +68,29 @@ Tell = Callable[[int, int, Brought | None], None]
 
 def newest(objects: Objects, problems: list[CorruptData]) -> Iterator[Manifest]:
     """The newest valid manifest of every stream; an older one counts where the newest is damaged."""
-    found = manifests.generations(info.key for info in objects.list(manifests.MANIFESTS))
-    for place, generations in sorted(found.items()):
+    for place, generations in sorted(generations_of(objects).items()):
         manifest = newest_valid(objects, place, generations, problems)
         if manifest is not None:
             yield manifest
+
+
+def generations_of(objects: Objects) -> dict[Place, list[int]]:
+    """The generations of every manifest, the newest first; also those that a listing of a service lacks as yet."""
+    found = manifests.generations(info.key for info in objects.list(manifests.MANIFESTS))
+    if not objects.is_local:
+        with ThreadPoolExecutor(_PROBES) as pool:
+            for place, newer in zip(found, pool.map(partial(_following, objects), found.items()), strict=True):
+                found[place] = newer + found[place]
+    return found
+
+
+def _following(objects: Objects, listed: tuple[Place, list[int]]) -> list[int]:
+    """The generations that follow the newest one that is listed, the newest first."""
+    place, generations = listed
+    newest = generations[0]
+    while objects.has(manifests.generation_key(place, newest + 1)):
+        newest += 1
+    return list(range(newest, generations[0], -1))
 
 
 def newest_valid(
@@ -119,7 +141,7 @@ class Deletions:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         #: The generations of every manifest, the newest first.
-        self.found = manifests.generations(info.key for info in objects.list(manifests.MANIFESTS))
+        self.found = generations_of(objects)
         self._lives: dict[str, int] = {}
         for name, incarnation in self.found:
             self._lives[name] = max(life(incarnation), self._lives.get(name, 0))
@@ -145,7 +167,9 @@ class Deletions:
 
     def is_unlisted(self, row: StreamRow) -> bool:
         """Whether a stream was published, and has no manifest."""
-        return bool(row.generation) and _place(row) not in self.found
+        place = _place(row)
+        is_unlisted = bool(row.generation) and place not in self.found
+        return is_unlisted and not self._objects.has(manifests.generation_key(place, row.generation))
 
     def _has_segments(self, row: StreamRow) -> bool:
         segments = f"{manifests.SEGMENTS}/{'/'.join(_place(row))}"

@@ -117,6 +117,14 @@ class Objects:
         with self._asking("head", key):
             return self._backend.head(_checked(key))
 
+    def has(self, key: str) -> bool:
+        """Whether there is an object; a listing of a service may not show it yet."""
+        try:
+            self.head(key)
+        except ObjectMissing:
+            return False
+        return True
+
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """All objects below a prefix such as ``manifests``, in any order."""
         pages = self._backend.list(prefix and _checked(prefix))

@@ -53,23 +53,31 @@ def recover(objects: Objects, batch: Batch, new_epoch: Callable[[], int], compla
 
 def _take_changes(objects: Objects, changes: EntityChanges, complain: Complain) -> None:
     """Every change in the store counts; what is here alone stays only where it follows them."""
-    newest = 0
     found = sorted(n for info in objects.list(format_.ENTITIES) if (n := format_.number_of(info.key)) is not None)
-    for first in found:
-        key = format_.key(first)
-        try:
-            theirs = [publishing.row(one) for one in format_.decode(objects.get(key), key)]
-        except CorruptData as reason:
-            complain(reason.message)
-            continue
-        for row in theirs:
-            known = changes.one(row.number)
-            if known is not None and known != row:
-                changes.drop_from(row.number)
-            if known != row:
-                changes.save(row, published=True)
-            newest = max(newest, row.number)
+    newest = max((_take_run(objects, first, changes, complain) for first in found), default=0)
+    while objects.has(format_.key(newest + 1)):  # a listing does not show it yet
+        last = _take_run(objects, newest + 1, changes, complain)
+        if not last:
+            break
+        newest = last
     changes.note_published(newest)
+
+
+def _take_run(objects: Objects, first: int, changes: EntityChanges, complain: Complain) -> int:
+    """The number of the last change of an object, which counts; 0 where the object is damaged."""
+    key = format_.key(first)
+    try:
+        theirs = [publishing.row(one) for one in format_.decode(objects.get(key), key)]
+    except CorruptData as reason:
+        complain(reason.message)
+        return 0
+    for row in theirs:
+        known = changes.one(row.number)
+        if known is not None and known != row:
+            changes.drop_from(row.number)
+        if known != row:
+            changes.save(row, published=True)
+    return max((row.number for row in theirs), default=0)
 
 
 def _every(changes: EntityChanges) -> Iterator[EntityChangeRow]:
