@@ -123,7 +123,8 @@ class Beside:
         from headrace.pipeline.runner import Runner
 
         key = os.environ.get("HEADRACE_KEY")
-        self._runner = Runner(address, self._config.pipeline, key=key, ca_file=self._config.server.tls_cert or None)
+        cert_file = self._config.server.tls_cert or None
+        self._runner = Runner(address, self._config.pipeline, key=key, ca_file=cert_file, is_pinned=True)
         self._thread = Thread(target=self._runner.run, name="headrace-pipeline", daemon=True)
         self._thread.start()
 

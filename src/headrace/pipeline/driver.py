@@ -63,6 +63,8 @@ class Orders(msgspec.Struct, frozen=True):
     #: How many failures of Spark in a row units have seen, and the units that are blamed for one.
     failures: dict[str, int] = {}
     blamed: dict[str, str] = {}
+    #: Whether the server must show the first certificate of that file, whatever that names.
+    is_pinned: bool = False
 
 
 class Driver:
@@ -74,7 +76,7 @@ class Driver:
         self._failures, self._blamed = orders.failures, dict(orders.blamed)
         self._file = ReportFile(orders.report)
         self._report = self._file.report
-        self._work = Work(orders.url, orders.key, orders.ca_file)
+        self._work = Work(orders.url, orders.key, orders.ca_file, is_pinned=orders.is_pinned)
         self._scratch = scratch
         self._worker = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
         self._stopping = threading.Event()

@@ -43,11 +43,12 @@ class Runner:
         *,
         key: str | None = None,
         ca_file: str | None = None,
+        is_pinned: bool = False,
         once: bool = False,
     ) -> None:
-        self._orders = Orders(url, key, ca_file, config, once)
+        self._orders = Orders(url, key, ca_file, config, once, is_pinned=is_pinned)
         self._config = config
-        self._work = Work(url, key, ca_file)
+        self._work = Work(url, key, ca_file, is_pinned=is_pinned)
         self._stopping = threading.Event()
         self._driver: subprocess.Popen[bytes] | None = None
         self._suspects = Suspects()

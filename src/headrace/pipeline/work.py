@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import httpx2
@@ -12,6 +14,9 @@ import msgspec
 from headrace.errors import HeadraceError
 
 _TIMEOUT_S = 30.0
+_DISTRUST = "CERTIFICATE_VERIFY_FAILED"
+_MOST_CLIENTS = 4
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 class Unreachable(HeadraceError):
@@ -48,24 +53,48 @@ def is_open(status: dict[str, Any]) -> bool:
     return has_work or not status.get("complete", True)
 
 
+def trust(ca_file: str, *, is_pinned: bool) -> ssl.SSLContext:
+    """What a server must show: a certificate that the file vouches for or, if pinned, the first one of the file itself.
+
+    A pinned certificate need not name the address: a process that was given the file of its own server knows it better.
+    """
+    if not is_pinned:
+        return ssl.create_default_context(cafile=ca_file)
+    first = _CERTIFICATE.search(Path(ca_file).read_text())
+    if first is None:
+        raise ssl.SSLError(f"{ca_file} holds no certificate in PEM")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(cadata=first[0])
+    return context
+
+
 class Work:
     """Speaks to one server; safe to use from several threads."""
 
-    def __init__(self, url: str, key: str | None = None, ca_file: str | None = None) -> None:
+    def __init__(
+        self, url: str, key: str | None = None, ca_file: str | None = None, *, is_pinned: bool = False
+    ) -> None:
         self._url = url.rstrip("/")
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        verify: Any = ssl.create_default_context(cafile=ca_file) if ca_file else True
-        self._http = httpx2.Client(headers=headers, timeout=_TIMEOUT_S, verify=verify, trust_env=False)
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._ca_file, self._is_pinned = ca_file, is_pinned
+        self._clients = [self._connected()]
 
     def close(self) -> None:
         """Hang up."""
-        self._http.close()
+        for client in self._clients:
+            client.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.close()
+        self.close()
+
+    def _connected(self) -> httpx2.Client:
+        verify: Any = trust(self._ca_file, is_pinned=self._is_pinned) if self._ca_file else True
+        return httpx2.Client(headers=self._headers, timeout=_TIMEOUT_S, verify=verify, trust_env=False)
 
     def status(self) -> dict[str, Any]:
         """What is due, leased and parked."""
@@ -110,12 +139,25 @@ class Work:
         """
         return self._ask("POST", "/v1/work/run", {"stream": stream, **({"seal": True} if seal else {})})
 
+    def _send(self, method: str, url: str, arguments: dict[str, Any]) -> httpx2.Response:
+        try:
+            return self._clients[-1].request(method, url, **arguments)
+        except httpx2.ConnectError as reason:
+            if not self._ca_file or _DISTRUST not in str(reason):
+                raise
+        # The certificate may have been replaced, and the file with it. Others may still use the client from before.
+        self._clients.append(self._connected())
+        if len(self._clients) > _MOST_CLIENTS:
+            self._clients.pop(0).close()
+        return self._clients[-1].request(method, url, **arguments)
+
     def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         content = None if body is None else msgspec.json.encode(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
+        arguments: dict[str, Any] = {"content": content, "headers": headers}
         try:
-            answer = self._http.request(method, self._url + path, content=content, headers=headers)
-        except httpx2.HTTPError as reason:
+            answer = self._send(method, self._url + path, arguments)
+        except (httpx2.HTTPError, OSError) as reason:
             raise Unreachable(f"no server answers on {self._url}: {reason}") from reason
         told = _told(answer)
         if answer.status_code >= 400:
