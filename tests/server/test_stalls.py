@@ -1,0 +1,63 @@
+"""Every route at its limits, beside plain appends: nothing keeps the event loop to itself, and no append waits long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+from bench.stalls.beside import Beside, beside
+from bench.stalls.load import Load
+
+from headrace.server import openapi
+from server.conftest import Api
+from server.limit_cases import CASES, LITTLE, World
+
+if TYPE_CHECKING:
+    from tests.conftest import ServerProcess
+
+pytestmark = pytest.mark.timeout(180)
+
+#: Processor time that the loop may spend between two of its ticks, and the longest wait of an append on a busy machine.
+MOST_BUSY_S, MOST_WAIT_S = 0.1, 2.5
+
+
+@pytest.fixture(scope="module")
+def world(server: ServerProcess) -> Iterator[World]:
+    """A server with some of everything."""
+    api = Api(server.url)
+    made = World(api)
+    made.prepare()
+    yield made
+    api.client.close()
+
+
+def driven(world: World, load: Load) -> Beside:
+    """What came of a load beside appends, none of which was refused or waited for long."""
+    port = urlsplit(world.api.url).port
+    assert port is not None
+    came = beside(port, load, "/v1/stream/plain")
+    assert came.busy is not None and came.busy.bound <= MOST_BUSY_S, came
+    assert came.longest <= MOST_WAIT_S, came
+    assert came.refused == 0
+    assert not any((status.startswith("5") and status != "503") or not status.isdigit() for status in came.statuses), came
+    return came
+
+
+def test_every_route_is_driven() -> None:
+    paths = openapi.document()["paths"]
+    routes = {(method.upper(), path) for path, item in paths.items() for method in item.keys() - {"parameters"}}
+    assert CASES.keys() | LITTLE.keys() == routes, "a route is asked at its limits, or does little whatever is asked"
+    assert not CASES.keys() & LITTLE.keys()
+
+
+@pytest.mark.parametrize("route", CASES, ids=" ".join)
+def test_a_route_at_its_limits_does_not_keep_others_waiting(world: World, route: tuple[str, str]) -> None:
+    came = driven(world, CASES[route].load(world))
+    assert sum(came.statuses.values()) == CASES[route].connections * CASES[route].rounds
+
+
+def test_routes_that_do_little_do_not_keep_others_waiting(world: World) -> None:
+    requests = [request for made in LITTLE.values() for request in made(world)]
+    driven(world, Load(requests, connections=32, rounds=8))
