@@ -22,11 +22,12 @@ from bench.report import Results
 from bench.scale import FEW_OBSERVATIONS, FEW_SEARCHED_EVENTS, OBSERVATIONS, SEARCHED_EVENTS, Scale, scale_of
 from bench.searching.data import ARRAY
 from bench.soak import run as soaking
+from bench.stalls import run as stalling
 from bench.streams import many_streams
 from bench.targets import TARGETS, Target
 
 RESULTS = Path(__file__).parent / "results"
-STREAMS, INGEST, SOAK = "streams", "ingest", "soak"
+STREAMS, INGEST, SOAK, STALLS = "streams", "ingest", "soak", "stalls"
 QUIET = 0.7
 #: Options that are numbers, and what they are where none is given: in a whole run, and in a quick one.
 _DEFAULTS = {
@@ -46,10 +47,12 @@ def main() -> int:
     RESULTS.mkdir(exist_ok=True)
     space = Path(tempfile.mkdtemp(prefix="space-", dir=RESULTS))
     try:
-        if options.against:
-            return _compare(options, space)
         if options.only == [SOAK]:
             return _soak(options, space)
+        if options.only == [STALLS]:
+            return _stalls(options, space)
+        if options.against:
+            return _compare(options, space)
         facts = _facts(space, options)
         chosen = [target for target in TARGETS if target.name in options.targets]
         scale = scale_of(
@@ -68,7 +71,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round, less data, 50,000 streams")
     parser.add_argument(
-        "--only", help=f"some of {','.join(measures)}; or {SOAK}, alone; with --against, of {','.join(against.TITLES)}"
+        "--only",
+        help=f"some of {','.join(measures)}; or {SOAK} or {STALLS}, alone; with --against, of {','.join(against.TITLES)}",
     )
     parser.add_argument("--targets", help=f"some of {','.join(names)}")
     parser.add_argument("--rounds", type=int, help="rounds over all servers (3)")
@@ -92,7 +96,7 @@ def _options() -> argparse.Namespace:
     if options.observations % STEP or options.observations <= 0:
         parser.error(f"--observations must be a multiple of {STEP}")
     known = list(against.TITLES) if options.against else measures
-    options.only = [SOAK] if options.only == SOAK else _chosen(parser, options.only, known)
+    options.only = [options.only] if options.only in (SOAK, STALLS) else _chosen(parser, options.only, known)
     options.targets = _chosen(parser, options.targets, names)
     return options
 
@@ -123,6 +127,17 @@ def _soak(options: argparse.Namespace, space: Path) -> int:
     for trouble in found.troubles:
         print(f"TROUBLE  {trouble}")
     return 1 if found.troubles else 0
+
+
+def _stalls(options: argparse.Namespace, space: Path) -> int:
+    """Append beside loads at the limits; 1 where an append waited for too long."""
+    try:
+        rows = stalling.measure(space, _progress, options.against)
+    except (Missing, DriverFailed, OSError) as reason:
+        print(f"The measurement failed: {reason}")
+        return 1
+    print(stalling.lines(rows, options.against))
+    return 0 if all(row.holds for row in rows) else 1
 
 
 def _measure(options: argparse.Namespace, chosen: list[Target], space: Path, scale: Scale) -> Results:

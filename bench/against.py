@@ -86,8 +86,8 @@ def compare(
 ) -> list[Comparison]:
     """Measure both versions `pairs` times, and compare them operation by operation."""
     samples: list[tuple[Costs, Costs]] = []
-    with _checked_out(commit, space) as tree:
-        before, after = _version(tree / "src"), _version(Path.cwd() / "src")
+    with checked_out(commit, space) as tree:
+        before, after = version_of(tree / "src"), version_of(Path.cwd() / "src")
         for number in range(pairs):
             progress(f"pair {number + 1} of {pairs}")
             if number % 2:
@@ -128,7 +128,8 @@ def _compared(operation: str, samples: list[tuple[Costs, Costs]]) -> Comparison:
 
 
 @contextmanager
-def _checked_out(commit: str, space: Path) -> Iterator[Path]:
+def checked_out(commit: str, space: Path) -> Iterator[Path]:
+    """A commit of this repository in a directory of its own."""
     tree = space / "before"
     _git("worktree", "add", "--detach", str(tree), commit)
     try:
@@ -143,7 +144,7 @@ def _git(*arguments: str) -> None:
         raise DriverFailed(f"git {' '.join(arguments)}: {done.stderr.strip()}")
 
 
-def _version(source: Path) -> Target:
+def version_of(source: Path) -> Target:
     """Headrace from a source tree, with the packages that are installed here."""
     start = "import sys; from headrace.cli.main import main; sys.exit(main())"
 

@@ -83,6 +83,7 @@ class World:
         assert self.api.client.post(f"/v1/push/{EVENTS}", json=body, timeout=60).status_code == 200
 
     def _entities(self) -> None:
+        self.ask("POST", "/v1/entity-types", person())
         answer = self.api.client.post("/v1/observations", json={"entities": entities(0, ROWS)}, timeout=60)
         assert answer.status_code == 200, answer.text[:500]
         told = answer.json()
@@ -107,6 +108,19 @@ def entities(first: int, count: int) -> list[dict[str, Any]]:
     ]
 
 
+def person() -> dict[str, Any]:
+    """Their type."""
+    fields = {"name": {"type": "string"}, "email": {"type": "string"}, "score": {"type": "number"}}
+    definition = {"fields": fields, "canonical_name_fields": ["email"]}
+    return {
+        "entity_type": "person",
+        "schema_version": "1.0.0",
+        "schema_definition": definition,
+        "reducer_config": {"merge_policies": {}},
+        "activate": True,
+    }
+
+
 def posted(path: str, body: Any, kind: str = "application/json") -> bytes:
     """A POST of a document."""
     return http_request("POST", path, body if isinstance(body, bytes) else json.dumps(body).encode(), kind)
@@ -123,6 +137,8 @@ class Case(NamedTuple):
     requests: Callable[[World], list[bytes]]
     connections: int = 4
     rounds: int = 1
+    #: Whether it is refused in the end, after all of it was read.
+    is_refused: bool = False
 
     def load(self, world: World) -> Load:
         """The load of this case."""
@@ -146,7 +162,7 @@ def _person(path: str, body: Any = None) -> Callable[[World], list[bytes]]:
 def _many_nodes(_: World) -> list[bytes]:
     """A dry run of a registration with as many tables and features as fit into its body."""
     nodes = [order(), *[users(f"Users{n}", 50) for n in range(600)]]
-    return [posted("/v1/register?dry_run=true", {"descriptors": nodes, "dry_run": True})]
+    return [posted("/v1/register", {"descriptors": nodes, "dry_run": True})]
 
 
 def _wide_schema(_: World) -> list[bytes]:
@@ -184,6 +200,7 @@ _VERSION = {
     "schema_definition": {"fields": _FIELDS, "canonical_name_fields": ["field0"]},
     "reducer_config": {"merge_policies": {}},
 }
+_ADDED = [{"field_name": f"more{n}", "field_type": "string"} for n in range(900)]
 _TEMPLATES = [{"entity": f"e{n}", "fields": [{"name": "f", "encoding": "string"}]} for n in range(256)]
 _BATCH = {"requests": [{"table": "Users", "key": f"u{n}"} for n in range(ROWS)]}
 _PAST = {"rows": [{"key": f"u{n}", "at": "2026-01-01T00:00:00Z"} for n in range(ROWS)]}
@@ -233,21 +250,27 @@ CASES: dict[tuple[str, str], Case] = {
         )
     ),
     ("POST", "/v1/register"): Case(_many_nodes, connections=3),
+    ("POST", "/v1/batch_get"): Case(_always(posted("/v1/batch_get", _BATCH)), 10),
     ("POST", "/v1/push/{event}"): Case(
         _always(posted(f"/v1/push/{EVENTS}", [{"user": f"u{n % ROWS}", "amount": 1.0} for n in range(100_000)])), 3
     ),
-    ("POST", "/v1/batch_get"): Case(_always(posted("/v1/batch_get", _BATCH)), 10),
     ("POST", "/v1/tables/{table}/history"): Case(_always(posted("/v1/tables/Users/history", _PAST)), 3),
     ("POST", "/v1/work/leases/{id}/commit"): Case(
-        _always(posted("/v1/work/leases/none/commit", {"token": 1, "results": [{"unit": "x" * BODY_BYTES}]}))
+        _always(posted("/v1/work/leases/none/commit", {"token": 1, "results": [{"unit": "x" * BODY_BYTES}]})),
+        is_refused=True,
     ),
     ("POST", "/v1/stream/{name}/_otlp/v1/traces"): Case(_spans(f"{TRACES}/_otlp/v1/traces")),
     ("POST", "/v1/observe/request"): Case(
-        _always(posted("/v1/observe/request", {"streams": {"traces": "traces"}, "lookup": {"traceId": "1".zfill(32)}}))
+        _always(
+            posted(
+                "/v1/observe/request",
+                {"streams": {"traces": "traces"}, "lookup": {"traceId": "1".zfill(32)}, "include": {"events": False}},
+            )
+        )
     ),
     ("POST", "/v1/entity-types"): Case(_always(posted("/v1/entity-types?dry_run=true", _VERSION))),
     ("POST", "/v1/entity-types/{entity_type}/update"): Case(
-        _always(posted(f"{TYPE}/update?dry_run=true", {"fields_to_add": _FIELDS}))
+        _always(posted(f"{TYPE}/update?dry_run=true", {"fields_to_add": _ADDED}))
     ),
     ("GET", "/v1/entity-types/{entity_type}/export"): Case(_always(got(f"{TYPE}/export")), 8),
     ("POST", "/v1/observations"): Case(_observation_batches),

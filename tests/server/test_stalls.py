@@ -21,6 +21,9 @@ pytestmark = pytest.mark.timeout(180)
 
 #: Processor time that the loop may spend between two of its ticks, and the longest wait of an append on a busy machine.
 MOST_BUSY_S, MOST_WAIT_S = 0.1, 2.5
+#: What a load is answered: 408 where a busy machine is too slow, 429 where a queue is full.
+TAKEN = {"200", "201", "202", "204", "408", "429"}
+BROKEN = ("500", "502", "504")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +44,7 @@ def driven(world: World, load: Load) -> Beside:
     assert came.busy is not None and came.busy.bound <= MOST_BUSY_S, came
     assert came.longest <= MOST_WAIT_S, came
     assert came.refused == 0
-    assert not any((status.startswith("5") and status != "503") or not status.isdigit() for status in came.statuses), came
+    assert not any(status in BROKEN or not status.isdigit() for status in came.statuses), came.statuses
     return came
 
 
@@ -54,8 +57,10 @@ def test_every_route_is_driven() -> None:
 
 @pytest.mark.parametrize("route", CASES, ids=" ".join)
 def test_a_route_at_its_limits_does_not_keep_others_waiting(world: World, route: tuple[str, str]) -> None:
-    came = driven(world, CASES[route].load(world))
-    assert sum(came.statuses.values()) == CASES[route].connections * CASES[route].rounds
+    case = CASES[route]
+    came = driven(world, case.load(world))
+    assert sum(came.statuses.values()) == case.connections * case.rounds
+    assert case.is_refused or came.statuses.keys() <= TAKEN
 
 
 def test_routes_that_do_little_do_not_keep_others_waiting(world: World) -> None:

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from headrace.engine.gates import Gate
+from headrace.engine.gates import Gates
+from headrace.engine.patience import within
 from headrace.errors import Overloaded
 
 #: Shorter bodies are read on the event loop: the way to a thread and back would take longer.
@@ -21,10 +22,10 @@ Found = TypeVar("Found")
 
 
 class Computing:
-    """Runs computations through a gate; those that wait are bounded in the bytes that they hold."""
+    """Runs computations through gates; those that wait are bounded in the bytes that they hold."""
 
-    def __init__(self, gate: Gate, most_bytes: int) -> None:
-        self._gate = gate
+    def __init__(self, gates: Gates, most_bytes: int) -> None:
+        self._gates = gates
         self._most_bytes = most_bytes
         self.held_bytes = 0
 
@@ -34,7 +35,12 @@ class Computing:
             raise Overloaded("too many long requests wait to be read", retry_after=1)
         self.held_bytes += size
         try:
-            async with self._gate:
+            async with self._gates.compute:
                 return await asyncio.to_thread(work, *args, **kwargs)
         finally:
             self.held_bytes -= size
+
+    async def plan(self, seconds: float, work: Callable[[], Found]) -> Found:
+        """What the work finds in so many seconds, or TimedOut; it must hold nothing that has to be let go of."""
+        async with self._gates.plan:
+            return await within(seconds, work)

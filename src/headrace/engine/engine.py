@@ -93,7 +93,7 @@ class Engine:
         self.counters = Counters()
         self._masks: Masks = {}
         self.gates = Gates(config.limits)
-        self.computing = Computing(self.gates.compute, config.limits.arriving_bytes)
+        self.computing = Computing(self.gates, config.limits.arriving_bytes)
         data_dir = Path(config.storage.data_dir)
         make_directory(data_dir, config.storage.directory_permissions)
         self._open_database(data_dir, vfs, accept_log_damage)
@@ -114,12 +114,14 @@ class Engine:
         catalog = Catalog(
             self.streams, registries, kinds, clock, self.writer.logged, capacity=config.limits.cached_streams
         )
-        self.schemas = Schemas(self.writer, registries, config.server.resolver_timeout_s)
+        self.schemas = Schemas(self.writer, registries, self.computing, config.server.resolver_timeout_s)
         self.profiles = Profiles(self.writer, self.schemas)
         self.log = Log(self.writer, catalog, self.streams, self.tiers, self.tail, self.counters, clock)
         patience_s = config.server.resolver_timeout_s
         feature_registry = FeatureRegistry(self._reader)
-        self.features = Features(self.writer, self.log, feature_registry, patience_s=patience_s, most_keys=most_keys)
+        self.features = Features(
+            self.writer, self.log, feature_registry, self.computing, patience_s=patience_s, most_keys=most_keys
+        )
         self._stand_entities(patience_s)
         self.sealer = self._hire_sealer(
             Workshop(self.objects, self.node, self._open_segments, clock, config.storage, vfs, self._close_removed)
@@ -284,7 +286,8 @@ class Engine:
 
     def _stand_entities(self, patience_s: float) -> None:
         """What changes entity types, stores entities and reads their sources."""
-        self.types = EntityTypes(self.writer, self.log, self._reader, self.connect, self.clock, patience_s=patience_s)
+        known = self.writer, self.log, self._reader, self.connect, self.clock, self.computing
+        self.types = EntityTypes(*known, patience_s=patience_s)
         self.stores = Stores(self.writer, self.log, self.types, self._reader, self.clock)
         self.sourcing = Sourcing(self._reader, self.log.catalog, self.connect, self._open_segments)
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from headrace.engine.batch import Batch
+from headrace.engine.computing import Computing
 from headrace.engine.lifecycle import SERVER, Change, carry_out, save_registry
-from headrace.engine.patience import within
 from headrace.engine.registry import StreamRegistry
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Writer
@@ -77,10 +77,10 @@ class SetRegistry(Change):
 class Schemas:
     """Plans and applies changes to registries. All runs on the event loop, except the thinking."""
 
-    def __init__(self, writer: Writer, registries: Registries, patience_s: float) -> None:
+    def __init__(self, writer: Writer, registries: Registries, computing: Computing, patience_s: float) -> None:
         self._writer = writer
         self._registries = registries
-        self._patience_s = patience_s
+        self._computing, self._patience_s = computing, patience_s
 
     @staticmethod
     def registry(stream: Stream) -> Registry:
@@ -97,7 +97,7 @@ class Schemas:
         head = stream.head
         registry = Registry.empty(stream.name) if head.registry is None else head.registry.registry
         is_empty = not head.next_seq
-        planned = await within(
+        planned = await self._computing.plan(
             self._patience_s,
             lambda: changes.apply(registry, update, next_seq=head.next_seq, is_empty=is_empty, search_rules=SEARCH),
         )
@@ -109,7 +109,7 @@ class Schemas:
         """What an update would do, and the registry to try on events, refused or not; None where there is none."""
         registry, next_seq = self.registry(stream), stream.head.next_seq
         planned = await self.plan(stream, update)
-        proposal = await within(
+        proposal = await self._computing.plan(
             self._patience_s, lambda: changes.proposed(registry, update, planned, next_seq=next_seq)
         )
         return planned, proposal

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headrace.engine.computing import Computing
 from headrace.errors import HeadraceError, MethodNotAllowed, NotFound, TimedOut, Unauthorized
 from headrace.server import target
 from headrace.server.answer import failure_response
@@ -39,10 +40,11 @@ class Front:
         door: Door,
         request_log: RequestLog,
         damage: Damage,
+        computing: Computing,
         *,
         timeout_s: float,
     ) -> None:
-        self._damage = damage
+        self._damage, self._computing = damage, computing
         self._bridge = bridge
         self._door = door
         self._request_log = request_log
@@ -119,13 +121,13 @@ class Front:
 
     def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> Quota | None:
         """Refuse callers who may not ask, and requests that could be read in two ways; answers the caller's quota."""
-        path, quota = scope["path"], None
+        path, quota, state = scope["path"], None, scope.setdefault("state", {})
+        state["computing"] = self._computing
         if is_open(path):
             self._door.refuse_other_sites(headers)
         else:
             from_any_site = is_entrance(scope["method"], path, headers)
-            principal = self._door.admit(headers, from_any_site=from_any_site)
-            scope.setdefault("state", {})["principal"] = principal
+            principal = state["principal"] = self._door.admit(headers, from_any_site=from_any_site)
             if (quota := principal.quota) is not None:
                 quota.take()
         refuse_repeated(scope["headers"], headers)

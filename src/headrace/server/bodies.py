@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from headrace.engine.computing import LONG_BYTES, Computing
 from headrace.errors import BadRequest, TooLarge, UnsupportedMedia
 from headrace.types import JSON, json_fault, media_type
 
@@ -23,6 +24,9 @@ async def read(request: Request, kind: type[Body], *, limit: int, refusal: type[
     """The body as this kind of document; what it does not know is refused."""
     body = await body_of(request, limit=limit, refusal=refusal)
     try:
+        if len(body) > LONG_BYTES:
+            computing: Computing = request.state.computing
+            return await computing.run(len(body), msgspec.json.decode, body, type=kind)
         return msgspec.json.decode(body, type=kind)
     except (ValueError, RecursionError) as reason:
         raise refusal(f"the body cannot be read: {json_fault(reason, body)}", field="body") from reason

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from headrace.engine.entities.kind import ENTITIES
 from headrace.engine.entities.reading.duplicates import LEAST, Pair, duplicates
 from headrace.engine.entities.reading.listing import Wanted
 from headrace.engine.entities.reading.observed import Observed
-from headrace.engine.entities.reading.snapshots import View
+from headrace.engine.entities.reading.snapshots import Shown, View
 from headrace.engine.stream import Stream
 from headrace.errors import BadRequest, EntityNotFound, InvalidCursor, OffsetGone
 from headrace.format import offset as offsets
@@ -74,8 +74,8 @@ class Api:
         if "after" in query and not self._snapshots.groups.has(after, wanted.user_id):
             raise InvalidCursor("after is the id of an entity", field="after")
         page = await self._listing.page(wanted, after, limit)
-        told = [snapshot(one) for one in page.shown if _may_read(principal, one.view.entity_type)]
-        return json_response({"entities": told, "after": page.after}, headers=_COMPLETE)
+        shown = [one for one in page.shown if _may_read(principal, one.view.entity_type)]
+        return await self._engine.computing.run(0, _listed, shown, page.after)
 
     def _wanted(self, query: dict[str, str], principal: Principal) -> Wanted:
         known = {"entity_type", "canonical_name", "search", "after", "limit", "user_id"}
@@ -142,18 +142,30 @@ class Api:
         threshold = _share(query, 0.85 if definition is None else definition.duplicate_detection_threshold)
         fields = () if definition is None else definition.duplicate_detection_fields
         every = await self._listing.every(Wanted(user_id, stream.id))
-        named = {one.view.group.row.entity_id: snapshot(one) for one in every}
-        texts = {id: text for id, one in named.items() if (text := _text(one, fields))}
         limit = number(query, "limit", PAIRS, MOST_PAIRS)
-        pairs = await asyncio.to_thread(duplicates, texts, threshold, limit)
-        told = [_pair(pair, named, texts) for pair in pairs]
-        answer = {"entity_type": entity_type, "threshold": threshold, "fields": list(fields), "compared": len(texts)}
-        return json_response({**answer, "duplicates": told}, headers=_COMPLETE)
+        facts = {"entity_type": entity_type, "threshold": threshold, "fields": list(fields)}
+        patience_s = self._engine.config.server.resolver_timeout_s
+        work = partial(_compared, every, fields, threshold, limit, facts)
+        return await self._engine.computing.plan(patience_s, work)
 
     def _view(self, request: Request, query: dict[str, str]) -> View:
         view = self._snapshots.view(asked_of(query, request.path_params["id"], request.state.principal))
         admit(request.state.principal, view.entity_type)
         return view
+
+
+def _listed(shown: list[Shown], after: str | None) -> Response:
+    return json_response({"entities": [snapshot(one) for one in shown], "after": after}, headers=_COMPLETE)
+
+
+def _compared(
+    every: list[Shown], fields: tuple[str, ...], threshold: float, limit: int, facts: dict[str, Any]
+) -> Response:
+    """The pairs of some entities that may be the same."""
+    named = {one.view.group.row.entity_id: snapshot(one) for one in every}
+    texts = {id: text for id, one in named.items() if (text := _text(one, fields))}
+    told = [_pair(pair, named, texts) for pair in duplicates(texts, threshold, limit)]
+    return json_response({**facts, "compared": len(texts), "duplicates": told}, headers=_COMPLETE)
 
 
 def observation(view: View, observed: Observed) -> dict[str, Any]:

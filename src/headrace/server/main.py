@@ -156,7 +156,8 @@ class Server:
         engine.account.add("arriving_bodies", lambda: dispatcher.arrivals.held)
         engine.account.add("unsent_answers", lambda: dispatcher.unsent_bytes)
         bridge = Bridge(dispatcher, gates.read, request_log, config.limits.body_bytes, timeout_s=timeout_s)
-        front = Front(routes, bridge, self._door, request_log, engine.writer.damage, timeout_s=timeout_s)
+        known = self._door, request_log, engine.writer.damage, engine.computing
+        front = Front(routes, bridge, *known, timeout_s=timeout_s)
         settings = {
             "dispatcher": dispatcher,
             "request_log": request_log,

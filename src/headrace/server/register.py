@@ -69,7 +69,7 @@ class Api:
     """One method per verb: reads the request, asks the features, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
-        self._features = engine.features
+        self._features, self._computing = engine.features, engine.computing
         self._test_mode = engine.config.features.test_mode
 
     async def ping(self, request: Request) -> Response:
@@ -93,7 +93,8 @@ class Api:
         _require_some(request.state.principal)
         current = self._features.current
         try:
-            given = read_registration(await _read(request, Any))
+            document = await _read(request, Any)
+            given = await self._computing.run(0, read_registration, document)
         except BadRequest as reason:
             return self._invalid(reason)
         # Forced, an empty registration removes everything of an app; repeated, it has nothing left to do.

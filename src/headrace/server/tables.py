@@ -61,12 +61,13 @@ class Api:
         body = await read(request, HistoryBody, limit=self._engine.config.limits.body_bytes)
         if len(body.rows) > MOST_ROWS:
             raise BatchTooLarge(f"a question is about {MOST_ROWS} rows at most", limit=MOST_ROWS)
-        asked = [(one.key, parse_timestamp_us(one.at, f"rows[{place}].at")) for place, one in enumerate(body.rows)]
+        asked = await self._engine.computing.run(0, _moments, body)
         found = await self._engine.training.ask(table, asked, body.features)
         if isinstance(found, HistoryRow):
             where = request.url.path + f"/{found.id}"
             return json_response({"history": self._told(found)}, status=202, headers={"location": where})
-        return json_response({"results": found.rows, **_reach(found)}, headers=_coverage(found.complete))
+        told = {"results": found.rows, **_reach(found)}
+        return await self._engine.computing.run(0, json_response, told, headers=_coverage(found.complete))
 
     async def find(self, request: Request) -> Response:
         """GET: how a question stands, with its rows once they are found."""
@@ -103,6 +104,10 @@ class Api:
         current.table(table)
         request.state.principal.require("read", EVENTS + current.root_of(table))
         return table
+
+
+def _moments(body: HistoryBody) -> list[tuple[Any, int]]:
+    return [(one.key, parse_timestamp_us(one.at, f"rows[{place}].at")) for place, one in enumerate(body.rows)]
 
 
 def _reach(found: Past) -> dict[str, Any]:

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from headrace.engine.computing import Computing
 from headrace.engine.features.applying import Apply
 from headrace.engine.features.envelope import Envelope, Status
 from headrace.engine.features.previewing import preview
 from headrace.engine.features.proposing import Change, Proposal, propose
 from headrace.engine.features.registry import EVENTS, Current, load
 from headrace.engine.log import Log
-from headrace.engine.patience import within
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Writer
 from headrace.errors import BadRequest, Conflict, HeadraceError
@@ -28,12 +28,19 @@ class Features:
     """The feature registry of this node."""
 
     def __init__(
-        self, writer: Writer, log: Log, registry: FeatureRegistry, *, patience_s: float, most_keys: int
+        self,
+        writer: Writer,
+        log: Log,
+        registry: FeatureRegistry,
+        computing: Computing,
+        *,
+        patience_s: float,
+        most_keys: int,
     ) -> None:
         self._writer = writer
         self._log = log
         self._registry = registry
-        self._patience_s = patience_s
+        self._computing, self._patience_s = computing, patience_s
         self._most_keys = most_keys
         #: The version that holds: replaced by the writer's thread once the next one is on disk.
         self.current = Current.of(None)
@@ -52,7 +59,7 @@ class Features:
         """Make a change, or say what it would do or why it is refused."""
         for _ in range(_TRIES):
             base = self.current
-            found = await within(self._patience_s, partial(propose, base, change))
+            found = await self._computing.plan(self._patience_s, partial(propose, base, change))
             if isinstance(found, list):
                 return Envelope("invalid", base.version, errors=found, refused=True)
             answer = self._unless_applied(found)

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.engine.features.defined import Defined
 from headrace.engine.features.questions import Question
 from headrace.engine.features.replaying import Asked, Beginning, Replay, beginning
 from headrace.engine.features.serving import Serving, shapes_of
@@ -59,22 +60,22 @@ class Pasts:
 
     async def rows(self, table: str, asked: Sequence[tuple[Any, int]], features: Sequence[str] | None = None) -> Past:
         """The rows of keys, each as of its moment in microseconds; raises TimedOut where there is too much to fold."""
-        question = self.question(table, asked, features)
+        question = await self.question(table, asked, features)
         async with self._gate:
             return await self.answer(question, monotonic() + self._patience_s)
 
-    def question(self, table: str, asked: Sequence[tuple[Any, int]], features: Sequence[str] | None) -> Question:
+    async def question(self, table: str, asked: Sequence[tuple[Any, int]], features: Sequence[str] | None) -> Question:
         """What is asked of a table as it is defined now."""
         defined = self.serving.defined(table)
-        reducer, wanted = defined.reducer, self.serving.wanted(defined, features)
-        return Question(tuple(wanted), tuple((reducer.key(key), at_us) for key, at_us in asked), defined)
+        wanted = tuple(self.serving.wanted(defined, features))
+        return await asyncio.to_thread(_question, defined, wanted, asked)
 
     async def answer(self, question: Question, ends: float) -> Past:
         """The rows, if they are found by then."""
         while True:
             stream = self._log.find(question.defined.stream)
             work = _Work(self, stream, stream.head, await self.begun(question, stream), ends)
-            found = await asyncio.to_thread(work.run, [Asked(*one) for one in question.asked], question.features)
+            found = await asyncio.to_thread(work.run, question)
             if found is not None:
                 return found
 
@@ -94,6 +95,10 @@ class Pasts:
                 await asyncio.to_thread(cold.work)
 
 
+def _question(defined: Defined, features: tuple[str, ...], asked: Sequence[tuple[Any, int]]) -> Question:
+    return Question(features, tuple((defined.reducer.key(key), at_us) for key, at_us in asked), defined)
+
+
 class _Work(NamedTuple):
     """One replay, in a thread."""
 
@@ -103,12 +108,12 @@ class _Work(NamedTuple):
     begun: Beginning
     ends: float
 
-    def run(self, asked: Sequence[Asked], features: Sequence[str]) -> Past | None:
+    def run(self, question: Question) -> Past | None:
         """The answer; None where something has moved meanwhile, and it is to be looked for again."""
         from headrace.engine.search.events import Vanished
 
         try:
-            return self._run(asked, features)
+            return self._run([Asked(*one) for one in question.asked], question.features)
         except (Vanished, ObjectMissing):
             self._check_time()
             return None

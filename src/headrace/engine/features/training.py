@@ -72,7 +72,7 @@ class Training:
         self, table: str, asked: Sequence[tuple[Any, int]], features: Sequence[str] | None = None
     ) -> Past | HistoryRow:
         """The rows of keys as of moments in microseconds, or the question that they are the answer of later."""
-        question = self._pasts.question(table, asked, features)
+        question = await self._pasts.question(table, asked, features)
         stream = self._log.find(question.defined.stream)
         begun = await self._pasts.begun(question, stream)
         if stream.head.next_seq - begun.start <= self._fold_rows:

@@ -17,6 +17,8 @@ from headrace.storage.entities import Entities, EntityRow
 #: Entities that are looked at together, and for how long a page is filled.
 _STEP = 64
 _PAGE_S = 2.0
+#: How long entities are looked up before others are served.
+_SLICE_S = 0.002
 
 
 class Wanted(NamedTuple):
@@ -59,7 +61,7 @@ class Listing:
     async def page(self, wanted: Wanted, after: str, limit: int) -> Page:
         """Entities after one; fewer than there are where they are hard to find: then it says from where to go on."""
         shown: list[Shown] = []
-        ends = monotonic() + _PAGE_S
+        ends, slice_ends = monotonic() + _PAGE_S, monotonic() + _SLICE_S
         while rows := self._rows(wanted, after):
             for row in rows:
                 if len(shown) >= limit:
@@ -67,9 +69,11 @@ class Listing:
                 after = row.entity_id
                 if wanted.may_take(row) and (found := await self._shown(row, wanted)) is not None:
                     shown.append(found)
+                if monotonic() > slice_ends:
+                    await asyncio.sleep(0)
+                    slice_ends = monotonic() + _SLICE_S
             if monotonic() > ends:
                 return Page(shown, after)
-            await asyncio.sleep(0)
         return Page(shown, None)
 
     async def every(self, wanted: Wanted) -> list[Shown]:

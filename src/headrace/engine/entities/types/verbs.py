@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from headrace.engine.computing import Computing
 from headrace.engine.entities.kind import ENTITIES, Effective, EntityKind, compiled, schema_of
 from headrace.engine.entities.storing.accepting import first_schema
 from headrace.engine.entities.types import proposing
@@ -20,7 +21,6 @@ from headrace.engine.entities.types.refusing import NAME_TAKEN, refusal, unknown
 from headrace.engine.entities.types.resolving import load, name_refusals, parsed
 from headrace.engine.lifecycle import carry_out
 from headrace.engine.log import Log
-from headrace.engine.patience import within
 from headrace.engine.stream import Stream
 from headrace.engine.writer import Writer
 from headrace.errors import BadRequest, Conflict, UnknownEntityType
@@ -68,6 +68,7 @@ class EntityTypes:
         reader: Connection,
         connect: Callable[[], Connection],
         clock: Clock,
+        computing: Computing,
         *,
         patience_s: float,
     ) -> None:
@@ -79,7 +80,7 @@ class EntityTypes:
         self.entities = Entities(reader)
         self._connect = connect
         self._clock = clock
-        self._patience_s = patience_s
+        self._computing, self._patience_s = computing, patience_s
         #: Moves fragments of the fields that an update names to where they belong, or says how many that would be.
         self.migrate: Migrate | None = None
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -220,7 +221,7 @@ class EntityTypes:
     async def _propose(self, entity_type: str, owner: str, make: Make) -> Proposal:
         base = load(self._registry, self.kind(entity_type) or EntityKind(entity_type, 0, ()), owner)
         counts = await self._counts(entity_type, owner)
-        proposal = await within(self._patience_s, partial(make, base, counts, self._clock.now_us()))
+        proposal = await self._computing.plan(self._patience_s, partial(make, base, counts, self._clock.now_us()))
         if not proposal.steps or proposal.row is None:
             return proposal
         found = name_refusals(self._registry, schema_of(proposal.row), owner) if proposal.activates else []
