@@ -72,7 +72,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one short round, less data, 50,000 streams")
     parser.add_argument(
         "--only",
-        help=f"some of {','.join(measures)}; or {SOAK} or {STALLS}, alone; with --against, of {','.join(against.TITLES)}",
+        help=f"some of {','.join(measures)}; or {SOAK} or {STALLS}; with --against, of {','.join(against.TITLES)}",
     )
     parser.add_argument("--targets", help=f"some of {','.join(names)}")
     parser.add_argument("--rounds", type=int, help="rounds over all servers (3)")

@@ -55,10 +55,8 @@ def lines(rows: list[Row], commit: str | None = None) -> str:
         answers = ", ".join(f"{status}: {count:,}" for status, count in sorted(row.after.statuses.items()))
         verdict = "" if row.holds else "  FAIL"
         found.append(f"{row.abuse.title:<44}{before:>18}{_waited(row.after):>18}{busy:>11}  {answers}{verdict}")
-    longest = max(row.after.longest for row in rows)
-    found.append(
-        f"\nThe longest append took {longest * 1e3:,.0f} ms (goal: {GOAL_SECONDS * 1e3:g}, at most {MOST_SECONDS * 1e3:g})."
-    )
+    longest, bounds = max(row.after.longest for row in rows), (GOAL_SECONDS * 1e3, MOST_SECONDS * 1e3)
+    found.append("\nThe longest append took {:,.0f} ms (goal {:,.0f}, at most {:,.0f}).".format(longest * 1e3, *bounds))
     return "\n".join(found)
 
 
