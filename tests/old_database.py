@@ -24,8 +24,10 @@ def without_checksums(path: Path) -> None:
         tables = connection.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'").fetchall()
         for (table,) in tables:
             if not str(table).startswith("sqlite_"):
+                # Columns that newer versions have added are left out.
+                columns = ", ".join(f'"{row[1]}"' for row in connection.execute(f"PRAGMA main.table_info({table})"))
                 connection.execute(f"DELETE FROM main.{table}")
-                connection.execute(f"INSERT INTO main.{table} SELECT * FROM new.{table}")
+                connection.execute(f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM new.{table}")
         connection.pragma("user_version", version)
     connection.close()
     old.replace(path)

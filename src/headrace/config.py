@@ -136,6 +136,11 @@ class SubscriptionsConfig(msgspec.Struct, frozen=True):
     """Wake-ups under ``__ds``."""
 
     enabled: Annotated[bool, Doc(description="serve subscriptions")] = True
+    local_webhooks: Annotated[
+        bool, Doc(description="webhooks may call loopback and link-local addresses, wherever the server is bound")
+    ] = False
+    max_per_key: Annotated[int, amount("subscriptions of one key", least=1)] = 100
+    max_per_prefix: Annotated[int, amount("subscriptions of all keys with the same prefix", least=1)] = 250
     webhook_timeout_s: Annotated[float, positive("a webhook must answer within this")] = 10.0
 
 

@@ -375,3 +375,40 @@ def test_a_key_registers_what_it_may_write_and_an_operator_forces(
     assert status("/v1/get", {"table": other.table, "key": "u"}, reader) == 200
     batch = {"requests": [{"table": which.table, "key": "u"} for which in (made, other)]}
     assert (status("/v1/batch_get", batch, own), status("/v1/batch_get", batch, reader)) == (403, 200)
+
+
+def test_a_conflict_says_nothing_of_nodes_that_the_key_does_not_open(
+    start_server: Any, api_of: Callable[..., Api]
+) -> None:
+    server = start_server()
+    api = api_of(server)
+    made, other = Pipeline(api), Pipeline(api)
+    assert made.register().status_code == other.register().status_code == 200
+    store = KeyStore(server.data_dir / "keys.db")
+    key, whole = (
+        {"authorization": f"Bearer {store.create(user_id='ada', scopes=['write'], prefix=prefix)[1]}"}
+        for prefix in (f"events/{made.event}", "")
+    )
+    store.close()
+
+    def registering(key: dict[str, str], **changes: Any) -> tuple[int, str]:
+        """What is answered to one more table, with these changes."""
+        table = {**made.descriptors[made.table], "name": f"{made.table}X", **changes}
+        body = {"descriptors": [*made.descriptors.values(), table], "app": made.app, "dry_run": dry_run}
+        answer = api.call("POST", "/v1/register", body, key)
+        return answer.status_code, answer.text
+
+    for dry_run in (True, False):
+        for name in (other.table, other.derived, other.event):
+            status, text = registering(key, name=name)
+            assert status == (200 if dry_run else 409)
+            assert f"the name '{name}' is taken" in text and '"owned_by"' in text
+            told = json.loads(text)
+            assert [told[part] for part in ("added", "removed", "changed")] == [[], [], []]
+            assert not any(hidden in text.replace(name, "") for hidden in (other.app, other.event, other.table))
+            assert other.app in registering(whole, name=name)[1]
+        # Nor does an upstream that is there differ from one that is not.
+        unseen, nothing = (registering(key, upstreams=[name]) for name in (other.event, "Nothing"))
+        assert unseen == nothing and unseen[0] == 403
+        assert registering(whole, upstreams=["Nothing"])[0] == 400
+    assert registering(key)[0] == 200

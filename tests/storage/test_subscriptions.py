@@ -18,6 +18,8 @@ def connection(tmp_path: Path) -> database.Connection:
 
 def row(id: str, generation: int = 0) -> SubscriptionRow:
     return SubscriptionRow(
+        key_id="k1",
+        prefix="mine/",
         id=id,
         definition='{"type":"webhook"}',
         base_url="http://here",

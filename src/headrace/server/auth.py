@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from time import monotonic
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -211,6 +211,8 @@ class Door:
         #: Changes when keys have; who was admitted before must be looked at again.
         self.generation = keys.generation
         self._look_at = 0.0
+        #: Called with the ids of the keys that hold, when keys have changed.
+        self.on_change: list[Callable[[Collection[str]], None]] = []
 
     def admit(self, headers: Mapping[bytes, bytes], *, from_any_site: bool = False) -> Principal:
         """Who sends these headers; raises Unauthorized or Forbidden where nobody may."""
@@ -311,7 +313,7 @@ class Door:
 
     def _end_revoked(self) -> None:
         try:
-            living = {key.id for key in self._keys.list() if key.revoked_us is None}
+            living = self._keys.living()
         except HeadraceError:
             self.generation = _UNREAD
             return
@@ -320,6 +322,8 @@ class Door:
             if key_id not in living:
                 self._standings.pop(key_id, None)
                 standing.end()
+        for keep_keys in self.on_change:
+            keep_keys(living)
 
     def _is_ours(self, origin: str, host: bytes | None) -> bool:
         return host is not None and origin == f"{self._scheme}://{_text(host)}"

@@ -25,7 +25,9 @@ from headrace.engine.stalls import StallWatchdog
 from headrace.engine.system import System
 from headrace.engine.touch.live import LiveMetrics
 from headrace.engine.tuning import tune
+from headrace.engine.wakeups.roster import Bounds
 from headrace.engine.wakeups.subscriptions import Subscriptions
+from headrace.engine.wakeups.webhook import LocalTargets, Webhooks
 from headrace.errors import Unavailable
 from headrace.server import (
     enhancement,
@@ -45,7 +47,7 @@ from headrace.server import (
     work,
 )
 from headrace.server.app import Front
-from headrace.server.auth import Door, refuse_open_bind
+from headrace.server.auth import Door, is_loopback, refuse_open_bind
 from headrace.server.bridge import Bridge
 from headrace.server.connection import HOT_BODY_BYTES, Connection
 from headrace.server.dispatch import Dispatcher
@@ -109,9 +111,21 @@ class Server:
             stack.push_async_callback(system.close)
             subscriptions = None
             if self._config.subscriptions.enabled:
-                subscriptions = await Subscriptions.open(engine)
+                subscriptions = await self._subscribe(engine)
                 stack.push_async_callback(subscriptions.close)
             await self._serve(engine, system, subscriptions, ready)
+
+    async def _subscribe(self, engine: Engine) -> Subscriptions:
+        """Open the subscriptions, whose webhooks end with their keys."""
+        config, is_local = self._config.subscriptions, is_loopback(self._config.server.host)
+        opened = await Subscriptions.open(
+            engine,
+            bounds=Bounds(per_key=config.max_per_key, per_prefix=config.max_per_prefix),
+            webhooks=Webhooks(local=LocalTargets(is_local or config.local_webhooks, config.local_webhooks)),
+            keys=self._keys.living(),
+        )
+        self._door.on_change.append(opened.keep_keys)
+        return opened
 
     async def _serve(
         self,

@@ -109,6 +109,8 @@ class Api:
             return _answer(Envelope("invalid", current.version, errors=given, refused=True))
         change = Change.of(given)
         _require(request.state.principal, current, change)
+        if taken := _taken_unseen(request.state.principal, current, change):
+            return _answer(Envelope("conflict", current.version, errors=taken, refused=not change.dry_run))
         return await self._carry_out(request, lambda who: self._features.register(change, who))
 
     async def rollback(self, request: Request) -> Response:
@@ -214,6 +216,17 @@ def _require(principal: Principal, current: Current, change: Change) -> None:
         principal.require("write", EVENTS + name)
 
 
+def _taken_unseen(principal: Principal, current: Current, change: Change) -> list[Problem]:
+    """Names that nodes of other apps have, which the key does not open: nothing is said of those."""
+    return [
+        Problem("owned_by", f"descriptors[{place}].name", f"the name {name!r} is taken: choose another")
+        for place, name in enumerate(change.nodes)
+        if name in current.nodes
+        and not change.covers(current.apps[name])
+        and not principal.covers(EVENTS + current.root_of(name))
+    ]
+
+
 def _require_some(principal: Principal) -> None:
     principal.require("write", principal.prefix or None)
 
@@ -225,12 +238,13 @@ def _sources(current: Current, change: Change) -> set[str]:
     found: set[str] = set()
     for name in {*before, *change.nodes}:
         seen: set[str] = set()
-        node = known.get(name)
+        root, node = name, known.get(name)
         while node is not None and not isinstance(node, Event) and node.name not in seen:
             seen.add(node.name)
-            node = known.get(node.upstream)
-        if isinstance(node, Event):
-            found.add(node.name)
+            root = node.upstream
+            node = known.get(root)
+        if node is None or isinstance(node, Event):
+            found.add(root)  # one that is not there, too: whether it is, is not everybody's business
     return found
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -10,8 +12,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.wakeups.glob import APART, Glob
-from headrace.engine.wakeups.subscription import Definition, InvalidRequest, Subscription, TokenInvalid
+from headrace.engine.wakeups.subscription import (
+    Definition,
+    InvalidRequest,
+    Owner,
+    Subscription,
+    SubscriptionNotFound,
+    TokenInvalid,
+)
 from headrace.engine.wakeups.subscriptions import Proof, Subscriptions
+from headrace.errors import Forbidden
 from headrace.server.answer import json_response
 from headrace.server.auth import SHARED, Principal
 from headrace.server.subscription_documents import (
@@ -62,48 +72,50 @@ class Api:
 
     async def get(self, request: Request) -> Response:
         """Describe a subscription."""
-        found = self._subscriptions.get(_id(request))
-        _require(request, "read", found.definition, found.links)
-        return json_response(self._describe(request, found))
+        return json_response(self._describe(request, self._open(request, "read")))
 
     async def put(self, request: Request) -> Response:
         """Create a subscription, or confirm it."""
         id = _id(request)
         definition = definition_of(await read(request, PutBody))
-        _require(request, "write", definition)
-        found, created = await self._subscriptions.put(id, definition, _base_url(request), _who(request))
+        principal: Principal = request.state.principal
+        owner = Owner(principal.key_id, principal.prefix)
+        _require(principal, "write", definition, owner)
+        principal.standing.require()
+        found, created = await self._subscriptions.put(
+            id, definition, _base_url(request), _who(request), owner, partial(_opens, principal, "write")
+        )
+        if not principal.standing.holds:
+            self._subscriptions.end_key(principal.key_id)  # it ended meanwhile
         return json_response(self._describe(request, found), status=201 if created else 200)
 
     async def delete(self, request: Request) -> Response:
         """Forget a subscription; one that is not there is forgotten already."""
-        found = self._subscriptions.find(_id(request))
-        if found is not None:
-            _require(request, "write", found.definition, found.links)
-            await self._subscriptions.delete(found.id, _who(request))
+        with suppress(SubscriptionNotFound):
+            await self._subscriptions.delete(self._open(request, "write").id, _who(request))
         return Response(status_code=204)
 
     async def add_streams(self, request: Request) -> Response:
         """Link streams by name."""
-        found = self._subscriptions.get(_id(request))
+        found = self._open(request, "write")
         body = await read(request, StreamsBody)
         paths = [path_of(path, "streams") for path in body.streams]
         if found.definition.wake_stream in paths:
             raise InvalidRequest("a subscription is not woken by its own wakes", field="streams")
-        _require(request, "write", found.definition, (*found.links, *paths))
+        for path in paths:
+            request.state.principal.require("write", path)
         await self._subscriptions.add_streams(found.id, paths, _who(request))
         return Response(status_code=204)
 
     async def remove_stream(self, request: Request) -> Response:
         """Undo the naming of a stream."""
-        found = self._subscriptions.get(_id(request))
-        _require(request, "write", found.definition, found.links)
+        found = self._open(request, "write")
         await self._subscriptions.remove_stream(found.id, request.path_params["path"].strip("/"), _who(request))
         return Response(status_code=204)
 
     async def claim(self, request: Request) -> Response:
         """Take the lease."""
-        found = self._subscriptions.get(_id(request))
-        _require(request, "write", found.definition, found.links)
+        found = self._open(request, "write")
         body = await read(request, ClaimBody)
         return json_response(await self._subscriptions.claim(found.id, body.worker))
 
@@ -130,6 +142,15 @@ class Api:
         next_wake = await self._subscriptions.ack(_id(request), kind, proof, acks, done=body.done)
         return json_response({"ok": True, "next_wake": next_wake})
 
+    def _open(self, request: Request, scope: str) -> Subscription:
+        """The subscription that is meant; one that the key does not open is not there."""
+        principal: Principal = request.state.principal
+        principal.require(scope)
+        found = self._subscriptions.get(_id(request))
+        if not _opens(principal, scope, found):
+            raise SubscriptionNotFound("there is no such subscription", subscription=found.id)
+        return found
+
     def _describe(self, request: Request, found: Subscription) -> dict[str, Any]:
         definition, wakes = found.definition, found.wakes
         links = sorted(found.links.values(), key=lambda link: link.path)
@@ -147,8 +168,8 @@ class Api:
             "lease_ttl_ms": definition.lease_ttl_ms,
             "description": definition.description,
             "created_at": rfc3339(found.created_us),
-            "status": "failed" if wakes.attempts else "active",
-            "last_error": wakes.last_error,
+            "status": _status(found),
+            "last_error": _error(found),
             "next_attempt_at": rfc3339(wakes.deliver_at_us) if wakes.attempts and wakes.deliver_at_us else None,
             "generation": wakes.generation,
             "current_holder": wakes.holder,
@@ -186,16 +207,45 @@ def _token(request: Request) -> str:
     return token.strip()
 
 
-def _require(request: Request, scope: str, definition: Definition, paths: Iterable[str] = ()) -> None:
+def _status(found: Subscription) -> str:
+    if found.suspended:
+        return "suspended"
+    return "failed" if found.wakes.attempts else "active"
+
+
+def _error(found: Subscription) -> str | None:
+    """Why nothing is delivered; not what a receiver does, or it would tell who listens on which port."""
+    if found.suspended:
+        return "the key that it was made with does not hold any more: put it again with another key"
+    if found.is_webhook and found.wakes.last_error is not None:
+        return "the receiver did not confirm the wake; the log of the server says why"
+    return found.wakes.last_error
+
+
+def _opens(principal: Principal, scope: str, found: Subscription) -> bool:
+    """Whether the key opens every stream of a subscription."""
+    try:
+        _require(principal, scope, found.definition, found.owner, found.links)
+    except Forbidden:
+        return False
+    return True
+
+
+def _require(principal: Principal, scope: str, definition: Definition, owner: Owner, paths: Iterable[str] = ()) -> None:
     """Refuse a caller whose key does not open every stream that is concerned."""
-    principal = request.state.principal
     if definition.pattern is not None:
-        prefix = Glob(definition.pattern).prefix
-        principal.require(scope, SHARED if prefix == APART else prefix)
+        principal.require(scope, _reach(Glob(definition.pattern), owner))
     if definition.wake_stream is not None:
         principal.require(scope, definition.wake_stream)
     for path in (*definition.streams, *paths):
         principal.require(scope, path)
+
+
+def _reach(glob: Glob, owner: Owner) -> str:
+    """What the names of all streams begin with that a pattern takes for its owner."""
+    if glob.takes_all_below and owner.prefix == glob.prefix + "/":
+        return owner.prefix
+    return SHARED if glob.prefix == APART else glob.prefix
 
 
 def _base_url(request: Request) -> str:

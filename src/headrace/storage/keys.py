@@ -149,6 +149,10 @@ class KeyStore:
         """Every key, revoked ones too, oldest first."""
         return [key for key, _ in self._rows("ORDER BY created_us, id")]
 
+    def living(self) -> frozenset[str]:
+        """The ids of the keys that hold."""
+        return frozenset(key.id for key in self.list() if key.revoked_us is None)
+
     def revoke(self, key_id: str) -> Key:
         """End a key; doing it again changes nothing."""
         known = self._key(key_id)

@@ -24,6 +24,8 @@ class SubscriptionRow(msgspec.Struct, frozen=True, kw_only=True):
     deliver_at_us: int | None
     attempts: int
     last_error: str | None
+    key_id: str
+    prefix: str
 
 
 class LinkRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,6 +48,24 @@ def test_patterns_that_would_match_by_surprise_are_refused(pattern: str) -> None
         Glob(pattern)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "prefix", "takes_all_below"),
+    [
+        ("a/b", "a/b", False),
+        ("a/*", "a/", False),
+        ("a/**", "a", True),
+        ("a/**/**", "a", True),
+        ("a/**/x", "a/", False),
+        ("a/*/**", "a/", False),
+        ("**", "", False),
+        ("*/a", "", False),
+    ],
+)
+def test_every_match_begins_with_the_prefix(pattern: str, prefix: str, takes_all_below: bool) -> None:
+    glob = Glob(pattern)
+    assert (glob.prefix, glob.takes_all_below) == (prefix, takes_all_below)
+
+
 _SEGMENT = st.sampled_from(["a", "b", "ab"])
 _PATTERN = st.lists(st.one_of(_SEGMENT, st.sampled_from(["*", "**"])), min_size=1, max_size=6)
 

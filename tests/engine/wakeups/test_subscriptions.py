@@ -19,7 +19,6 @@ from headrace.engine.wakeups.subscription import (
     InvalidRequest,
     NoPendingWork,
     SubscriptionExists,
-    SubscriptionNotFound,
     TokenInvalid,
     TooManyStreams,
     TooManySubscriptions,
@@ -260,7 +259,7 @@ async def test_tokens_of_a_deleted_subscription_do_not_open_its_successor(world:
         await w.append("events/a")
         old = await w.subscriptions.claim("s", "w1")
         await w.subscriptions.delete("s")
-        with pytest.raises(SubscriptionNotFound):
+        with pytest.raises(TokenInvalid):
             await w.subscriptions.ack("s", "pull-wake", proof_of(old), [], done=True)
         w.clock.us += 1
         await w.subscriptions.put("s", PULL, BASE)
@@ -277,7 +276,12 @@ async def test_verbs_of_the_other_kind_are_refused(world: Opened) -> None:
         await w.subscriptions.put("hook", HOOK, BASE)
         with pytest.raises(InvalidRequest):
             await w.subscriptions.claim("hook", "w1")
+        await w.create("events/a")
+        await w.append("events/a")
+        proof = proof_of(await w.subscriptions.claim("pull", "w1"))
         with pytest.raises(InvalidRequest):
+            await w.subscriptions.ack("pull", "webhook", proof, [], done=True)
+        with pytest.raises(TokenInvalid):
             await w.subscriptions.ack("pull", "webhook", Proof("1.x", "w", 1), [], done=True)
 
 

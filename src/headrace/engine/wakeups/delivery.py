@@ -95,7 +95,7 @@ class Delivery:
 
     def _due_us(self, subscription: Subscription) -> int | None:
         wakes = subscription.wakes
-        if not subscription.ready:
+        if not subscription.ready or subscription.suspended:
             return None
         moments: list[int] = []
         if subscription.unsaved or subscription.unlinked or subscription.event_lost:
@@ -137,7 +137,7 @@ class Delivery:
     async def _prepare(self, subscription: Subscription) -> bool:
         """Bring the state up to now and write it; answers whether a wake is to be announced."""
         async with subscription.lock:
-            if not subscription.ready:
+            if not subscription.ready or subscription.suspended:
                 return False
             lost = subscription.event_lost
             wakes, due = self._next(subscription, lost)
@@ -145,7 +145,7 @@ class Delivery:
                 await self._ledger.save(subscription, wakes)
             if lost:
                 subscription.event_lost = False
-            return due
+            return due and not subscription.suspended
 
     def _next(self, subscription: Subscription, lost: bool) -> tuple[Wakes, bool]:
         now_us = self._clock.now_us()

@@ -30,8 +30,13 @@ class Glob:
     def prefix(self) -> str:
         """Text that every matching name begins with."""
         plain = list(takewhile(lambda part: not isinstance(part, Star), self._parts))
-        text = "/".join(str(part) for part in plain)
-        return text + "/" if text and self._parts[len(plain) :][:1] == [Star.ONE] else text
+        text, stars = "/".join(str(part) for part in plain), self._parts[len(plain) :]
+        return text + "/" if text and any(part is not Star.ANY for part in stars) else text
+
+    @property
+    def takes_all_below(self) -> bool:
+        """Whether it takes the stream of its prefix, if there is one, and everything below it."""
+        return self._parts[-1] is Star.ANY and bool(self.prefix) and not self.prefix.endswith("/")
 
     def matches(self, name: str) -> bool:
         """Whether the whole name fits; takes at most the length of the name times that of the pattern.

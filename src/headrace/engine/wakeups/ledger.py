@@ -10,7 +10,7 @@ import msgspec
 from headrace.engine.batch import Batch
 from headrace.engine.engine import Engine
 from headrace.engine.wakeups.signing import Keyring, fresh_secret
-from headrace.engine.wakeups.subscription import Definition, Link, Subscription
+from headrace.engine.wakeups.subscription import Definition, Link, Owner, Subscription
 from headrace.engine.wakeups.wakes import Wakes
 from headrace.storage.subscriptions import LinkRow, SubscriptionRow, SubscriptionRows
 
@@ -68,10 +68,11 @@ class Ledger:
         moves: Mapping[str, str] = _NO_MOVES,
         base_url: str | None = None,
         note: Note | None = None,
+        owner: Owner | None = None,
     ) -> None:
         """Write the next state, moved cursors and links that changed; only then is it the state in memory."""
-        address = base_url or subscription.base_url
-        row = _row(subscription, wakes, address)
+        address, owner = base_url or subscription.base_url, owner or subscription.owner
+        row = _row(subscription, wakes, address, owner)
         touched = {**subscription.unsaved, **{p: subscription.links[p] for p in moves if p in subscription.links}}
         links = [_link_row(link, moves.get(path, link.acked)) for path, link in touched.items()]
         unlinked = tuple(subscription.unlinked)
@@ -82,7 +83,7 @@ class Ledger:
             rows.save_links(links)
 
         await self._apply(write, note)
-        subscription.wakes, subscription.base_url = wakes, address
+        subscription.wakes, subscription.base_url, subscription.owner = wakes, address, owner
         for path, text in moves.items():
             if path in touched and subscription.links.get(path) is touched[path]:
                 subscription.move(touched[path], text)
@@ -124,16 +125,17 @@ def _subscription(row: SubscriptionRow) -> Subscription:
         last_error=row.last_error,
     )
     definition = msgspec.json.decode(row.definition, type=Definition)
-    return Subscription(row.id, definition, row.base_url, row.created_us, wakes)
+    return Subscription(row.id, definition, row.base_url, row.created_us, wakes, Owner(row.key_id, row.prefix))
 
 
-def _row(subscription: Subscription, wakes: Wakes, base_url: str) -> SubscriptionRow:
+def _row(subscription: Subscription, wakes: Wakes, base_url: str, owner: Owner) -> SubscriptionRow:
     return SubscriptionRow(
         id=subscription.id,
         definition=msgspec.json.encode(subscription.definition).decode(),
         base_url=base_url,
         created_us=subscription.created_us,
         **msgspec.structs.asdict(wakes),
+        **msgspec.structs.asdict(owner),
     )
 
 

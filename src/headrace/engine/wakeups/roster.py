@@ -11,7 +11,7 @@ from headrace.engine.catalog import Catalog
 from headrace.engine.stream import Stream
 from headrace.engine.wakeups.ledger import Ledger, Stored
 from headrace.engine.wakeups.snapshot import living, stream_of
-from headrace.engine.wakeups.subscription import Link, Subscription, TooManyStreams
+from headrace.engine.wakeups.subscription import Link, Owner, Subscription, TooManyStreams, TooManySubscriptions
 from headrace.format import offset as offsets
 
 log = logging.getLogger("headrace.subscriptions")
@@ -24,7 +24,10 @@ class Bounds(msgspec.Struct, frozen=True):
     """How much of everything there may be."""
 
     subscriptions: int = 1_000
+    per_key: int = 100
+    per_prefix: int = 250
     streams: int = 10_000
+    streams_per_key: int = 50_000
     streams_in_all: int = 200_000
     deliveries: int = 64
 
@@ -55,6 +58,23 @@ class Roster:
             owner.advance(link, tail)
             if owner.wakes.wake_id is None:
                 self._changed(owner)
+
+    def refuse_one_more(self, owner: Owner) -> None:
+        """Refuse a subscription beyond what the server, the keys of a prefix, or one key may have."""
+        others = [one.owner for one in self.by_id.values()]
+        if len(others) >= self._bounds.subscriptions:
+            limit = self._bounds.subscriptions
+            raise TooManySubscriptions(f"this server keeps at most {limit} subscriptions", limit=limit)
+        self.refuse_one_more_of(owner.key_id)
+        if owner.prefix and sum(one.prefix == owner.prefix for one in others) >= (limit := self._bounds.per_prefix):
+            message = f"the keys of a prefix have at most {limit} subscriptions: delete one"
+            raise TooManySubscriptions(message, limit=limit)
+
+    def refuse_one_more_of(self, key_id: str) -> None:
+        """Refuse a subscription beyond what one key may have."""
+        limit = self._bounds.per_key
+        if key_id and sum(one.owner.key_id == key_id for one in self.by_id.values()) >= limit:
+            raise TooManySubscriptions(f"a key has at most {limit} subscriptions: delete one", limit=limit)
 
     def deleted(self, stream: Stream) -> None:
         """A stream is gone: nobody follows it any more, and wake events in it are lost."""
@@ -194,10 +214,15 @@ class Roster:
 
     def _room(self, subscription: Subscription) -> int:
         in_all = sum(len(other.links) for other in self.by_id.values())
-        return min(self._bounds.streams - len(subscription.links), self._bounds.streams_in_all - in_all)
+        room = min(self._bounds.streams - len(subscription.links), self._bounds.streams_in_all - in_all)
+        if key_id := subscription.owner.key_id:
+            of_key = sum(len(other.links) for other in self.by_id.values() if other.owner.key_id == key_id)
+            room = min(room, self._bounds.streams_per_key - of_key)
+        return room
 
     def _too_many(self) -> TooManyStreams:
         return TooManyStreams(
-            f"a subscription is linked to at most {self._bounds.streams} streams",
+            f"a subscription is linked to at most {self._bounds.streams} streams, and those of a key together to "
+            f"{self._bounds.streams_per_key}",
             limit=self._bounds.streams,
         )

@@ -15,6 +15,11 @@ from headrace.engine.wakeups.subscription import Subscription, TokenInvalid
 SECRET_BYTES = 32
 
 
+def token_invalid() -> TokenInvalid:
+    """The same for every token that does not fit, and where there is nothing that it could fit."""
+    return TokenInvalid("the token is not one of this subscription")
+
+
 def fresh_secret() -> bytes:
     """A secret for either purpose."""
     return secrets.token_bytes(SECRET_BYTES)
@@ -52,7 +57,7 @@ class Keyring:
             generation = int(number)
             if hmac.compare_digest(self.token(subscription, generation).encode(), token.encode()):
                 return generation
-        raise TokenInvalid("the token is not one of this subscription")
+        raise token_invalid()
 
 
 def _text(raw: bytes) -> str:

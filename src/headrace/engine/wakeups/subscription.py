@@ -79,6 +79,16 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     description: str | None = None
 
 
+class Owner(msgspec.Struct, frozen=True):
+    """The key that a subscription was last asked for with, and what that opens; no key opens everything."""
+
+    key_id: str = ""
+    prefix: str = ""
+
+
+NO_KEY = Owner()
+
+
 class Ack(NamedTuple):
     """How far a worker has processed a stream."""
 
@@ -111,8 +121,13 @@ class Link:
 class Subscription:
     """A subscription and what is not on disk of it yet. ``wakes`` and cursors change under ``lock``, once written."""
 
-    def __init__(self, id: str, definition: Definition, base_url: str, created_us: int, wakes: Wakes) -> None:
+    def __init__(
+        self, id: str, definition: Definition, base_url: str, created_us: int, wakes: Wakes, owner: Owner = NO_KEY
+    ) -> None:
         self.id = id
+        self.owner = owner
+        #: The key does not hold any more, so nothing is sent.
+        self.suspended = False
         self.definition = definition
         self.base_url = base_url
         self.created_us = created_us
@@ -145,8 +160,9 @@ class Subscription:
         return f"{self.base_url}/subscriptions/{quote(self.id, safe='')}/callback"
 
     def wants(self, name: str) -> bool:
-        """Whether the pattern takes a stream; it never takes the stream that its own wakes go to."""
-        return self.glob is not None and name != self.definition.wake_stream and self.glob.matches(name)
+        """Whether the pattern takes a stream that the key opens; never the stream that its own wakes go to."""
+        is_open = name.startswith(self.owner.prefix) and name != self.definition.wake_stream
+        return is_open and self.glob is not None and self.glob.matches(name)
 
     def link(self, path: str, *, stream: int | None, explicit: bool, acked: str, tail: int) -> Link:
         """Add a stream, or name one that was only matched; a cursor that is there stays where it is."""

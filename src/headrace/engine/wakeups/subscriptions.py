@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -16,20 +17,23 @@ from headrace.engine.wakeups.announcing import Announcer
 from headrace.engine.wakeups.delivery import Delivery, new_wake_id
 from headrace.engine.wakeups.ledger import Ledger, Note
 from headrace.engine.wakeups.roster import Bounds, Roster
-from headrace.engine.wakeups.signing import Keyring
+from headrace.engine.wakeups.signing import Keyring, token_invalid
 from headrace.engine.wakeups.snapshot import StreamView, first_pending, snapshot, stream_of
 from headrace.engine.wakeups.subscription import (
+    NO_KEY,
     Ack,
     Definition,
     InvalidRequest,
     NoPendingWork,
+    Owner,
     Subscription,
     SubscriptionExists,
     SubscriptionNotFound,
-    TooManySubscriptions,
 )
 from headrace.engine.wakeups.wakes import Fenced, Wakes
-from headrace.engine.wakeups.webhook import Webhooks, check_url
+from headrace.engine.wakeups.webhook import Webhooks
+
+log = logging.getLogger("headrace.subscriptions")
 
 T = TypeVar("T")
 _CHANGED = "subscription_changed"
@@ -61,7 +65,10 @@ class Subscriptions:
     never moves back. What an answer says is on disk.
     """
 
-    def __init__(self, engine: Engine, keyring: Keyring, bounds: Bounds, webhooks: Webhooks) -> None:
+    def __init__(
+        self, engine: Engine, keyring: Keyring, bounds: Bounds, webhooks: Webhooks, keys: Collection[str] | None
+    ) -> None:
+        self._keys = keys
         self._engine = engine
         self._bounds = bounds
         self._webhooks = webhooks
@@ -76,16 +83,25 @@ class Subscriptions:
 
     @classmethod
     async def open(
-        cls, engine: Engine, *, bounds: Bounds | None = None, webhooks: Webhooks | None = None
+        cls,
+        engine: Engine,
+        *,
+        bounds: Bounds | None = None,
+        webhooks: Webhooks | None = None,
+        keys: Collection[str] | None = None,
     ) -> Subscriptions:
-        """Load every subscription, and go on with its leases, wakes and retries."""
+        """Load every subscription, and go on with its leases, wakes and retries.
+
+        ``keys`` are the ids of those that hold; without them every key does.
+        """
         keyring = await Ledger(engine).keyring()
-        found = cls(engine, keyring, bounds or Bounds(), webhooks or Webhooks())
+        found = cls(engine, keyring, bounds or Bounds(), webhooks or Webhooks(), keys)
         engine.log.on_append.append(found._roster.appended)
         engine.log.on_delete.append(found._roster.deleted)
         for stored in await found._ledger.load():
             await found._roster.restore(stored)
             stored.subscription.ready = True
+            found._suspend_without_key(stored.subscription)
             found.delivery.changed(stored.subscription)
         found.delivery.start()
         return found
@@ -114,9 +130,39 @@ class Subscriptions:
             raise SubscriptionNotFound("there is no such subscription", subscription=id)
         return found
 
-    async def put(self, id: str, definition: Definition, base_url: str, who: str = SERVER) -> tuple[Subscription, bool]:
-        """Create a subscription, or confirm one that asks for the same; answers whether it is new."""
-        return await self._whole(self._put(id, definition, base_url, who))
+    def keep_keys(self, keys: Collection[str]) -> None:
+        """Suspend the webhooks whose keys are not among these, which hold; those of the others go on."""
+        self._keys = keys
+        for subscription in self._roster.by_id.values():
+            self._suspend_without_key(subscription)
+            self.delivery.changed(subscription)
+
+    def end_key(self, key_id: str) -> None:
+        """A key does not hold any more."""
+        if self._keys is not None:
+            self.keep_keys(frozenset(self._keys) - {key_id})
+
+    def _suspend_without_key(self, subscription: Subscription) -> None:
+        key_id, before = subscription.owner.key_id, subscription.suspended
+        ended = self._keys is not None and bool(key_id) and key_id not in self._keys
+        subscription.suspended = ended and subscription.is_webhook
+        if subscription.suspended and not before:
+            log.warning("the webhook %s is suspended: the key %s does not hold any more", subscription.id, key_id)
+
+    async def put(
+        self,
+        id: str,
+        definition: Definition,
+        base_url: str,
+        who: str = SERVER,
+        owner: Owner = NO_KEY,
+        may_see: Callable[[Subscription], bool] = lambda _: True,
+    ) -> tuple[Subscription, bool]:
+        """Create a subscription, or confirm one that asks for the same; answers whether it is new.
+
+        A confirmed one belongs to this key from now on, if it opens the same streams or the other holds no more.
+        """
+        return await self._whole(self._put(id, definition, base_url, who, owner, may_see))
 
     async def delete(self, id: str, who: str = SERVER) -> None:
         """Forget a subscription; workers that hold it are refused from now on."""
@@ -142,28 +188,43 @@ class Subscriptions:
         """Give a wake back unfinished."""
         await self._whole(self._release(id, proof))
 
-    async def _put(self, id: str, definition: Definition, base_url: str, who: str) -> tuple[Subscription, bool]:
+    async def _put(
+        self,
+        id: str,
+        definition: Definition,
+        base_url: str,
+        who: str,
+        owner: Owner,
+        may_see: Callable[[Subscription], bool],
+    ) -> tuple[Subscription, bool]:
         async with self._lock:
             found = self._roster.by_id.get(id)
             if found is not None:
-                await self._confirm(found, definition, base_url)
+                if found.definition != definition or not may_see(found):
+                    message = "the name is taken by a subscription that asks for something else: choose another"
+                    raise SubscriptionExists(message, subscription=id)
+                await self._confirm(found, base_url, owner)
                 return found, False
             if definition.webhook_url is not None:
-                check_url(definition.webhook_url)
-            if len(self._roster.by_id) >= self._bounds.subscriptions:
-                limit = self._bounds.subscriptions
-                raise TooManySubscriptions(f"this server keeps at most {limit} subscriptions", limit=limit)
-            return await self._create(id, definition, base_url, who), True
+                self._webhooks.check(definition.webhook_url)
+            self._roster.refuse_one_more(owner)
+            return await self._create(id, definition, base_url, who, owner), True
 
-    async def _confirm(self, found: Subscription, definition: Definition, base_url: str) -> None:
-        if found.definition != definition:
-            raise SubscriptionExists("the subscription exists and asks for something else", subscription=found.id)
-        if found.base_url != base_url:
+    async def _confirm(self, found: Subscription, base_url: str, owner: Owner) -> None:
+        takes_over = owner.key_id != found.owner.key_id and (owner.prefix == found.owner.prefix or found.suspended)
+        if takes_over:
+            self._roster.refuse_one_more_of(owner.key_id)
+        else:
+            owner = found.owner
+        if found.base_url != base_url or takes_over:
             async with self._turn(found):
-                await self._ledger.save(found, found.wakes, base_url=base_url)
+                await self._ledger.save(found, found.wakes, base_url=base_url, owner=owner)
+                if takes_over:
+                    found.suspended = False
+                    self._roster.add(found)
 
-    async def _create(self, id: str, definition: Definition, base_url: str, who: str) -> Subscription:
-        subscription = Subscription(id, definition, base_url, self._engine.clock.now_us(), Wakes())
+    async def _create(self, id: str, definition: Definition, base_url: str, who: str, owner: Owner) -> Subscription:
+        subscription = Subscription(id, definition, base_url, self._engine.clock.now_us(), Wakes(), owner)
         # Appends are noted from here on, so that none falls between the look at what exists and the commit.
         self._roster.add(subscription)
         try:
@@ -231,19 +292,31 @@ class Subscriptions:
         )
 
     async def _ack(self, id: str, kind: str, proof: Proof, acks: tuple[Ack, ...], done: bool) -> bool:
-        found = self._of_kind(id, kind)
-        async with self._turn(found):
-            self._prove(found, proof)
+        async with self._proven(id, proof) as found:
+            self._refuse_other_kind(found, kind)
             moves = found.moves(acks, partial(stream_of, self._catalog))
             wakes = found.wakes.finish() if done else found.wakes.delivered().lease(self._lease_end(found))
             await self._ledger.save(found, wakes, moves)
             return done and bool(found.pending)
 
     async def _release(self, id: str, proof: Proof) -> None:
-        found = self._of_kind(id, "pull-wake")
-        async with self._turn(found):
-            self._prove(found, proof)
+        async with self._proven(id, proof) as found:
+            self._refuse_other_kind(found, "pull-wake")
             await self._ledger.save(found, found.wakes.finish())
+
+    @asynccontextmanager
+    async def _proven(self, id: str, proof: Proof) -> AsyncIterator[Subscription]:
+        """The subscription of a wake, for whoever holds its token; to others it is as if there were none."""
+        found = self.find(id)
+        if found is None or found.suspended:
+            raise token_invalid()
+        self.keyring.generation(found, proof.token)  # before its turn: who has no token learns nothing from the wait
+        try:
+            async with self._turn(found):
+                self._prove(found, proof)
+                yield found
+        except SubscriptionNotFound as reason:
+            raise token_invalid() from reason
 
     def _prove(self, found: Subscription, proof: Proof) -> None:
         """Refuse whoever does not hold the wake in flight: token, generation and wake id must all be its own."""
@@ -254,9 +327,12 @@ class Subscriptions:
 
     def _of_kind(self, id: str, kind: str) -> Subscription:
         found = self.get(id)
-        if found.definition.type != kind:
-            raise InvalidRequest(f"this is not a {kind} subscription", subscription=id)
+        self._refuse_other_kind(found, kind)
         return found
+
+    def _refuse_other_kind(self, found: Subscription, kind: str) -> None:
+        if found.definition.type != kind:
+            raise InvalidRequest(f"this is not a {kind} subscription", subscription=found.id)
 
     @asynccontextmanager
     async def _turn(self, found: Subscription) -> AsyncIterator[None]:

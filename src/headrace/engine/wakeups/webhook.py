@@ -13,6 +13,7 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
+from typing import NamedTuple
 
 import httpx2
 import msgspec
@@ -33,6 +34,20 @@ _HOST = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+", re.ASCII)
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
+class LocalTargets(NamedTuple):
+    """Which addresses that only this machine or its link can reach webhooks may call."""
+
+    loopback: bool = True
+    link_local: bool = False
+
+    def admits(self, address: str) -> bool:
+        """Whether an address is one of these."""
+        return (self.loopback and _is_loopback(address)) or (self.link_local and _is_link_local(address))
+
+
+LOOPBACK = LocalTargets()
+
+
 class WebhookUrlRejected(InvalidRequest):
     """The server will not call this address."""
 
@@ -47,14 +62,19 @@ class _Done(msgspec.Struct):
     done: bool = False
 
 
-def check_url(url: str) -> None:
-    """Refuse addresses that are not https to a public host, or http to this machine."""
+def check_url(url: str, local: LocalTargets = LOOPBACK) -> None:
+    """Refuse addresses that are not https to a public host, or http to this machine where that is allowed."""
     parsed = _parse(url)
     if parsed.userinfo or parsed.fragment:
         raise WebhookUrlRejected("webhook.url has no credentials and no fragment", field="webhook.url")
     host = _host(parsed)
     if parsed.scheme == "http":
-        if not _is_local_name(host):
+        if _is_local_name(host) and not local.loopback:
+            raise WebhookUrlRejected(
+                "webhooks of this server may not call the machine it runs on; subscriptions.local_webhooks allows it",
+                field="webhook.url",
+            )
+        if not _is_local_name(host) and not (local.link_local and _is_link_local(host)):
             raise WebhookUrlRejected("http is for localhost and 127.0.0.x; others need https", field="webhook.url")
     elif parsed.scheme != "https":
         raise WebhookUrlRejected("webhook.url must use https", field="webhook.url")
@@ -73,9 +93,14 @@ async def resolve(host: str, port: int) -> list[str]:
 class Webhooks:
     """Sends wakes. Follows no redirects, uses no proxy, and reads no more of an answer than it needs."""
 
-    def __init__(self, *, resolve: Resolve = resolve) -> None:
+    def __init__(self, *, resolve: Resolve = resolve, local: LocalTargets = LOOPBACK) -> None:
         self._resolve = resolve
+        self._local = local
         self._client: httpx2.AsyncClient | None = None
+
+    def check(self, url: str) -> None:
+        """Refuse an address that would not be called."""
+        check_url(url, self._local)
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float) -> bool:
         """Deliver a body; answers whether the receiver says it is done. Raises DeliveryFailed."""
@@ -107,7 +132,7 @@ class Webhooks:
         host = _host(url)
         addresses = await self._resolve(host, url.port or (443 if url.scheme == "https" else 80))
         for address in addresses:
-            if not (_is_public(address) if url.scheme == "https" else _is_loopback(address)):
+            if not (_is_public(address) if url.scheme == "https" else self._local.admits(address)):
                 raise DeliveryFailed(f"{host} resolves to {address}, which webhooks may not call")
         return addresses[:_MAX_ADDRESSES]
 
@@ -178,6 +203,11 @@ def _is_numeric(host: str) -> bool:
 def _is_loopback(address: str) -> bool:
     ip = _address(address)
     return ip == ipaddress.IPv6Address("::1") or (ip is not None and ip.version == 4 and ip in _LOCAL_ADDRESSES)
+
+
+def _is_link_local(address: str) -> bool:
+    ip = _address(address)
+    return ip is not None and ip.is_link_local
 
 
 def _is_public(address: str) -> bool:

@@ -29,7 +29,7 @@ SUBSCRIPTION: Node = record(
     streams={"type": "array", "items": FOLLOWED},
     lease_ttl_ms=WHOLE,
     created_at={"type": "string", "format": "date-time"},
-    status={"enum": ["active", "failed"]},
+    status={"enum": ["active", "failed", "suspended"]},
     generation=WHOLE,
 )
 SUBSCRIBED: Node = {"$ref": "#/components/schemas/Subscription"}
@@ -70,7 +70,7 @@ def _subscribing(name: str, text: str, failures: str, body: Node | None = None, 
 
 def reporting(operation: str, text: str, body: Node, **successes: Node) -> Node:
     """A call of the worker that holds a wake: proven by the token that came with it."""
-    return {"post": {**_subscribing(operation, text, "404 409", body, **successes), "security": [{"token": []}]}}
+    return {"post": {**_subscribing(operation, text, "409", body, **successes), "security": [{"token": []}]}}
 
 
 ONE = "/v1/stream/__ds/subscriptions/{id}"
