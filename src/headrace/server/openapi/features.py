@@ -178,7 +178,7 @@ FEATURE_PATHS: Node = {
         "post": operation(
             "get_rows",
             "The features of many keys at one moment",
-            answers("404 413 415 429", s200=answer("rows in order", record(results=OBJECTS), _COVERAGE)),
+            answers("404 408 413 415 429", s200=answer("rows in order", record(results=OBJECTS), _COVERAGE)),
             body=content(BATCH),
         )
     },
