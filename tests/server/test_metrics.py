@@ -68,6 +68,7 @@ def test_the_numbers_are_those_of_the_engine_its_gates_and_its_memory(tmp_path: 
         assert found["headrace_watchers", ()] == 0
         assert found["headrace_gate_active", (("gate", "read"),)] == 1
         assert found["headrace_gate_limit", (("gate", "search"), ("kind", "configured"))] == 4
+        assert found["headrace_gate_limit", (("gate", "rows"), ("kind", "configured"))] == 1
         assert found["headrace_gate_limit", (("gate", "search"), ("kind", "current"))] == 2
         assert found["headrace_memory_pressure", ()] == 1
         assert found["headrace_memory_rss_bytes", ()] == 90 * MiB

@@ -114,7 +114,8 @@ class Gates:
 
     def named(self) -> dict[str, Gate]:
         """Every gate by its name."""
-        return {"read": self.read, "search": self.search, "index": self.index}
+        named = {"read": self.read, "search": self.search, "index": self.index}
+        return {**named, "compute": self.compute, "plan": self.plan, "rows": self.rows}
 
     def relieve(self) -> None:
         """Halve what uses most memory, but never stop it."""
