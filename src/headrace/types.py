@@ -32,6 +32,9 @@ _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
 )
 
+#: A text of so many digits looks like a day of ISO 8601, 20240501.
+_DAY_DIGITS = 8
+
 _ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 
 
@@ -94,6 +97,9 @@ def format_duration(micros: int) -> str:
 def parse_timestamp_us(text: str, field: str) -> int:
     """An RFC 3339 time (up to nine fraction digits) or Unix nanoseconds, in microseconds."""
     if text.isascii() and text.isdigit() and len(text) <= 20:
+        if len(text) == _DAY_DIGITS:
+            day = f"{text[:4]}-{text[4:6]}-{text[6:]}T00:00:00Z"
+            raise BadRequest(f"{field}: {text!r} may be a day, or nanoseconds; write a day as {day}", field=field)
         return int(text) // 1000
     match = _RFC3339.fullmatch(text)
     if match is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -33,11 +34,14 @@ MOMENTS = st.builds(
 )
 NUMBERS = st.sampled_from(
     "0 -0 -0.0 1.0 2.50 1e5 1E+2 1e-7 5e-324 1e22 1e308 1e400 -1e400 -1.9 1774432800000 1774432800000.9 "
-    "9007199254740993 9007199254740993.0 999999999999999999 -999999999999999999 1000000000000000000 "
+    "9007199254740993 9007199254740993.0 9007199254740992.5 1e-400 -1e-400 1e23 0.3e1 12.50e1 4e-1 1e1001 "
+    "1e99999999999999999999 1e-99999999999999999999 0e99999999999999999999 "
+    "999999999999999999 -999999999999999999 1000000000000000000 "
     "9223372036854775807 9223372036854775808 -9223372036854775808 -9223372036854775809 "
     f"123456789012345678901234567890.5 {'9' * 400}".split()
 )
 STRINGS = (
+    "20240501,20240230, 20240501 ,2024050,202405011,"
     '503, 503 ,-5,007,+5,5.0,1e3,.5,5.,inf,nan,true, FALSE ,null,[1],{},Hello World!,a_b-c,x\x00y,\\,",/,\x7f\x80,'
     "İstanbul ΣΑΣ straße ǅ,𝔘𝔫𝔦,１２,ﬁ,ééééééééé"
 )
@@ -108,3 +112,48 @@ def _summing(places: list[tuple[str, ...]]) -> dict[str, Any]:
     names = [f"{part}JsonPointer" for part in PARTS]
     measure = {name: pointer.text(place) for name, place in zip(names, places, strict=True)}
     return {"r": {"intervals": ["1m"], "measures": {"m": {"kind": "summary_parts", **measure}}}}
+
+
+DIGITS = st.text("0123456789", min_size=1, max_size=25)
+SPELLED_NUMBERS = st.builds(
+    "{}{}{}{}".format,
+    st.sampled_from(["", "-"]),
+    DIGITS.map(lambda digits: digits.lstrip("0") or "0"),
+    st.just("") | DIGITS.map(lambda digits: f".{digits}"),
+    st.just("") | st.builds("{}{}".format, st.sampled_from(["e", "E", "e-", "e+"]), st.integers(0, 400)),
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(SPELLED_NUMBERS, min_size=1, max_size=6), st.booleans())
+def test_numbers_are_what_their_digits_say(spelled: list[str], is_array: bool) -> None:
+    """Held to fractions, which know nothing of doubles."""
+    exact = [Fraction(text) for text in spelled]
+    payloads = [f"[{', '.join(spelled)}]"] if is_array else spelled
+    made = definition({kind: field(kind, ()) for kind in ("integer", "float", "date")})
+    wanted: dict[str, list[Any]] = {
+        "integer": [number.numerator if number.denominator == 1 else None for number in exact],
+        "date": [int(number) for number in exact],
+        "float": [_nearest(number) for number in exact],
+    }
+    for few in WAYS:
+        table = Extractor(made, few=few).columns(events(payloads))
+        odd = table.column("odd").to_pylist()
+        for kind, values in wanted.items():
+            held = table.column(f"f.{kind}").to_pylist()
+            in_rows = [values] if is_array else [[value] for value in values]
+            for row, (expected, found) in enumerate(zip(in_rows, held, strict=True)):
+                assert odd[row] or _listed(found) == [value for value in expected if value is not None]
+        millis = [wanted["date"]] if is_array else [[value] for value in wanted["date"]]
+        assert odd == [any(not -(2**63) <= value < 2**63 for value in row) for row in millis]
+
+
+def _nearest(number: Fraction) -> float | None:
+    try:
+        return float(number) + 0.0
+    except OverflowError:
+        return None
+
+
+def _listed(found: Any) -> list[Any]:
+    return [] if found is None else found if isinstance(found, list) else [found]

@@ -55,8 +55,12 @@ def test_a_fraction_is_cut_to_microseconds(moment: datetime, fraction: str) -> N
 
 
 @given(st.integers(0, 10**20 - 1))
-def test_a_plain_number_is_unix_nanoseconds(nanos: int) -> None:
-    assert parse_timestamp_us(str(nanos), "f") == nanos // 1000
+def test_a_plain_number_is_unix_nanoseconds_unless_it_looks_like_a_day(nanos: int) -> None:
+    if len(str(nanos)) == 8:
+        with pytest.raises(BadRequest, match="may be a day"):
+            parse_timestamp_us(str(nanos), "f")
+    else:
+        assert parse_timestamp_us(str(nanos), "f") == nanos // 1000
 
 
 @given(st.integers(-(2**70), 2**70))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -30,6 +31,12 @@ BIG = 2**63 + 1
         ("integer", -0.0, 0),
         ("integer", 5.0, 5),
         ("integer", 1e22, 10**22),
+        ("integer", 1e23, 10**23),
+        ("integer", Decimal("9007199254740993.0"), 2**53 + 1),
+        ("integer", Decimal("9007199254740992.5"), None),
+        ("integer", Decimal("1e-400"), None),
+        ("integer", Decimal("1e400"), 10**400),
+        ("integer", Decimal("1e99999999"), None),
         ("integer", 5.5, None),
         ("integer", BIG, BIG),
         ("integer", str(BIG), BIG),
@@ -52,6 +59,9 @@ BIG = 2**63 + 1
         ("float", "5.", 5.0),
         ("float", "+5", 5.0),
         ("float", 10**400, None),
+        ("float", Decimal("0.1234567890123456789"), 0.12345678901234568),
+        ("float", Decimal("1e-400"), 0.0),
+        ("float", Decimal("1e400"), None),
         ("float", "1e999", None),
         ("float", "inf", None),
         ("float", "nan", None),
@@ -61,6 +71,15 @@ BIG = 2**63 + 1
         ("float", False, None),
         ("date", 1_774_432_800_000, 1_774_432_800_000),
         ("date", 1.9, 1),
+        ("date", Decimal("9007199254740993.9"), 2**53 + 1),
+        ("date", Decimal("1e99999999"), None),
+        ("date", "20240501", 1_714_521_600_000),
+        ("date", " 00010101 ", -62_135_596_800_000),
+        ("date", "20240230", None),
+        ("date", "99999999", None),
+        ("date", "-20240501", -20_240_501),
+        ("date", "202405011", 202_405_011),
+        ("date", "20240501T100000Z", None),
         ("date", -1.9, -1),
         ("date", float("inf"), None),
         ("date", "1774432800000", 1_774_432_800_000),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.stream import Stream
 from headrace.query import request as requests
+from headrace.query.definition import rounded
 from headrace.query.request import MAX_SIZE
 from headrace.query.tokens import quoted
 
@@ -61,7 +62,7 @@ class Seeker:
             if len(self.found) >= self._limit and hit.seq not in self.found:
                 self._is_full = True
             else:
-                self.found[hit.seq] = hit.event.document()
+                self.found[hit.seq] = hit.event.document(rounded)
         self._timed_out |= found.timed_out
         self._missing = max(self._missing, found.missing.events)
         self._tail += found.tally.scanned_tail_docs

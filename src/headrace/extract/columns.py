@@ -20,6 +20,7 @@ from headrace.extract.sources import Taken, at_sources, unwrapped
 from headrace.extract.summaries import summaries
 from headrace.extract.texts import Column, Flags, valid
 from headrace.query.definition import Definition, Sources
+from headrace.query.search import Kind
 from headrace.reduce import parts
 
 #: So many events, or so much of them, are worked on at once, that what is made of them on the way stays small.
@@ -46,6 +47,8 @@ class Extractor:
         ]
         fields = [_unwrapped(sources) for sources in definition.sources.values()]
         self._sources: list[Sources] = [*fields, *definition.parts.values()]
+        kinds = [field.kind for field in definition.search.fields.values()]
+        self._exact = [kind in {Kind.INTEGER, Kind.DATE} for kind in kinds] + [False] * len(definition.parts)
 
     def columns(self, batch: pa.RecordBatch | pa.Table) -> pa.Table:
         """The columns table of segment rows, whatever their versions."""
@@ -65,8 +68,8 @@ class Extractor:
     def _read(self, events: pa.Table) -> _Slice:
         texts, odd = self._taken(events)
         found: list[Values] = []
-        for column, group in zip(texts, self._wanted, strict=False):
-            singles, rows = inside_arrays(column.drop_null(), np.flatnonzero(valid(column)), self._few)
+        for column, group, exact in zip(texts, self._wanted, self._exact, strict=False):
+            singles, rows = inside_arrays(column.drop_null(), np.flatnonzero(valid(column)), self._few, exact=exact)
             given = pieces(singles)
             found += [want.found(given, rows, odd) for want in group]
         return _Slice(odd, found, self._summaries(texts[len(self._wanted) :], odd))
@@ -98,7 +101,8 @@ class Extractor:
             nothing = pa.nulls(len(payloads), pa.string())
             return Taken([nothing] * len(self._sources), np.ones(len(payloads), np.bool_))
         sources = [known[version] for known in self._sources]
-        return at_sources(payloads, sources, partial(self._definition.promote, version=version), self._few)
+        promote = partial(self._definition.promote, version=version)
+        return at_sources(payloads, sources, promote, self._few, self._exact)
 
 
 def _starts(events: pa.Table) -> range:

@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.extract.texts import Column, Counts, Flags
+from headrace.extract.scalars import may_be_rounded
+from headrace.extract.texts import Column, Counts, Flags, Texts
 from headrace.reduce import duck
 from headrace.schema import pointer as pointers
 from headrace.schema.lens.values import LensFailure, encoded, entries, found
@@ -35,9 +36,12 @@ def at_pointers(payloads: Column, wanted: Collection[Pointer], odd: Flags, few: 
     return {place: pa.array([row and row[at] for row in rows], pa.string()) for at, place in enumerate(places)}
 
 
-def elements(arrays: Column, few: int = FEW) -> tuple[Column, Counts]:
-    """The elements of JSON arrays, end to end, and how many each array has; an element may be null."""
-    if len(arrays) > few:
+def elements(arrays: Column, few: int = FEW, *, exact: bool = False) -> tuple[Column, Counts]:
+    """The elements of JSON arrays, end to end, and how many each array has; an element may be null.
+
+    With ``exact`` numbers keep all their digits, and not only those of the nearest double.
+    """
+    if len(arrays) > few and not (exact and may_be_rounded(Texts(arrays)).any()):
         [lists] = _selected(arrays, "from_json(payload, '[\"JSON\"]')")
         return lists.flatten(), lists.value_lengths().to_numpy()
     opened = [entries(array.strip()[1:-1].encode()) for array in arrays.to_pylist()]

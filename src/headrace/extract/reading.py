@@ -126,13 +126,13 @@ def _crowded(spaced: Values, count: int) -> Flags:
     return crowded
 
 
-def inside_arrays(texts: Column, rows: Numbers, few: int) -> tuple[Column, Numbers]:
+def inside_arrays(texts: Column, rows: Numbers, few: int, *, exact: bool) -> tuple[Column, Numbers]:
     """JSON texts and their rows, with the elements of arrays in the place of arrays."""
     for _ in range(_LEVELS):
         arrays = Texts(texts).first() == ord("[")
         if not arrays.any():
             break
-        inner, lengths = elements(texts.filter(pa.array(arrays)), few)
+        inner, lengths = elements(texts.filter(pa.array(arrays)), few, exact=exact)
         counts = np.ones(len(texts), np.int64)
         counts[arrays] = lengths
         ends = np.cumsum(counts)

@@ -32,6 +32,7 @@ def _marks(given: bytes) -> Flags:
 _NUMBER, _STRING = _marks(b"-0123456789"), _marks(b'"')
 _STRINGS = _marks(b'"[')
 _TYPED = _marks(b'-0123456789"[')
+_NUMBER_OR_ARRAY, _FRACTION = _marks(b"-0123456789["), _marks(b".eE")
 _CLOSE_READ = _marks(b"-0123456789[{")
 
 _STRING_LIST = msgspec.json.Decoder(list[str])
@@ -137,6 +138,12 @@ def _whole(texts: Texts, first: Bytes) -> Flags:
     if whole.any():
         whole &= texts.count((texts.data < ord("0")) | (texts.data > ord("9"))) == (first == ord("-"))
     return whole
+
+
+def may_be_rounded(texts: Texts) -> Flags:
+    """The JSON texts that may hold a number with a fraction or an exponent."""
+    rounded = _NUMBER_OR_ARRAY[texts.first()]
+    return rounded & texts.where(_FRACTION[texts.data]) if rounded.any() else rounded
 
 
 def is_spelled_alike(texts: Texts) -> Flags:

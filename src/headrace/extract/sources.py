@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.extract.raw import at_pointers, each
-from headrace.extract.scalars import is_spelled_alike
+from headrace.extract.scalars import is_spelled_alike, may_be_rounded
 from headrace.extract.texts import Column, Flags, Texts, valid
 from headrace.schema.lens.ops import Wrap
 from headrace.schema.lens.pullback import Constant, Either, Rebuild, Source, Stored
@@ -28,14 +28,23 @@ class Taken(NamedTuple):
     odd: Flags
 
 
-def at_sources(payloads: Column, sources: Sequence[Source], promote: Callable[[bytes], bytes], few: int) -> Taken:
-    """What lies at the sources in events of one version; ``promote`` brings an event to the newest."""
+def at_sources(
+    payloads: Column, sources: Sequence[Source], promote: Callable[[bytes], bytes], few: int, exact: Sequence[bool]
+) -> Taken:
+    """What lies at the sources in events of one version; ``promote`` brings an event to the newest.
+
+    ``exact`` says of which sources all digits of a number are wanted, and not only those of the nearest double.
+    """
     odd = np.zeros(len(payloads), np.bool_)
     stored = at_pointers(payloads, [place for source in sources for place in _pointers(source)], odd, few)
     rebuilt = [source.pointer for source in sources if isinstance(source, Rebuild)]
     newest = at_pointers(each(promote, payloads), rebuilt, odd, few) if rebuilt else {}
     events = _Events(payloads, stored, newest, odd)
-    return Taken([events.text(source, np.ones(len(payloads), np.bool_)) for source in sources], odd)
+    texts = [events.text(source, np.ones(len(payloads), np.bool_)) for source in sources]
+    for number, (source, is_exact) in enumerate(zip(sources, exact, strict=True)):
+        if is_exact:
+            texts[number] = events.with_all_digits(source, texts[number])
+    return Taken(texts, odd)
 
 
 def unwrapped(source: Source) -> Source:
@@ -80,6 +89,17 @@ class _Events(NamedTuple):
                 made = self.text(present, rows & there), self.text(absent, rows & ~there)
                 return pc.if_else(pa.array(there), *made)
         return pa.nulls(len(self.payloads), pa.string())
+
+    def with_all_digits(self, source: Source, texts: Column) -> Column:
+        """The texts at a source; those that hold a number which DuckDB may have rounded come from the event itself."""
+        here = valid(texts)
+        may_differ = here.copy()
+        may_differ[here] = may_be_rounded(Texts(texts.drop_null()))
+        if not may_differ.any():
+            return texts
+        found = each(source.evaluate, self.payloads.filter(pa.array(may_differ)))
+        self.odd[np.flatnonzero(may_differ)[~valid(found)]] = True
+        return pc.replace_with_mask(texts, pa.array(may_differ), found)
 
     def _converted(self, source: Stored, rows: Flags) -> Column:
         found = self.stored[source.pointer]

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields as members
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from headrace.query import fields
 from headrace.query.search import Kind, Rollup, Search, SummaryParts
 from headrace.query.tree import Clause, Node
 from headrace.schema import pointer as pointers
+from headrace.schema.entries import exactly
 from headrace.schema.lens import document as lens_document
 from headrace.schema.lens.chain import Chain
 from headrace.schema.lens.ops import Lens, Op
@@ -28,6 +30,8 @@ from headrace.schema.registry import Registry
 
 #: What extraction, postings and panes make of events; whoever changes what they make raises it.
 VERSION = 1
+#: The same for the kinds of fields of which more has changed.
+_KIND_VERSIONS = {Kind.INTEGER: 2, Kind.DATE: 2}
 
 Sources = Mapping[int, Source]
 
@@ -87,7 +91,7 @@ class Definition:
         """16 hex digits for what is made of a field in events of versions up to this one."""
         field = self.search.fields[name]
         made = {
-            "version": VERSION,
+            "version": _KIND_VERSIONS.get(field.kind, VERSION),
             "kind": field.kind,
             "lowercase": field.lowercase,
             "exact": field.exact,
@@ -144,11 +148,37 @@ class Definition:
 
 
 def decoded(payload: bytes) -> Any:
-    """An event as a value; a number beyond the range of a double is an infinity, which is no value of any field."""
+    """An event as a value, its numbers with all their digits: floats only where these say the same, else decimals."""
+    try:
+        return _EXACT.decode(payload)
+    except msgspec.DecodeError:
+        return json.loads(payload, parse_float=_number)
+
+
+def rounded(payload: bytes) -> Any:
+    """An event as a value whose numbers are doubles, as most readers of JSON have them."""
     try:
         return msgspec.json.decode(payload)
     except msgspec.DecodeError:
         return json.loads(payload)
+
+
+def _number(text: str) -> float | Decimal:
+    try:
+        return exactly(text)
+    except InvalidOperation:
+        pass  # it has more digits, or a greater exponent, than an append to a stream with a schema may have
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        nearest = float(text)
+        is_tiny = not nearest and text.lower().partition("e")[0].strip("-0.")
+        return _TINY if is_tiny else nearest
+
+
+#: Stands for all numbers that are too small for a decimal: it is not whole, and the nearest double is zero.
+_TINY = Decimal("1e-1000")
+_EXACT = msgspec.json.Decoder(float_hook=_number)
 
 
 def _lens(document: Any) -> Lens:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from typing import Any
 
 from headrace.query.search import Field, Kind
@@ -96,4 +97,4 @@ class FieldReader(Reader, frozen=True):
 
 
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, str | bool | int) else float(value)
+    return value if isinstance(value, str | bool | int | Decimal) else float(value)

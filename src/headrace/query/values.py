@@ -5,13 +5,14 @@ kind       is read from                                          is compared as
 =========  ====================================================  =====================================
 keyword    a string                                              the string, in lower case if so declared
 text       a string                                              the string; its words, for words and phrases
-integer    a whole number or its decimal text                    an integer of any size
+integer    a whole number, however spelled, or its digits        an integer of any size
 float      a finite number or its decimal text                   a double
-date       a number of milliseconds or its text, ISO 8601 text   milliseconds since 1970
+date       a number of milliseconds or its digits, ISO 8601 text milliseconds since 1970
 bool       ``true``, ``false`` or their text                     a boolean
 =========  ====================================================  =====================================
 
 Everything else, ``null`` included, is no value. The elements of an array are values of their own, however deep.
+A text of eight digits is a day, 20240501 for 2024-05-01, and never a number of milliseconds.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from headrace.query.search import Field, Kind
 from headrace.query.words import lower
 from headrace.schema import pointer
+from headrace.schema.shape.canonical import exactly
 
 Canonical = str | int | float | bool
 
@@ -38,6 +41,7 @@ _MOMENT = re.compile(
     r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2})"
     r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))?)?)?)?"
 )
+_BASIC_DAY = re.compile(r"\A([0-9]{4})([0-9]{2})([0-9]{2})\Z")
 
 
 def values(field: Field, document: Any) -> list[Canonical]:
@@ -88,11 +92,18 @@ def _integer(value: Any) -> int | None:
         case int():
             return value
         case float():
-            return int(value) if value.is_integer() else None
+            return int(exactly(value)) if value.is_integer() else None
+        case Decimal():
+            return _whole(value)
         case str():
             text = value.strip()
             return int(text) if len(text) <= MAX_DIGITS and _INTEGER.fullmatch(text) else None
     return None
+
+
+def _whole(value: Decimal) -> int | None:
+    """A decimal as an integer, or None where it has a fraction or more digits than are read."""
+    return int(value) if value.adjusted() < MAX_DIGITS and value == value.to_integral_value() else None
 
 
 def _float(value: Any) -> float | None:
@@ -100,7 +111,7 @@ def _float(value: Any) -> float | None:
         value = value.strip()
         if not _DECIMAL.fullmatch(value):
             return None
-    elif isinstance(value, bool) or not isinstance(value, int | float):
+    elif isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
     try:
         number = float(value)
@@ -116,9 +127,11 @@ def _date(value: Any) -> int | None:
         case int():
             return value
         case float():
-            return int(value) if math.isfinite(value) else None
+            return int(exactly(value)) if math.isfinite(value) else None
+        case Decimal():
+            return int(value) if value.adjusted() < MAX_DIGITS else None
         case str():
-            text = value.strip()
+            text = _BASIC_DAY.sub(r"\1-\2-\3", value.strip())
             moment = _MOMENT.fullmatch(text)
             return _moment(moment) if moment else _integer(text)
     return None

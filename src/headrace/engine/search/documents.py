@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace.engine.search.archive import Look
@@ -37,12 +38,12 @@ class Promoted(NamedTuple):
 
     payload: bytes
 
-    def document(self) -> Any:
-        """The event as a value."""
+    def document(self, decode: Callable[[bytes], Any] = decoded) -> Any:
+        """The event as a value, its numbers with all their digits unless ``decode`` says otherwise."""
         try:
-            return decoded(self.payload)
+            return decode(self.payload)
         except RecursionError:
-            return _opened(self.payload)
+            return _opened(self.payload, decode)
 
     def fields(self, search: Search) -> dict[str, Any]:
         """The values of every search field as they are spelled: one alone, several in an array."""
@@ -66,7 +67,7 @@ def _spelled(root: list[Any], field: Field) -> list[Raw]:
     return [value for value in values if bytes(value) != b"null"]
 
 
-def _opened(payload: bytes) -> Any:
+def _opened(payload: bytes, decode: Callable[[bytes], Any]) -> Any:
     """A document that is nested deeper than the decoder goes, opened level by level."""
     root: list[Any] = [Raw(payload)]
     pending: list[tuple[Any, Any]] = [(root, 0)]
@@ -78,5 +79,5 @@ def _opened(payload: bytes) -> Any:
         elif isinstance(container, list):
             pending.extend((container, at) for at in range(len(container)))
         else:
-            holder[key] = decoded(bytes(holder[key]))
+            holder[key] = decode(bytes(holder[key]))
     return root[0]

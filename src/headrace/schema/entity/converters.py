@@ -9,10 +9,12 @@ import math
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from decimal import InvalidOperation
 from typing import Any, NamedTuple
 
 from headrace.schema.entity.nodes import Field, Type
 from headrace.schema.entity.values import fits, kind
+from headrace.schema.entries import exactly as exact_number
 from headrace.schema.shape.canonical import exactly
 
 #: What ``converted`` gives for a value that is not of the type and does not become so.
@@ -76,7 +78,15 @@ def _number(text: str) -> int | float | None:
     if found["fraction"] is None and found["exponent"] is None:
         return int(found[0])
     number = float(found[0])
-    return number if math.isfinite(number) else None
+    if not math.isfinite(number):
+        return None
+    try:
+        exact = exact_number(found[0])
+    except InvalidOperation:
+        return None
+    if isinstance(exact, int):
+        return exact
+    return number if number or not exact else None
 
 
 def _text(value: bool) -> str:

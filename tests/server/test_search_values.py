@@ -1,0 +1,46 @@
+"""Searches for values that are spelled in several ways; many events are read by DuckDB, a few one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from server.registries import append
+from server.test_search import numbers, search, stream
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Api
+
+
+@pytest.mark.parametrize("others", [0, 1_000], ids=["few", "many"])
+def test_a_number_is_what_its_digits_say_however_it_is_spelled(api: Api, others: int) -> None:
+    path = stream(api)
+    spelled = ["9007199254740993.0", "9007199254740992.5", "900719925474099.3e1", "1e-400", "[1, 9007199254740993.0]"]
+    events = [f'{{"n": {at}, "status": {text}}}' for at, text in enumerate(spelled)]
+    body = ",".join([*events, *['{"n": 99, "status": 5}'] * others])
+    assert api.post(path, f"[{body}]".encode(), {"content-type": "application/json"}).status_code == 204
+    for q, expected in {
+        "status:9007199254740993": [0, 2, 4],
+        "status:9007199254740992": [],
+        "status:0": [],
+        "status:>=9007199254740992": [0, 2, 4],
+        "has:status -status:5": [0, 2, 4],
+    }.items():
+        assert numbers(search(api, path, q, sort=["offset:asc"])) == expected, q
+        assert [event["n"] for event in api.get(path, filter=q).json()] == expected, q
+
+
+@pytest.mark.parametrize("others", [0, 1_000], ids=["few", "many"])
+def test_a_text_of_eight_digits_is_a_day(api: Api, others: int) -> None:
+    path = stream(api)
+    times = ["20240501", "20240231", "2024-05-01"]
+    append(api, path, *({"n": at, "time": time} for at, time in enumerate(times)), *[{"n": 99}] * others)
+    for q, expected in {
+        "time:20240501": [0, 2],
+        "time:2024-05-01": [0, 2],
+        "time:<1971-01-01": [],
+        "has:time": [0, 2],
+    }.items():
+        assert numbers(search(api, path, q, sort=["offset:asc"])) == expected, q
+    assert "is no value of time" in api.get(f"{path}/_search", q="time:20240231").text
