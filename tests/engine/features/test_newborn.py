@@ -55,6 +55,20 @@ def test_a_feature_without_a_past_is_never_backfilling(
     assert row == {**kept, **(newborn if pushes else dict.fromkeys(newborn))}
 
 
+def test_pushes_after_a_birth_are_counted_though_the_past_of_other_features_is_not_folded(tmp_path: Path) -> None:
+    with Pipelines(tmp_path / "data", storage={"seal_rows": 4}, features={"fold_rows": 10}) as pipelines:
+        pipelines.register(ORDERS, table("Users", "Order", ["user"], SPENT))
+        pipelines.push("Order", *({"user": "a", "amount": 1.0} for _ in range(30)))
+        pipelines.seal("Order")
+        pipelines.register(ORDERS, table("Users", "Order", ["user"], MORE), backfill=False)
+        pipelines.push("Order", *({"user": "a", "amount": 2.0} for _ in range(12)))
+        pipelines.seal("Order")
+        assert pipelines.answer("Users", "a", features=["most"])[:2] == ({"most": 2.0}, True)
+        assert pipelines.answer("Users", "a")[:2] == ({"n": None, "total": None, "most": 2.0}, False)
+        pipelines.work()
+        assert pipelines.answer("Users", "a")[:2] == ({"n": 42, "total": 54.0, "most": 2.0}, True)
+
+
 def test_pushes_between_a_change_and_a_get_of_another_table_are_counted(pipelines: Pipelines) -> None:
     tables = [table(name, "Order", ["user"], SPENT) for name in ("Users", "Others")]
     pipelines.register(ORDERS, *tables)

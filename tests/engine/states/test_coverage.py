@@ -75,6 +75,13 @@ def test_states_survive_retention_and_what_neither_holds_is_gone() -> None:
     assert based(defined(a=0), [], first_seq=30) == (30, {"a": []}, "")
 
 
+def test_features_that_lack_few_published_events_are_answered_though_others_lack_too_many() -> None:
+    assert based(defined(a=0, b=60, c=80), [], most=50) == (60, {"bc": []}, "a")
+    assert based(defined(a=0, b=60), [state(0, 20, "a")], most=50) == (60, {"b": []}, "a")
+    assert based(defined(a=0, b=40), [state(0, 20, "a")], most=50) == (100, {}, "ab")
+    assert based(defined(a=0, b=FAR), [], most=50) == (100, {"b": []}, "a")
+
+
 def test_too_many_published_events_are_left_to_whoever_makes_states() -> None:
     assert based(defined(a=0), [], published=100, most=99) == (100, {}, "a")
     assert based(defined(a=0), [], published=100, most=100) == (0, {"a": []}, "")

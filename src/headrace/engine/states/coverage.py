@@ -53,14 +53,14 @@ def span(state: State) -> Range:
 def base(defined: Definition, states: Sequence[State], first_seq: int, published: int, most: int) -> Base:
     """What to answer from: the tail begins where the states of the lives that are furthest end.
 
-    Where that would be more than ``most`` published events, all of them are left to whoever makes states, and the tail
-    begins after them. Events before ``first_seq`` are not retained: where no state holds them they are gone.
+    Where that would be more than ``most`` published events, they are left to whoever makes states. The tail begins with
+    the first life that lacks fewer, or after all of them where none does. Events before ``first_seq`` are not retained: where no state holds them they are gone.
     """
     histories = {name: history(life, states, first_seq) for name, life in defined.lives.items()}
     ends = [end for held, end in histories.values() if held]
     start = max(ends) if ends else max(defined.born, first_seq)
     if published - start > most:
-        start = published
+        start = min([published, *(end for _, end in histories.values() if published - end <= most)])
     complete = {name for name, (_, end) in histories.items() if end >= start}
     chains: dict[tuple[str, ...], list[str]] = {}
     for name in sorted(complete):
