@@ -27,6 +27,7 @@ ROUNDS, EACH = 30, 50
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything happens with few events."""
     monkeypatch.setattr(extraction, "LEAST_ROWS", 40)
+    monkeypatch.setattr(extraction, "UNEXPECTED_ROWS", 40)
     monkeypatch.setattr(extraction, "_RELEASE_S", 0.02)
     monkeypatch.setattr(blocks, "_LEAST_SPILLED_ROWS", 1)
     for module in (events, blocks):
@@ -107,6 +108,44 @@ def test_few_events_are_left_to_whoever_asks(rig: Rig) -> None:
     assert len(stream.ask("red").seqs) == 39
 
 
+def made(stream: Searched) -> list[bool]:
+    """Of each block, whether all its tables are made."""
+    held = stream.archive.blocks
+    line = held._line(stream.stream.incarnation)
+    with line.extracting, held._lock:
+        return [block.columns is None for block in line.blocks]
+
+
+def test_postings_are_made_ahead_only_where_questions_are_expected(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Searched(rig)
+    append(stream, 0, 100)
+    wait_for(lambda: extracted(rig) == 100 and not rig.engine.extraction._queued)
+    assert made(stream) == [False]
+    assert stream.ask("red", track_total_hits=True).found.total == 100
+    append(stream, 100, 200)
+    wait_for(lambda: extracted(rig) == 200 and made(stream) == [False, True])
+    monkeypatch.setattr(blocks, "_EXPECTED_S", 0.0)
+    append(stream, 200, 300)
+    wait_for(lambda: extracted(rig) == 300)
+    assert made(stream) == [False, True, False]
+    monkeypatch.setattr(blocks, "_EXPECTED_S", 60.0)
+    assert stream.ask("red", track_total_hits=True).found.total == 300
+
+
+def test_columns_of_a_stream_that_nobody_asks_are_extracted_in_whole_blocks(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extraction, "UNEXPECTED_ROWS", 100)
+    stream = Searched(rig)
+    append(stream, 0, 50)
+    assert rig.engine.extraction._thread is None
+    append(stream, 50, 100)
+    wait_for(lambda: extracted(rig) == 100)
+    assert stream.ask("red", track_total_hits=True).found.total == 100
+    append(stream, 100, 150)
+    wait_for(lambda: extracted(rig) == 150)
+
+
 def test_a_stream_without_search_fields_is_not_followed(rig: Rig) -> None:
     rig.create("plain", "application/json")
     rig.append("plain", array(*range(200)))
@@ -127,12 +166,12 @@ def test_columns_go_when_companions_describe_the_events_and_when_the_stream_does
 
 
 def test_nothing_is_extracted_ahead_where_there_is_no_room(tmp_path: Path) -> None:
-    with Rig(tmp_path, limits={"tail_columns_bytes": 100_000}, storage={"tail_cache_bytes": 0}) as rig:
+    with Rig(tmp_path, limits={"tail_columns_bytes": 150_000}, storage={"tail_cache_bytes": 0}) as rig:
         stream = Searched(rig)
         for n in range(0, 1000, 100):
             append(stream, n, n + 100)
         wait_for(lambda: extracted(rig) > 0 and not rig.engine.extraction._queued)
-        wait_for(lambda: stream.archive.blocks.bytes <= 100_000)
+        wait_for(lambda: stream.archive.blocks.bytes <= 150_000)
         assert len(stream.ask("red", size=500).seqs) == 500
 
 

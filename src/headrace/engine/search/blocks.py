@@ -17,6 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -39,6 +40,8 @@ _OVERHEAD = 64 * 1024
 _MAPPED_OVERHEAD = 4 * 1024
 #: A neighbour is merged if it has at most so many times the rows.
 _LARGER = 2
+#: A stream whose last question is longer ago is not expected to be asked soon.
+_EXPECTED_S = 60.0
 #: Blocks with fewer rows are not worth a file.
 _LEAST_SPILLED_ROWS = 4_096
 
@@ -126,6 +129,8 @@ class _Line:
         self.blocks: list[Block] = []
         #: What its blocks hold; they are all of this definition, or of an older one that nobody will ask for.
         self.defined: Defined | None = None
+        #: When it was asked last, by the monotonic clock.
+        self.asked_s = float("-inf")
 
 
 class Blocks:
@@ -156,7 +161,9 @@ class Blocks:
             seq = stop - 1 if newest_first else start
             block = self._find(incarnation, defined, seq)
             if block is None:
-                with self._line(incarnation).extracting:
+                line = self._line(incarnation)
+                line.asked_s = monotonic()
+                with line.extracting:
                     block = self._find(incarnation, defined, seq)
                     if block is None:
                         extractor = extractor or Extractor(defined.definition)
@@ -168,7 +175,10 @@ class Blocks:
             start, stop = (start, low) if newest_first else (high, stop)
 
     def extract(self, incarnation: str, defined: Defined, events: Events, start: int, stop: int) -> None:
-        """Extract what is missing of a range ahead of questions, as far as there is room."""
+        """Extract what is missing of a range ahead of questions, as far as there is room.
+
+        Where questions are expected, postings and panes are made too.
+        """
         extractor = Extractor(defined.definition)
         while start < stop and self.used_share < 1:
             with self._line(incarnation).extracting:
@@ -176,7 +186,7 @@ class Blocks:
                 if block is None:
                     chunk = events.first_chunk(*self._hole(incarnation, start, stop, start))
                     block = self._extract(incarnation, defined, extractor, events, chunk)
-                if block.columns is not None and block.rows > CHUNK_ROWS // 2:
+                if block.columns is not None and block.rows > CHUNK_ROWS // 2 and self.is_expected(incarnation):
                     finished = block.finished(defined)
                     self._replace(incarnation, block, finished)
                     self._make_room(incarnation, finished)
@@ -207,10 +217,17 @@ class Blocks:
         with self._lock:
             return incarnation in self._lines
 
+    def is_expected(self, incarnation: str) -> bool:
+        """Whether a stream was asked a short time ago."""
+        with self._lock:
+            line = self._lines.get(incarnation)
+            return line is not None and monotonic() - line.asked_s < _EXPECTED_S
+
     def _note_use(self, incarnation: str) -> None:
         with self._lock:
             if incarnation in self._lines:
                 self._lines.move_to_end(incarnation)
+                self._lines[incarnation].asked_s = monotonic()
 
     def _line(self, incarnation: str) -> _Line:
         with self._lock:

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from headrace.engine.log import Log
-from headrace.engine.stream import Stream
+from headrace.engine.stream import Head, Stream
 from headrace.errors import HeadraceError
 from headrace.storage.streams import LIVE
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.search")
 
-#: Fewer new events are left to whoever asks.
-LEAST_ROWS = 16_384
+#: Fewer new events are left to whoever asks; of a stream that nobody has asked for a while, so many as make a block
+#: that is not merged with others.
+LEAST_ROWS, UNEXPECTED_ROWS = 16_384, 65_536
 #: Of a stream whose new events are extracted for the first time, so many of those before them are, too.
 CATCH_UP_ROWS = 4_000_000
 #: So many events of one stream are extracted before it is another's turn.
@@ -62,17 +63,21 @@ class Extraction:
         followed = self._followed.get(stream.id)
         if followed is not None and head.next_seq - followed[1] < LEAST_ROWS:
             return
-        if head.registry.registry.search is None or not self._is_searched(stream):
+        if head.registry.registry.search is None or not self._is_worth_it(stream, head, followed):
             return
         self._enqueue(stream)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="headrace-extract", daemon=True)
             self._thread.start()
 
-    def _is_searched(self, stream: Stream) -> bool:
-        """Whether questions are expected: a managed stream has search fields whether somebody wants them or not."""
+    def _is_worth_it(self, stream: Stream, head: Head, followed: tuple[Stream, int] | None) -> bool:
+        """Whether new events are enough, or questions expected: a managed stream has search fields in any case."""
         archive = self._opened_archive()
-        return not stream.managed or (archive is not None and archive.blocks.has(stream.incarnation))
+        if archive is not None and archive.blocks.is_expected(stream.incarnation):
+            return True
+        if stream.managed and (archive is None or not archive.blocks.has(stream.incarnation)):
+            return False
+        return head.next_seq - (head.published_seq if followed is None else followed[1]) >= UNEXPECTED_ROWS
 
     def _enqueue(self, stream: Stream) -> None:
         self._queued.add(stream.id)

@@ -54,7 +54,8 @@ def base(defined: Definition, states: Sequence[State], first_seq: int, published
     """What to answer from: the tail begins where the states of the lives that are furthest end.
 
     Where that would be more than ``most`` published events, they are left to whoever makes states. The tail begins with
-    the first life that lacks fewer, or after all of them where none does. Events before ``first_seq`` are not retained: where no state holds them they are gone.
+    the first life that lacks fewer, or after all of them where none does. Events before ``first_seq`` are not retained:
+    where no state holds them they are gone.
     """
     histories = {name: history(life, states, first_seq) for name, life in defined.lives.items()}
     ends = [end for held, end in histories.values() if held]
