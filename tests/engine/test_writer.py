@@ -116,7 +116,9 @@ def test_a_refused_operation_does_not_disturb_its_batch(tmp_path: Path) -> None:
         assert rig.read("s") == [b"1"]
 
 
-def test_a_failed_commit_is_rolled_back_whole_and_the_next_one_goes_on(tmp_path: Path) -> None:
+def test_a_failed_commit_is_rolled_back_whole_and_the_next_one_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with Rig(tmp_path) as rig:
         rig.create("s", JSON)
 
@@ -129,6 +131,7 @@ def test_a_failed_commit_is_rolled_back_whole_and_the_next_one_goes_on(tmp_path:
         error = rig.run(together())
         assert error is not None
         assert (error.status, error.code) == (500, "internal")
+        assert error.facts["request_id"] in caplog.text
         assert rig.engine.writer.failed_commits == 1
         assert rig.find("s").head.next_seq == 0
         assert rig.append("s", array(2)).position == 1

@@ -27,7 +27,7 @@ class Caller:
         self.parked = self.gone_at_eof = False
         self.on_gone: Callable[[], None] | None = None
         self.on_drained: Callable[[], None] | None = None
-        self.scheme, self.writable = "http", True
+        self.scheme, self.writable, self.request_id = "http", True, "caller"
         self.answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     def reply(self, reply: Reply) -> None:

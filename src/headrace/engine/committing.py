@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
+from uuid import uuid4
 
 from headrace.config import Config
 from headrace.engine.batch import Batch, Operation, commit_alone
@@ -140,21 +141,23 @@ class Committer:
         self.failed_commits += 1
         self._quick = 0
         told = None if isinstance(reason, DiskFull) else reason
-        log.error("a commit failed and was rolled back: %s", reason, exc_info=told)
+        failure_id = uuid4().hex
+        log.error("a commit failed and was rolled back (%s): %s", failure_id, reason, exc_info=told)
         if self._connection.in_transaction:
             try:
                 self._connection.execute("ROLLBACK")
             except SQLiteError:
                 log.exception("the rollback failed too")
         damage = self.damage.note(reason)
-        _refuse(operations, reason if damage is None else damage)
+        _refuse(operations, reason if damage is None else damage, failure_id)
 
 
-def _refuse(operations: list[Operation], reason: Exception) -> None:
+def _refuse(operations: list[Operation], reason: Exception, failure_id: str = "") -> None:
     for operation in operations:
         if isinstance(reason, CorruptData):
             operation.error = reason
         elif isinstance(reason, SQLiteError):
             operation.error = database.unavailable(reason)
         else:
-            operation.error = HeadraceError("the server failed while committing; nothing was written")
+            message = "the server failed while committing; nothing was written, and its log has the details"
+            operation.error = HeadraceError(message, request_id=failure_id)

@@ -11,7 +11,7 @@ from headrace.server.exchange import JSON_TYPE, Headers, Reply
 from headrace.server.heads import RequestHead
 from headrace.server.requestlog import RequestLog
 from headrace.server.uvicorn_adapter import HotCycle, SharedState
-from headrace.server.wire import STATUS_LINES, common_lines, render_head
+from headrace.server.wire import STATUS_LINES, common_lines, render_head, request_id
 
 _BODILESS = (204, 304)
 _NO_CONTENT = STATUS_LINES[204]
@@ -36,6 +36,11 @@ class Answering:
         self._started_s = 0.0
         self._defaults: list[tuple[bytes, bytes]] = []
         self._default_lines = ""
+
+    @property
+    def request_id(self) -> str:
+        """The caller's id of the request, or a new one."""
+        return request_id(self._head.fields)
 
     def reply(self, reply: Reply) -> None:
         """Write a whole answer and be ready for the next request."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from time import monotonic
 
@@ -22,12 +21,14 @@ from headrace.server.arrivals import Intake
 from headrace.server.auth import AdminRefused, Door, is_entrance, is_for_admins, is_open
 from headrace.server.bridge import Bridge
 from headrace.server.dispatch import refuse_repeated
+from headrace.server.failures import unexpected
 from headrace.server.quotas import Quota
 from headrace.server.requestlog import RequestLog
-from headrace.server.wire import common_headers
+from headrace.server.wire import common_headers, request_id
 from headrace.storage.damage import Damage
 
-log = logging.getLogger("headrace.server")
+#: Of a request whose failure was logged.
+_TOLD = "headrace.failed"
 
 
 class Front:
@@ -98,10 +99,10 @@ class Front:
             if not status:
                 await failure_response(TimedOut("request timed out"))(scope, receive, send_secured)
         except Exception as reason:
-            log.exception("%s %s failed", scope["method"], scope["path"])
-            answer = self._damage.answer(reason)
             if not status:
-                await failure_response(answer)(scope, receive, send_secured)
+                await failure_response(self._unexpected(scope, reason))(scope, receive, send_secured)
+            elif not scope.get(_TOLD):
+                self._unexpected(scope, reason)  # it is too late for another answer, but not for the log
         finally:
             if quota is not None:
                 quota.spend(intake.held)
@@ -109,8 +110,12 @@ class Front:
         worked_s = monotonic() - started - intake.waited_s
         self._request_log.note(scope["method"], scope["raw_path"], status, worked_s, headers)
 
-    async def _failed(self, _: Request, reason: Exception) -> Response:
-        return failure_response(self._damage.answer(reason))
+    async def _failed(self, request: Request, reason: Exception) -> Response:
+        return failure_response(self._unexpected(request.scope, reason))
+
+    def _unexpected(self, scope: Scope, reason: Exception) -> HeadraceError:
+        scope[_TOLD] = True  # Starlette raises once more what it has answered
+        return unexpected(self._damage, reason, request_id(dict(scope["headers"])))
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HeadraceError)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from headrace.errors import HeadraceError, TimedOut
 from headrace.query.deadline import Deadline
 from headrace.server.exchange import Exchange, Headers, Reply, Request
+from headrace.server.failures import unexpected
 from headrace.storage.damage import Damage
 
 Found = TypeVar("Found")
-
-log = logging.getLogger("headrace.server")
 
 #: Of the working time of a request, what an answer that may be partial is looked for in; the rest is for writing it.
 SHARE = 0.9
@@ -79,6 +78,11 @@ class Awaited:
         self.cancel: Callable[[], None] = lambda: None
         self.on_gone: Callable[[], None] | None = None
         self.on_drained: Callable[[], None] | None = None
+
+    @property
+    def request_id(self) -> str:
+        """The caller's id of the request, or a new one."""
+        return uuid4().hex if self._exchange is None else self._exchange.request_id
 
     @property
     def writable(self) -> bool:
@@ -153,5 +157,4 @@ async def _answered(exchange: Exchange, work: Coroutine[Any, Any, None], damage:
     except HeadraceError as refusal:
         exchange.reply(Reply.failure(refusal))
     except Exception as reason:
-        log.exception("a request failed")
-        exchange.reply(Reply.failure(damage.answer(reason)))
+        exchange.reply(Reply.failure(unexpected(damage, reason, exchange.request_id)))

@@ -17,9 +17,10 @@ from headrace.server.arrivals import Intake
 from headrace.server.auth import Principal
 from headrace.server.dispatch import Dispatcher
 from headrace.server.exchange import JSON_TYPE, Headers, Reply
+from headrace.server.failures import unexpected
 from headrace.server.heads import RequestHead
 from headrace.server.requestlog import RequestLog
-from headrace.server.wire import common_headers
+from headrace.server.wire import common_headers, request_id
 
 _WAITING_CHUNKS = 4
 
@@ -54,6 +55,8 @@ class Bridge:
             exchange.reply(Reply.failure(refusal))
         except _ClientGoneError:
             return
+        except Exception as reason:
+            exchange.reply(Reply.failure(unexpected(self._dispatcher.damage, reason, exchange.request_id)))
         else:
             query = scope["query_string"]
             url = scope["raw_path"] + b"?" + query if query else scope["raw_path"]
@@ -118,11 +121,17 @@ class BridgedExchange:
         self._answered_s = 0.0
         self._is_head = scope["method"] == "HEAD"
         self._common = common
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self._messages: deque[Message] = deque()
         self._moved = asyncio.Event()
         self._gone = False
         #: Who was refused as no admin, if anybody was.
         self.refused: Principal | None = None
+
+    @property
+    def request_id(self) -> str:
+        """The caller's id of the request, or a new one."""
+        return request_id(self._headers)
 
     @property
     def writable(self) -> bool:

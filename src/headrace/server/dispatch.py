@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from time import monotonic
 
@@ -18,12 +17,11 @@ from headrace.server.arrivals import Arrivals
 from headrace.server.aside import Aside, cancel_when_gone, in_thread, partial_answer_s
 from headrace.server.auth import Door, Principal
 from headrace.server.exchange import Exchange, Reply, Request
+from headrace.server.failures import unexpected
 from headrace.server.heads import RequestHead, Route
 from headrace.server.lookups import Lookups
 from headrace.server.quotas import metered
 from headrace.server.target import Target
-
-log = logging.getLogger("headrace.server")
 
 Verb = Callable[[Request], None]
 
@@ -42,8 +40,8 @@ class Dispatcher:
     def __init__(self, door: Door, engine: Engine, verbs: Mapping[tuple[str, str], Verb], gate: Gate) -> None:
         self.door = door
         self._gate = gate
-        self._damage = engine.writer.damage
-        self._aside = Aside(self._damage)
+        self.damage = engine.writer.damage
+        self._aside = Aside(self.damage)
         self._time_s = engine.config.server.resolver_timeout_s
         self.arrivals = Arrivals(engine.config.limits.arriving_bytes, engine.gates.shortage)
         self.unsent_bytes = 0
@@ -74,8 +72,7 @@ class Dispatcher:
             until = until or monotonic() + self._time_s
             self._aside.begin(exchange, self._thaw(cold, head, body, exchange, until))
         except Exception as reason:
-            log.exception("%s %s failed", head.method, head.path.decode("latin-1"))
-            exchange.reply(Reply.failure(self._damage.answer(reason)))
+            exchange.reply(Reply.failure(unexpected(self.damage, reason, exchange.request_id)))
 
     async def _thaw(self, cold: Cold, head: RequestHead, body: bytes, exchange: Exchange, until: float) -> None:
         """Let a thread find what is not at hand, then answer; what is found too late is there for the next who ask."""

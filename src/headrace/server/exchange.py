@@ -64,6 +64,10 @@ class Exchange(Protocol):
         """http or https."""
 
     @property
+    def request_id(self) -> str:
+        """The caller's id of the request, or a new one."""
+
+    @property
     def writable(self) -> bool:
         """Whether the caller takes what was written, or lets it pile up."""
 

@@ -110,7 +110,7 @@ class LongPoll:
             if self._end is not None and cold.deadline is not None:
                 return False  # the rest is for the next poll
             self._looking, self._deadline = True, cold.deadline
-            self._reads.thaw(cold.work, self._look_again, self._give_up)
+            self._reads.thaw(self._request.exchange, cold.work, self._look_again, self._give_up)
             return False
 
     def _readable_head(self, end: int | None) -> Head:
@@ -249,7 +249,7 @@ class Subscriber:
                 return
             except Cold as cold:
                 self._looking = True
-                self._reads.thaw(cold.work, self._look_again, lambda _: self._finish())  # likewise
+                self._reads.thaw(self._exchange, cold.work, self._look_again, lambda _: self._finish())  # likewise
                 return
             self._exchange.write(chunk)
             always = False

@@ -105,6 +105,11 @@ class MeteredExchange:
         return isinstance(other, MeteredExchange) and other._exchange is self._exchange
 
     @property
+    def request_id(self) -> str:
+        """The caller's id of the request, or a new one."""
+        return self._exchange.request_id
+
+    @property
     def writable(self) -> bool:
         """Whether the caller takes what is written, and may have more; ``on_drained`` is called when that changes."""
         wait_s = self._quota.wait_s()

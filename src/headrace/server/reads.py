@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import quote
@@ -25,12 +24,11 @@ from headrace.server import values
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL, SHARED
 from headrace.server.encoding import Encoder, accepted
-from headrace.server.exchange import Headers, Reply, Request
+from headrace.server.exchange import Exchange, Headers, Reply, Request
+from headrace.server.failures import unexpected
 from headrace.server.filters import Filters
 from headrace.server.live import Events, LongPoll, Subscriber
 from headrace.types import OCTETS, Piece, parse_timestamp_us, rfc3339
-
-log = logging.getLogger("headrace.server")
 
 CATCH_UP, LONG_POLL, SSE = "", "long-poll", "sse"
 _LIVE = {"": CATCH_UP, "false": CATCH_UP, "0": CATCH_UP, "true": LONG_POLL, "1": LONG_POLL, "long-poll": LONG_POLL}
@@ -89,7 +87,11 @@ class Reads:
             self._catch_up(question, request)
 
     def thaw(
-        self, look: Callable[[], None], go_on: Callable[[], None], give_up: Callable[[HeadraceError], None]
+        self,
+        exchange: Exchange,
+        look: Callable[[], None],
+        go_on: Callable[[], None],
+        give_up: Callable[[HeadraceError], None],
     ) -> None:
         """Let a thread find what a waiting reader needs and is not at hand, then go on with it."""
 
@@ -103,8 +105,7 @@ class Reads:
             except HeadraceError as reason:
                 give_up(reason)
             except Exception as reason:
-                log.exception("a waiting read failed")
-                give_up(self.engine.writer.damage.answer(reason))
+                give_up(unexpected(self.engine.writer.damage, reason, exchange.request_id))
 
         self._aside.keep(thawed())
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http
 import re
+from collections.abc import Mapping
+from uuid import uuid4
 
 from headrace.server.auth import Door
 from headrace.server.exchange import Headers
@@ -26,6 +28,12 @@ def common_headers(headers: dict[bytes, bytes], door: Door) -> tuple[tuple[str, 
     if _SAFE_ID.fullmatch(request_id):
         common = (*common, ("x-request-id", request_id.decode()))
     return (*common, *door.cors_headers(origin))
+
+
+def request_id(headers: Mapping[bytes, bytes]) -> str:
+    """The caller's request id where it is a token, else a new one."""
+    given = headers.get(b"x-request-id", b"")
+    return given.decode() if _SAFE_ID.fullmatch(given) else uuid4().hex
 
 
 def common_lines(headers: dict[bytes, bytes], door: Door) -> str:
