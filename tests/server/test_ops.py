@@ -120,8 +120,12 @@ def test_a_server_that_serves_and_writes_is_ready_without_a_pipeline(config: Con
             "serving": "ok",
             "writes": "ok",
             "database": "ok",
+            "object_store": "ok",
             "pipeline": "idle",
         }
+        node.engine.sealer.trouble = "the object store did not put x: Connection refused"
+        told = await node.json("/health/ready")
+        assert (told["ready"], told["object_store"]) == (True, node.engine.sealer.trouble)
         assert node.engine.writer.commits == 1
 
     _run(config, scenario)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from disturbed import Call, disturb
-from headrace.errors import Fenced
+from headrace.errors import CorruptData, Fenced
 from headrace.storage.node import EPOCH_BLOCK, Node, holder_of
 from headrace.storage.objects import Objects, StoreUnavailable
 from machines import take_over
@@ -133,3 +133,13 @@ def test_objects_that_are_no_leases_are_overlooked(objects: Objects) -> None:
     node = _node(objects)
     assert node.claim(node.newest()) == 0
     assert holder_of(objects, 5) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"node": 7}', b'{"node": "z"}'])
+def test_a_damaged_lease_is_named(objects: Objects, data: bytes) -> None:
+    objects.put("nodes/0000000000000000.json", data)
+    with pytest.raises(CorruptData, match=r"nodes/0000000000000000\.json is damaged") as damaged:
+        holder_of(objects, 0)
+    assert damaged.value.facts["object"] == "nodes/0000000000000000.json"
+    with pytest.raises(CorruptData, match=r"nodes/0000000000000000\.json is damaged"):
+        _node(objects).check()

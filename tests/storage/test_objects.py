@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import io
 import os
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -276,6 +278,7 @@ class TestDirectory:
         with pytest.raises(StoreUnavailable) as caught:
             objects.put("a/b", b"x")
         assert caught.value.facts["object"] == "a/b"
+        assert caught.value.facts["cause"] == os.strerror(errno.ENOTDIR)
 
 
 class TestFaults:
@@ -300,6 +303,7 @@ class TestFaults:
         with pytest.raises(StoreUnavailable) as caught:
             objects.get("a")
         assert caught.value.facts["reason"] == "object_store"
+        assert caught.value.message == "the object store did not get a: it answered 503 Service Unavailable (SlowDown)"
         assert len(bucket.seen) == 4
 
     def test_a_create_whose_answer_was_lost_has_succeeded(self, bucket: S3, objects: Objects) -> None:
@@ -319,7 +323,7 @@ class TestFaults:
     def test_a_service_that_hangs_is_given_up(self, bucket: S3, objects: Objects) -> None:
         bucket.plan("GET", *["hang"] * 8)
         begin = time.monotonic()
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable, match=r": it did not answer in time$"):
             objects.get("a")
         assert time.monotonic() - begin < 8
 
@@ -366,6 +370,14 @@ class TestFaults:
         assert faults == [again.fault(request) for request in requests]
         assert faults != [other.fault(request) for request in requests]
         assert {fault for fault in faults if fault} == set(get_args(Fault)) - {"hang"}
+
+    def test_a_service_that_is_not_there_is_told_as_the_system_does(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as closing:
+            monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{closing.getsockname()[1]}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        with pytest.raises(StoreUnavailable, match=f": {os.strerror(errno.ECONNREFUSED)}$"):
+            Objects.open("s3://bucket", timeout_s=1.0, retries=0).put("a", b"1")
 
     def test_after_an_outage_everything_goes_on(self, bucket: S3, objects: Objects) -> None:
         objects.put("a", b"1")

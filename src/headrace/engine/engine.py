@@ -234,7 +234,9 @@ class Engine:
         except StoreUnavailable as reason:
             if not self.streams.meta("epoch_end") or reason.facts.get("behind"):
                 raise
-            log.warning("the object store does not answer; appends are taken, and published once it does")
+            message = "the object store does not answer; appends are taken, and published once it does: %s"
+            log.warning(message, reason.message)
+            self.sealer.trouble = reason.message
         if self.recovered is not None:
             log.info("what the object store knew better was taken over: %s", self.recovered)
         self.work.prepare(self.writer.before_start)

@@ -22,6 +22,7 @@ from headrace.engine.batch import Batch
 from headrace.engine.gates import Gate
 from headrace.engine.lifecycle import Change, carry_out
 from headrace.engine.log import Log
+from headrace.engine.repeated import RepeatedWarning
 from headrace.engine.stream import Head, Stream
 from headrace.engine.work import verifying
 from headrace.engine.work.foreman import Apply, Foreman
@@ -102,6 +103,7 @@ class Verifier:
         self._eyes = Eyes(connect, segments)
         self._gate = gate
         self._awake = asyncio.Event()
+        self._warning = RepeatedWarning("headrace.verifications", "a verification waits")
         self._task: asyncio.Task[None] | None = None
         #: By verification, when a worker was last seen to look, and how often looking has failed.
         self._quiet_since: dict[str, float] = {}
@@ -155,7 +157,7 @@ class Verifier:
                 if await self._step(row):
                     pause = 0.0
             except HeadraceError as reason:
-                log.warning("a verification waits: %s", reason.message)
+                self._warning.warn(reason)
                 pause = _LONG_PAUSE_S
             except Exception:
                 log.exception("a verification failed")

@@ -71,7 +71,9 @@ class Readiness:
             "database": "ok" if damage is None else damage.message,
         }
         reasons = [f"{name}: {line}" for name, line in lines.items() if line != "ok"]
-        told: dict[str, object] = {**lines, "pipeline": await self._pipeline()}
+        # Requests are served while the store is away: what waits to be published is kept here.
+        store = self._engine.sealer.trouble or "ok"
+        told: dict[str, object] = {**lines, "object_store": store, "pipeline": await self._pipeline()}
         if reasons:
             raise Unavailable("not ready: " + "; ".join(reasons), retry_after=1, reasons=reasons, **told)
         return {"ready": True, **told}

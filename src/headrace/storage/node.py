@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from headrace.errors import Fenced
+from headrace.errors import CorruptData, Fenced
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.types import Clock
 
@@ -81,11 +81,14 @@ class Node:
 
 
 def holder_of(objects: Objects, number: int) -> str | None:
-    """The identity of the node that holds a lease; None where there is no such lease, or it cannot be read."""
+    """The identity of the node that holds a lease; None where there is no such lease."""
+    key = _key(NODES, number)
     try:
-        return msgspec.json.decode(objects.get(_key(NODES, number)), type=_Lease).node
-    except (ObjectMissing, msgspec.DecodeError):
+        return msgspec.json.decode(objects.get(key), type=_Lease).node
+    except ObjectMissing:
         return None
+    except msgspec.DecodeError as reason:
+        raise CorruptData(f"the object {key} is damaged: it holds no lease ({reason})", object=key) from reason
 
 
 def lease_key(number: int) -> str:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -181,6 +184,37 @@ def test_a_full_backlog_refuses_appends_until_the_store_takes_them(
     _work(rig)
     assert rig.append("s", b"more").position == 2
     assert rig.read("s") == [b"x" * 11, b"more"]
+
+
+def test_an_outage_of_the_store_is_logged_once_and_told_with_its_cause_until_it_ends(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sealer, "TICK_S", 0.001)
+    monkeypatch.setattr(sealer, "_LONGEST_PAUSE_S", 0.001)
+    rig = opened(seal_bytes=4)
+    rig.create("s", OCTETS, b"x" * 11)
+    store, part = disturb(rig.engine.objects), rig.engine.sealer
+
+    def fail(_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def outage() -> str | None:
+        publishing = asyncio.create_task(part._publish_forever())
+        async with asyncio.timeout(30):
+            while part.failed_seals < 20:
+                await asyncio.sleep(0.001)
+            trouble = part.trouble
+            store.before = lambda _: None
+            while part.trouble is not None:
+                await asyncio.sleep(0.001)
+        publishing.cancel()
+        return trouble
+
+    store.before = fail
+    trouble = rig.run(outage())
+    assert trouble is not None and trouble.endswith(": Input/output error")
+    assert caplog.text.count("the object store takes nothing") == 1
+    assert spans(rig, "s") == [(0, 1)]
 
 
 def test_a_stream_that_cannot_be_published_does_not_hold_up_the_others(opened: Open) -> None:

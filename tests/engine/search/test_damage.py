@@ -11,11 +11,13 @@ from engine.search.searches import Searched
 from headrace.engine.search.aggregating import aggregate
 from headrace.engine.search.filter import Filter, Limits
 from headrace.engine.search.filtering import filtered
+from headrace.errors import ObjectMissing
 from headrace.format.companion.names import companion_key
 from headrace.query.deadline import Deadline
 from headrace.query.request import query
 from headrace.reduce.request import read
 from rig import Rig
+from stored import placed
 
 SPAN = {"rollup": "requests", "interval": "1m", "from": 0, "to": 10**15}
 
@@ -64,3 +66,15 @@ def test_what_a_damaged_companion_held_is_found_in_the_segments(rig: Rig, part: 
     assert len(filtered_times(stream, "service:s0 OR service:s1")) == 27
     assert counted(stream) == 40
     assert counted(stream, q="status:>=30 service:s0") == 4
+
+
+def test_a_missing_segment_is_named_by_whatever_needs_it(rig: Rig) -> None:
+    stream = Searched(rig)
+    stream.append(*({"time": n, "service": "s", "code": n, "body": "red"} for n in range(20)))
+    rig.publish(stream.name)
+    [segment] = placed(rig, stream.name)
+    rig.engine.objects.delete([segment.key])
+    for ask in (lambda: filtered_times(stream, "service:s"), lambda: counted(stream)):
+        with pytest.raises(ObjectMissing) as missing:
+            ask()
+        assert missing.value.facts["object"] == segment.key

@@ -14,6 +14,7 @@ from headrace.engine.features.replaying import Asked, Beginning, Replay, beginni
 from headrace.engine.features.serving import Serving, shapes_of
 from headrace.engine.gates import Gate
 from headrace.engine.log import Log
+from headrace.engine.missing import MissingObjects
 from headrace.engine.states.folding import of_batch
 from headrace.engine.stream import Head, Stream
 from headrace.engine.tiers import Cold
@@ -72,10 +73,15 @@ class Pasts:
 
     async def answer(self, question: Question, ends: float) -> Past:
         """The rows, if they are found by then."""
+        missing = MissingObjects()
         while True:
             stream = self._log.find(question.defined.stream)
             work = _Work(self, stream, stream.head, await self.begun(question, stream), ends)
-            found = await asyncio.to_thread(work.run, question)
+            try:
+                found = await asyncio.to_thread(work.run, question)
+            except ObjectMissing as reason:
+                missing.note(reason)
+                continue
             if found is not None:
                 return found
 
@@ -114,7 +120,7 @@ class _Work(NamedTuple):
 
         try:
             return self._run([Asked(*one) for one in question.asked], question.features)
-        except (Vanished, ObjectMissing):
+        except Vanished:
             self._check_time()
             return None
 

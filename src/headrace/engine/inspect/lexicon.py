@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headrace.engine.missing import MissingObjects
 from headrace.engine.read import owned
 from headrace.engine.stream import Head, Stream
 from headrace.engine.tuning import beside_companions
@@ -94,7 +95,7 @@ class Lexicon:
     def page(self, question: Question) -> Page:
         """One page; begins again where objects vanish meanwhile."""
         stream, archive = question.stream, self.engine.open_archive()
-        tries = 0
+        tries, missing = 0, MissingObjects()
         while tries < _TRIES:
             try:
                 return _Look(self, archive, question).page()
@@ -103,6 +104,7 @@ class Lexicon:
             except ObjectMissing as reason:
                 if stream.head.state != LIVE:
                     raise NotFound("the stream was deleted", stream=stream.name) from reason
+                missing.note(reason)
                 tries += 1
         raise Unavailable("the events of the stream keep moving; try again", retry_after=1, reason="moving")
 

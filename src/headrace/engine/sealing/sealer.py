@@ -14,6 +14,7 @@ from headrace.engine.entities.types.publishing import Published as PublishedEnti
 from headrace.engine.features.publishing import Published
 from headrace.engine.lifecycle import carry_out
 from headrace.engine.log import Log
+from headrace.engine.repeated import RepeatedWarning
 from headrace.engine.sealing.clearing import Forget
 from headrace.engine.sealing.pacing import Pace
 from headrace.engine.sealing.publishing import (
@@ -96,6 +97,9 @@ class Sealer:
         self.pace = Pace(self.watch, lambda: events.counters.appends, clock, config, columns_share)
         self.seals = 0
         self.failed_seals = 0
+        #: Why the object store took nothing the last time; None where it did.
+        self.trouble: str | None = None
+        self._warning = RepeatedWarning("headrace.sealing", "the object store takes nothing")
         self.segments = 0
         self.bytes = 0
 
@@ -121,13 +125,14 @@ class Sealer:
             await asyncio.sleep(min(TICK_S * 2**self._failures, _LONGEST_PAUSE_S))
             try:
                 await self.work()
-                self._failures = 0
+                self._failures, self.trouble = 0, None
             except Fenced as reason:
                 self.watch.fence(reason)
             except Unavailable as reason:
                 self._failures += 1
                 self.failed_seals += 1
-                log.warning("the object store takes nothing: %s", reason.message)
+                self.trouble = reason.message
+                self._warning.warn(reason)
             except Exception as reason:
                 self._failures += 1
                 self.failed_seals += 1

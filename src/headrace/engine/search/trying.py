@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from headrace.engine.missing import MissingObjects
 from headrace.engine.search.archive import Archive, Look, Stretch
 from headrace.engine.search.events import Vanished
 from headrace.engine.stream import Head, Stream
@@ -21,6 +22,7 @@ _TRIES = 5
 
 def tried(archive: Archive, stream: Stream, head: Head, defined: Defined, answer: Callable[[Look], T]) -> T:
     """What can be answered from a look at a stream as of a head; looks again where that has changed meanwhile."""
+    missing = MissingObjects()
     for _ in range(_TRIES):
         try:
             with archive.look(stream, head, defined) as look:
@@ -28,6 +30,8 @@ def tried(archive: Archive, stream: Stream, head: Head, defined: Defined, answer
         except (Vanished, ObjectMissing) as reason:
             if stream.head.state != LIVE:
                 raise NotFound("the stream was deleted", stream=stream.name) from reason
+            if isinstance(reason, ObjectMissing):
+                missing.note(reason)
     raise Unavailable("the events of the stream keep moving; try again", retry_after=1, reason="moving")
 
 

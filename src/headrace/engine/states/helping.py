@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.gates import Gate
 from headrace.engine.log import Log
+from headrace.engine.repeated import RepeatedWarning
 from headrace.engine.states import making
 from headrace.engine.states.building import Workbench
 from headrace.engine.states.needing import Needs
@@ -67,6 +68,7 @@ class Helper:
     ) -> None:
         self._work, self._needs, self._log = work, needs, log
         self._rows = Work(reader)
+        self._warning = RepeatedWarning("headrace.states", "no state was made")
         self._clock = clock
         self._gate = gate
         self._hands = Hands(connect, segments, objects, bench)
@@ -95,7 +97,7 @@ class Helper:
             except LeaseLost:
                 pass
             except HeadraceError as reason:
-                log.warning("no state was made: %s", reason.message)
+                self._warning.warn(reason)
             except Exception:
                 log.exception("no state was made; the next round tries again")
             with contextlib.suppress(TimeoutError):

@@ -14,6 +14,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from headrace.config import ConfigError
 from headrace.errors import ObjectMissing, StoreUnavailable
 from headrace.storage.objects.backend import PAGE, Backend, ObjectInfo
+from headrace.storage.objects.causes import cause
 from headrace.storage.objects.directory import Directory
 from headrace.storage.objects.remote import Remote
 from headrace.storage.objects.requests import Outcome, Requests, Verb
@@ -150,19 +151,20 @@ class Objects:
             outcome = "ok"
         except FileNotFoundError as reason:
             if verb not in ("get", "head"):
-                raise StoreUnavailable(
-                    f"the object store has no place to {verb} {key}", object=key, reason="object_store"
-                ) from reason
+                raise _unavailable(f"the object store has no place to {verb} {key}", key, reason) from reason
             outcome = "missing"
             raise ObjectMissing(f"the object {key} is missing", object=key, check="present") from reason
         except (PermissionDeniedError, UnauthenticatedError, PermissionError) as reason:
-            raise StoreUnavailable(f"the object store forbids to {verb} {key}", object=key, reason="denied") from reason
+            raise _unavailable(f"the object store forbids to {verb} {key}", key, reason, "denied") from reason
         except (BaseError, OSError) as reason:
-            raise StoreUnavailable(
-                f"the object store did not {verb} {key}", object=key, reason="object_store"
-            ) from reason
+            raise _unavailable(f"the object store did not {verb} {key}", key, reason) from reason
         finally:
             self.requests.count(verb, key, outcome)
+
+
+def _unavailable(text: str, key: str, reason: Exception, kind: str = "object_store") -> StoreUnavailable:
+    why = cause(reason)
+    return StoreUnavailable(f"{text}: {why}", object=key, reason=kind, cause=why)
 
 
 def _path(url: str) -> Path:

@@ -31,6 +31,7 @@ from headrace.engine.entities.kind import ENTITIES
 from headrace.engine.entities.reading.snapshots import Snapshots
 from headrace.engine.lifecycle import carry_out
 from headrace.engine.log import Log
+from headrace.engine.repeated import RepeatedWarning
 from headrace.engine.sealing.sealer import Sealer
 from headrace.engine.states.serving import Serving
 from headrace.engine.stream import Stream
@@ -106,6 +107,7 @@ class Erasing:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._rows = Erasures(ground.reader)
+        self._warning = RepeatedWarning("headrace.erasing", "an erasure waits")
         self._awake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -249,7 +251,7 @@ class Erasing:
             except _Stopped:
                 raise
             except HeadraceError as reason:
-                log.warning("an erasure waits: %s", reason.message)
+                self._warning.warn(reason)
                 pause = _PAUSE_S
             except Exception:
                 log.exception("an erasure waits; the next round tries again")

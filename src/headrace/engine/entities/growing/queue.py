@@ -23,6 +23,7 @@ from headrace.engine.entities.growing.migrating import Migrating
 from headrace.engine.entities.kind import ENTITIES
 from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.log import Log
+from headrace.engine.repeated import RepeatedWarning
 from headrace.engine.stream import Stream
 from headrace.errors import HeadraceError
 from headrace.storage.database import Connection
@@ -68,6 +69,7 @@ class Queue:
         self._types, self._enhancing, self._migrating = types, enhancing, migrating
         self._runs, self._enhancements = EnhancementRuns(reader), Enhancements(reader)
         self._apply, self._clock = apply, clock
+        self._warning = RepeatedWarning("headrace.entities", "types do not grow right now")
         #: How far fragments were looked at, by type and owner.
         self._looked: dict[tuple[str, str], int] = {}
         #: How long the last look took.
@@ -135,7 +137,7 @@ class Queue:
             except _Stopped:
                 return
             except HeadraceError as reason:
-                log.warning("types do not grow right now: %s", reason.message)
+                self._warning.warn(reason)
             except Exception:
                 log.exception("types do not grow right now; the next round tries again")
             await self._pause()
