@@ -44,7 +44,7 @@
      │   │   ├─ MergeTargetAlreadyMerged  so is the one to merge it into         409
      │   │   └─ NotRepresentable  an event has no form in the version asked for  409
      │   ├─ Gone                  it was there once                              410
-     │   │   ├─ OffsetFenced      the offset belongs to another life             410
+     │   │   ├─ OffsetFenced      the offset is not one of this stream          410
      │   │   └─ OffsetGone        the offset lies before the retained start      410
      │   ├─ PreconditionFailed    If-Match names another tail                    412
      │   ├─ TooLarge              body, header or address over its limit         413 414 431
@@ -361,7 +361,7 @@ class Gone(RequestError):
 
 
 class OffsetFenced(Gone):
-    """The offset belongs to another life of this stream."""
+    """The offset belongs to another stream, to an earlier one of this name, or to an entry that was lost."""
 
     code = "offset_fenced"
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.cli import output
+
 if TYPE_CHECKING:
     from tests.cli.conftest import Headrace
     from tests.conftest import ServerProcess
@@ -117,6 +119,17 @@ def test_a_limit_is_a_whole_number_from_1_on(headrace: Headrace, words: str, lim
     done = headrace(*words.split(), "--limit", limit)
     assert (done.code, done.out) == (2, b"")
     assert f"{limit} is not a whole number" in done.err
+
+
+def test_an_offset_of_another_stream_is_told_as_what_it_may_be(headrace: Headrace, name: str) -> None:
+    headrace("stream", "create", name)
+    headrace("stream", "create", f"{name}/other")
+    headrace("stream", "append", name, "1")
+    foreign = headrace("stream", "append", f"{name}/other", "1").lines[0]["next_offset"]
+    refused = headrace("stream", "read", name, "--offset", foreign)
+    assert refused.code == output.FAILED
+    assert "belongs to another stream, to an earlier one of this name" in refused.err
+    assert "made anew" not in refused.err and "--offset -1" in refused.err
 
 
 def test_batches_with_offsets_are_printed_as_json(headrace: Headrace, name: str) -> None:

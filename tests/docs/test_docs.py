@@ -11,8 +11,9 @@ The first word after the fence says what a block is:
 ``text``           is not run
 =================  ====================================================================================
 
-Each page has a server of its own. Where a page says ``http://127.0.0.1:4437``, that server is meant. A page may say in
-a comment which settings its server has: ``<!-- server: storage__seal_age_s=1 -->``.
+Each page has a server of its own, and all of them together one more, on which they are followed in the order in which
+the index lists them. Where a page says ``http://127.0.0.1:4437``, that server is meant. A page may say in a comment
+which settings its server has: ``<!-- server: storage__seal_age_s=1 -->``.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ import pytest
 import headrace
 from headrace import config, errors
 from headrace.cli.main import COMMANDS
+from headrace.engine.work.units import JOBS
+from headrace.pipeline.session import NEEDED
 from headrace.server import openapi
 
 ROOT = Path(__file__).parents[2]
@@ -170,10 +173,26 @@ def _runs(page: Path) -> bool:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _runs(page)], ids=lambda page: page.name)
 def test_every_block_of_a_page_does_what_the_page_says(page: Path, tmp_path: Path, start_server: Any) -> None:
-    settings = (setting.split("=") for found in _SERVER.findall(page.read_text()) for setting in found.split())
-    server = start_server(**dict(settings))
-    home = tmp_path / "home"
-    home.mkdir()
+    server = start_server(**_settings(page))
+    _follow(page, server, tmp_path)
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_pages_can_be_followed_in_the_order_of_the_index_on_one_server(tmp_path: Path, start_server: Any) -> None:
+    listed = [DOCS / link for link in _LINK.findall((DOCS / "index.md").read_text()) if (DOCS / link).is_file()]
+    pages = [ROOT / "README.md", *dict.fromkeys(listed)]
+    server = start_server(**{name: value for page in pages for name, value in _settings(page).items()})
+    for page in pages:
+        _follow(page, server, tmp_path)
+
+
+def _settings(page: Path) -> dict[str, str]:
+    """The settings that the server of a page has."""
+    return dict(setting.split("=") for found in _SERVER.findall(page.read_text()) for setting in found.split())
+
+
+def _follow(page: Path, server: Any, home: Path) -> None:
     reader = Reader(server.url, home, server.data_dir)
     try:
         for block in blocks(page):
@@ -230,6 +249,14 @@ def test_every_table_of_the_database_is_listed() -> None:
     files = (ROOT / "src/headrace/storage/migrations").glob("*.sql")
     tables = {name for file in files for name in re.findall(r"CREATE TABLE (\w+)", file.read_text())}
     assert sorted(name for name in tables if f"`{name}`" not in page) == []
+
+
+def test_every_job_and_what_executors_need_is_listed() -> None:
+    page = (DOCS / "pipeline.md").read_text()
+    table = page.partition("| job | makes |")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == sorted(JOBS)
+    needed = page.partition("They need\nPython with ")[2].partition(";")[0]
+    assert set(re.findall(r"`(\w+)`", needed)) == set(NEEDED)
 
 
 def test_every_name_in_the_code_exists() -> None:

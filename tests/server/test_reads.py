@@ -117,6 +117,7 @@ def test_an_offset_of_another_stream_is_fenced(api: Api, code_of: Code) -> None:
     path, other = api.stream(1), api.stream(1)
     fenced = api.get(path, offset=api.offset(other))
     assert (fenced.status_code, code_of(fenced)) == (410, "offset_fenced")
+    assert "belongs to another stream, to an earlier one of this name" in fenced.json()["error"]["message"]
     unborn = offsets.encode(2**32 - 1, 1)
     assert code_of(api.get(path, offset=unborn)) == "offset_fenced"
 

@@ -39,7 +39,7 @@ _NEXT_STEPS = {
     "unknown_table": "`headrace table ls` lists what there is; `headrace register FILE` makes tables.",
     "stream_closed": "A closed stream stays closed; `headrace stream fork OLD NEW` makes an open copy.",
     "offset_gone": "Read from the earliest offset that is left: --offset -1.",
-    "offset_fenced": "The stream was made anew; start over with --offset -1.",
+    "offset_fenced": "Take an offset that this stream has given, or start over with --offset -1.",
     "precondition_failed": "Someone else appended first; read on, then try again with the new offset.",
     "append_timeout": "Look at `headrace stream info NAME` before sending it again.",
     "outcome_unknown": "Look at the end of the stream before sending it again.",

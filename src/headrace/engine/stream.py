@@ -154,7 +154,8 @@ class Stream:
         for (epoch, first), (_, end) in zip(self.epochs, self.epochs[1:], strict=False):
             if epoch == offset.epoch and first < offset.position <= end:
                 return offset.position
-        raise OffsetFenced("the offset belongs to another life of this stream", stream=self.name)
+        message = "the offset belongs to another stream, to an earlier one of this name, or to an entry that was lost"
+        raise OffsetFenced(message, stream=self.name)
 
 
 def deleted(stream: Stream, state: int) -> HeadraceError:
