@@ -57,6 +57,7 @@ from headrace.engine.tail import Tail
 from headrace.engine.tiers import Tiers
 from headrace.engine.touch.touches import Touches
 from headrace.engine.verifications import Verifier
+from headrace.engine.warming import load_modules
 from headrace.engine.work.coverage import Coverage
 from headrace.engine.work.definitions import Definitions
 from headrace.engine.work.foreman import Foreman
@@ -144,6 +145,8 @@ class Engine:
         self._opening = threading.RLock()
         self._segments: Segments | None = None
         self._archive: Archive | None = None
+        #: Whether answers are computed from companions, which are looked up at the start.
+        self._has_companions = False
         self._vfs = vfs
         self.extraction = Extraction(self.log, lambda: self._archive, self.open_archive)
         self.account = Account(self)
@@ -176,7 +179,7 @@ class Engine:
         try:
             with database.using(Path(engine._reader.filename)):
                 await asyncio.to_thread(engine._stand_up)
-                has_companions = Companions(engine._reader).are_there()
+                engine._has_companions = Companions(engine._reader).are_there()
                 engine.work.restore_workers()
         except BaseException:
             engine._let_go()
@@ -190,8 +193,6 @@ class Engine:
         engine.helper.start()
         engine.enhancement.start()
         engine.erasing.start()
-        if has_companions:
-            threading.Thread(target=engine.warm_up, name="headrace-warm", daemon=True).start()
         engine.sweeper.start()
         return engine
 
@@ -268,7 +269,7 @@ class Engine:
         self._lock.release()
 
     def _open_segments(self) -> Segments:
-        """The segments at hand; loads what reads them, which a server without any never does."""
+        """The segments at hand; opened when the first is needed."""
         with self._opening:
             if self._segments is None:
                 from headrace.format.segment.heap import keep_freed_pages
@@ -388,7 +389,7 @@ class Engine:
         return Helper(*known, connect, segments, objects, clock, self.gates.index)
 
     def open_archive(self) -> Archive:
-        """What answers are computed from; loads what computes them, which a server without questions never does."""
+        """What answers are computed from; opened when the first is asked for."""
         with self._opening:
             if self._archive is None:
                 from headrace.engine.search.archive import Archive
@@ -397,12 +398,10 @@ class Engine:
             return self._archive
 
     def warm_up(self) -> None:
-        """Load what answers questions, so that the first one need not wait for it."""
-        import headrace.engine.search.aggregating
-        import headrace.engine.search.filtering
-        import headrace.engine.search.searching  # noqa: F401
-
-        self.open_archive()
+        """Load what only some requests need, so that the first of them need not wait for it; for a thread."""
+        load_modules()
+        if self._has_companions:
+            self.open_archive()
 
     def _columns_share(self) -> float:
         """How much of the room for columns of events without companions is taken, from 0 to 1."""

@@ -8,6 +8,7 @@ import gc
 import resource
 import socket
 import sys
+import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from logging import getLogger
 from pathlib import Path
@@ -144,7 +145,7 @@ class Server:
         gc.freeze()  # what is here now stays, so the collector need not look at it again
         listener = _listen(self._config.server.host, self._config.server.port)
         self._server = self._http_server(front, protocol, lambda: _end_waiting(readiness, engine))
-        chores = [self._keep_house(engine), monitor.watch(), self._announce(readiness, ready)]
+        chores = [self._keep_house(engine), monitor.watch(), self._announce(engine, readiness, ready)]
         if self._config.system.registry_log:
             chores.append(system.follow_keys(Path(self._config.storage.data_dir) / "keys.db"))
         if (interval_s := self._config.system.metrics_interval_s) > 0:
@@ -196,13 +197,14 @@ class Server:
             on_shutdown=on_shutdown,
         )
 
-    async def _announce(self, readiness: Readiness, ready: Callable[[str], None] | None) -> None:
+    async def _announce(self, engine: Engine, readiness: Readiness, ready: Callable[[str], None] | None) -> None:
         assert self._server is not None
         while not self._server.started:
             await asyncio.sleep(0.01)
         readiness.serving = True
         if ready is not None:
             ready(self.address())
+        threading.Thread(target=engine.warm_up, name="headrace-warm", daemon=True).start()
 
     def address(self) -> str:
         """The address clients use; known once the server listens."""
