@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from headrace.config import ServerConfig
 from headrace.engine.counters import Counters
-from headrace.engine.gates import Gate
+from headrace.engine.gates import Gate, Shortage
 from headrace.engine.tiers import Cold
 from headrace.server.app import Front
 from headrace.server.arrivals import Arrivals
@@ -80,9 +80,10 @@ def test_a_route_that_fails_is_answered_with_the_id_of_the_request(
         bug()
         raise AssertionError
 
-    bridge: Any = SimpleNamespace(arrivals=Arrivals(1000))
+    computing: Any = None
+    bridge: Any = SimpleNamespace(arrivals=Arrivals(1000, Shortage()))
     routes = [Route("/v1/bug", fail, methods=["POST"])]
-    front = Front(routes, bridge, door, RequestLog(Counters()), Damage(tmp_path), timeout_s=5)
+    front = Front(routes, bridge, door, RequestLog(Counters()), Damage(tmp_path), computing, timeout_s=5)
     assert asyncio.run(asked(front, "/v1/bug", MINE))["request_id"] == "mine-7"
     made = asyncio.run(asked(front, "/v1/bug", MINE[1:]))["request_id"]
     logged = [record for record in caplog.records if record.exc_info]
@@ -91,7 +92,7 @@ def test_a_route_that_fails_is_answered_with_the_id_of_the_request(
 
 def test_a_body_that_cannot_be_read_is_answered_with_the_id_of_the_request(door: Door, tmp_path: Path) -> None:
     async def ask() -> dict[str, Any]:
-        dispatcher: Any = SimpleNamespace(door=door, arrivals=Arrivals(1000), damage=Damage(tmp_path))
+        dispatcher: Any = SimpleNamespace(door=door, arrivals=Arrivals(1000, Shortage()), damage=Damage(tmp_path))
         bridge = Bridge(dispatcher, Gate(1), RequestLog(Counters()), 1000, timeout_s=5)
         return await asked(_Failing(bridge), "/v1/stream/s", MINE)
 

@@ -43,7 +43,7 @@ def filtered_times(stream: Searched, text: str) -> list[Any]:
     assert head.registry is not None
     view = head.registry.view(None)
     limits = Limits(1 << 20, 1 << 20)
-    return filtered(stream.archive, found, head, defined, 0, asked, None, view, limits).parts
+    return filtered(stream.archive, found, head, defined, 0, asked, None, view, limits, Deadline(60)).parts
 
 
 def counted(stream: Searched, **more: Any) -> int:
