@@ -88,6 +88,9 @@ _AHEAD_BYTES, _MOST_AHEAD = 16 * MiB, 4
 class Engine:
     """The running system. Open it on an event loop, and close it there."""
 
+    #: Whether answers are computed from companions, which is looked up at the start.
+    _has_companions = False
+
     def __init__(self, config: Config, clock: Clock, vfs: str | None = None, accept_log_damage: bool = False) -> None:
         self.config = config
         self.clock = clock
@@ -145,8 +148,6 @@ class Engine:
         self._opening = threading.RLock()
         self._segments: Segments | None = None
         self._archive: Archive | None = None
-        #: Whether answers are computed from companions, which are looked up at the start.
-        self._has_companions = False
         self._vfs = vfs
         self.extraction = Extraction(self.log, lambda: self._archive, self.open_archive)
         self.account = Account(self)
