@@ -230,3 +230,14 @@ def test_every_problem_is_told_at_once_and_a_broken_field_is_blamed_once() -> No
 
 def test_an_alias_may_repeat_the_name_of_its_own_field() -> None:
     assert declared(document(aliases={"w": "w"}))["w"].name == "w"
+
+
+@pytest.mark.parametrize("name", ["has", "contains"])
+def test_a_new_field_or_alias_is_not_named_like_a_question(name: str) -> None:
+    given = document(aliases={name: name})
+    given["fields"] = given["fields"] | {name: WORD}
+    assert problems(given) == [], "what was stored so is still read"
+    refused = {problem.pointer for problem in fields.reserved(given, None)}
+    assert refused == {f"/fields/{name}", f"/aliases/{name}"}
+    assert {problem.pointer for problem in fields.reserved(given, document(aliases={name: "w"}))} == {f"/fields/{name}"}
+    assert fields.reserved(given, given) == fields.reserved(document(), None) == []

@@ -35,7 +35,7 @@ def bound(version: int) -> dict[str, Any]:
     return {"fields": {"a": {"kind": "integer", "bindings": [{"version": version, "jsonPointer": "/a"}]}}}
 
 
-def check_search(search: Any, version: int) -> list[Problem]:
+def check_search(search: Any, version: int, _: Any) -> list[Problem]:
     """Fields must be bound for the current version."""
     return [
         Problem(f"/fields/{name}/bindings", f"{name} is not bound for version {version}")
@@ -358,7 +358,7 @@ def test_a_search_configuration_is_checked_set_and_cleared() -> None:
 
 
 def test_settings_stay_as_they_are_where_the_next_schema_says_nothing() -> None:
-    def any_search(search: Any, version: int) -> list[Problem]:
+    def any_search(search: Any, version: int, _: Any) -> list[Problem]:
         return []
 
     registry = installed(routing_key=USER, search=bound(1))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from server.registries import append
-from server.test_search import numbers, search, stream
+from server.registries import append, installed
+from server.test_search import OPEN, SEARCH, numbers, search, stream
 
 if TYPE_CHECKING:
     from tests.server.conftest import Api
@@ -44,3 +44,34 @@ def test_a_text_of_eight_digits_is_a_day(api: Api, others: int) -> None:
     }.items():
         assert numbers(search(api, path, q, sort=["offset:asc"])) == expected, q
     assert "is no value of time" in api.get(f"{path}/_search", q="time:20240231").text
+
+
+@pytest.mark.parametrize("name", ["time", "service", "status", "path", "tags", "message", "ts"])
+@pytest.mark.parametrize("others", [0, 1_000], ids=["few", "many"])
+def test_a_star_asks_for_any_value(api: Api, name: str, others: int) -> None:
+    path = stream(api)
+    whole = {"time": 5, "service": "a", "status": 1, "path": "/a", "tags": ["x"], "message": "word"}
+    filler = [whole | {"n": 99, "status": 77}] * others
+    append(api, path, whole | {"n": 0}, {"n": 1}, whole | {"n": 2}, *filler)
+    for q in (f"{name}:*", f'"{name}":=*', f"has:{name}"):
+        found = search(api, path, q, sort=["offset:asc"], track_total_hits=True)
+        assert numbers(found)[:2] == [0, 2] and found["total"] == {"value": 2 + others, "relation": "eq"}, q
+        assert numbers(search(api, path, f"-{q}", sort=["offset:asc"])) == [1], q
+        assert [event["n"] for event in api.get(path, filter=f"-{q}").json()] == [1], q
+
+
+def test_a_star_in_quotes_is_a_value(api: Api) -> None:
+    path = stream(api)
+    append(api, path, {"n": 0, "service": "*"}, {"n": 1, "service": "a"})
+    assert numbers(search(api, path, 'service:"\\*"')) == [0]
+    assert [event["n"] for event in api.get(path, filter='service:"*"').json()] == [0]
+
+
+@pytest.mark.parametrize("member", ["fields", "aliases"])
+def test_a_field_that_cannot_be_asked_is_refused(api: Api, member: str) -> None:
+    path = installed(api, OPEN)
+    given = SEARCH | {member: SEARCH[member] | {"has": "time" if member == "aliases" else SEARCH["fields"]["tags"]}}
+    refused = api.post(f"{path}/_schema", {"search": given})
+    [problem] = refused.json()["error"]["problems"]
+    assert (refused.status_code, problem["pointer"]) == (400, f"/search/{member}/has")
+    assert "choose another name" in problem["message"]

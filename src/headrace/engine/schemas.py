@@ -150,9 +150,9 @@ def refused(refusals: tuple[Refusal, ...]) -> HeadraceError:
     return kind(first.message, field=first.pointer or "body", problems=[refusal.dump() for refusal in refusals])
 
 
-def _check_search(given: Any, version: int) -> list[Problem]:
+def _check_search(given: Any, version: int, stored: Any) -> list[Problem]:
     found = fields.parse(given, current_version=version)
-    return found if isinstance(found, list) else []
+    return found if isinstance(found, list) else fields.reserved(given, stored)
 
 
 SEARCH = changes.SearchRules(_check_search, carry_search)

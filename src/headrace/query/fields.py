@@ -17,6 +17,9 @@ from headrace.query.part import Part
 from headrace.query.search import STRINGS, DefaultField, Kind, Search
 from headrace.schema.problem import Problem
 
+#: Names that a query reads as questions. A field that was stored with one is asked by its name in quotes.
+RESERVED = frozenset({"has", "contains"})
+
 _KEYS = frozenset(
     {"profile", "primaryTimestampField", "defaultFields", "containsDefaultFields", "aliases", "fields", "rollups"}
 )
@@ -40,6 +43,16 @@ def parse(given: Any, *, current_version: int) -> Search | list[Problem]:
     )
     search = msgspec.structs.replace(search, rollups=rollups.read(document["rollups"], search, declared))
     return document.problems or search
+
+
+def reserved(given: Any, stored: Any) -> list[Problem]:
+    """The fields and aliases of a document that are new, and whose names mean something else in a query."""
+    document = Part(given)
+    for member in ("fields", "aliases"):
+        names = RESERVED & {*(given.get(member) or ())} - {*((stored or {}).get(member) or ())}
+        for name in sorted(names):
+            document[member][name].note(f"{name}: asks something else in a query; choose another name")
+    return document.problems
 
 
 def dump(search: Search) -> dict[str, Any]:

@@ -8,6 +8,7 @@
     clause  := has : name
              | contains : [name :] value
              | name : [=] value | name : (< | <= | > | >=) value
+             | name : [=] *                            the same as has : name
              | value                                   bare: asks the default fields
     name    := word | string
     value   := word | string                           a final * makes a prefix
@@ -164,6 +165,8 @@ class _Parser:
         value = self._word_or_string(f"{shown(name)} needs a value")
         if operator:
             return Compare(name, operator, value.value, position=start)
+        if value.kind == "word" and value.value == "*":
+            return Has(name, position=start)
         return _match(name, value, start)
 
     def _peek(self) -> Token:

@@ -33,7 +33,7 @@ from headrace.schema.update import UNSET, Update
 MAX_REFUSALS = 200
 
 #: Everything that is wrong with a search configuration for a schema version.
-CheckSearch = Callable[[Any, int], Iterable[Problem]]
+CheckSearch = Callable[[Any, int, Any], Iterable[Problem]]
 
 
 class CarriedSearch(NamedTuple):
@@ -49,7 +49,7 @@ CarrySearch = Callable[[Registry, Any, Registry, Crossings], CarriedSearch]
 
 
 class SearchRules(NamedTuple):
-    """What is known of search configurations where they are read."""
+    """What is known of search configurations where they are read; they are checked beside the one that was."""
 
     check: CheckSearch
     carry: CarrySearch
@@ -261,7 +261,7 @@ def _searchable(
         reason = "search needs a schema version; send `schema` and `search` together"
         refusals = [Refusal("bad_request", "/search", reason)]
     elif wanted is not None and (not same(current, wanted) or plan.to_version != plan.from_version):
-        refusals = _refusals("search_invalid", "/search", rules.check(wanted, version))
+        refusals = _refusals("search_invalid", "/search", rules.check(wanted, version, current))
     if plan.refusals or refusals or wanted is None:
         changes = tuple(search_changes(current, wanted))
         return replace(
