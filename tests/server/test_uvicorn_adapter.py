@@ -174,6 +174,29 @@ def test_modules_use_only_listed_attributes_of_uvicorn() -> None:
         assert not surplus, f"{module} uses {surplus} of uvicorn, which the adapter does not list"
 
 
+def test_no_other_module_of_the_server_uses_a_private_name_of_a_library() -> None:
+    """Of asyncio, Starlette, uvloop and every other library alike: what begins with _ is ours, or in the adapter."""
+    trees = {path: ast.parse(path.read_text()) for path in SOURCES.rglob("*.py")}
+    ours = {
+        name
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        for name in (
+            [node.name] if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            else [node.attr] if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+            else [node.target.id] if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+            else [node.id] if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            else []
+        )
+    }  # fmt: skip
+    for path, tree in trees.items():
+        used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        private = {name for name in used if name.startswith("_") and not name.startswith("__")}
+        private -= {"_replace", "_asdict"}  # these of named tuples are public
+        allowed = {"_captured_signals", "_unset_keepalive_if_required", "_start_asgi_task"}
+        assert private - ours <= (allowed if path.name == "uvicorn_adapter.py" else set()), path.name
+
+
 def _is_self(node: ast.expr) -> bool:
     if isinstance(node, ast.Call):  # super()
         node = node.func
