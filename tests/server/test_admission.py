@@ -46,11 +46,14 @@ class Rule(NamedTuple):
     needs: str
     #: Whether a key serves it whose prefix does not cover what is asked about.
     elsewhere: bool = True
+    #: Whether such a key is answered as if there were nothing, and not refused.
+    is_hidden: bool = False
 
 
 OPEN, READ, WRITE, ADMIN, PROOF = Rule("open"), Rule("read"), Rule("write"), Rule("admin", False), Rule("proof")
 #: About a stream or a type that a key with another prefix does not open.
 READ_IT, WRITE_IT = Rule("read", False), Rule("write", False)
+READ_HIDDEN, WRITE_HIDDEN = Rule("read", False, True), Rule("write", False, True)
 
 RULES: dict[tuple[str, str], Rule] = {
     ("get", "/health"): OPEN,
@@ -140,18 +143,18 @@ RULES: dict[tuple[str, str], Rule] = {
     ("get", "/v1/erasures"): READ,
     ("get", "/v1/erasures/{id}"): READ,
     ("get", "/v1/stream/__ds/jwks.json"): OPEN,
-    ("get", HOOK): READ_IT,
+    ("get", HOOK): READ_HIDDEN,
     ("put", HOOK): WRITE_IT,
-    ("post", HOOK + "/streams"): WRITE_IT,
-    ("delete", HOOK + "/streams/{path}"): WRITE_IT,
-    ("post", HOOK + "/claim"): WRITE_IT,
+    ("post", HOOK + "/streams"): WRITE_HIDDEN,
+    ("delete", HOOK + "/streams/{path}"): WRITE_HIDDEN,
+    ("post", HOOK + "/claim"): WRITE_HIDDEN,
     ("post", HOOK + "/ack"): PROOF,
     ("post", HOOK + "/callback"): PROOF,
     ("post", HOOK + "/release"): PROOF,
     # Asked last, since they remove what the others ask about.
     ("post", "/v1/registry/rollback"): ADMIN,
     ("post", "/v1/reset"): ADMIN,
-    ("delete", HOOK): WRITE_IT,
+    ("delete", HOOK): WRITE_HIDDEN,
     ("delete", STREAM): WRITE_IT,
     ("post", ONE + "/erase"): WRITE_IT,
 }
@@ -340,12 +343,16 @@ def expected(rule: Rule, caller: str) -> int | None:
     if caller not in CALLERS:
         return 401
     scope, prefix = CALLERS[caller]
+    if rule.is_hidden and prefix:
+        return 404
     may = LEVELS[scope] >= LEVELS[rule.needs] and (rule.elsewhere or not prefix)
     return None if may else 403
 
 
-def status_class(rule: Rule, status: int) -> int | None:
+def status_class(rule: Rule, caller: str, status: int) -> int | None:
     """401, 403, any failure of the server, or None for what is said to those who are let in."""
+    if rule.is_hidden and CALLERS.get(caller, ("", ""))[1] and status in (204, 404):
+        return 404  # to remove what is not there is no error
     if rule.needs == "proof" and 400 <= status < 500:
         return 401  # of a wake that nobody was told of, other things may be wrong as well
     return status if status in (401, 403) or status >= 500 else None
@@ -358,9 +365,16 @@ def test_every_route_serves_whom_it_should_and_nobody_else(world: World) -> None
     for (verb, path), rule in RULES.items():
         for caller in callers:
             answer = world.ask(verb, path, caller)
-            if status_class(rule, answer.status_code) != expected(rule, caller):
+            if status_class(rule, caller, answer.status_code) != expected(rule, caller):
                 wrong.append(f"{verb} {path} as {caller}: {answer.status_code} {answer.text[:150]}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_subscription_that_a_key_does_not_see_stays_when_the_key_removes_it(world: World) -> None:
+    path, admin = HOOK.format(id="s2"), world.callers["admin"]
+    assert world.api.put(path, BODIES["put", HOOK], admin).status_code == 201
+    world.api.call("DELETE", path, None, world.callers["limited"])
+    assert world.api.get(path, admin).status_code == 200
 
 
 def test_a_question_about_a_request_does_not_tell_which_streams_there_are(world: World) -> None:

@@ -72,7 +72,8 @@ def secured(start_server: StartServer, tmp_path: Path) -> Secured:
     with closing(KeyStore(tmp_path / "data" / "keys.db")) as keys:
         _, token = keys.create(user_id="ada", scopes=["admin"])
     tls = {"server__tls_cert": str(cert_file), "server__tls_key": str(key_file)}
-    return Secured(start_server(server__host="0.0.0.0", **tls), tmp_path, token)
+    hooks = {"subscriptions__local_webhooks": "true"}
+    return Secured(start_server(server__host="0.0.0.0", **tls, **hooks), tmp_path, token)
 
 
 # -- everything over TLS
