@@ -384,6 +384,7 @@ def test_a_conflict_says_nothing_of_nodes_that_the_key_does_not_open(
     api = api_of(server)
     made, other = Pipeline(api), Pipeline(api)
     assert made.register().status_code == other.register().status_code == 200
+    assert api.put("/v1/stream/events/Plain").status_code == 201
     store = KeyStore(server.data_dir / "keys.db")
     key, whole = (
         {"authorization": f"Bearer {store.create(user_id='ada', scopes=['write'], prefix=prefix)[1]}"}
@@ -407,6 +408,13 @@ def test_a_conflict_says_nothing_of_nodes_that_the_key_does_not_open(
             assert [told[part] for part in ("added", "removed", "changed")] == [[], [], []]
             assert not any(hidden in text.replace(name, "") for hidden in (other.app, other.event, other.table))
             assert other.app in registering(whole, name=name)[1]
+        # Nor of a stream.
+        derived = {**made.descriptors[made.derived], "name": "Plain"}
+        body = {"descriptors": [*made.descriptors.values(), derived], "app": made.app, "dry_run": dry_run}
+        told = api.call("POST", "/v1/register", body, key).json()
+        assert "the name 'Plain' is taken" in json.dumps(told) and "exists already" not in json.dumps(told)
+        assert told["added"] == []
+        assert "exists already" in api.call("POST", "/v1/register", body, whole).text
         # Nor does an upstream that is there differ from one that is not.
         unseen, nothing = (registering(key, upstreams=[name]) for name in (other.event, "Nothing"))
         assert unseen == nothing and unseen[0] == 403

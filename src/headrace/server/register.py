@@ -21,7 +21,7 @@ from headrace.errors import BadRequest, Conflict, ResetDisabled
 from headrace.schema.descriptor import wire
 from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.document import read as read_registration
-from headrace.schema.descriptor.nodes import Event, Node
+from headrace.schema.descriptor.nodes import Event, Node, Table
 from headrace.schema.descriptor.problem import Problem
 from headrace.server import values
 from headrace.server.answer import json_response
@@ -70,6 +70,7 @@ class Api:
 
     def __init__(self, engine: Engine) -> None:
         self._features, self._computing = engine.features, engine.computing
+        self._catalog = engine.log.catalog
         self._test_mode = engine.config.features.test_mode
 
     async def ping(self, request: Request) -> Response:
@@ -109,7 +110,7 @@ class Api:
             return _answer(Envelope("invalid", current.version, errors=given, refused=True))
         change = Change.of(given)
         _require(request.state.principal, current, change)
-        if taken := _taken_unseen(request.state.principal, current, change):
+        if taken := self._taken_unseen(request.state.principal, current, change):
             return _answer(Envelope("conflict", current.version, errors=taken, refused=not change.dry_run))
         return await self._carry_out(request, lambda who: self._features.register(change, who))
 
@@ -133,6 +134,21 @@ class Api:
             cascade=body.cascade,
         )
         return await self._carry_out(request, lambda who: self._features.rollback(body.version, change, who))
+
+    def _taken_unseen(self, principal: Principal, current: Current, change: Change) -> list[Problem]:
+        """Names of the payload that others have for what the key does not open: nothing else is said of that."""
+        return [
+            Problem("owned_by", f"descriptors[{place}].name", f"the name {name!r} is taken: choose another")
+            for place, name in enumerate(change.nodes)
+            if self._is_taken_unseen(principal, current, change, name)
+        ]
+
+    def _is_taken_unseen(self, principal: Principal, current: Current, change: Change, name: str) -> bool:
+        owner = current.apps.get(name)
+        if owner is not None:
+            return not change.covers(owner) and not principal.covers(EVENTS + current.root_of(name))
+        has_stream = not isinstance(change.nodes[name], Table)
+        return has_stream and not principal.covers(EVENTS + name) and self._catalog.find(EVENTS + name) is not None
 
     async def _carry_out(self, request: Request, make: Callable[[str], Awaitable[Envelope]]) -> Response:
         try:
@@ -214,17 +230,6 @@ def _require(principal: Principal, current: Current, change: Change) -> None:
         principal.require("admin")
     for name in _sources(current, change):
         principal.require("write", EVENTS + name)
-
-
-def _taken_unseen(principal: Principal, current: Current, change: Change) -> list[Problem]:
-    """Names that nodes of other apps have, which the key does not open: nothing is said of those."""
-    return [
-        Problem("owned_by", f"descriptors[{place}].name", f"the name {name!r} is taken: choose another")
-        for place, name in enumerate(change.nodes)
-        if name in current.nodes
-        and not change.covers(current.apps[name])
-        and not principal.covers(EVENTS + current.root_of(name))
-    ]
 
 
 def _require_some(principal: Principal) -> None:
