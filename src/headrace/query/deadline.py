@@ -83,11 +83,6 @@ class Deadline:
         self.require()
         return self.left_s <= 0
 
-    @property
-    def cancelled(self) -> bool:
-        """Whether nobody waits any more."""
-        return self._cancellation.is_set
-
     def require(self) -> None:
         """Raise Cancelled where nobody waits any more."""
         if self._cancellation.is_set:

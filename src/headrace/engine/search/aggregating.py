@@ -43,7 +43,7 @@ Spans = tuple[Span, ...]
 
 _PARTS: tuple[PartName, ...] = ("columns", "postings", "panes")
 #: Rows whose columns are reduced together.
-_TOGETHER = 131_072
+_TOGETHER = 65_536
 
 
 class Aggregated(NamedTuple):
