@@ -51,3 +51,18 @@ def test_a_piece_that_fails_keeps_nobody_else_waiting(caplog: pytest.LogCaptureF
 
     asyncio.run(scenario())
     assert "the others go on" in caplog.text
+
+
+def test_many_pieces_that_come_one_by_one_in_a_turn_are_spread_over_others() -> None:
+    async def scenario() -> None:
+        slices, done = Slices(), list[int]()
+        for number in range(FEW + 5):
+            slices.spread(partial(done.append, number))
+        assert done == list(range(FEW))
+        while slices.queued:
+            await asyncio.sleep(0)
+        assert done == list(range(FEW + 5))
+        slices.spread(partial(done.append, -1))
+        assert done[-1] == -1, "the next turn begins anew"
+
+    asyncio.run(scenario())

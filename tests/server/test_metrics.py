@@ -3,8 +3,9 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.search.searches import Searched
@@ -14,8 +15,11 @@ from headrace.engine.append import Append
 from headrace.engine.engine import Engine
 from headrace.engine.gates import Gates
 from headrace.engine.memory import MemoryMonitor, ProcessMemory
+from headrace.engine.stalls import StallWatchdog
+from headrace.engine.system import System
 from headrace.engine.touch.report import STANDING, report
 from headrace.profiles.state_protocol import keys
+from headrace.server.emitting import Emitter
 from headrace.server.metrics import Metrics
 from headrace.storage.streams import StreamRow
 from rig import Rig
@@ -176,6 +180,35 @@ def _metrics(rig: Rig) -> Metrics:
 
 def _asked(artifact: str, verb: str, outcome: str) -> tuple[tuple[str, str], ...]:
     return ("artifact", artifact), ("outcome", outcome), ("verb", verb)
+
+
+def test_stalls_of_the_loop_are_histograms(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        gates, watchdog = Gates(LimitsConfig()), StallWatchdog()
+        watchdog.stalls.observe(0.3)
+        watchdog.stalls.observe(0.03)
+        watchdog.busy.observe(0.04)
+        metrics = Metrics(rig.engine, gates, MemoryMonitor(gates, limit_bytes=None), watchdog)
+        found = _samples(metrics)
+        assert found["headrace_loop_stall_seconds_bucket", (("le", "0.05"),)] == 1
+        assert found["headrace_loop_stall_seconds_bucket", (("le", "0.5"),)] == 2
+        assert found["headrace_loop_stall_seconds_count", ()] == 2
+        assert found["headrace_loop_stall_seconds_sum", ()] == pytest.approx(0.33)
+        assert found["headrace_loop_longest_stall_seconds", ()] == 0.3
+        assert found["headrace_loop_stall_busy_seconds_count", ()] == 1
+        told: list[list[dict[str, Any]]] = []
+
+        class _Told:
+            async def measured(self, records: list[dict[str, Any]]) -> None:
+                told.append([one for one in records if one["metric"].startswith("headrace_loop_stall_seconds")])
+
+        emitter = Emitter(cast(System, _Told()), metrics.collect, rig.engine.clock)
+        rig.run(emitter.emit())
+        watchdog.stalls.observe(3.0)
+        rig.run(emitter.emit())
+        counts = [[one["sum"] for one in records if one["metric"].endswith("_count")] for records in told]
+        assert counts == [[2], [1]], "an interval tells how many stalls came in it"
+        assert {one["temporality"] for records in told for one in records} == {"delta"}
 
 
 def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:

@@ -110,8 +110,8 @@ class Engine:
         self.node = Node(self.objects, clock)
         ahead = max(1, min(_MOST_AHEAD, config.storage.decoded_bytes // _AHEAD_BYTES))
         self.tiers = Tiers(self.wal, self.published, self._open_segments, ahead)
-        slices = Slices()
-        self.tail = Tail(config.limits.waiters, slices)
+        self.slices = Slices()
+        self.tail = Tail(config.limits.waiters, self.slices)
         registries = Registries(self._reader)
         most_keys = config.features.dedupe_keys
         kinds = Kinds(self._reader, most_keys=most_keys)
@@ -142,7 +142,7 @@ class Engine:
         self.work = Foreman(*known, config.pipeline, definitions, branches)
         self._keep_states()
         self.verifier = self._hire_verifier()
-        self.touches = Touches(self.log, self.tiers, self.apply, self._reader, slices)
+        self.touches = Touches(self.log, self.tiers, self.apply, self._reader, self.slices)
         self.sweeper = Sweeper(self.writer, self.log, self.streams, self.wal, self.published, self.features)
         self.recovered: Recovered | None = None
         self._opening = threading.RLock()

@@ -20,6 +20,8 @@ class Slices:
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
+        #: Pieces that came one by one in this turn of the loop.
+        self._came = 0
 
     @property
     def queued(self) -> int:
@@ -35,6 +37,21 @@ class Slices:
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._do_some)
         self._waiting.extend(pieces)
+
+    def spread(self, piece: Callable[[], None]) -> None:
+        """Do a piece of work: at once, or soon where many have come one by one in this turn of the loop."""
+        if not self._came:
+            asyncio.get_running_loop().call_soon(self._turn)
+        self._came += 1
+        if self._came <= FEW and not self._waiting:
+            piece()
+            return
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._do_some)
+        self._waiting.append(piece)
+
+    def _turn(self) -> None:
+        self._came = 0
 
     def _do_some(self) -> None:
         waiting, until = self._waiting, monotonic() + SLICE_S

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -70,6 +71,10 @@ class Connection(Answering, HttpProtocol):
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Clean up, while others are served where many hang up at once."""
+        self.dispatcher.slices.spread(partial(self._clean_up, exc))
+
+    def _clean_up(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._count_unsent(0)
         self._let_go_of_body()

@@ -44,6 +44,7 @@ class Dispatcher:
         self._aside = Aside(self.damage)
         self._time_s = engine.config.server.resolver_timeout_s
         self.arrivals = Arrivals(engine.config.limits.arriving_bytes, engine.gates.shortage)
+        self.slices = engine.slices
         self.unsent_bytes = 0
         self.unsent_limit = engine.config.limits.unsent_bytes
         self._targets: dict[bytes, Target] = {}
