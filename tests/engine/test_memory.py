@@ -192,6 +192,7 @@ def test_under_pressure_caches_shrink_again_and_again_and_free_pages_are_given_b
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory, "LOOK_S", 0.001)
+    monkeypatch.setattr(memory, "SAMPLE_S", 0.004)
     monkeypatch.setattr(memory, "RELIEF_S", 0.002)
     process, caches, trims = _Process(), _Caches(), [0]
 
@@ -211,6 +212,7 @@ def test_under_pressure_caches_shrink_again_and_again_and_free_pages_are_given_b
 
 def test_free_pages_are_given_back_once_when_the_server_comes_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "LOOK_S", 0.001)
+    monkeypatch.setattr(memory, "SAMPLE_S", 0.004)
     monkeypatch.setattr(memory, "IDLE_S", 0.01)
     monkeypatch.setattr(memory, "IDLE_CPU", 10**6)
     caches = _Caches()
@@ -269,6 +271,7 @@ def test_without_a_limit_or_a_reading_there_is_no_pressure() -> None:
 
 def test_watching_samples_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "LOOK_S", 0.001)
+    monkeypatch.setattr(memory, "SAMPLE_S", 0.004)
 
     async def scenario() -> None:
         monitor = MemoryMonitor(Gates(LimitsConfig()), limit_bytes=GiB)

@@ -15,6 +15,7 @@ import pytest
 from headrace.config import ServerConfig
 from headrace.engine.counters import Counters
 from headrace.engine.gates import Gate, Shortage
+from headrace.errors import Unavailable
 from headrace.server import encoding
 from headrace.server.arrivals import Arrivals
 from headrace.server.auth import Door
@@ -217,3 +218,16 @@ def test_decoding_is_working_time_and_arriving_is_not(
     assert asyncio.run(behind.ask())[0] == 204
     assert behind.handled == [(b"decoded until 1025", 1025.0)]
     assert behind.counters.slow_requests == slow
+
+
+def test_bodies_are_refused_while_memory_is_short() -> None:
+    shortage = Shortage()
+    arrivals = Arrivals(MiB, shortage)
+    arrivals.take(10)
+    shortage.is_on = True
+    with pytest.raises(Unavailable) as refused:
+        arrivals.take(1)
+    assert (refused.value.facts["reason"], arrivals.held) == ("memory", 10)
+    shortage.is_on = False
+    arrivals.take(1)
+    assert arrivals.held == 11

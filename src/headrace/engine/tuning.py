@@ -20,7 +20,7 @@ PRESETS_MB = (256, 512, 1024, 2048, 4096, 8192)
 _PRESETS: dict[str, tuple[int, ...]] = {
     "storage.cache_bytes": tuple(n * MiB for n in (4, 16, 52, 128, 480, 960)),
     "storage.decoded_bytes": tuple(n * MiB for n in (2, 8, 32, 64, 128, 256)),
-    "limits.queue_bytes": tuple(n * MiB for n in (6, 16, 56, 128, 320, 512)),
+    "limits.queue_bytes": tuple(n * MiB for n in (6, 16, 56, 64, 320, 448)),
     "limits.batch_bytes": tuple(n * MiB for n in (1, 2, 8, 8, 8, 16)),
     "limits.queue_requests": (10_000, 25_000, 50_000, 50_000, 100_000, 100_000),
     "limits.tail_columns_bytes": tuple(n * MiB for n in (4, 8, 36, 88, 256, 512)),
@@ -34,10 +34,10 @@ _PRESETS: dict[str, tuple[int, ...]] = {
     "features.row_bytes": tuple(n * MiB for n in (1, 4, 16, 32, 64, 192)),
     "limits.cached_streams": (2_000, 10_000, 48_000, 150_000, 240_000, 700_000),
     "limits.waiters": (500, 2_000, 10_000, 20_000, 40_000, 60_000),
-    "limits.concurrent_reads": (2, 2, 4, 8, 8, 16),
+    "limits.concurrent_reads": (2, 2, 4, 4, 8, 16),
     "limits.concurrent_searches": (1, 1, 2, 2, 4, 8),
     "limits.concurrent_index_work": (1, 1, 1, 1, 2, 4),
-    "server.max_connections": (300, 1_000, 5_000, 14_000, 26_000, 55_000),
+    "server.max_connections": (300, 1_000, 5_000, 16_000, 26_000, 55_000),
 }
 
 # With everything loaded that reads and writes Parquet, computes aggregates, and hands out work to Spark.
