@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine import allocators, tuning
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from headrace.engine.engine import Engine
     from headrace.engine.states.serving import Serving
 
-#: Loaded with what computes aggregates; until then DuckDB holds nothing.
-_DUCKDB = "headrace.reduce.duck"
+#: Loaded with what computes aggregates; until then DuckDB holds nothing. It is asked no more often than this.
+_DUCKDB, _DUCKDB_S = "headrace.reduce.duck", 5.0
 
 
 class Account:
@@ -28,6 +29,7 @@ class Account:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._more: dict[str, Callable[[], int]] = {}
+        self._duckdb_bytes, self._duckdb_asked_s = 0, -_DUCKDB_S
 
     def add(self, holder: str, measure: Callable[[], int]) -> None:
         """Count what someone else holds, too."""
@@ -100,8 +102,11 @@ class Account:
         }
 
     def _libraries(self) -> dict[str, int]:
-        duck = sys.modules.get(_DUCKDB)
-        return {
-            "sqlite": database.sqlite_memory()["memory_used_bytes"],
-            "duckdb": 0 if duck is None else duck.held_bytes(),
-        }
+        return {"sqlite": database.sqlite_memory()["memory_used_bytes"], "duckdb": self._duckdb()}
+
+    def _duckdb(self) -> int:
+        """What DuckDB held a moment ago: asking it takes a query."""
+        duck, now_s = sys.modules.get(_DUCKDB), monotonic()
+        if duck is not None and now_s - self._duckdb_asked_s >= _DUCKDB_S:
+            self._duckdb_bytes, self._duckdb_asked_s = duck.held_bytes(), now_s
+        return self._duckdb_bytes
