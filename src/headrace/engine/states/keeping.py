@@ -6,7 +6,7 @@ Everything here runs on the event loop, and ends at a moment.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from time import monotonic
+from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.states.definition import Keying
@@ -53,7 +53,7 @@ class Keeping:
 
     def row(self, follower: Follower, generation: Generation, head: Head, key: bytes, ends: float) -> Any:
         """What a tail would have of a key at a head; raises Behind where a moment is over before that is folded."""
-        begun = monotonic()
+        begun = thread_time()
         assert self._keying_of is not None and follower.pending is not None
         keying, shapes = self._keying_of(generation.defined), follower.shapes(head)
         if not follower.pending.index(keying, shapes, ends):
@@ -61,7 +61,7 @@ class Keeping:
         state, is_done = self._folds_ahead().fold(
             generation, follower.pending, keying, shapes, key, head.next_seq, ends
         )
-        follower.spent_s += monotonic() - begun
+        follower.spent_s += thread_time() - begun
         if not is_done:
             raise Behind
         return state

@@ -8,7 +8,7 @@ tails has cost a share of what folding them costs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from time import monotonic, perf_counter, sleep, thread_time
+from time import monotonic, sleep, thread_time
 from typing import TYPE_CHECKING
 
 from headrace.engine.registry import StreamRegistry
@@ -59,7 +59,7 @@ class Follower:
         self.holds = 0
         #: Whether somebody waits for that thread, who can be answered from events that are kept.
         self.is_awaited = False
-        #: How long answers by key have taken since the tails last had all events, in seconds.
+        #: The CPU time that answers by key have taken since the tails last had all events, in seconds.
         self.spent_s = 0.0
         #: Events that tails lack, where those are too many to be folded at once and are found by key.
         self.pending: Pending | None = None
@@ -168,13 +168,13 @@ class Follower:
     def fold(self, shapes: Shapes, found: Iterable[Told]) -> None:
         """Fold events into every tail that lacks them."""
         tails = list(self.generations.values())
-        begun, count = perf_counter(), 0
+        begun, count = thread_time(), 0
         for told in found:
             count += len(told.times_us)
             for seq, at, event in shapes.folded(told):
                 for tail in tails:
                     tail.add(seq, at, event)
-        self._learn(perf_counter() - begun, count)
+        self._learn(thread_time() - begun, count)
 
     def _learn(self, seconds: float, events: int) -> None:
         """Know better what folding an event costs."""
