@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -11,10 +12,15 @@ from pathlib import Path
 from types import TracebackType
 
 EVERY_S = 0.5
+_HELD = re.compile(r'headrace_memory_held_bytes\{holder="(\w+)"\}')
+#: Who holds memory that is not given back at rest, besides caches: what the process had when it started.
+_PROCESS = "process"
 #: What costs more is looked at once in so many samples.
 _SELDOM = 10
 _METRICS = (
     "headrace_memory_limit_bytes",
+    "headrace_memory_refused_total",
+    "headrace_memory_reliefs_total",
     "headrace_loop_stall_seconds_count",
     "headrace_loop_stall_seconds_sum",
     "headrace_loop_stall_busy_seconds_sum",
@@ -46,6 +52,8 @@ class Sampler:
         self.samples: list[Sample] = []
         #: The last value of each metric that the server has.
         self.metrics: dict[str, float] = {}
+        #: The last account of memory, by holder.
+        self.held: dict[str, float] = {}
 
     def __enter__(self) -> Sampler:
         self.samples.append(self._sample())
@@ -62,9 +70,14 @@ class Sampler:
         """The highest value of something."""
         return max(getattr(sample, name) for sample in self.samples)
 
-    def rss(self) -> int:
-        """The resident memory of the process now."""
-        return _number(Path(f"/proc/{self._process}/status").read_text(), "VmRSS") * 1024
+    def rss(self, kind: str = "VmRSS") -> int:
+        """The resident memory of the process now, or the part of it of a kind."""
+        return _number(Path(f"/proc/{self._process}/status").read_text(), kind) * 1024
+
+    def caches(self) -> int:
+        """What the server says that its caches and queues hold now; 0 where it does not say."""
+        self._read_metrics()
+        return int(sum(size for holder, size in self.held.items() if holder != _PROCESS))
 
     def _watch(self) -> None:
         while not self._over.wait(EVERY_S):
@@ -105,6 +118,8 @@ class Sampler:
             name, _, value = line.rpartition(" ")
             if name in _METRICS:
                 self.metrics[name] = float(value)
+            elif holder := _HELD.fullmatch(name):
+                self.held[holder[1]] = float(value)
 
 
 def _number(status: str, name: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 from urllib.parse import quote
 
@@ -10,7 +11,8 @@ from bench.soak.load import BUSY, Client
 from bench.soak.streams import START, append, create
 from bench.soak.written import NEEDLES, SERVICES, START_MS, STEP_MS, Written, event, every
 
-_HOUR_MS, _MINUTE_MS = 3_600_000, 60_000
+_HOUR_MS = 3_600_000
+_INTERVALS = {"1m": 60_000, "1h": _HOUR_MS}
 _FIELDS: dict[str, dict[str, Any]] = {
     "at": {"kind": "date", "exact": True, "column": True, "sortable": True},
     "service": {"kind": "keyword", "exact": True, "prefix": True},
@@ -53,16 +55,23 @@ async def declare(client: Client, written: Written) -> None:
 class Counted:
     """Numbers that must lie between what was acknowledged before a question and what was sent after its answer."""
 
-    def __init__(self, client: Client, written: Written) -> None:
-        self._client, self._written = client, written
+    def __init__(self, client: Client, written: Written, first: int = 0) -> None:
+        self._client, self._written, self._first = client, written, first
         self._before = written.acknowledged
 
     def check(self, count: int, step: int, remainder: int, what: str, *, complete: bool = True) -> None:
-        """How many events there are with such a number."""
+        """How many events there are with such a number, from the first one on."""
         lost = sum(stop - start for start, stop in self._written.unknown)
-        least = every(step, remainder, 0, self._before) - lost if complete else 0
-        most = every(step, remainder, 0, self._written.sent)
+        least = every(step, remainder, self._first, self._before) - lost if complete else 0
+        most = every(step, remainder, self._first, self._written.sent)
         self._client.check(least <= count <= most, lambda: f"{what}: {count} and not between {least} and {most}")
+
+
+def _since(written: Written, back_ms: int, interval_ms: int) -> tuple[int, int]:
+    """The beginning of an interval that lies so far back, and the number of the first event from then on."""
+    now = START_MS + written.sent * STEP_MS
+    start = max(START_MS, now - back_ms) // interval_ms * interval_ms
+    return start, max(0, -((START_MS - start) // STEP_MS))
 
 
 class Search:
@@ -97,56 +106,36 @@ class Search:
 
 
 class Aggregate:
-    """Aggregates by groups over everything and over the newest."""
+    """Aggregates by groups over the last hours."""
 
-    def __init__(self, written: Written) -> None:
-        self._written = written
+    def __init__(self, written: Written, rollup: str, dimension: str, *intervals: str, pause_s: float = 1.0) -> None:
+        self._written, self._rollup, self._dimension = written, rollup, dimension
+        self._intervals, self._pause_s = intervals, pause_s
 
     async def __call__(self, client: Client) -> None:
         """Ask until the load ends."""
         while client.load.running:
-            now = START_MS + self._written.sent * STEP_MS
-            await self._aggregate(client, "1h", START_MS - _HOUR_MS)
-            await self._aggregate(client, "1m", (now - _HOUR_MS) // _MINUTE_MS * _MINUTE_MS)
-            await client.load.pause(1)
+            for interval in self._intervals:
+                await self._ask(client, interval)
+            await client.load.pause(self._pause_s)
 
-    async def _aggregate(self, client: Client, interval: str, start: int) -> None:
-        first = max(0, (start - START_MS) // STEP_MS)
-        before, lost = self._written.acknowledged, sum(stop - one for one, stop in self._written.unknown)
-        body = {"rollup": "requests", "from": start, "to": 4_000_000_000_000, "interval": interval}
-        answer = await client.ask("POST", f"{self._written.path}/_aggregate", {**body, "group_by": ["service"]})
+    async def _ask(self, client: Client, interval: str) -> None:
+        start, first = _since(self._written, 2 * _HOUR_MS, _INTERVALS[interval])
+        counted = Counted(client, self._written, first)
+        body = {"rollup": self._rollup, "from": start, "to": 4_000_000_000_000, "interval": interval}
+        answer = await client.ask("POST", f"{self._written.path}/_aggregate", {**body, "group_by": [self._dimension]})
         if answer.status != 200:
             return
-        found = answer.json()
-        counts = dict.fromkeys(range(SERVICES), 0)
+        found, counts = answer.json(), Counter[str]()
         for bucket in found["buckets"]:
             for group in bucket["groups"]:
-                counts[int(group["key"]["service"][4:])] += group["measures"]["count"]["count"]
-        for service, count in counts.items():
-            least = every(SERVICES, service, first, before) - lost if found["coverage"]["complete"] else 0
-            most = every(SERVICES, service, first, self._written.sent)
-            right = least <= count <= most
-            client.check(right, lambda: f"{interval} svc-{service}: {count}, not between {least} and {most}")  # noqa: B023
-
-
-class AggregateUsers:
-    """Aggregates with a group for each of thousands of users."""
-
-    def __init__(self, written: Written) -> None:
-        self._written = written
-
-    async def __call__(self, client: Client) -> None:
-        """Ask until the load ends."""
-        while client.load.running:
-            counted = Counted(client, self._written)
-            body = {"rollup": "users", "from": 0, "to": 4_000_000_000_000, "interval": "1h", "group_by": ["user"]}
-            answer = await client.ask("POST", f"{self._written.path}/_aggregate", body)
-            if answer.status == 200:
-                found = answer.json()
-                groups = (group for bucket in found["buckets"] for group in bucket["groups"])
-                count = sum(group["measures"]["count"]["count"] for group in groups)
-                counted.check(count, 1, 0, "groups of users", complete=found["coverage"]["complete"])
-            await client.load.pause(5)
+                counts[group["key"][self._dimension]] += group["measures"]["count"]["count"]
+        complete = found["coverage"]["complete"]
+        counted.check(counts.total(), 1, 0, f"groups of {self._dimension}", complete=complete)
+        if self._dimension == "service":
+            for service in range(SERVICES):
+                name = f"svc-{service:02d}"
+                counted.check(counts[name], SERVICES, service, f"{interval} {name}", complete=complete)
 
 
 class Filtered:
