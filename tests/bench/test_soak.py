@@ -31,7 +31,7 @@ def test_noise_is_no_growth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "per_minute"), [("rss", 10 * MB), ("descriptors", 4), ("deleted", 1.5), ("threads", 0.6), ("wal", 4 * MB)]
+    ("name", "per_minute"), [("rss", 10 * MB), ("descriptors", 20), ("deleted", 1.5), ("threads", 0.6), ("wal", 4 * MB)]
 )
 def test_what_grows_with_time_is_named(name: str, per_minute: float) -> None:
     found = list(judging.troubles(course(**{name: per_minute}), 1024 * MB))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import urllib.error
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,10 +14,13 @@ import httpx2
 import pytest
 
 from headrace.engine.sealing.verify import verify
+from headrace.pipeline.work import is_open
 from headrace.storage.objects import Objects
 from logs import Logs, event
 from s3 import S3
 from store_faults import Chance
+from stories import Story, companions
+from worker import Worker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -150,3 +154,64 @@ def test_acknowledged_entries_survive_kills_and_published_ones_a_takeover_too(
     assert fresh.stop() == 0
     is_clean(bucket)
     assert {"throttle", "cut", "lose", "reset", "delay", "truncate"} <= faults.happened.keys()
+
+
+def answers(check: Callable[[], None]) -> None:
+    """Check, again while searches take too long: they keep what they have fetched."""
+    until = time.monotonic() + 90
+    while True:
+        try:
+            return check()
+        except urllib.error.HTTPError as late:
+            assert late.code == 408 and time.monotonic() < until, late
+
+
+def names(server: Any) -> dict[str, list[str]]:
+    """The companions of each stream, as a server lists them."""
+    return {stream: [one.name for one in listed] for stream, listed in companions(server.data_dir).items()}
+
+
+def published_companions(bucket: S3) -> dict[str | None, int]:
+    """How many companions the newest manifest of each stream lists."""
+    return {report.stream: report.companions for report in verify(Objects.open(bucket.url))}
+
+
+def test_indexes_that_were_made_on_such_a_store_answer_after_a_takeover(
+    bucket: S3, start_server: Callable[..., Any]
+) -> None:
+    chance = Chance(7, RATE)
+    bucket.chance = chance.fault
+    settings = {"storage__object_store": bucket.url, **SMALL, "storage__seal_rows": "100"}
+    server = start_server(data="first", **settings)
+    story = Story(server.url)
+    story.append("first", 300)
+    story.append("second", 300)
+    until = time.monotonic() + 90
+    while any(story.logs.published(name) < length for name, length in story.lengths.items()):
+        assert time.monotonic() < until, server.log()[-3000:]
+        time.sleep(0.1)
+    until = time.monotonic() + 90
+    while is_open(story.logs.ask("GET", "/v1/work")):
+        assert time.monotonic() < until, story.logs.ask("GET", "/v1/work")
+        Worker(server.url).work_once(limit=2)
+    bucket.chance = lambda _: None  # searches have little time
+    answers(story.check_covered)
+    answers(story.check)
+    made = names(server)
+    until = time.monotonic() + 60
+    while {name: count for name, count in published_companions(bucket).items() if name in made} != {
+        name: len(listed) for name, listed in made.items()
+    }:
+        assert time.monotonic() < until, "no manifest lists what was indexed"
+        time.sleep(0.2)
+    server.kill()
+    bucket.chance = chance.fault
+    fresh = start_server(data="second", **settings)
+    bucket.chance = lambda _: None
+    story.logs = Logs(fresh.url)
+    for check in (story.check_counts, story.check, story.check_covered):
+        answers(check)
+    assert names(fresh) == made
+    assert fresh.stop() == 0
+    is_clean(bucket)
+    assert {"throttle", "cut", "lose", "reset"} <= chance.happened.keys()
