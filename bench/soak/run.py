@@ -23,9 +23,9 @@ from bench.targets import TARGETS, Target
 
 SEED = 20
 #: An idle server gives memory back within this time, down to what it had at the start, what it says that its caches
-#: hold, and so much more for libraries that it has loaded meanwhile.
+#: hold, and so much more: libraries that it has loaded meanwhile, pages of files, and what allocators keep.
 REST_S = 60.0
-LIBRARIES_BYTES = 200 * judging.MB
+UNACCOUNTED_BYTES = 400 * judging.MB
 _DRAIN_S = 120.0
 _PROGRESS_S = 30.0
 _STOP_S = 60.0
@@ -208,7 +208,7 @@ def _rest(found: Soak) -> None:
     """Wait until the memory of an idle server is down to its floor, but not for long."""
     until = time.monotonic() + REST_S
     while True:
-        found.floor = found.started_rss + LIBRARIES_BYTES + found.sampler.caches()
+        found.floor = found.started_rss + UNACCOUNTED_BYTES + found.sampler.caches()
         found.rested_rss, found.rested_files = found.sampler.rss(), found.sampler.rss("RssFile")
         if found.rested_rss <= found.floor:
             return
