@@ -8,9 +8,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from headrace.errors import Unavailable
+from headrace.errors import TooManyGroups, Unavailable
 from headrace.query.deadline import Cancelled, Deadline
 from headrace.reduce import duck
+from headrace.reduce.rollup import panes
+from reduce.test_answer import requests
 
 #: Would take hours.
 ENDLESS = "SELECT sum(hash(a.range + b.range + n)) AS found FROM one, range(1000000000) a, range(1000) b"
@@ -67,3 +69,20 @@ def test_a_query_that_needs_more_memory_than_the_limit_is_refused(little_memory:
     assert duck.held_bytes() < 16 * MiB
     duck.limit_memory(512 * MiB)
     assert duck.query(GROUPS, {"events": events(200_000)}).num_rows == 200_000
+
+
+def test_groups_are_counted_before_lists_of_their_values_take_memory(little_memory: None) -> None:
+    count = 60_000
+    search = requests(spread={"kind": "quantiles", "field": "load"}, services={"kind": "distinct", "field": "service"})
+    columns = pa.table(
+        {
+            "f.time": pa.array(range(count)),
+            "f.service": [f"service-{number:09}" for number in range(count)],
+            "f.status": pa.nulls(count, pa.int64()),
+            "f.load": pa.array(map(float, range(count))),
+        }
+    )
+    with pytest.raises(Unavailable, match=r"limits\.duckdb_bytes"):
+        panes(columns, search.rollups["requests"], search)
+    with pytest.raises(TooManyGroups):
+        panes(columns, search.rollups["requests"], search, most_groups=count - 1)

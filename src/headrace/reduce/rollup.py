@@ -6,7 +6,7 @@ time beyond what ISO 8601 dates can say (8.64e15 ms from 1970) is in no pane; an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -31,6 +31,8 @@ FARTHEST = LONGEST_MS
 
 Span = plain.Span
 
+#: Sketches of so many groups are made or merged between two looks at the deadline.
+_SLICE = 1_024
 _SORTED = [(name, "ascending") for name in KEYS.names]
 _FOLDED = {
     "sum": "sum",
@@ -64,7 +66,8 @@ def panes(
 
     Only events that match ``where`` and whose time is in one of the half-open ``spans`` count. ``known`` names boolean
     columns of the table that say where a query is true, for columns that the query itself would need and are missing.
-    More than ``most_groups`` groups of one interval raise TooManyGroups before their states are made.
+    More than ``most_groups`` groups of one interval raise TooManyGroups before their states are made, and OutOfTime is
+    raised where the deadline passes while sketches are made.
     """
     chosen = [tree for tree in (rollup.include, where) if tree is not None]
     ever = [(-FARTHEST, FARTHEST + 1)]
@@ -80,9 +83,11 @@ def panes(
     return pa.concat_tables([PANES.empty_table(), *found]).sort_by(_SORTED)
 
 
-def merge(tables: Sequence[pa.Table]) -> pa.Table:
-    """The panes of all the events of several tables of panes."""
+def merge(tables: Sequence[pa.Table], deadline: Deadline | None = None) -> pa.Table:
+    """The panes of all the events of several tables of panes; raises OutOfTime where the deadline passes."""
     together = pa.concat_tables([PANES.empty_table(), *tables]).combine_chunks()
+    if together.group_by(KEYS.names, use_threads=False).aggregate([]).num_rows == together.num_rows:
+        return together.sort_by(_SORTED)
     numbered = together.append_column("row", pa.array(np.arange(together.num_rows)))
     groups = numbered.group_by(KEYS.names, use_threads=False).aggregate([*_FOLDED.items(), ("row", "list")])
     rows = groups.column("row_list").combine_chunks()
@@ -90,7 +95,7 @@ def merge(tables: Sequence[pa.Table]) -> pa.Table:
     counts = together.column("count").fill_null(0).to_numpy()[rows.values.to_numpy()]
     merged["count"] = pa.array(histogram.totals(counts, rows.offsets.to_numpy()[:-1]))
     merged["histogram"] = histogram.merged(_gathered(together.column("histogram"), rows))
-    merged["sketch"] = sketches.unions(_gathered(together.column("sketch"), rows))
+    merged["sketch"] = _sliced(_gathered(together.column("sketch"), rows), sketches.unions, deadline)
     columns = [merged[name] if name in merged else groups.column(name) for name in PANES.names]
     return pa.table(columns, schema=PANES).sort_by(_SORTED)
 
@@ -119,14 +124,23 @@ def _groups(
     time = source.one(rollup.timestamp)
     selected = [f"{time} - (({time} % {interval}) + {interval}) % {interval} AS pane"]
     selected += [f"{source.one(name)} AS d{at}" for at, name in enumerate(rollup.dimensions)]
+    group_by = tuple(selected)
     expressions = {name: reducer.columns(source) for name, reducer in reducers(rollup, search).items()}
     for at, made in enumerate(expressions.values()):
         selected += [f"{expression.sql} AS m{at}_{name}" for name, expression in made.items()]
+    gathers_lists = any(expression.made for made in expressions.values() for expression in made.values())
+    if most_groups is not None and gathers_lists:
+        # Lists take much more memory than the groups themselves.
+        distinct = f"SELECT DISTINCT {', '.join(group_by)} FROM events WHERE {condition}"
+        counted = duck.query(f"SELECT count(*) AS n FROM ({distinct})", {"events": columns}, deadline)
+        require_groups(counted.column("n")[0].as_py(), most_groups)
     sql = f"SELECT {', '.join(selected)} FROM events WHERE {condition} GROUP BY ALL"
     groups = duck.query(sql, {"events": columns}, deadline)
     require_groups(groups.num_rows, most_groups)
     measures = {
-        measure: {name: _states(groups.column(f"m{at}_{name}"), expression) for name, expression in made.items()}
+        measure: {
+            name: _states(groups.column(f"m{at}_{name}"), expression, deadline) for name, expression in made.items()
+        }
         for at, (measure, made) in enumerate(expressions.items())
     }
     return Groups(groups.column("pane"), [groups.column(f"d{at}") for at in range(len(rollup.dimensions))], measures)
@@ -144,8 +158,20 @@ def _panes(rollup: Rollup, interval: int, groups: Groups) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _states(column: pa.ChunkedArray, expression: Expression) -> pa.Array | pa.ChunkedArray:
-    return column if expression.made is None else expression.made(column.combine_chunks())
+def _states(column: pa.ChunkedArray, expression: Expression, deadline: Deadline | None) -> pa.ChunkedArray:
+    return column if expression.made is None else _sliced(column.combine_chunks(), expression.made, deadline)
+
+
+def _sliced(
+    lists: pa.ListArray, make: Callable[[pa.ListArray], pa.Array], deadline: Deadline | None
+) -> pa.ChunkedArray:
+    """What is made of lists, some of them at a time."""
+    chunks = []
+    for start in range(0, max(1, len(lists)), _SLICE):
+        if deadline is not None:
+            deadline.check()
+        chunks.append(make(lists.slice(start, _SLICE)))
+    return pa.chunked_array(chunks)
 
 
 def _gathered(column: pa.ChunkedArray, rows: pa.ListArray) -> pa.ListArray:
