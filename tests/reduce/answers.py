@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
+from headrace.query.deadline import Deadline
 from headrace.query.search import Search
 from headrace.reduce.answer import Aggregate, Buckets
 from headrace.reduce.limits import GroupLimits
@@ -24,11 +27,19 @@ def buckets(
     limits: GroupLimits = LIMITS,
 ) -> list[dict[str, Any]]:
     """The buckets of all of these."""
-    made = Buckets(asked, search, limits)
+    made = Buckets(asked, search, limits, Deadline(600))
     for panes in history:
         made.add_history(panes)
     for panes in more:
         made.add(panes)
     for document in documents:
         made.add_document(document)
-    return made.finish()
+    finished = made.finish()
+    assert finished.is_complete
+    return decoded(finished.buckets)
+
+
+def decoded(buckets: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Buckets as a client reads them, integers of any size."""
+    found: list[dict[str, Any]] = json.loads(msgspec.json.encode(buckets))
+    return found

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 import columns
 from headrace.errors import TooManyGroups
+from headrace.query.deadline import Deadline, OutOfTime
 from headrace.query.search import Search
 from headrace.reduce import answer, rollup
-from headrace.reduce.answer import Aggregate, iso
+from headrace.reduce.answer import Aggregate, Buckets, iso
 from headrace.reduce.limits import GroupLimits
 from reduce import oracle
-from reduce.answers import buckets
+from reduce.answers import buckets, decoded
 from reduce.declarations import MINUTE, declared, field
 
 TEN = 1_774_432_800_000  # 2026-03-25T10:00:00Z
@@ -253,3 +255,57 @@ def test_states_are_merged_before_they_are_many(monkeypatch: pytest.MonkeyPatch)
     tables = [rollup.panes(columns.table(search, events[at : at + 5]), asked.rollup, search) for at in range(0, 60, 5)]
     found = buckets(asked, search, more=tables, documents=events[60:], limits=GroupLimits(2, 10**6))
     assert found == oracle.buckets(asked.rollup, search, events, interval=MINUTE, start=TEN, end=TEN + 60 * MINUTE)
+
+
+def test_states_that_take_much_memory_are_merged_however_few() -> None:
+    search = requests(spread={"kind": "quantiles", "field": "load"})
+    asked = Aggregate(
+        rollup=search.rollups["requests"], interval=MINUTE, start=TEN, end=TEN + 60 * MINUTE, group_by=("service",)
+    )
+    made = Buckets(asked, search, GroupLimits(1000, 20_000), Deadline(600))
+    for service in "abcdefghij":
+        events = [{"time": TEN, "service": service, "load": at} for at in range(400)]
+        panes = rollup.panes(columns.table(search, events), asked.rollup, search)
+        assert panes.column("sketch")[0].as_buffer().size > 1000
+        if service < "f":
+            made.add(panes)
+    with pytest.raises(TooManyGroups, match="more than 20000 bytes"):
+        for _ in range(20):
+            made.add(panes.set_column(3, "key", pa.array([f'["{_}",null]'])))
+
+
+# -- time
+
+
+class Looks(Deadline):
+    """A deadline that passes when it was looked at so many times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(600)
+        self._left = times
+
+    def check(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise OutOfTime
+
+
+def test_groups_for_which_there_is_no_time_are_left_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer, "_FINISHED_ROWS", 3)
+    search = requests(requests=COUNT, latency=LATENCY)
+    asked = Aggregate(
+        rollup=search.rollups["requests"], interval=MINUTE, start=TEN, end=TEN + 60 * MINUTE, group_by=("service",)
+    )
+    events = [{"time": TEN + at * MINUTE, "service": name} for at in range(2) for name in "abcdef"]
+    panes = rollup.panes(columns.table(search, events), asked.rollup, search)
+    whole = buckets(asked, search, more=[panes])
+    sizes = []
+    for looks in range(9):
+        made = Buckets(asked, search, GroupLimits(1000, 10**6), Looks(looks))
+        made.add(panes)
+        finished = made.finish()
+        found = [(at["start"], group) for at in decoded(finished.buckets) for group in at["groups"]]
+        assert found == [(at["start"], group) for at in whole for group in at["groups"]][: len(found)]
+        assert finished.is_complete == (looks == 8)
+        sizes.append(len(found))
+    assert sizes == [0, 1, 2, 4, 5, 7, 8, 10, 12]

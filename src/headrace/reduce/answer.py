@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from itertools import groupby
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.query.deadline import Deadline, OutOfTime
 from headrace.query.search import Rollup, Search
 from headrace.reduce import reference
 from headrace.reduce.finishing import Answer, finished, states
 from headrace.reduce.keys import narrowed, project, projected
-from headrace.reduce.limits import GroupLimits
+from headrace.reduce.limits import GroupLimits, require_groups
 from headrace.reduce.measures import reducers
 from headrace.reduce.reference import Groups, merge_into
 from headrace.reduce.rollup import Span, merge
 from headrace.reduce.state import PANES
 
-#: What is answered of every measure, by the start of a pane and the key of a group.
-Answers = dict[tuple[int, str], dict[str, Answer]]
+#: The start of a pane, and the key of a group.
+Place = tuple[int, str]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Beyond any pane, and within 64 bits.
 _FAR = 2**62
 #: So many rows of states are merged together at least, and so many documents are lifted together.
 _PENDING_ROWS, _DOCUMENTS = 65_536, 1_000
+#: States are merged, however few, where they take this share of the memory that all groups may take.
+_PENDING_SHARE = 0.25
+#: So many rows of states are finished between two looks at the deadline.
+_FINISHED_ROWS = 2_048
+_ORDER, _KEY = ("pane", "key", "measure"), PANES.get_field_index("key")
 _CYCLE = timedelta(days=146_097) // timedelta(milliseconds=1)
 
 
@@ -66,18 +73,26 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Finished(NamedTuple):
+    """Buckets whose groups are JSON already, and whether there was time for all groups."""
+
+    buckets: list[dict[str, Any]]
+    is_complete: bool
+
+
 class Buckets:
     """The buckets of an answer while events are added to them: the states of groups, within limits.
 
-    A group counts once in every bucket. Whatever would go over a limit raises TooManyGroups.
+    A group counts once in every bucket. Whatever would go over a limit raises TooManyGroups; what cannot be added
+    before the deadline raises OutOfTime.
     """
 
-    def __init__(self, asked: Aggregate, search: Search, limits: GroupLimits) -> None:
-        self._asked, self._search, self._limits = asked, search, limits
+    def __init__(self, asked: Aggregate, search: Search, limits: GroupLimits, deadline: Deadline) -> None:
+        self._asked, self._search, self._limits, self._deadline = asked, search, limits, deadline
         self._narrowed = asked.narrowed()
         self._merged = PANES.empty_table()
         self._pending: list[pa.Table] = []
-        self._pending_rows = 0
+        self._pending_rows = self._pending_bytes = 0
         self._documents: list[Any] = []
         self._odd: Groups = {}
 
@@ -96,16 +111,59 @@ class Buckets:
         if len(self._documents) >= _DOCUMENTS:
             self._lift()
 
-    def finish(self) -> list[dict[str, Any]]:
-        """The buckets that are not empty, in order; groups by the text of their keys, measures by name."""
-        self._merge()
-        self._lift()
-        at = PANES.get_field_index("key")
+    def finish(self) -> Finished:
+        """The buckets that are not empty, in order; groups by the text of their keys, measures by name.
+
+        Groups are finished and encoded some at a time, as far as the time goes.
+        """
+        encoder, buckets = msgspec.json.Encoder(), dict[int, list[msgspec.Raw]]()
+        try:
+            self._merge()
+            self._lift()
+            for count, ((pane, key), measures) in enumerate(self._groups(), 1):
+                require_groups(count, self._limits.groups)
+                group = encoder.encode({"key": msgspec.Raw(key.encode()), "measures": measures})
+                buckets.setdefault(pane, []).append(msgspec.Raw(group))
+            is_complete = True
+        except OutOfTime:
+            is_complete = False
+        interval = self._asked.interval
+        return Finished(
+            [{"start": iso(at), "end": iso(at + interval), "groups": groups} for at, groups in buckets.items()],
+            is_complete,
+        )
+
+    def _groups(self) -> Iterator[tuple[Place, dict[str, Answer]]]:
+        """The finished measures of all groups, in order."""
+        finish = {name: reducer.finish for name, reducer in reducers(self._asked.rollup, self._search).items()}
+        odd = ((place, None) for place in sorted(self._odd))
+        for place, measures in heapq.merge(self._merged_groups(), odd, key=itemgetter(0)):
+            if measures is not None:
+                yield place, measures
+            else:
+                yield place, {name: finish[name](state) for name, state in sorted(self._odd[place].items())}
+
+    def _merged_groups(self) -> Iterator[tuple[Place, dict[str, Answer]]]:
+        """The same of groups whose events all are in panes; the states of others go to those of documents."""
+        for place, rows in groupby(self._finished_rows(), key=itemgetter(0)):
+            if place in self._odd:
+                merged = {measure: next(states(table.slice(at, 1))) for _, measure, _, table, at in rows}
+                merge_into(self._odd, place, merged)
+            else:
+                yield place, {measure: answer for _, measure, answer, _, _ in rows}
+
+    def _finished_rows(self) -> Iterator[tuple[Place, str, Answer, pa.Table, int]]:
+        """What is answered of every row of merged states, and where the row is: by place, then by measure."""
         key = projected(self._merged.column("key"), self._narrowed.rollup, self._asked.group_by)
-        merged = self._merged.set_column(at, PANES.field(at), key)
-        groups = _answers(self._asked, self._search, merged, self._odd)
-        self._require(len(groups))
-        return list(_spelled(self._asked, groups))
+        merged = self._merged.set_column(_KEY, PANES.field(_KEY), key).combine_chunks()
+        order = pc.sort_indices(merged.select(_ORDER), [(name, "ascending") for name in _ORDER])
+        for start in range(0, len(order), _FINISHED_ROWS):
+            self._deadline.check()
+            rows = merged.take(order.slice(start, _FINISHED_ROWS))
+            columns = (rows.column(name).to_pylist() for name in _ORDER)
+            answers = finished(rows, self._asked.rollup, self._search)
+            for at, (pane, text, measure, answer) in enumerate(zip(*columns, answers, strict=True)):
+                yield (pane, text), measure, answer, rows, at
 
     def _add(self, panes: pa.Table, rows: pc.Expression) -> None:
         rollup, interval = self._asked.rollup.name, self._asked.interval
@@ -114,15 +172,17 @@ class Buckets:
         chosen = narrowed(panes.filter(rows), self._asked.rollup, self._asked.group_by)
         self._pending.append(chosen)
         self._pending_rows += chosen.num_rows
-        if self._pending_rows > max(_PENDING_ROWS, self._merged.num_rows):
+        self._pending_bytes += chosen.nbytes
+        are_many = self._pending_rows > max(_PENDING_ROWS, self._merged.num_rows)
+        if are_many or self._pending_bytes > self._limits.bytes * _PENDING_SHARE:
             self._merge()
 
     def _merge(self) -> None:
         """Merge what was added, so that there is one row for every group and measure."""
         if self._pending_rows:
-            self._merged = merge([self._merged, *self._pending])
+            self._merged = merge([self._merged, *self._pending], self._deadline)
             self._require(self._merged.num_rows // len(_measures(self._asked)))
-        self._pending, self._pending_rows = [], 0
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 
     def _lift(self) -> None:
         asked = self._asked
@@ -149,29 +209,3 @@ def iso(millis: int) -> str:
 
 def _measures(asked: Aggregate) -> list[str]:
     return sorted(asked.measures or asked.rollup.measures)
-
-
-def _answers(asked: Aggregate, search: Search, merged: pa.Table, odd: Groups) -> Answers:
-    """The finished measures by pane and projected key."""
-    groups: Answers = {}
-    columns = [merged.column(name).to_pylist() for name in ("pane", "key", "measure")]
-    for pane, key, measure, answer in zip(*columns, finished(merged, asked.rollup, search), strict=True):
-        groups.setdefault((pane, key), {})[measure] = answer
-    return {**groups, **_finished_together(asked, search, merged, odd)} if odd else groups
-
-
-def _finished_together(asked: Aggregate, search: Search, merged: pa.Table, odd: Groups) -> Answers:
-    """The answers of groups that have events in no pane."""
-    finish = {name: reducer.finish for name, reducer in reducers(asked.rollup, search).items()}
-    columns = [merged.column(name).to_pylist() for name in ("pane", "key", "measure")]
-    for row, (pane, key, measure) in enumerate(zip(*columns, strict=True)):
-        if (pane, key) in odd:
-            merge_into(odd, (pane, key), {measure: next(states(merged.slice(row, 1)))})
-    return {place: {name: finish[name](state) for name, state in sorted(given.items())} for place, given in odd.items()}
-
-
-def _spelled(asked: Aggregate, groups: Answers) -> Iterator[dict[str, Any]]:
-    decoded, moment = cache(msgspec.json.decode), cache(iso)
-    for pane, places in groupby(sorted(groups), key=lambda place: place[0]):
-        found = [{"key": decoded(place[1]), "measures": groups[place]} for place in places]
-        yield {"start": moment(pane), "end": moment(pane + asked.interval), "groups": found}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.engine import Engine
@@ -9,7 +10,7 @@ from headrace.engine.gates import Gate
 from headrace.engine.stream import Head, Stream
 from headrace.query.deadline import Deadline
 from headrace.server import asking
-from headrace.server.aside import SHARE, Aside, in_thread
+from headrace.server.aside import SHARE, Aside, in_thread, partial_answer_s
 from headrace.server.exchange import Reply, Request
 
 if TYPE_CHECKING:
@@ -31,23 +32,24 @@ class Aggregates:
         given = asking.document(request, "an aggregate")
         stream = asking.asked(self._engine, request)
         deadline = Deadline(self._time_s * SHARE)
-        answer = self._answer(request, stream, given, deadline)
+        answer_by = deadline.within(partial_answer_s(self._time_s) * SHARE)
+        answer = self._answer(request, stream, lambda head: self._aggregate(stream, head, given, deadline, answer_by))
         self._aside.ask_partial(request, answer, self._time_s, deadline)
 
-    async def _answer(self, request: Request, stream: Stream, given: Any, deadline: Deadline) -> None:
+    async def _answer(self, request: Request, stream: Stream, aggregate: Callable[[Head], Reply]) -> None:
         async with self._gate:
             head = await self._engine.log.fetch_readable_head(stream)
-            reply = await in_thread(lambda: self._aggregate(stream, head, given, deadline))
+            reply = await in_thread(lambda: aggregate(head))
         request.exchange.reply(reply)
 
-    def _aggregate(self, stream: Stream, head: Head, given: Any, deadline: Deadline) -> Reply:
+    def _aggregate(self, stream: Stream, head: Head, given: Any, deadline: Deadline, answer_by: Deadline) -> Reply:
         from headrace.engine.search.aggregating import aggregate
         from headrace.reduce.request import read
 
         archive = self._engine.open_archive()
         defined = archive.defined(stream, head)
         asked = read(given, defined.definition.search)
-        found = aggregate(archive, stream, head, defined, asked, deadline)
+        found = aggregate(archive, stream, head, defined, asked, deadline, answer_by)
         return Reply.json(200, _rendered(stream, asked, found))
 
 

@@ -14,6 +14,7 @@ from headrace.query.deadline import Deadline
 from headrace.query.syntax import parse
 from headrace.reduce.request import read
 from reduce import oracle
+from reduce.answers import decoded
 from rig import Rig
 
 MINUTE = 60_000
@@ -30,6 +31,7 @@ EVENTS: list[dict[str, Any]] = [
 ]
 
 QUERIES = ["duration:>=3", "message:slow", "status:>=300 -service:s1", "duration:>1000"]
+ENOUGH = Deadline(600)
 GROUPS = [[], ["service"], ["service", "status"]]
 MEASURES = [["all", "failed", "latency"], ["all", "latency", "spread"]]
 
@@ -44,11 +46,12 @@ def described(rig: Rig) -> Searched:
     return stream
 
 
-def asked(stream: Searched, **more: Any) -> Aggregated:
+def asked(stream: Searched, deadline: Deadline = ENOUGH, answer_by: Deadline | None = None, **more: Any) -> Aggregated:
     found, head = stream.stream, stream.stream.head
     defined = stream.archive.defined(found, head)
     request = {"rollup": "requests", "interval": "1m", "from": 0, "to": 10**10, **more}
-    return aggregate(stream.archive, found, head, defined, read(request, defined.definition.search), Deadline(60))
+    asking = read(request, defined.definition.search)
+    return aggregate(stream.archive, found, head, defined, asking, deadline, answer_by)
 
 
 @pytest.mark.parametrize("together", [1, 25, 10_000])
@@ -72,4 +75,18 @@ def test_companions_of_all_shapes_answer_like_one_pass(
             where=parse(q),
         )
         assert not answer.missing.events
-        assert answer.buckets == expected
+        assert decoded(answer.buckets) == expected
+
+
+def test_an_answer_that_cannot_be_finished_in_time_lacks_all_events_and_says_so(rig: Rig) -> None:
+    stream = described(rig)
+    late = asked(stream, answer_by=Deadline(0))
+    assert (late.buckets, late.missing.events) == ([], len(EVENTS))
+    assert not asked(stream, answer_by=Deadline(600)).missing.events
+
+
+def test_columns_that_cannot_be_counted_in_time_are_missing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregating, "_TOGETHER", 1)
+    stream = described(rig)
+    late = asked(stream, answer_by=Deadline(0), q="duration:>=3")
+    assert (late.buckets, late.missing.events) == ([], len(EVENTS))

@@ -15,6 +15,7 @@ from headrace.query.deadline import Deadline
 from headrace.query.definition import Definition
 from headrace.reduce.request import read
 from headrace.server.details import describe
+from reduce.answers import decoded
 from rig import Rig
 from server.registries import TEXT, WHOLE, lens, rename, shape
 
@@ -64,7 +65,7 @@ def sums(stream: Searched) -> dict[str, tuple[int, float]]:
     request = {"rollup": "load", "interval": "1m", "from": 0, "to": 10**10, "group_by": ["host"]}
     answer = aggregate(stream.archive, found, head, defined, read(request, defined.definition.search), Deadline(60))
     assert not answer.missing.events
-    groups = [group for bucket in answer.buckets for group in bucket["groups"]]
+    groups = [group for bucket in decoded(answer.buckets) for group in bucket["groups"]]
     return {g["key"]["host"]: (g["measures"]["n"]["count"], g["measures"]["ms"]["sum"]) for g in groups}
 
 

@@ -16,6 +16,7 @@ from headrace.format.companion.names import companion_key
 from headrace.query.deadline import Deadline
 from headrace.query.request import query
 from headrace.reduce.request import read
+from reduce.answers import decoded
 from rig import Rig
 from stored import placed
 
@@ -52,7 +53,7 @@ def counted(stream: Searched, **more: Any) -> int:
     asked = read({**SPAN, **more}, defined.definition.search)
     answer = aggregate(stream.archive, found, head, defined, asked, Deadline(60))
     assert not answer.missing.events
-    return sum(group["measures"]["all"]["count"] for bucket in answer.buckets for group in bucket["groups"])
+    return sum(group["measures"]["all"]["count"] for bucket in decoded(answer.buckets) for group in bucket["groups"])
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.8, 1.0])

@@ -18,6 +18,7 @@ from headrace.engine.search import blocks, events, extraction
 from headrace.engine.search.aggregating import aggregate
 from headrace.query.deadline import Deadline
 from headrace.reduce.request import read
+from reduce.answers import decoded
 from rig import Rig, array
 
 ROUNDS, EACH = 30, 50
@@ -189,7 +190,7 @@ def counted(stream: Searched) -> tuple[int, int]:
     given = {"rollup": "requests", "from": 0, "to": 86_400_000, "interval": "1m", "measures": ["all"]}
     found = aggregate(stream.archive, one, head, defined, read(given, defined.definition.search), Deadline(60))
     assert not found.missing.events
-    groups = [group for bucket in found.buckets for group in bucket["groups"]]
+    groups = [group for bucket in decoded(found.buckets) for group in bucket["groups"]]
     return found.stop, sum(group["measures"]["all"]["count"] for group in groups)
 
 

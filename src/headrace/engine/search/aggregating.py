@@ -8,6 +8,7 @@ holds of events that are gone is reduced from columns; odd rows from their docum
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from headrace.format.companion.layout import PartName
 from headrace.format.companion.memory import MemoryCompanion
 from headrace.format.companion.rows import Group, Rows
 from headrace.query import predicate
-from headrace.query.deadline import Deadline
+from headrace.query.deadline import Deadline, OutOfTime
 from headrace.query.search import SummaryParts
 from headrace.query.values import values
 from headrace.reduce import parts
@@ -58,17 +59,31 @@ class Aggregated(NamedTuple):
 
 
 def aggregate(
-    archive: Archive, stream: Stream, head: Head, defined: Defined, request: AggregateRequest, deadline: Deadline
+    archive: Archive,
+    stream: Stream,
+    head: Head,
+    defined: Defined,
+    request: AggregateRequest,
+    deadline: Deadline,
+    answer_by: Deadline | None = None,
 ) -> Aggregated:
-    """Compute what a request asks for, as of a head."""
-    return tried(archive, stream, head, defined, lambda look: _Aggregate(archive, look, request, deadline).run())
+    """Compute what a request asks for, as of a head, from events that are read before the deadline.
+
+    Groups are finished until ``answer_by``, or else the same deadline; those left then are missing in the answer.
+    """
+    answer_by = answer_by or deadline
+    return tried(
+        archive, stream, head, defined, lambda look: _Aggregate(archive, look, request, deadline, answer_by).run()
+    )
 
 
 class _Aggregate:
     """One aggregate on one look."""
 
-    def __init__(self, archive: Archive, look: Look, request: AggregateRequest, deadline: Deadline) -> None:
-        self._look, self._deadline = look, deadline
+    def __init__(
+        self, archive: Archive, look: Look, request: AggregateRequest, deadline: Deadline, answer_by: Deadline
+    ) -> None:
+        self._look, self._deadline, self._answer_by = look, deadline, answer_by
         # Of the rollup only what is asked for is computed; which events count in it, all of its dimensions say.
         self._asked, self._where = request.asked.narrowed(), request.where
         self._search = look.defined.definition.search
@@ -80,19 +95,24 @@ class _Aggregate:
         self._documents = Documents(look, self._tally)
         self._walk = Walk(archive, look, self._tally, backward=True, is_needed=lambda *_: True, parts=_PARTS)
         self._most_groups = archive.group_limits.groups
-        self._buckets = Buckets(self._asked, self._search, archive.group_limits)
+        self._buckets = Buckets(self._asked, self._search, archive.group_limits, answer_by)
         self._pending: dict[Spans, list[pa.Table]] = {}
         self._used_rollups = False
+        #: Whether columns that were taken could not be counted before the answer has to be whole.
+        self._is_cut = False
 
     def run(self) -> Aggregated:
         """Look at everything, as far as the time goes, the newest first."""
         stretches = self._look.stretches(self._fields(), [self._rollup.name])
         self._walk.note(self._walk.visit(stretches[::-1], self._deadline, self._visit))
-        for spans in self._pending:
-            self._reduce(spans)
-        found = self._buckets.finish()
+        with suppress(OutOfTime):
+            for spans in self._pending:
+                self._reduce(spans)
+        finished = self._buckets.finish()
+        if self._is_cut or not finished.is_complete:
+            self._walk.leave_out_all()
         look, missing = self._look, self._walk.missing(len(self._documents.unreadable))
-        return Aggregated(look.start, look.stop, found, missing, self._tally, self._used_rollups)
+        return Aggregated(look.start, look.stop, finished.buckets, missing, self._tally, self._used_rollups)
 
     def _fields(self) -> set[str]:
         """Every field that is asked, by a query or to be measured."""
@@ -158,8 +178,9 @@ class _Aggregate:
         columns, intervals = tables.concat(self._pending[spans]), [self._asked.interval]
         self._pending[spans].clear()
         known = {tree: f"t.{at}" for at, tree in enumerate(self._trees)}
-        self._buckets.add(
-            panes(
+        try:
+            self._answer_by.check()
+            made = panes(
                 columns,
                 self._rollup,
                 self._search,
@@ -167,9 +188,12 @@ class _Aggregate:
                 spans=spans,
                 known=known,
                 most_groups=self._most_groups,
-                deadline=self._deadline,
+                deadline=self._answer_by,
             )
-        )
+            self._buckets.add(made)
+        except OutOfTime:
+            self._is_cut = True
+            raise
 
     def _table(self, evaluator: Evaluator, number: int, group: Group, window: Window) -> pa.Table:
         """The columns that are reduced, of the rows that a query chooses in one row group."""

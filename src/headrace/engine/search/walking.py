@@ -73,6 +73,10 @@ class Walk:
                 self._tally.scanned_segments += self._look.events.segments_in(start, min(stop, self._published))
                 self._tally.scanned_tail_docs += max(0, stop - max(start, self._published))
 
+    def leave_out_all(self) -> None:
+        """Nothing counts as seen: there was no time to answer for it."""
+        self._unseen = [Stretch(self._look.start, self._look.stop, None)]
+
     def visible(self) -> int:
         """Where the events end that were seen; those before may have been left out too."""
         start, stop = self._hidden()
