@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.schema.entries import Failure, exactly, read
+from headrace.schema.entries import Failure, checked_number, exactly, read, whole_or_double
 
 
 @pytest.mark.parametrize(
@@ -100,3 +100,38 @@ def test_an_entry_that_cannot_be_decoded_does_not_hide_the_others() -> None:
     values, failures = read(b'{"a":1.0}, ' + deep + b',"[",{"a":1,"a":2}')
     assert (values[0], values[2]) == ({"a": 1.0}, "[")
     assert failures == [Failure(1, "", "is nested too deeply"), Failure(3, "/a", "is a repeated key")]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("5.0", 5.0),
+        ("0.10", 0.1),
+        ("9007199254740993.0", 2**53 + 1),
+        ("-900719925474099.3e1", -(2**53) - 1),
+        ("1e18", 10**18),
+        ("9223372036854775807.0", 2**63 - 1),
+        ("9223372036854775808.0", 2.0**63),
+        ("1e30", 1e30),
+        ("0e400", 0.0),
+    ],
+)
+def test_whole_numbers_of_64_bits_keep_their_digits(text: str, number: float) -> None:
+    assert (whole_or_double(text), type(whole_or_double(text))) == (number, type(number))
+    assert checked_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [("9007199254740992.5", 2.0**53), ("1e-400", 0.0), ("1.00000000000000000001", 1.0), ("1e400", float("inf"))],
+)
+def test_numbers_that_only_look_whole_are_refused(text: str, nearest: float) -> None:
+    assert whole_or_double(text) == nearest
+    with pytest.raises(ValueError, match=r"digits|range"):
+        checked_number(text)
+
+
+@pytest.mark.parametrize("text", ["1e-99999999999999999999", "0e99999999999999999999"])
+def test_numbers_that_no_decimal_is_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="exponent"):
+        checked_number(text)

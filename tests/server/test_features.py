@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from server.pipelines import Pipeline
 
 if TYPE_CHECKING:
     from server.conftest import Api
+
+
+LAST = {"op": "last", "params": {"field": "n"}}
 
 
 def fine(number: int, user: str = "u") -> dict[str, Any]:
@@ -28,7 +33,8 @@ def pipeline(api: Api) -> Pipeline:
             "agg": features,
         },
         f"Whole{made.table}": {
-            "kind": "table", "name": f"Whole{made.table}", "key": ["n"], "upstreams": [made.event], "agg": features,
+            "kind": "table", "name": f"Whole{made.table}", "key": ["n"], "upstreams": [made.event],
+            "agg": {**features, "last": LAST},
         },
         f"All{made.table}": {
             "kind": "table", "name": f"All{made.table}", "key": [], "upstreams": [made.event], "agg": features,
@@ -60,10 +66,51 @@ def test_some_features_are_asked_for(pipeline: Pipeline) -> None:
 
 def test_keys_have_several_parts_or_none_or_are_numbers(pipeline: Pipeline) -> None:
     assert get(pipeline, f"Pairs{pipeline.table}", ["u", 2]).json() == {"events": 1}
-    assert get(pipeline, f"Whole{pipeline.table}", 2).json() == {"events": 1}
+    assert get(pipeline, f"Whole{pipeline.table}", 2).json() == {"events": 1, "last": 2}
     for nothing in ("", []):
         assert get(pipeline, f"All{pipeline.table}", nothing).json() == {"events": 3}
     assert pipeline.api.post("/v1/get", {"table": f"All{pipeline.table}"}).json() == {"events": 3}
+
+
+def test_integers_are_what_their_digits_say_however_they_are_spelled(pipeline: Pipeline) -> None:
+    api, whole, row = pipeline.api, f"Whole{pipeline.table}", {"events": 2, "last": 2**53 + 1}
+    json = {"content-type": "application/json"}
+    for spelled in ("9007199254740993.0", "900719925474099.3e1"):
+        body = f'{{"user":"exact","amount":2,"n":{spelled}}}'.encode()
+        assert api.post(f"/v1/push/{pipeline.event}", body, json).status_code == 200
+    now = datetime.now(UTC).isoformat()
+    for spelled in ("9007199254740993", "9007199254740993.0"):
+        one = f'{{"table":"{whole}","key":{spelled}}}'
+        assert api.post("/v1/get", one.encode(), json).json() == row
+        many = api.post("/v1/batch_get", f'{{"requests":[{one}]}}'.encode(), json)
+        assert many.json()["results"] == [row]
+        asked = f'{{"rows":[{{"key":{spelled},"at":"{now}"}}]}}'
+        past = api.post(f"/v1/tables/{whole}/history", asked.encode(), json)
+        assert past.json()["results"] == [row]
+    assert get(pipeline, whole, 2**53).json() == {}
+    for refused in ("9007199254740992.5", "1e-400", "2.0000000000000000001"):
+        answer = api.post("/v1/get", f'{{"table":"{whole}","key":{refused}}}'.encode(), json)
+        assert (answer.status_code, answer.json()["error"]["field"]) == (400, "body")
+    found = api.get(f"/v1/stream/events/{pipeline.derived}").json()
+    assert [event["n"] for event in found if event["user"] == "exact"] == [2**53 + 1] * 2
+
+
+def test_defaults_are_what_their_digits_say(api: Api) -> None:
+    made = Pipeline(api)
+    made.descriptors[made.table]["agg"]["last"] = LAST
+    text = msgspec.json.encode({"descriptors": list(made.descriptors.values()), "app": made.app}).decode()
+    json = {"content-type": "application/json"}
+
+    def registered(default: str) -> Any:
+        given = text.replace('"n":"i64"', f'"n":{{"type":"i64","default":{default}}}')
+        return api.post("/v1/register", given.encode(), json)
+
+    assert registered("9007199254740992.5").status_code == 400
+    assert registered("9007199254740993.0").status_code == 200
+    made.push({"user": "u", "amount": 1.0})
+    row = made.row(made.table)
+    assert row is not None
+    assert row["last"] == 2**53 + 1
 
 
 @pytest.mark.parametrize(("table", "key"), [("Pairs", "u"), ("Pairs", ["u"]), ("Whole", "2"), ("", ["u", 1]), ("", 7)])

@@ -8,6 +8,7 @@ repeated key leaves more of them in the body than in its values.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
@@ -20,6 +21,8 @@ from headrace.types import Piece
 
 #: How long a number with a fraction or an exponent may be; a whole one is bounded by Python, to 4,300 digits.
 MAX_DIGITS = 1_000
+#: From here on a double may stand for several whole numbers, up to those that 64 bits hold.
+_LEAST_INEXACT, _GREATEST = 2**53, 2**63
 TOO_DEEP = "is nested too deeply"
 TOO_LONG = f"holds a number that is too long: whole ones have 4300 digits at most, others {MAX_DIGITS}"
 
@@ -86,6 +89,38 @@ def exactly(text: str) -> float | Decimal:
     if Decimal(repr(number)) == exact:
         return number
     return int(exact) if exact.adjusted() < MAX_DIGITS and exact == exact.to_integral_value() else exact
+
+
+def whole_or_double(text: str) -> int | float:
+    """A JSON number with a fraction or an exponent: all digits of a whole one of 64 bits, else the nearest double."""
+    number = float(text)
+    if not number.is_integer() or not _LEAST_INEXACT <= abs(number) <= _GREATEST:
+        return number
+    exact = Decimal(text)
+    return int(exact) if _is_whole(exact) and -_GREATEST <= exact < _GREATEST else number
+
+
+def checked_number(text: str) -> int | float:
+    """The same; raises ValueError where the nearest double is infinite, or is whole and the number is not."""
+    number = whole_or_double(text)
+    if isinstance(number, int):
+        return number
+    if not math.isfinite(number):
+        raise ValueError("Number out of range")
+    if number.is_integer() and not _is_whole(_decimal(text)):
+        raise ValueError(f"{text[:50]} has more digits than are kept")
+    return number
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation as reason:
+        raise ValueError(f"{text[:50]} has too great an exponent") from reason
+
+
+def _is_whole(number: Decimal) -> bool:
+    return number == number.to_integral_value()
 
 
 class _Members(list[tuple[str, Any]]):

@@ -9,6 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from headrace.engine.computing import LONG_BYTES, Computing
 from headrace.errors import BadRequest, TooLarge, UnsupportedMedia
+from headrace.schema.entries import checked_number
 from headrace.types import JSON, json_fault, media_type
 
 Body = TypeVar("Body")
@@ -23,11 +24,12 @@ def require_json(request: Request) -> None:
 async def read(request: Request, kind: type[Body], *, limit: int, refusal: type[BadRequest] = BadRequest) -> Body:
     """The body as this kind of document; what it does not know is refused."""
     body = await body_of(request, limit=limit, refusal=refusal)
+    decoder = msgspec.json.Decoder(kind, float_hook=checked_number)
     try:
         if len(body) > LONG_BYTES:
             computing: Computing = request.state.computing
-            return await computing.run(len(body), msgspec.json.decode, body, type=kind)
-        return msgspec.json.decode(body, type=kind)
+            return await computing.run(len(body), decoder.decode, body)
+        return decoder.decode(body)
     except (ValueError, RecursionError) as reason:
         raise refusal(f"the body cannot be read: {json_fault(reason, body)}", field="body") from reason
 

@@ -17,6 +17,7 @@ from headrace.engine.features.serving import Answer, Moment
 from headrace.engine.states.generation import Behind
 from headrace.engine.states.serving import SLICE_S
 from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, RequestError, TimedOut, UnsupportedMedia
+from headrace.schema.entries import checked_number
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.exchange import Request
@@ -59,8 +60,8 @@ class _Rows(msgspec.Struct):
     complete: bool = True
 
 
-_GET = msgspec.json.Decoder(GetBody)
-_BATCH = msgspec.json.Decoder(BatchBody)
+_GET = msgspec.json.Decoder(GetBody, float_hook=checked_number)
+_BATCH = msgspec.json.Decoder(BatchBody, float_hook=checked_number)
 
 
 class Gets:

@@ -47,6 +47,12 @@ def test_equal_keys_have_equal_texts() -> None:
     assert not DEFAULTS.dedupes
 
 
+def test_keys_of_integers_have_all_their_digits() -> None:
+    keyed = source(dedupe_key="k", k=Field("i64"))
+    body = b'{"k":9007199254740993.0},{"k":9007199254740993},{"k":9007199254740992},{"k":5.0},{"k":5}'
+    assert keyed.unique(body) == ["9007199254740993", "9007199254740993", "9007199254740992", "5", "5"]
+
+
 def test_rules_are_read_back_as_they_were() -> None:
     rules = Rules(
         Event("Txn", {"a": Field("i64", default=0)}, dedupe_key="a"), kept=((0, 5), (10, None)), dedupe_since=3

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
+from headrace.engine.features.decoding import EventDecoder
 from headrace.engine.states.definition import Folded, Told
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.lens import document as lens_document
@@ -15,8 +14,6 @@ from headrace.schema.lens.ops import Lens
 from headrace.schema.lens.values import LensFailure
 from headrace.schema.registry import Registry
 
-_EVENTS = msgspec.json.Decoder(list[dict[str, Any]])
-
 
 class Shapes:
     """Turns the stored events of a source into its newest shape; those before a break keep the last they can have."""
@@ -24,6 +21,7 @@ class Shapes:
     def __init__(self, registry: Registry, event: Event) -> None:
         self._registry = registry
         self._chain = Chain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
+        self._decoder = EventDecoder(event.schema)
         self._blank = {name: field.default for name, field in event.schema.items()}
         self._optional = [
             (name, field.default)
@@ -37,7 +35,7 @@ class Shapes:
         target = min((cut for cut in self._registry.breaks if cut >= version), default=current)
         if version not in (target, 0):
             joined = self._promoted(joined, version, target)
-        events = _EVENTS.decode(b"[" + joined + b"]")
+        events = self._decoder.decode(joined)
         if target != current:
             return [{**self._blank, **event} for event in events]
         for event in events if self._optional else ():

@@ -12,7 +12,7 @@ from headrace.engine.steps import Steps
 from headrace.errors import BadRequest, MissingField, SchemaMismatch, UnknownEvent, UnknownField
 from headrace.profiles.hook import Hook
 from headrace.schema.descriptor.nodes import Event
-from headrace.schema.entries import Failure, entries_of
+from headrace.schema.entries import Failure, entries_of, whole_or_double
 from headrace.schema.entries import read as read_entries
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 #: How long a key is remembered where the source does not say.
 DEDUPE_WINDOW_MS = 86_400_000
 _KINDS: dict[str, type[BadRequest]] = {kind.code: kind for kind in (MissingField, UnknownField, SchemaMismatch)}
-#: Up to here every whole number is a float of its own.
-_EXACT = 2**53
 _ENCODE = msgspec.json.Encoder().encode
 
 
@@ -49,7 +47,7 @@ class Source(Hook):
     """The rules of one event source, ready for use; never changed, only replaced."""
 
     __slots__ = (
-        "_default_of", "_defaults", "_key_of", "_probe", "_whole", "dedupe_since", "dedupes", "kept", "most_keys",
+        "_default_of", "_defaults", "_key_of", "_probe", "dedupe_since", "dedupes", "kept", "most_keys",
         "normalises", "rules", "window_us",
     )  # fmt: skip
 
@@ -64,7 +62,6 @@ class Source(Hook):
         self._defaults = {name: field.default for name, field in event.schema.items() if field.default is not None}
         self._probe = _decoder(list(self._defaults)) if self._defaults else None
         self._default_of = attrgetter(*_names(len(self._defaults))) if self._defaults else None
-        self._whole = tuple(name for name, field in event.schema.items() if field.type == "i64")
         self._key_of = None if event.dedupe_key is None else _decoder([event.dedupe_key])
         self.normalises = self._probe is not None
         self.dedupes = self._key_of is not None
@@ -98,16 +95,6 @@ class Source(Hook):
         """The key of each entry, None for one that has none."""
         assert self._key_of is not None
         return [_canonical(one.f0) for one in self._key_of.decode(b"[" + joined + b"]")]
-
-    def failures(self, joined: bytes) -> list[Failure]:
-        """Whole numbers that are spelled as floats, and so large that whoever reads them may get another number."""
-        values: list[Any] = read_entries(joined)[0] if self._whole else []
-        return [
-            Failure(index, f"/{name}", "is a whole number beyond 2^53: spell it without a fraction or exponent")
-            for index, value in enumerate(values)
-            for name in self._whole
-            if isinstance(number := value.get(name), float) and abs(number) >= _EXACT
-        ]
 
     def refusal(self, joined: bytes, failures: list[Failure], number: int = 0) -> BadRequest:
         """Why entries do not fit, given what the schema says against them; ``number`` is that of the first entry."""
@@ -163,7 +150,7 @@ def _decoder(fields: list[str]) -> msgspec.json.Decoder[list[Any]]:
     probe = msgspec.defstruct(
         "Probe", [(name, Any, UNSET) for name in names], rename=dict(zip(names, fields, strict=True)), gc=False
     )
-    return msgspec.json.Decoder(list[probe])  # type: ignore[valid-type]
+    return msgspec.json.Decoder(list[probe], float_hook=whole_or_double)  # type: ignore[valid-type]
 
 
 def _canonical(value: Any) -> str | None:

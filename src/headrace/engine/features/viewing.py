@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
 
+from headrace.engine.features.decoding import EventDecoder
 from headrace.reduce.features.rows import Rows
 from headrace.schema.descriptor.nodes import Node
 from headrace.schema.descriptor.resolve import chain
 from headrace.types import Piece
 
-_EVENTS = msgspec.json.Decoder(list[dict[str, Any]])
 _ENCODE = msgspec.json.Encoder().encode
 
 
@@ -27,6 +26,7 @@ class Derived:
         self.root = found.root.name
         schema = found.root.schema
         self._blank = {field: given.default for field, given in schema.items()}
+        self._decoder = EventDecoder(schema)
         self._rows = Rows(schema, found.ops, schema)
 
     def turned(self, parts: Iterable[Piece]) -> list[Piece]:
@@ -35,6 +35,5 @@ class Derived:
         return [part for part in found if part]
 
     def _turned(self, joined: Piece) -> bytes:
-        events = _EVENTS.decode(b"[" + joined + b"]")
-        rows = (self._rows.of({**self._blank, **event}) for event in events)
+        rows = (self._rows.of({**self._blank, **event}) for event in self._decoder.decode(joined))
         return _ENCODE([row for row in rows if row is not None])[1:-1]
