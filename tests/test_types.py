@@ -56,7 +56,20 @@ def test_a_moment_is_rfc_3339_or_unix_nanoseconds(text: str, micros: int) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["", "today", "2024-02-30T00:00:00Z", "2024-01-01", "2024-01-01T00:00:00", "-5", "1e9", "20240501"]
+    "text",
+    [
+        "",
+        "today",
+        "2024-02-30T00:00:00Z",
+        "2024-01-01",
+        "2024-01-01T00:00:00",
+        "-5",
+        "1e9",
+        "2024",
+        "2024122",
+        "20240501",
+        "20240501123000",
+    ],
 )
 def test_what_is_no_moment_is_refused_with_its_field(text: str) -> None:
     with pytest.raises(BadRequest) as refusal:

@@ -32,8 +32,8 @@ _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
 )
 
-#: A text of so many digits looks like a day of ISO 8601, 20240501.
-_DAY_DIGITS = 8
+#: A text of so many digits is a date of ISO 8601 and no number: 2024, 2024122, 20240501, 20240501123000.
+DATE_DIGITS = frozenset({4, 7, 8, 14})
 
 _ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 
@@ -97,9 +97,9 @@ def format_duration(micros: int) -> str:
 def parse_timestamp_us(text: str, field: str) -> int:
     """An RFC 3339 time (up to nine fraction digits) or Unix nanoseconds, in microseconds."""
     if text.isascii() and text.isdigit() and len(text) <= 20:
-        if len(text) == _DAY_DIGITS:
-            day = f"{text[:4]}-{text[4:6]}-{text[6:]}T00:00:00Z"
-            raise BadRequest(f"{field}: {text!r} may be a day, or nanoseconds; write a day as {day}", field=field)
+        if len(text) in DATE_DIGITS:
+            message = "is a date without a zone, and no number of nanoseconds: write it as 2024-05-01T12:30:00Z"
+            raise BadRequest(f"{field}: {text!r} {message}", field=field)
         return int(text) // 1000
     match = _RFC3339.fullmatch(text)
     if match is None:

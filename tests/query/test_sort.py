@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from query.declarations import DOCUMENT, SEARCH, declared
 
 TIME = SortKey("time", True, SEARCH["time"])
 MUTE = SortKey("mute", True, SEARCH["mute"])
+STATUS, DURATION = (SortKey(name, True, SEARCH[name]) for name in ("status", "duration"))
 
 
 def order(*texts: str) -> Order:
@@ -98,10 +100,29 @@ def test_missing_values_are_the_greatest_whatever_the_direction() -> None:
         (SortKey(OFFSET), ["00"], [None, 1, True]),
         (SortKey(SCORE), [0, 1.5], [None, "1", True]),
         (TIME, [5, None], ["5", 1.5, True]),
+        (STATUS, [2**53 + 1, -1, None], ["5", 1.5, Decimal("9007199254740992.5"), Decimal("1e-400"), True]),
         (MUTE, ["a", None], [1, False]),
-        (SortKey("duration", True, SEARCH["duration"]), [1, 1.5, None], ["1", True]),
+        (DURATION, [1, 1.5, None], ["1", True, 10**400]),
         (SortKey("error", True, SEARCH["error"]), [True, None], [1, "true"]),
     ],
 )
 def test_a_key_knows_the_values_of_hits(key: SortKey, good: list[Any], bad: list[Any]) -> None:
-    assert [key.accepts(value) for value in (*good, *bad)] == [True] * len(good) + [False] * len(bad)
+    assert [key.bound(value) for value in good] == good
+    for value in bad:
+        with pytest.raises(ValueError, match="no value"):
+            key.bound(value)
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "value"),
+    [
+        (STATUS, 5.0, 5),
+        (STATUS, 1e22, 10**22),
+        (STATUS, Decimal("9007199254740993.0"), 2**53 + 1),
+        (TIME, 5.0, 5),
+        (DURATION, 2**53 + 1, 2.0**53),
+        (DURATION, Decimal("1e-400"), 0.0),
+    ],
+)
+def test_a_value_is_compared_as_those_of_hits_however_it_is_spelled(key: SortKey, given: Any, value: Any) -> None:
+    assert (key.bound(given), type(key.bound(given))) == (value, type(value))

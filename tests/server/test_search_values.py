@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from server.registries import append, installed
-from server.test_search import OPEN, SEARCH, numbers, search, stream
+from server.test_search import OPEN, SEARCH, field, numbers, search, stream
 
 if TYPE_CHECKING:
     from tests.server.conftest import Api
@@ -32,18 +32,22 @@ def test_a_number_is_what_its_digits_say_however_it_is_spelled(api: Api, others:
 
 
 @pytest.mark.parametrize("others", [0, 1_000], ids=["few", "many"])
-def test_a_text_of_eight_digits_is_a_day(api: Api, others: int) -> None:
+def test_a_text_of_digits_may_be_a_date(api: Api, others: int) -> None:
     path = stream(api)
-    times = ["20240501", "20240231", "2024-05-01"]
+    times = ["20240501", "20240231", "2024-05-01", "20240501123000", "2024123"]
     append(api, path, *({"n": at, "time": time} for at, time in enumerate(times)), *[{"n": 99}] * others)
     for q, expected in {
         "time:20240501": [0, 2],
         "time:2024-05-01": [0, 2],
+        "time:20240501123000": [3],
+        "time:2024123": [4],
         "time:<1971-01-01": [],
-        "has:time": [0, 2],
+        "time:>2025-01-01": [],
+        "has:time": [0, 2, 3, 4],
     }.items():
         assert numbers(search(api, path, q, sort=["offset:asc"])) == expected, q
-    assert "is no value of time" in api.get(f"{path}/_search", q="time:20240231").text
+    for q in ("time:20240231", "time:20240501126000", "time:2023366"):
+        assert "is no value of time" in api.get(f"{path}/_search", q=q).text
 
 
 @pytest.mark.parametrize("name", ["time", "service", "status", "path", "tags", "message", "ts"])
@@ -75,3 +79,28 @@ def test_a_field_that_cannot_be_asked_is_refused(api: Api, member: str) -> None:
     [problem] = refused.json()["error"]["problems"]
     assert (refused.status_code, problem["pointer"]) == (400, f"/search/{member}/has")
     assert "choose another name" in problem["message"]
+
+
+@pytest.mark.parametrize("kind", ["integer", "float"])
+@pytest.mark.parametrize("spelled", ["{}", "{}.0", "{}0e-1"])
+def test_a_page_goes_on_after_a_number_however_it_is_spelled(api: Api, kind: str, spelled: str) -> None:
+    size = field(kind, "/size", column=True, sortable=True)
+    path = stream(api, search={**SEARCH, "fields": {**SEARCH["fields"], "size": size}})
+    sizes = [2**53 - 2 + at for at in range(6)]
+    append(api, path, *({"status": 5, "size": size} for size in sizes))
+    seen: list[int] = []
+    asked: dict[str, str] = {"q": "status:5", "sort": "size:asc,offset:asc", "size": "1"}
+    for _ in sizes:
+        page = api.get(f"{path}/_search", **asked)
+        assert page.status_code == 200, page.text
+        [hit] = page.json()["hits"]
+        seen.append(hit["fields"]["size"])
+        # The client repeats the digits of the event; a field of doubles compares the nearest one.
+        asked["search_after"] = f'[{spelled.format(seen[-1])}, "{hit["sort"][-1]}"]'
+    assert seen == sizes
+
+
+@pytest.mark.parametrize("spelled", ["9007199254740992.5", "1e-400", '"5"'])
+def test_a_page_goes_on_after_no_other_value(api: Api, spelled: str) -> None:
+    answer = api.get(f"{stream(api)}/_search", q="status:5", sort="status", search_after=f'[{spelled}, "{"0" * 26}"]')
+    assert (answer.status_code, answer.json()["error"]["field"]) == (400, "search_after")

@@ -12,9 +12,10 @@ from headrace.query import sort
 from headrace.query.check import Mode, check
 from headrace.query.part import Part
 from headrace.query.search import Search
-from headrace.query.sort import Order, Place
+from headrace.query.sort import Order, Place, SortKey
 from headrace.query.syntax import QuerySyntaxError, parse
 from headrace.query.tree import Node
+from headrace.schema.entries import decoded
 from headrace.types import json_fault
 
 SIZE, MAX_SIZE = 50, 500
@@ -91,7 +92,7 @@ def query(text: str, search: Search, *, field: str = "q", mode: Mode = "search")
 
 def _decoded(name: str, text: str) -> Any:
     try:
-        return msgspec.json.decode(text)
+        return decoded(text)
     except (msgspec.DecodeError, RecursionError) as reason:
         raise BadRequest(f"{name}: {text[:100]!r} is not JSON: {json_fault(reason, text)}", field=name) from reason
 
@@ -137,7 +138,11 @@ def _after(given: list[Any] | None, order: Order) -> Place | None:
     names = ", ".join(key.name for key in order)
     if len(given) != len(order):
         raise BadRequest(f"search_after has {len(given)} values, and hits are sorted by {names}", field="search_after")
-    for key, value in zip(order, given, strict=True):
-        if not key.accepts(value):
-            raise BadRequest(f"search_after: {value!r} is no {key.name} of a hit", field="search_after")
-    return tuple(given)
+    return tuple(_bound(key, value) for key, value in zip(order, given, strict=True))
+
+
+def _bound(key: SortKey, value: Any) -> Any:
+    try:
+        return key.bound(value)
+    except ValueError as reason:
+        raise BadRequest(f"search_after: {value!r} is no {key.name} of a hit", field="search_after") from reason

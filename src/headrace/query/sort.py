@@ -14,6 +14,7 @@ import msgspec
 from headrace.query.score import scoring
 from headrace.query.search import Field, Kind, Search
 from headrace.query.tree import Node
+from headrace.query.values import number
 
 SCORE, OFFSET = "_score", "offset"
 MAX_KEYS = 16
@@ -42,17 +43,21 @@ class SortKey(msgspec.Struct, frozen=True):
         """Whether the newest come first or last."""
         return self.field is None and self.name == OFFSET
 
-    def accepts(self, value: Any) -> bool:
-        """Whether a hit could have this value here; an offset is a text on the wire."""
-        if self.field is None:
-            return isinstance(value, str) if self.is_offset else _is_number(value)
+    def bound(self, value: Any) -> Any:
+        """A value as hits have it here, however it is spelled; raises ValueError where no hit could have it.
+
+        An offset is a text on the wire.
+        """
+        if self.field is not None and value is None:
+            return None
+        kind = Kind.FLOAT if self.is_score else Kind.KEYWORD if self.field is None else self.field.kind
+        if kind in (Kind.INTEGER, Kind.FLOAT, Kind.DATE):
+            value = number(kind, value)
+        elif not isinstance(value, bool if kind is Kind.BOOL else str):
+            value = None
         if value is None:
-            return True
-        if self.field.kind is Kind.KEYWORD:
-            return isinstance(value, str)
-        if self.field.kind is Kind.BOOL:
-            return isinstance(value, bool)
-        return _is_number(value) and (self.field.kind is Kind.FLOAT or isinstance(value, int))
+            raise ValueError(f"no value of {self.name}")
+        return value
 
 
 Order = tuple[SortKey, ...]
@@ -113,7 +118,3 @@ def _key(text: str, search: Search) -> SortKey | str:
     if not (field.sortable or field.name == search.primary_timestamp):
         return f"{field.name} needs sortable to be sorted by"
     return SortKey(field.name, descending, field)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -12,15 +12,17 @@ bool       ``true``, ``false`` or their text                     a boolean
 =========  ====================================================  =====================================
 
 Everything else, ``null`` included, is no value. The elements of an array are values of their own, however deep.
-A text of eight digits is a day, 20240501 for 2024-05-01, and never a number of milliseconds.
+A text of 4, 7, 8 or 14 digits is a date of ISO 8601 without its signs, and never a number of milliseconds: a year, a
+day of a year, a day of a month, or that day with a time.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from calendar import isleap
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -28,6 +30,7 @@ from headrace.query.search import Field, Kind
 from headrace.query.words import lower
 from headrace.schema import pointer
 from headrace.schema.shape.canonical import exactly
+from headrace.types import DATE_DIGITS
 
 Canonical = str | int | float | bool
 
@@ -41,7 +44,8 @@ _MOMENT = re.compile(
     r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2})"
     r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))?)?)?)?"
 )
-_BASIC_DAY = re.compile(r"\A([0-9]{4})([0-9]{2})([0-9]{2})\Z")
+_BASIC = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})(?:([0-9]{2})([0-9]{2})([0-9]{2}))?")
+_DAY_OF_YEAR = re.compile(r"([0-9]{4})([0-9]{3})")
 
 
 def values(field: Field, document: Any) -> list[Canonical]:
@@ -79,6 +83,13 @@ def canonical(field: Field, value: Any) -> Canonical | None:
     if field.kind is Kind.KEYWORD and field.lowercase:
         return lower(value) if isinstance(value, str) else None
     return _READERS[field.kind](value)
+
+
+def number(kind: Kind, value: Any) -> int | float | None:
+    """A JSON number as fields of a kind compare it, an integer for dates; None where it is no such number."""
+    if isinstance(value, str):
+        return None
+    return _float(value) if kind is Kind.FLOAT else _integer(value)
 
 
 def _string(value: Any) -> str | None:
@@ -131,10 +142,22 @@ def _date(value: Any) -> int | None:
         case Decimal():
             return int(value) if value.adjusted() < MAX_DIGITS else None
         case str():
-            text = _BASIC_DAY.sub(r"\1-\2-\3", value.strip())
-            moment = _MOMENT.fullmatch(text)
-            return _moment(moment) if moment else _integer(text)
+            text = value.strip()
+            moment = _MOMENT.fullmatch(_extended(text))
+            return _moment(moment) if moment else None if len(text) in DATE_DIGITS else _integer(text)
     return None
+
+
+def _extended(text: str) -> str:
+    """A date of digits alone with the signs of ISO 8601; other texts, and days that no year has, as they are."""
+    if basic := _BASIC.fullmatch(text):
+        year, month, day, *time = basic.groups()
+        return f"{year}-{month}-{day}" + ("" if time[0] is None else f"T{':'.join(time)}")
+    if ordinal := _DAY_OF_YEAR.fullmatch(text):
+        year, number = map(int, ordinal.groups())
+        if year and 1 <= number <= 365 + isleap(year):
+            return (date(year, 1, 1) + timedelta(days=number - 1)).isoformat()
+    return text
 
 
 def _moment(found: re.Match[str]) -> int | None:

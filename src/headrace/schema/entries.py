@@ -54,6 +54,14 @@ def read(joined: bytes) -> tuple[list[Any], list[Failure]]:
         return _one_by_one(joined)
 
 
+def decoded(text: bytes | str) -> Any:
+    """A JSON text as a value, with all digits of its numbers, as ``read`` has them; raises DecodeError."""
+    try:
+        return _EXACT.decode(text)
+    except InvalidOperation as reason:
+        raise msgspec.DecodeError(f"it {TOO_LONG}") from reason
+
+
 def entries_of(joined: Piece) -> list[bytes] | list[msgspec.Raw]:
     """The entries of a stored JSON body, one by one."""
     try:
