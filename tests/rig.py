@@ -50,6 +50,17 @@ class Hold(Change):
         assert self.go_on.wait(30)
 
 
+def _of_one_thread() -> Callable[..., bool]:
+    """A trace of statements that fails where another thread executes one: connections are not shared."""
+    owner = threading.get_ident()
+
+    def check(_cursor: Any, sql: str, _bindings: Any) -> bool:
+        assert threading.get_ident() == owner, f"another thread uses the connection of the event loop: {sql}"
+        return True
+
+    return check
+
+
 class Rig:
     """One engine on an event loop of its own."""
 
@@ -110,6 +121,7 @@ class Rig:
         engine = await Engine.open(self.config, self.clock, vfs=self._vfs)
         assert engine.sealer._task is not None
         engine.sealer._task.cancel()
+        engine._reader.exec_trace = _of_one_thread()
         return engine
 
     def publish(self, name: str) -> None:

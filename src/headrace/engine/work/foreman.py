@@ -220,16 +220,18 @@ class Foreman:
 
     async def _follow_branch(self, branch: Branch) -> None:
         current, meta = branch.current(self._reader), f"work_{branch.job}"
+        if self._streams.meta(meta, 0) == current.version:
+            return
+        names = tuple(current.streams)  # read here: a commit may be made in another thread
 
         def perform(batch: Batch) -> None:
-            for name in current.streams:
+            for name in names:
                 row = batch.streams.by_name(name)
                 if row is not None and row.state == LIVE:
                     Work(batch.connection).mark(row.id, batch.now_us)
             batch.streams.set_meta(meta, current.version)
 
-        if self._streams.meta(meta, 0) != current.version:
-            await self._apply(perform)
+        await self._apply(perform)
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
