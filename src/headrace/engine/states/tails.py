@@ -92,7 +92,7 @@ class Follower:
                 return False
             end = min(head.next_seq, pending.end + _GATHERED_ROWS)
             rows = list(self._wal.scan(stream.id, pending.end, end))
-            if not rows or rows[0].seq > pending.end:
+            if not _hold(rows, pending.end):
                 self.pending, self.overflows = None, True
                 return False
             pending.append(of_rows(rows, pending.end))
@@ -144,7 +144,7 @@ class Follower:
             self.fold(self.shapes(head), [pending.next(start, min(lag, most))])
             return True
         rows = list(self._wal.scan(stream.id, start, min(head.next_seq, start + most)))
-        if not rows or rows[0].seq > start or max(row.count for row in rows) > 2 * self._step_rows:
+        if not _hold(rows, start) or max(row.count for row in rows) > 2 * self._step_rows:
             return False
         self.fold(self.shapes(head), of_rows(rows, start))
         return True
@@ -187,6 +187,11 @@ class Follower:
         if self._known is None or self._known[0] is not registry:
             self._known = registry, self._shapes_of(registry)
         return self._known[1]
+
+
+def _hold(rows: Sequence[Entries], seq: int) -> bool:
+    """Whether rows of the log that were found for an event hold it."""
+    return bool(rows) and rows[0].seq <= seq < rows[-1].seq + rows[-1].count
 
 
 def fold_through(
