@@ -143,7 +143,12 @@ def _whole(texts: Texts, first: Bytes) -> Flags:
 def may_be_rounded(texts: Texts) -> Flags:
     """The JSON texts that may hold a number with a fraction or an exponent."""
     rounded = _NUMBER_OR_ARRAY[texts.first()]
-    return rounded & texts.where(_FRACTION[texts.data]) if rounded.any() else rounded
+    if not rounded.any():
+        return rounded
+    data = texts.data.tobytes()
+    if not any(mark in data for mark in (b".", b"e", b"E")):
+        return np.zeros(len(texts), np.bool_)
+    return rounded & texts.where(_FRACTION[texts.data])
 
 
 def is_spelled_alike(texts: Texts) -> Flags:
