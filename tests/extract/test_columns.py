@@ -11,6 +11,7 @@ import pytest
 
 from extract.expected import assert_equal, definition, documents_of, events, field
 from headrace.extract.columns import Extractor
+from headrace.query.deadline import Cancelled, Deadline
 from headrace.query.definition import Definition
 from headrace.query.words import lower, words
 from schema.lens.wire import lens_of
@@ -289,3 +290,11 @@ def test_moments_of_one_spelling_are_read_as_the_reference_reads_them(fraction: 
     payloads = [f'{{"x":"2026-{month:02}-29T10:11:12{fraction}{zone}"}}' for month in range(14)]
     made = definition({"x": field("date", ["x"])})
     assert_equal(extracted(made, payloads), made, documents_of(payloads))
+
+
+def test_extraction_ends_when_nobody_waits_for_it() -> None:
+    deadline, made = Deadline(600), Extractor(definition({"x": field("integer", ["x"])}))
+    assert made.columns(events(['{"x": 1}']), deadline).num_rows == 1
+    deadline.cancel()
+    with pytest.raises(Cancelled):
+        made.columns(events(['{"x": 1}']), deadline)

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from starlette.requests import Request as AsgiRequest
+from starlette.types import Message
 
 from engine.registries import change
+from engine.test_profiling import install
 from headrace.config import ServerConfig
 from headrace.engine.gates import Gate
 from headrace.engine.search import events
@@ -21,9 +24,12 @@ from headrace.server.dispatch import Dispatcher
 from headrace.server.encoding import Encoder
 from headrace.server.exchange import Request
 from headrace.server.heads import RequestHead
+from headrace.server.observe import Observer
 from headrace.server.reads import Reads
+from headrace.server.routing_keys import RoutingKeys
 from headrace.server.search import Searches
 from headrace.storage.keys import KeyStore
+from headrace.storage.wal_keys import WalKeys
 from headrace.types import JSON
 from rig import Rig, array
 from server.callers import Caller
@@ -74,6 +80,10 @@ def search(rig: Rig, gate: Gate, caller: Caller) -> None:
     caller.send(Searches(rig.engine, gate).get, rig.find("s"), RequestHead("GET", b"", [], {}), b"", q="status:7")
 
 
+def keys(rig: Rig, gate: Gate, caller: Caller) -> None:
+    caller.send(RoutingKeys(rig.engine, gate).get, rig.find("keyed"), RequestHead("GET", b"", [], {}), b"")
+
+
 def read(rig: Rig, gate: Gate, caller: Caller) -> None:
     reads = Reads(rig.engine, Encoder(gate), gate)
     door = Door(ServerConfig(), KeyStore(Path(rig.config.storage.data_dir) / "keys.db"))
@@ -99,6 +109,106 @@ def test_work_ends_when_the_client_hangs_up(rig: Rig, held: Held, ask: Ask) -> N
         held.go_on.set()
         async with asyncio.timeout(30), gate:  # whoever comes next is let in once it has ended
             assert held.chunks == 1
+        assert not caller.answered.done()
+
+    rig.run(scenario())
+
+
+class Observing:
+    """Someone who asks what happened in a request by ASGI, and hangs up when told to."""
+
+    def __init__(self, rig: Rig, gate: Gate) -> None:
+        self.gone = asyncio.Event()
+        self._body: bytes | None = (
+            b'{"streams": {"events": "logs"}, "lookup": {"requestId": "r"}, "include": {"trace": false}}'
+        )
+        scope = {"type": "http", "method": "POST", "headers": [(b"content-type", b"application/json")]}
+        request = AsgiRequest(scope, self._receive)
+        request.state.principal = LOCAL
+        self.answer = asyncio.create_task(Observer(rig.engine, gate).request(request))
+
+    async def _receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+
+@pytest.fixture
+def logs(rig: Rig) -> None:
+    rig.create("logs", JSON)
+    install(rig, "logs", kind="evlog")
+    rig.append("logs", array(*({"requestId": "r", "message": f"{at}"} for at in range(100))))
+
+
+def test_the_lookup_of_a_request_ends_when_the_client_hangs_up(rig: Rig, logs: None, held: Held) -> None:
+    async def scenario() -> None:
+        gate = Gate(1)
+        observing = Observing(rig, gate)
+        await asyncio.to_thread(held.begun.wait, 30)
+        observing.gone.set()
+        await asyncio.sleep(0)
+        assert gate.active == 1, "the gate counts work that still goes on"
+        held.go_on.set()
+        async with asyncio.timeout(30):
+            assert (await observing.answer).status_code == 499
+        assert (held.chunks, gate.active) == (1, 0)
+
+    rig.run(scenario())
+
+
+def test_the_lookup_of_a_request_leaves_the_queue_when_the_client_hangs_up(rig: Rig, logs: None, held: Held) -> None:
+    async def scenario() -> None:
+        gate = Gate(1)
+        async with gate:
+            observing = Observing(rig, gate)
+            while not gate.queued:
+                await asyncio.sleep(0)
+            observing.gone.set()
+            async with asyncio.timeout(30):
+                assert (await observing.answer).status_code == 499
+            assert not gate.queued
+        assert (held.chunks, gate.active) == (0, 0)
+
+    rig.run(scenario())
+
+
+class HeldRows:
+    """Rows of the log whose keys are read only when they may be, and counted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go_on, self.chunks = threading.Event(), threading.Event(), 0
+        mixed = WalKeys.mixed
+
+        def held(*asked: Any) -> Any:
+            for row in mixed(*asked):
+                self.chunks += 1
+                self.begun.set()
+                assert self.go_on.wait(30)
+                yield row
+
+        monkeypatch.setattr(WalKeys, "mixed", held)
+
+
+def test_a_listing_of_routing_keys_ends_when_the_client_hangs_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = HeldRows(monkeypatch)
+    rig.create("keyed", JSON)
+    change(rig, "keyed", routingKey={"jsonPointer": "/user", "required": False})
+    for first in range(5):
+        rig.append("keyed", array(*({"user": f"{first + at}"} for at in range(2))))
+
+    async def scenario() -> None:
+        gate, caller = Gate(1), Caller(LOCAL)
+        keys(rig, gate, caller)
+        await asyncio.to_thread(held.begun.wait, 30)
+        assert caller.on_gone is not None and caller.gone_at_eof
+        caller.on_gone()
+        await asyncio.sleep(0)
+        assert gate.active == 1, "the gate counts work that still goes on"
+        held.go_on.set()
+        async with asyncio.timeout(30), gate:
+            assert held.chunks <= 2
         assert not caller.answered.done()
 
     rig.run(scenario())

@@ -19,6 +19,7 @@ from headrace.extract.scalars import pieces
 from headrace.extract.sources import Taken, at_sources, unwrapped
 from headrace.extract.summaries import summaries
 from headrace.extract.texts import Column, Flags, valid
+from headrace.query.deadline import Deadline
 from headrace.query.definition import Definition, Sources
 from headrace.query.search import Kind
 from headrace.reduce import parts
@@ -50,11 +51,11 @@ class Extractor:
         kinds = [field.kind for field in definition.search.fields.values()]
         self._exact = [kind in {Kind.INTEGER, Kind.DATE} for kind in kinds] + [False] * len(definition.parts)
 
-    def columns(self, batch: pa.RecordBatch | pa.Table) -> pa.Table:
-        """The columns table of segment rows, whatever their versions."""
+    def columns(self, batch: pa.RecordBatch | pa.Table, deadline: Deadline | None = None) -> pa.Table:
+        """The columns table of segment rows, whatever their versions; raises Cancelled where nobody waits for them."""
         table = pa.table(batch)
         starts = _starts(table)
-        slices = [self._read(table.slice(start, starts.step)) for start in starts]
+        slices = [self._read(table.slice(start, starts.step), deadline) for start in starts]
         odd = np.concatenate([part.odd for part in slices])
         made = {"seq": table.column("seq"), "odd": pa.array(odd), "key": table.column("key")}
         for number, want in enumerate(want for group in self._wanted for want in group):
@@ -65,10 +66,12 @@ class Extractor:
             made[name] = pa.concat_arrays([part.summaries[name] for part in slices])
         return pa.table(made)
 
-    def _read(self, events: pa.Table) -> _Slice:
+    def _read(self, events: pa.Table, deadline: Deadline | None) -> _Slice:
         texts, odd = self._taken(events)
         found: list[Values] = []
         for column, group, exact in zip(texts, self._wanted, self._exact, strict=False):
+            if deadline is not None:
+                deadline.require()
             singles, rows = inside_arrays(column.drop_null(), np.flatnonzero(valid(column)), self._few, exact=exact)
             given = pieces(singles)
             found += [want.found(given, rows, odd) for want in group]

@@ -68,6 +68,11 @@ class Deadline:
         """Nobody waits any more: the work ends at its next step, with ``Cancelled``."""
         self._cancellation.set()
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits any more."""
+        return self._cancellation.is_set
+
     def interrupting(self, interrupt: Callable[[], None]) -> AbstractContextManager[None]:
         """Call this, from another thread, if the work is cancelled within the block; raises Cancelled if it was."""
         return self._cancellation.interrupting(interrupt)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -20,14 +19,18 @@ from headrace.profiles.observing import asked as questions
 from headrace.profiles.observing.asked import Asked
 from headrace.profiles.observing.telling import primary, summary, timeline
 from headrace.profiles.observing.trace import Trace
+from headrace.query.deadline import Cancelled, Deadline
 from headrace.server import bodies
 from headrace.server.answer import json_response
+from headrace.server.aside import in_thread
 from headrace.types import rfc3339
 
 if TYPE_CHECKING:
     from headrace.server.auth import Principal
 
 _MOST_BYTES = 64 * 1024
+#: What the log says where nobody waited for an answer.
+_CLIENT_GONE = 499
 #: What is left of a request's time for what comes after the searches.
 _REST_S = 0.5
 
@@ -51,15 +54,26 @@ class Observer:
         principal = request.state.principal
         events = self._stream(asked.events, principal, "events")
         traces = self._stream(asked.traces, principal, "traces")
-        began_s, time_s = monotonic(), self._engine.config.server.resolver_timeout_s - _REST_S
+        deadline = Deadline(self._engine.config.server.resolver_timeout_s - _REST_S)
+        work = asyncio.create_task(self._work(asked, events, traces, deadline))
+        watch = asyncio.create_task(_watch(request, deadline, work))
         try:
-            async with asyncio.timeout(time_s):
+            return await work
+        except (Cancelled, asyncio.CancelledError):
+            if deadline.is_cancelled:
+                return Response(status_code=_CLIENT_GONE)
+            raise
+        finally:
+            watch.cancel()
+
+    async def _work(self, asked: Asked, events: Stream | None, traces: Stream | None, deadline: Deadline) -> Response:
+        try:
+            async with asyncio.timeout(deadline.left_s):
                 await self._gate.__aenter__()
         except TimeoutError as reason:
             raise TimedOut("too many searches are under way; this one did not begin in time") from reason
         try:
-            left_s = time_s - (monotonic() - began_s)
-            return json_response(await asyncio.to_thread(self._answer, asked, events, traces, left_s))
+            return json_response(await in_thread(lambda: self._answer(asked, events, traces, deadline)))
         finally:
             await self._gate.__aexit__()
 
@@ -78,10 +92,7 @@ class Observer:
             self._engine.log.catalog.note_access(stream)
         return stream
 
-    def _answer(self, asked: Asked, events: Stream | None, traces: Stream | None, time_s: float) -> dict[str, Any]:
-        from headrace.query.deadline import Deadline
-
-        deadline = Deadline(time_s)
+    def _answer(self, asked: Asked, events: Stream | None, traces: Stream | None, deadline: Deadline) -> dict[str, Any]:
         window = tuple(None if ms is None else rfc3339(ms * 1000) for ms in (asked.from_ms, asked.to_ms))
         seekers = [
             None if stream is None else Seeker(self._engine, stream, most, (window[0], window[1]), deadline)
@@ -89,6 +100,14 @@ class Observer:
         ]
         known = look_up(seekers[0], seekers[1], asked.by, asked.id)
         return _told(asked, seekers[0], seekers[1], known)
+
+
+async def _watch(request: Request, deadline: Deadline, work: asyncio.Task[Response]) -> None:
+    """Cancel the work once the client has hung up; the body of the request has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    deadline.cancel()
+    work.cancel()
 
 
 def _told(asked: Asked, events: Seeker | None, traces: Seeker | None, known: list[str]) -> dict[str, Any]:

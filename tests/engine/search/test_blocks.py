@@ -24,9 +24,9 @@ def extracted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     taken: list[tuple[int, int]] = []
     extract = blocks._extracted
 
-    def noted(extractor: Any, defined: Any, source: Any, chunk: events.Chunk) -> blocks.Block:
+    def noted(extractor: Any, defined: Any, events: Any, chunk: Any, deadline: Any) -> Any:
         taken.append((chunk.start, chunk.stop))
-        return extract(extractor, defined, source, chunk)
+        return extract(extractor, defined, events, chunk, deadline)
 
     monkeypatch.setattr(blocks, "_extracted", noted)
     return taken

@@ -28,6 +28,7 @@ from headrace.errors import BadRequest, CorruptData
 from headrace.format.companion.layout import Companion, PartName
 from headrace.format.companion.rows import Rows
 from headrace.format.segment.decoded import Decoded
+from headrace.query.deadline import Deadline
 from headrace.reduce import duck
 from headrace.reduce.limits import GroupLimits
 from headrace.storage import database
@@ -92,7 +93,12 @@ class Look:
 
     @contextmanager
     def described(
-        self, stretch: Stretch, parts: Collection[PartName], *, newest_first: bool = True
+        self,
+        stretch: Stretch,
+        parts: Collection[PartName],
+        *,
+        newest_first: bool = True,
+        deadline: Deadline | None = None,
     ) -> Iterator[Iterator[Described]]:
         """The companions of a stretch, one after the other."""
         if stretch.companion is not None:
@@ -101,7 +107,13 @@ class Look:
                 yield iter([Described(opened, stretch.start, stretch.stop, self.times(stretch.companion))])
             return
         pieces = self._blocks.pieces(
-            self.stream.incarnation, self.defined, self.events, stretch.start, stretch.stop, newest_first=newest_first
+            self.stream.incarnation,
+            self.defined,
+            self.events,
+            stretch.start,
+            stretch.stop,
+            newest_first=newest_first,
+            deadline=deadline,
         )
         yield (Described(*piece, piece.companion.info.times) for piece in pieces)
 

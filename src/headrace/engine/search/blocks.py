@@ -32,6 +32,7 @@ from headrace.extract.columns import Extractor
 from headrace.extract.memory import in_memory
 from headrace.format.companion import tables
 from headrace.format.companion.memory import MemoryCompanion, Tables
+from headrace.query.deadline import Deadline
 
 log = logging.getLogger("headrace.search")
 
@@ -152,9 +153,20 @@ class Blocks:
         return (self.bytes + self.disk_bytes) / max(1, self._room.bytes + self._room.disk_bytes)
 
     def pieces(
-        self, incarnation: str, defined: Defined, events: Events, start: int, stop: int, *, newest_first: bool
+        self,
+        incarnation: str,
+        defined: Defined,
+        events: Events,
+        start: int,
+        stop: int,
+        *,
+        newest_first: bool,
+        deadline: Deadline | None = None,
     ) -> Iterator[Piece]:
-        """Companions of a range of events, one after the other; what is missing is extracted when its turn comes."""
+        """Companions of a range of events, one after the other; what is missing is extracted when its turn comes.
+
+        Extraction ends, with Cancelled, once the deadline is cancelled.
+        """
         self._note_use(incarnation)
         extractor: Extractor | None = None
         while start < stop:
@@ -169,7 +181,7 @@ class Blocks:
                         extractor = extractor or Extractor(defined.definition)
                         low, high = self._hole(incarnation, start, stop, seq)
                         chunk = events.last_chunk(low, high) if newest_first else events.first_chunk(low, high)
-                        block = self._extract(incarnation, defined, extractor, events, chunk)
+                        block = self._extract(incarnation, defined, extractor, events, chunk, deadline)
             low, high = max(start, block.first_seq), min(stop, block.end_seq)
             yield Piece(block.companion, low, high)
             start, stop = (start, low) if newest_first else (high, stop)
@@ -255,8 +267,16 @@ class Blocks:
             low = max(start, blocks[at - 1].end_seq) if at else start
             return low, min(stop, blocks[at].first_seq) if at < len(blocks) else stop
 
-    def _extract(self, incarnation: str, defined: Defined, extractor: Extractor, events: Events, chunk: Chunk) -> Block:
-        block = _extracted(extractor, defined, events, chunk)
+    def _extract(
+        self,
+        incarnation: str,
+        defined: Defined,
+        extractor: Extractor,
+        events: Events,
+        chunk: Chunk,
+        deadline: Deadline | None = None,
+    ) -> Block:
+        block = _extracted(extractor, defined, events, chunk, deadline)
         rows = block.rows
         while (neighbour := self._neighbour(incarnation, defined, block)) is not None:
             block = _merged(defined, *sorted((block, neighbour), key=_first))
@@ -358,11 +378,13 @@ class Blocks:
                 del self._lines[incarnation]
 
 
-def _extracted(extractor: Extractor, defined: Defined, events: Events, chunk: Chunk) -> Block:
+def _extracted(
+    extractor: Extractor, defined: Defined, events: Events, chunk: Chunk, deadline: Deadline | None
+) -> Block:
     """The block of a chunk of events."""
     rows = pa.Table.from_batches(events.batches(chunk))
     version = int(pc.max(rows.column("version")).as_py())
-    columns = extractor.columns(rows)
+    columns = extractor.columns(rows, deadline)
     return Block.growing(columns, in_memory(columns, defined.definition, chunk.start, version))
 
 

@@ -98,7 +98,7 @@ class Walk:
             return
         deadline.check()
         began = perf_counter()
-        with self._look.described(stretch, self._parts, newest_first=self._backward) as pieces:
+        with self._look.described(stretch, self._parts, newest_first=self._backward, deadline=deadline) as pieces:
             if stretch.companion is not None:
                 self._tally.add("fts_section_get_ms", began)
             left = stretch
