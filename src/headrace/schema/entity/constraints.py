@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from headrace.schema import document
 from headrace.schema.entity.nodes import Constraints, Definition
 from headrace.schema.entity.problem import Notice
+from headrace.schema.shape.canonical import exactly
 
 
 class Violation(NamedTuple):
@@ -57,23 +58,30 @@ class Limits:
 
 def check(constraints: Constraints) -> Check:
     """A function that gives the first constraint that a value breaks, or None where it breaks none."""
+    least, greatest = _exact(constraints.min), _exact(constraints.max)
+    choices, banned = list(map(_exact, constraints.enum)), list(map(_exact, constraints.banned))
     pattern = None if constraints.pattern is None else document.Validator({"pattern": constraints.pattern})
 
     def judge(value: Any) -> Broken | None:
-        least, greatest, choices, banned = constraints.min, constraints.max, constraints.enum, constraints.banned
-        if least is not None and value < least:
-            return Broken("min", least, f"is below {least}")
-        if greatest is not None and value > greatest:
-            return Broken("max", greatest, f"is above {greatest}")
-        if choices and value not in choices:
-            return Broken("enum", choices, f"is none of {', '.join(map(repr, choices))}")
-        if value in banned:
-            return Broken("banned", banned, "is a value that is banned")
+        exact = _exact(value)
+        if least is not None and exact < least:
+            return Broken("min", constraints.min, f"is below {constraints.min}")
+        if greatest is not None and exact > greatest:
+            return Broken("max", constraints.max, f"is above {constraints.max}")
+        if choices and exact not in choices:
+            return Broken("enum", constraints.enum, f"is none of {', '.join(map(repr, constraints.enum))}")
+        if exact in banned:
+            return Broken("banned", constraints.banned, "is a value that is banned")
         if pattern is not None and not pattern.accepts(value):
             return Broken("pattern", constraints.pattern, f"does not match {constraints.pattern}")
         return None
 
     return judge
+
+
+def _exact(value: Any) -> Any:
+    """A number as its digits say, which the nearest double may not; other values as they are."""
+    return exactly(value) if isinstance(value, float) else value
 
 
 def is_pattern(text: str) -> bool:
