@@ -129,7 +129,7 @@ def _groups(
     for at, made in enumerate(expressions.values()):
         selected += [f"{expression.sql} AS m{at}_{name}" for name, expression in made.items()]
     gathers_lists = any(expression.made for made in expressions.values() for expression in made.values())
-    if most_groups is not None and gathers_lists:
+    if gathers_lists and most_groups is not None and columns.num_rows > most_groups:
         # Lists take much more memory than the groups themselves.
         distinct = f"SELECT DISTINCT {', '.join(group_by)} FROM events WHERE {condition}"
         counted = duck.query(f"SELECT count(*) AS n FROM ({distinct})", {"events": columns}, deadline)
