@@ -225,11 +225,11 @@ def test_people_see_marks_reasons_and_the_lens(orders: str, file: Written) -> No
 def test_people_see_what_the_documentation_shows(headrace: Headrace, at: ServerProcess, file: Written) -> None:
     page = (Path(__file__).parents[2] / "docs" / "schemas.md").read_text()
     schemas = [json.loads(text) for text in re.findall(r"^cat > v[12]\.json <<'END'\n(.*?)^END$", page, re.M | re.S)]
-    example = re.search(r"^```text\n(orders: .*?)^```$", page, re.M | re.S)
+    example = re.search(r"^```text\n(purchases: .*?)^```$", page, re.M | re.S)
     assert example
-    headrace("stream", "create", "orders")
-    assert headrace("schema", "apply", "orders", "--schema", file("v1", schemas[0])).code == 0
-    shown = _shown("schema", "plan", "orders", "--schema", file("v2", schemas[1]))
+    headrace("stream", "create", "purchases")
+    assert headrace("schema", "apply", "purchases", "--schema", file("v1", schemas[0])).code == 0
+    shown = _shown("schema", "plan", "purchases", "--schema", file("v2", schemas[1]))
     assert [line.rstrip() for line in shown.splitlines()] == example[1].splitlines()
 
 

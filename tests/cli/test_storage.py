@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Headrace
     from tests.conftest import ServerProcess, StartServer
 
+WITHOUT_SYSTEM_STREAMS = {"system__registry_log": "false", "system__metrics_interval_s": "0"}
 COMMAND = [sys.executable, "-c", "from headrace.cli.main import main; main()"]
 
 
@@ -31,9 +32,7 @@ def store(tmp_path: Path) -> Path:
 @pytest.fixture
 def sealing(start_server: StartServer, store: Path, headrace: Headrace) -> ServerProcess:
     """A server that publishes at once, with two streams that are published."""
-    server = start_server(
-        storage__object_store=f"file://{store}", storage__seal_age_s="0.1", system__registry_log="false"
-    )
+    server = start_server(storage__object_store=f"file://{store}", storage__seal_age_s="0.1", **WITHOUT_SYSTEM_STREAMS)
     for name in ("a", "b"):
         headrace("stream", "create", name, "--url", server.url)
         headrace("stream", "append", name, "1", "2", "--url", server.url)
@@ -128,7 +127,7 @@ def test_verify_names_the_object_that_is_damaged(sealing: ServerProcess, store: 
 def test_verify_finds_the_store_of_a_data_directory(
     start_server: StartServer, headrace: Headrace, tmp_path: Path
 ) -> None:
-    server = start_server(storage__seal_age_s="0.1", system__registry_log="false")
+    server = start_server(storage__seal_age_s="0.1", **WITHOUT_SYSTEM_STREAMS)
     headrace("stream", "create", "a", "--url", server.url)
     wait_for(headrace, server.data_dir / "objects", {"a": 0})
     assert headrace("verify", "--data-dir", str(server.data_dir)).lines[0]["stream"] == "a"
@@ -140,7 +139,7 @@ def test_verify_finds_the_store_of_a_data_directory(
 def test_a_backup_of_a_running_server_is_restored_elsewhere(
     start_server: StartServer, headrace: Headrace, tmp_path: Path
 ) -> None:
-    server = start_server(storage__seal_age_s="0.1", system__registry_log="false")
+    server = start_server(storage__seal_age_s="0.1", **WITHOUT_SYSTEM_STREAMS)
     headrace("stream", "create", "a", "--url", server.url)
     headrace("stream", "append", "a", "1", "--url", server.url)
     wait_for(headrace, server.data_dir / "objects", {"a": 1})

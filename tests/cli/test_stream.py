@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ from headrace.cli import output
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Headrace
-    from tests.conftest import ServerProcess
+    from tests.conftest import ServerProcess, StartServer
 
 pytestmark = pytest.mark.usefixtures("at")
 
@@ -226,10 +227,15 @@ def test_url_on_the_command_line_wins(headrace: Headrace, at: ServerProcess, mon
     assert headrace("stream", "ls", "--url", at.url).code == 0
 
 
-def test_key_is_sent(headrace: Headrace, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert headrace("stream", "create", name, "--key", "hr_bad").code == 1
+def test_key_is_sent(
+    headrace: Headrace, start_server: StartServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    headrace("key", "create", "--user", "ada", "--data-dir", str(tmp_path / "data"))
+    url = start_server().url
+    assert headrace("stream", "create", name, "--url", url, "--key", "hr_bad").code == 1
     monkeypatch.setenv("HEADRACE_KEY", "hr_bad")
-    done = headrace("stream", "create", name)
+    done = headrace("stream", "create", name, "--url", url)
     assert done.code == 1
     assert "HEADRACE_KEY" in done.err
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
 import msgspec
@@ -21,6 +22,7 @@ from headrace.errors import (
     StreamClosed,
     Unauthorized,
 )
+from headrace.storage.keys import KeyStore
 
 if TYPE_CHECKING:
     from tests.client.conftest import Line
@@ -208,8 +210,12 @@ def test_odd_names_and_keys_travel_whole(client: hr.Client, name: str, odd: str)
     assert [found["name"] for found in client.streams(prefix=name)] == [stream.name]
 
 
-def test_wrong_key_is_unauthorized(server: ServerProcess, name: str) -> None:
-    with hr.Client(server.url, key="hr_no_such") as stranger, pytest.raises(Unauthorized):
+def test_wrong_key_is_unauthorized(start_server: StartServer, tmp_path: Path, name: str) -> None:
+    (tmp_path / "data").mkdir()
+    with closing(KeyStore(tmp_path / "data" / "keys.db")) as keys:
+        keys.create(user_id="ada", scopes=["read"])
+    url = start_server().url
+    with hr.Client(url, key="hr_no_such") as stranger, pytest.raises(Unauthorized):
         stranger.stream(name).create()
 
 
