@@ -191,7 +191,7 @@ def test_what_waited_for_the_thread_is_bounded_too_and_its_time_began_when_it_ca
             await asyncio.to_thread(hold.entered.wait, 30)
             for _ in range(100):
                 rig.submit("s0", b"y", lambda append: done.set() if append.position == 132 else None)
-                submitted.append(rig.engine.writer._in_flight[-1].submitted)
+                submitted.append(next(reversed(rig.engine.writer._in_flight)).submitted)
                 await asyncio.sleep(0)
             hold.go_on.set()
             await done.wait()
