@@ -60,7 +60,7 @@ class Machine(RuleBasedStateMachine):
         return answer
 
     def missing(self, name: str) -> int | None:
-        """The status of every verb but PUT and DELETE where no living stream has this name."""
+        """The status of every verb but PUT where no living stream has this name."""
         life = self.lives.get(name)
         if life is None or life.state == "gone":
             return 404
@@ -295,15 +295,10 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.named("live")) > 1)
     @rule(name=living)
     def delete(self, name: str) -> None:
-        life = self.lives.get(name)
-        if life is None:
-            self.ask("DELETE", name, expect=404)
-        elif life.state == "soft":
-            self.ask("DELETE", name, expect=410)
-        else:
-            self.ask("DELETE", name, expect=204)
-            if life.state == "live":
-                life.end()
+        expect, life = self.missing(name), self.lives.get(name)
+        self.ask("DELETE", name, expect=expect or 204)
+        if expect is None and life is not None:
+            life.end()
 
     @rule(
         source=living,
