@@ -9,7 +9,7 @@ from headrace.config import LimitsConfig
 from headrace.engine.append import Append
 from headrace.engine.batch import Batch
 from headrace.engine.lifecycle import Change
-from headrace.errors import Conflict, HeadraceError, Overloaded, Unavailable
+from headrace.errors import Conflict, HeadraceError, NotFound, Overloaded, Unavailable
 from headrace.types import JSON, OCTETS
 from rig import Hold, Rig, array
 
@@ -98,6 +98,61 @@ def test_short_appends_go_before_long_ones_to_other_streams_and_those_to_one_str
         assert settled[:2] == [("short", 1, 1), ("short", 2, 2)]
         assert settled[2:] == [("long", size, 1), ("long", 1, 2), ("long", size, 3), ("long", 3, 4)]
         assert rig.engine.writer.commits == before + 1 + 5, "a long append is committed by itself"
+
+
+def test_what_waits_for_long_appends_is_committed_in_bounded_batches(tmp_path: Path) -> None:
+    with Rig(tmp_path, limits={"batch_requests": 10}) as rig:
+        rig.create("s", OCTETS)
+        before, positions = rig.engine.writer.commits, list[int]()
+
+        async def queue() -> None:
+            hold, done = Hold(), asyncio.Event()
+            rig.engine.writer.submit(hold)
+            await asyncio.to_thread(hold.entered.wait, 30)
+
+            def note(append: Append) -> None:
+                positions.append(append.position)
+                if len(positions) == 33:
+                    done.set()
+
+            for body in (LONG, LONG, LONG, *[b"x"] * 30):
+                rig.submit("s", body, note)
+                await asyncio.sleep(0)
+            hold.go_on.set()
+            await done.wait()
+
+        rig.run(queue())
+        assert positions == list(range(1, 34))
+        assert rig.engine.writer.commits == before + 1 + 3 + 3
+
+
+def test_an_append_does_not_go_before_a_change_to_its_stream_that_waits_for_a_long_append(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        for name in ("long", "deleted", "other"):
+            rig.create(name, OCTETS)
+        settled: list[tuple[str, HeadraceError | None]] = []
+
+        async def queue() -> None:
+            hold, done = Hold(), asyncio.Event()
+            rig.engine.writer.submit(hold)
+            await asyncio.to_thread(hold.entered.wait, 30)
+
+            def note(append: Append) -> None:
+                settled.append((append.stream.name, append.error))
+                if len(settled) == 3:
+                    done.set()
+
+            rig.submit("long", LONG, note)
+            rig.engine.log.delete(rig.find("deleted"), lambda _: None)
+            for name in ("deleted", "other"):
+                rig.submit(name, b"x", note)
+            await asyncio.sleep(0)
+            hold.go_on.set()
+            await done.wait()
+
+        rig.run(queue())
+        assert [name for name, _ in settled] == ["other", "long", "deleted"]
+        assert isinstance(settled[2][1], NotFound)
 
 
 def test_a_refused_operation_does_not_disturb_its_batch(tmp_path: Path) -> None:

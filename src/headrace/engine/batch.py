@@ -40,6 +40,8 @@ class Operation:
     only: Stream | None = None
     #: The one stream that it adds entries to, whatever else it does for them.
     appends_to: Stream | None = None
+    #: The other streams that it reads or changes, which stay in memory until it is settled.
+    pinned: tuple[Stream, ...] = ()
     error: HeadraceError | None = None
     submitted = 0.0
     expired = False

@@ -24,6 +24,7 @@ from time import monotonic
 from headrace.config import Config
 from headrace.engine.batch import Operation
 from headrace.engine.committing import Committer
+from headrace.engine.stream import Stream
 from headrace.errors import Fenced, Overloaded, Unavailable
 from headrace.types import Clock
 
@@ -193,26 +194,30 @@ class Writer(Committer):
     def _overtaking(self, operations: list[Operation]) -> list[Operation]:
         """What is committed now: short appends, and all that comes before the first long operation.
 
-        The others are held back in their order, and so are appends to the streams of those.
+        The others are held back in their order, and so are appends to the streams that those read or change.
         """
         held = self._held
         if not held and all(operation.size <= _LONG_BYTES for operation in operations):
             return operations
-        streams, now = {operation.appends_to for operation in held}, list[Operation]()
+        streams, now = {stream for operation in held for stream in _streams_of(operation)}, list[Operation]()
         for operation in operations:
             stream = operation.appends_to
             if operation.size > _LONG_BYTES or (held and (stream is None or stream in streams)):
                 held.append(operation)
-                streams.add(stream)
+                streams.update(_streams_of(operation))
             else:
                 now.append(operation)
         return now
 
     def _next_held(self) -> list[Operation]:
-        """The next of what was held back: a long operation by itself, or the short ones before the next long one."""
-        held = self._held
+        """The next of what was held back: a long operation by itself, or a batch of short ones before the next."""
+        held, most, most_bytes = self._held, self._limits.batch_requests, self._limits.batch_bytes
         operations = [held.popleft()]
-        while held and operations[0].size <= _LONG_BYTES and held[0].size <= _LONG_BYTES:
+        size = operations[0].size
+        if size > _LONG_BYTES:
+            return operations
+        while held and held[0].size <= _LONG_BYTES and len(operations) < most and size < most_bytes:
+            size += held[0].size
             operations.append(held.popleft())
         return operations
 
@@ -241,6 +246,12 @@ class Writer(Committer):
                 self.on_noted()
         except Exception:
             log.exception("not everyone was told of a commit")
+
+
+def _streams_of(operation: Operation) -> tuple[Stream, ...]:
+    """The streams that an operation reads or changes."""
+    stream = operation.appends_to
+    return operation.pinned if stream is None else (stream, *operation.pinned)
 
 
 def _yield_to_loop() -> None:

@@ -65,19 +65,19 @@ class Observe(Operation):
         self.log, self.done, self.caller = log, done, caller
         self.size = sum(map(len, prepared.joined.values())) + 200
         found = (drafts[0].typed.stream for drafts in prepared.drafts.values())
-        self.streams = tuple(stream for stream in found if stream is not None)
+        self.pinned = tuple(stream for stream in found if stream is not None)
         self.parts: list[Append] = []
 
     def submit(self, writer: Writer) -> None:
         """Queue it, and hold its streams until it is settled."""
         writer.submit(self)
-        for stream in self.streams:
+        for stream in self.pinned:
             stream.pins += 1
 
     def answer(self) -> None:
         """Let go of the streams once settled, tell who waits for their entries, and answer."""
         if self.settled:
-            for stream in self.streams:
+            for stream in self.pinned:
                 stream.pins -= 1
             for part in self.parts:
                 part.error = self.error
@@ -93,7 +93,7 @@ class Observe(Operation):
         prepared, wish = self.prepared, self.wish
         if wish.commit and any(drafts[0].typed.stream is None for drafts in prepared.drafts.values()):
             raise Outdated("a type of the request has no schema yet")
-        if wish.erasures is not None and any(_erasures(batch, one) != wish.erasures for one in self.streams):
+        if wish.erasures is not None and any(_erasures(batch, one) != wish.erasures for one in self.pinned):
             raise Outdated("something was erased meanwhile")
         shares = {name: Share(batch, drafts, wish.user_id) for name, drafts in prepared.drafts.items()}
         self._refuse(batch, list(shares.values()))
