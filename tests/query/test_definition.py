@@ -125,9 +125,9 @@ def test_numbers_that_no_decimal_can_be_are_an_infinity_a_zero_or_nearly_one() -
 
 def test_hashes_are_the_same_in_every_process() -> None:
     made = definition(search("/status"), [RENAME], [ELSEWHERE])
-    assert made.field_hash("status", 1) == "af12dcfd97f3e667"
+    assert made.field_hash("status", 1) == "a3d8ce5b2a95ca5e"
     assert made.field_hash("message", 3) == "76d3cc7d5edb2336"
-    assert made.rollup_hash("requests", 3) == "b572a1bdebd23141"
+    assert made.rollup_hash("requests", 3) == "12a39b201ee2c48f"
 
 
 def test_hashes_are_the_same_after_a_registry_was_sent() -> None:

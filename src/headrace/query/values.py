@@ -108,7 +108,7 @@ def _integer(value: Any) -> int | None:
             return _whole(value)
         case str():
             text = value.strip()
-            return int(text) if len(text) <= MAX_DIGITS and _INTEGER.fullmatch(text) else None
+            return int(text) if len(text.removeprefix("-")) <= MAX_DIGITS and _INTEGER.fullmatch(text) else None
     return None
 
 
@@ -144,8 +144,13 @@ def _date(value: Any) -> int | None:
         case str():
             text = value.strip()
             moment = _MOMENT.fullmatch(_extended(text))
-            return _moment(moment) if moment else None if len(text) in DATE_DIGITS else _integer(text)
+            return _moment(moment) if moment else None if _is_date(text) else _integer(text)
     return None
+
+
+def _is_date(text: str) -> bool:
+    """Whether a text is a date by the count of its digits; a sign makes it a number."""
+    return len(text) in DATE_DIGITS and text.isdigit()
 
 
 def _extended(text: str) -> str:
