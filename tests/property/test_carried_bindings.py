@@ -32,9 +32,10 @@ TRIED = 400
 #: And as many to find one that a field lacks which is not listed.
 ENOUGH = 30
 
-_TEXTS = ["x", "Y", "12", "", "2023", "true", "ß", "İ", "falſe", "-3 apples", "2024-02-29T12:00:00Z", "/", "é"]
-_WHOLE = ["0", "1", "-3", "7", "2023", "1.0", "1e25", "9007199254740993"]
-_NUMBERS = [*_WHOLE, "0.5", "2.50"]
+_DIGITS = ["12", "2023", "20240501", "-123"]
+_TEXTS = [*_DIGITS, "x", "Y", "", "true", "ß", "İ", "falſe", "-3 apples", "2024-02-29T12:00:00Z", "/", "é"]
+_WHOLE = ["0", "1", "-3", "-123", "7", "2023", "20240501", "1.0", "1e25", "9007199254740993", "9007199254740993.0"]
+_NUMBERS = [*_WHOLE, "0.5", "2.50", "9007199254740992.5"]
 
 
 def sample(random: Random, shape: Shape, share: float) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal
 from typing import Any
 
 from headrace.query.search import Field, Kind
@@ -13,9 +12,8 @@ from headrace.schema.lens.image import DATE_TIME, finite
 from headrace.schema.lens.ops import Convert
 from headrace.schema.lens.reader import Reader
 from headrace.schema.shape.model import WHOLE, Alternative, Boolean, Number, Text
+from headrace.types import DATE_DIGITS
 
-#: Beyond it a whole number that is spelled with an exponent is read as the nearest double.
-_EXACT = 2**53
 #: Years before it have a text in RFC 3339 that is no date.
 _YEAR_ONE_MS = -62_135_596_800_000
 #: Kinds whose values have the same text in either case. Upper case makes an S of the long s (U+017F).
@@ -49,7 +47,7 @@ class FieldReader(Reader, frozen=True):
             case Boolean():
                 return self.kind is Kind.BOOL
             case Number() | Text() if (known := finite(one)) is not None:
-                return any(self.values(value) for value in map(_plain, known))
+                return any(map(self.values, known))
             case Number():
                 return self._reads_number(one)
             case Text():
@@ -79,12 +77,12 @@ class FieldReader(Reader, frozen=True):
             return True
         if not isinstance(one, Number) or one.integer < WHOLE:
             return False
-        low, high = lowest(one), highest(one)
+        low = lowest(one)
         match op.forward.builtin, self.kind:
-            case "int_to_string", Kind.FLOAT | Kind.BOOL:
+            case "int_to_string", Kind.INTEGER | Kind.FLOAT | Kind.BOOL:
                 return True
-            case "int_to_string", Kind.INTEGER:
-                return low is not None and high is not None and low.value >= -_EXACT and high.value <= _EXACT
+            case "int_to_string", Kind.DATE:
+                return not any(_has_digits(one, count) for count in DATE_DIGITS)
             case "unix_millis_to_rfc3339", Kind.BOOL:
                 return True
             case "unix_millis_to_rfc3339", Kind.DATE:
@@ -96,5 +94,7 @@ class FieldReader(Reader, frozen=True):
         return Field(name="", kind=self.kind, bindings=(), lowercase=self.lowercase)
 
 
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, str | bool | int | Decimal) else float(value)
+def _has_digits(one: Number, count: int) -> bool:
+    """Whether a range of whole numbers reaches into the positive ones of so many digits."""
+    low, high = lowest(one), highest(one)
+    return (low is None or low.value < 10**count) and (high is None or high.value >= 10 ** (count - 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -155,13 +156,49 @@ def test_the_operation_that_did_it_is_named() -> None:
     assert crossing(NESTED, *ops).carry(("o", "b"), KEYWORD) == Carried(("x", "b"), None, "/ops/0")
 
 
-def test_whole_numbers_stay_the_same_as_text_where_they_are_exact() -> None:
-    small = {"type": "integer", "minimum": 0, "maximum": 2**53}
+def test_whole_numbers_stay_the_same_as_text() -> None:
     op = convert("/n", "integer>string", "int_to_string")
-    assert carried(closed({"n": small}), "/n", op, reader=INTEGER) == ("/n", None)
-    assert carried(FLAT, "/n", op, reader=INTEGER) == ("/n", CHANGED)
+    assert carried(FLAT, "/n", op, reader=INTEGER) == ("/n", None)
     assert carried(FLAT, "/n", op, reader=FieldReader(Kind.FLOAT, False)) == ("/n", None)
-    assert carried(FLAT, "/n", op, reader=FieldReader(Kind.DATE, False)) == ("/n", CHANGED)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "effect"),
+    [
+        (None, None, CHANGED),
+        (-(10**9), 999, None),
+        (-(10**9), 1_000, CHANGED),
+        (9_999, 99_999, CHANGED),
+        (10_000, 999_999, None),
+        (10_000, 1_000_000, CHANGED),
+        (10**8, 10**13 - 1, None),
+        (10**8, 10**13, CHANGED),
+        (10**14, None, None),
+    ],
+)
+def test_dates_stay_the_same_as_text_unless_their_digits_are_another_date(
+    low: int | None, high: int | None, effect: Effect | None
+) -> None:
+    limits = {name: limit for name, limit in (("minimum", low), ("maximum", high)) if limit is not None}
+    op = convert("/n", "integer>string", "int_to_string")
+    found = carried(closed({"n": {"type": "integer", **limits}}), "/n", op, reader=FieldReader(Kind.DATE, False))
+    assert found == ("/n", effect)
+
+
+@pytest.mark.parametrize(
+    ("reader", "number", "table", "effect"),
+    [
+        # The nearest double of the number is 2**53, and the field reads nothing of the number itself.
+        (INTEGER, Decimal("9007199254740992.5"), {"9007199254740992": 2**53, "9007199254740992.5": 7}, CHANGED),
+        (WholeReader(), Decimal("0.1"), {"0.1": 0.1}, None),
+    ],
+)
+def test_listed_numbers_are_looked_up_with_all_their_digits(
+    reader: Reader, number: Decimal, table: dict[str, Any], effect: Effect | None
+) -> None:
+    op = convert("/n", "number>number", {"map": table})
+    place = {"const": number}
+    assert carried(closed({"n": place}), "/n", op, reader=reader) == ("/n", effect)
 
 
 def test_another_pointer_than_the_carried_one_is_compared() -> None:

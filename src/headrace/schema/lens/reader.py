@@ -6,12 +6,12 @@ from decimal import Decimal
 from typing import Any, ClassVar
 
 import msgspec
-from msgspec.json import decode
 
+from headrace.schema.entries import decoded
 from headrace.schema.lens.builtins import conversion
 from headrace.schema.lens.image import converted, finite
 from headrace.schema.lens.ops import Convert
-from headrace.schema.lens.values import encoded
+from headrace.schema.lens.values import Raw, encoded
 from headrace.schema.shape.model import Alternative, Null, Shape, Text
 
 
@@ -38,8 +38,8 @@ class Reader(msgspec.Struct, frozen=True):
         if known is None:
             return self.keeps_all(op, one)
         convert = conversion(op.from_type, op.to_type, op.forward)
-        plain = (float(value) if isinstance(value, Decimal) else value for value in known)
-        return all(self.values(value) == self.values(decode(convert(encoded(value)))) for value in plain)
+        texts = [Raw(str(value).encode()) if isinstance(value, Decimal) else encoded(value) for value in known]
+        return all(self.values(decoded(text)) == self.values(decoded(convert(text))) for text in texts)
 
     def keeps_all(self, op: Convert, one: Alternative) -> bool:
         """The same for values that are too many to list."""
