@@ -105,7 +105,7 @@ def summary(
         "sum": total,
         "min": min(least, default=None),
         "max": max(greatest, default=None),
-        "avg": total / count if count else None,
+        "avg": average(total, count),
         "p50": None,
         "p95": None,
         "p99": None,
@@ -123,6 +123,13 @@ def summary(
     for candidate, many in sorted(labels):
         histogram[str(candidate)] += many
     return {**answer, "histogram": dict(histogram)}
+
+
+def average(total: Any, count: int) -> float | None:
+    try:
+        return total / count if count else None
+    except OverflowError:
+        return None  # no double is that large
 
 
 def label(number: float) -> int:
