@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from headrace.format import manifest as manifests
@@ -58,7 +58,8 @@ def reader(rig: Rig, one: Placed) -> Reader:
 
 def rows(rig: Rig, table: str = "wal") -> int:
     """How many rows a table has."""
-    return int(rig.engine.streams._connection.execute(f"SELECT count(*) FROM {table}").get)
+    with closing(rig.engine.connect()) as connection:
+        return int(connection.execute(f"SELECT count(*) FROM {table}").get)
 
 
 def flipped(path: Path, place: int, bit: int = 0) -> None:

@@ -31,7 +31,6 @@ EVENTS: list[dict[str, Any]] = [
 ]
 
 QUERIES = ["duration:>=3", "message:slow", "status:>=300 -service:s1", "duration:>1000"]
-ENOUGH = Deadline(600)
 GROUPS = [[], ["service"], ["service", "status"]]
 MEASURES = [["all", "failed", "latency"], ["all", "latency", "spread"]]
 
@@ -46,12 +45,12 @@ def described(rig: Rig) -> Searched:
     return stream
 
 
-def asked(stream: Searched, deadline: Deadline = ENOUGH, answer_by: Deadline | None = None, **more: Any) -> Aggregated:
+def asked(stream: Searched, answer_by: Deadline | None = None, **more: Any) -> Aggregated:
     found, head = stream.stream, stream.stream.head
     defined = stream.archive.defined(found, head)
     request = {"rollup": "requests", "interval": "1m", "from": 0, "to": 10**10, **more}
     asking = read(request, defined.definition.search)
-    return aggregate(stream.archive, found, head, defined, asking, deadline, answer_by)
+    return aggregate(stream.archive, found, head, defined, asking, Deadline(600), answer_by)
 
 
 @pytest.mark.parametrize("together", [1, 25, 10_000])
