@@ -8,12 +8,12 @@ from operator import itemgetter
 from pathlib import Path
 
 from headrace.engine.entities.kind import ENTITIES, EntityKind
-from headrace.engine.entities.reading.definitions import defined_of
-from headrace.engine.states.coverage import base
-from headrace.engine.states.making import joined
-from headrace.engine.states.merging import merged
+from headrace.engine.entities.read.definitions import defined_of
 from headrace.format.state.names import state_key
 from headrace.format.state.reader import Reader
+from headrace.reduce.build_states import joined
+from headrace.reduce.states.coverage import base
+from headrace.reduce.states.merging import merged
 from headrace.storage.database import Connection, connect
 from headrace.storage.states import States
 from headrace.storage.streams import Streams

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from conftest import ServerProcess
-from headrace.engine.work.units import Unit
+from headrace.reduce.work_units import Unit
 from headrace.storage.keys import KeyStore
 from logs import SEARCH, Logs, event
 from tabling import perform

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.engine.entities.growing.candidates import Analysis, Tallied
-from headrace.engine.entities.growing.enhancing import Enhanced
-from headrace.engine.entities.growing.settings import EnhancementSettings
-from headrace.engine.entities.growing.tallying import name_of
-from headrace.engine.work.units import Job, Result, Settled
+from headrace.engine.entities.enhancement.candidates import Analysis, Tallied
+from headrace.engine.entities.enhancement.enhancing import Enhanced
+from headrace.engine.entities.enhancement.settings import EnhancementSettings
+from headrace.reduce.fragments.build import name_of
 from headrace.reduce.fragments.candidates import Candidate
 from headrace.reduce.fragments.stats import Stats, pack
+from headrace.reduce.work_units import Job, Result, Settled
 from headrace.storage.enhancement_runs import Run
 from headrace.storage.schema_registry import EVERYBODY
 from snapshotting import USER, Entities

@@ -7,7 +7,7 @@ from typing import Any
 
 from disturbed import Call, disturb
 from headrace.config import StorageConfig
-from headrace.engine.sealing.recovery import newest
+from headrace.engine.history.recovery import newest
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Manifest
 from headrace.format.segment.decoded import Decoded

@@ -12,15 +12,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from headrace.config import Config, FeaturesConfig, LimitsConfig, PipelineConfig, ServerConfig, StorageConfig
-from headrace.engine.append import Append, Terms
-from headrace.engine.batch import Batch, Operation
-from headrace.engine.engine import Engine
-from headrace.engine.forks import Fork
-from headrace.engine.lifecycle import Change, Create
-from headrace.engine.split import split_json
-from headrace.engine.stream import Stream
-from headrace.engine.tiers import Cold
+from headrace.engine.assembly import Engine
+from headrace.engine.log.append import Append, Terms
+from headrace.engine.log.batch import Batch, Operation
+from headrace.engine.log.forks import Fork
+from headrace.engine.log.lifecycle import Change, Create
+from headrace.engine.log.stream import Stream
+from headrace.engine.log.tiers import Cold
 from headrace.schema.entries import entries_of
+from headrace.schema.split import split_json
 from headrace.storage.streams import StreamRow
 from headrace.types import JSON, OCTETS
 

@@ -6,15 +6,14 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.entities.reading.listing import Wanted
-from headrace.engine.entities.reading.snapshots import Asked, Shown
-from headrace.engine.entities.storing import asking
-from headrace.engine.entities.storing.observing import Observe
+from headrace.engine.entities.read.listing import Wanted
+from headrace.engine.entities.read.snapshots import Asked, Shown
 from headrace.engine.entities.types.verbs import Outcome
-from headrace.engine.work.units import Job
+from headrace.engine.entities.write.observing import Observe
 from headrace.reduce.policies.batch import folded
 from headrace.reduce.policies.reducer import TypeReducer
-from headrace.schema.entity import change_request, registration
+from headrace.reduce.work_units import Job
+from headrace.schema.entity import change_request, registration, request
 from headrace.schema.entity.change_request import ChangeRequest
 from headrace.schema.entity.nodes import ReducerConfig
 from headrace.schema.entity.observation import Observation, decode
@@ -71,11 +70,11 @@ class Entities(Pipelines):
     def store(self, *entities: dict[str, Any], user: str = USER, after_s: float = 1.0, **terms: Any) -> list[Any]:
         """Store entities in one request, some time after the last; answers what became of each."""
         self.clock.us += round(after_s * SECOND_US)
-        asked = asking.read(msgspec.json.encode({"entities": list(entities), **terms}), user)
+        asked = request.read(msgspec.json.encode({"entities": list(entities), **terms}), user)
         answer: list[Any] = msgspec.json.decode(self.run(self._store(asked)).body)["entities"]
         return answer
 
-    async def _store(self, asked: asking.Asked) -> Observe:
+    async def _store(self, asked: request.Asked) -> Observe:
         stores = self.engine.stores
         await stores.ensure(asked, stores.look(asked))
         found = stores.look(asked)

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from headrace.engine.features.envelope import Envelope
+from headrace.engine.derive.generation import Behind
+from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.features.proposing import Change
 from headrace.engine.features.serving import Answer
-from headrace.engine.states.generation import Behind
-from headrace.engine.work.foreman import Grant
-from headrace.engine.work.units import Job, Result, Settled, Unit
 from headrace.pipeline.kernels import features, merging
 from headrace.pipeline.kernels.units import result
 from headrace.reduce.features import lanes
+from headrace.reduce.work_units import Job, Result, Settled, Unit
 from headrace.schema.descriptor.document import Registration, read
+from headrace.schema.descriptor.envelope import Envelope
 from headrace.server.work import store_url
 from reduce.features.reducing import reduced
 from rig import Rig

@@ -24,13 +24,13 @@ from bench.driver import DriverFailed
 from bench.searching import data
 from bench.searching.shape import STREAM, UPDATE
 from headrace.config import PipelineConfig
-from headrace.engine.work.units import Source, Unit
 from headrace.format.segment.gathering import Run
 from headrace.format.segment.writer import Writer
 from headrace.pipeline import jobs, session
 from headrace.pipeline.kernels import index
 from headrace.pipeline.kernels.units import Place, over
 from headrace.pipeline.work import Lease
+from headrace.reduce.work_units import Source, Unit
 from headrace.schema.registry import Registry
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from headrace.client.declared import EventSource
 from headrace.client.features import Pushed
 from headrace.client.requests import Moment, Span, duration, moment
 from headrace.config import Config, load
-from headrace.engine.engine import Engine
-from headrace.engine.system import System
+from headrace.engine.assembly import Engine
+from headrace.engine.system_streams import System
 from headrace.server.main import Server
 from headrace.types import parse_duration_us, parse_timestamp_us, rfc3339
 

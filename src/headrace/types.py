@@ -19,6 +19,9 @@ RESERVED = "__"
 #: Bytes, or a view of them where they were decoded, which is copied only into the answer.
 Piece = bytes | memoryview
 
+#: A setting that changes on the way: the event from which on a value holds, and the value; the first begins at 0.
+Steps = tuple[tuple[int, int | None], ...]
+
 #: The append time before the first entry: history of any age can follow it.
 NEVER_US = -(2**62)
 #: How much a time may be ahead of the clock.

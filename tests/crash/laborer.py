@@ -11,7 +11,7 @@ from urllib.error import HTTPError
 
 import msgspec
 
-from headrace.engine.work.units import Unit
+from headrace.reduce.work_units import Unit
 from logs import Logs
 from tabling import perform
 

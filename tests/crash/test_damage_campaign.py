@@ -17,8 +17,8 @@ import pytest
 import s3
 from damage import Answer, Question, Running, answers, build, copied
 from headrace.config import StorageConfig
-from headrace.engine.sealing import verify
-from headrace.engine.sealing.standing import recover_directory
+from headrace.engine.history import verify
+from headrace.engine.history.takeover import recover_directory
 from headrace.errors import HeadraceError
 from headrace.storage.objects import Objects
 from headrace.types import SystemClock

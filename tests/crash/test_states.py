@@ -11,7 +11,7 @@ import httpx2
 import msgspec
 import pytest
 
-from headrace.engine.work.units import Unit
+from headrace.reduce.work_units import Unit
 from tabling import perform
 
 if TYPE_CHECKING:

@@ -39,8 +39,8 @@ import pytest
 import headrace
 from headrace import config, errors
 from headrace.cli.main import COMMANDS
-from headrace.engine.work.units import JOBS
 from headrace.pipeline.session import NEEDED
+from headrace.reduce.work_units import JOBS
 from headrace.server import openapi
 
 ROOT = Path(__file__).parents[2]

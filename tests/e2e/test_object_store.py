@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from headrace.engine.sealing.verify import verify
+from headrace.engine.history.verify import verify
 from headrace.storage.objects import Objects
 from s3 import S3
 

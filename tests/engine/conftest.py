@@ -15,13 +15,13 @@ import msgspec
 import pytest
 
 from headrace.config import Config, StorageConfig
-from headrace.engine.append import Append
-from headrace.engine.engine import Engine
-from headrace.engine.lifecycle import Create, Delete
-from headrace.engine.stream import Stream
-from headrace.engine.wakeups.roster import Bounds
-from headrace.engine.wakeups.subscriptions import Subscriptions
-from headrace.engine.wakeups.webhook import Webhooks
+from headrace.engine.assembly import Engine
+from headrace.engine.log.append import Append
+from headrace.engine.log.lifecycle import Create, Delete
+from headrace.engine.log.stream import Stream
+from headrace.engine.subscriptions.roster import Bounds
+from headrace.engine.subscriptions.subscriptions import Subscriptions
+from headrace.engine.subscriptions.webhook import Webhooks
 from headrace.storage.streams import StreamRow
 
 SECOND = 1_000_000

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from headrace.config import Config, StorageConfig
-from headrace.engine.engine import Engine
-from headrace.engine.lifecycle import Delete
-from headrace.engine.stream import Stream
-from headrace.engine.sweep import Trim
+from headrace.engine.assembly import Engine
+from headrace.engine.log.lifecycle import Delete
+from headrace.engine.log.retention import Trim
+from headrace.engine.log.stream import Stream
 from headrace.errors import Fenced
 from headrace.storage.streams import StreamRow
 

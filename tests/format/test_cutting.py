@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.engine.split import split_json
 from headrace.format.segment.cutting import cut, cut_keys
 from headrace.schema.entries import entries_of
+from headrace.schema.split import split_json
 
 
 def _entries(*bodies: bytes) -> list[str]:

@@ -10,12 +10,12 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from headrace.engine.work.units import Job, Unit
 from headrace.format.state.names import state_key
 from headrace.pipeline.features import _split
 from headrace.pipeline.histories import _result
 from headrace.pipeline.jobs import weight
 from headrace.pipeline.kernels import history
+from headrace.reduce.work_units import Job, Unit
 from headrace.server.work import store_url
 from tabling import ORDERS, USERS, Pipelines, perform
 

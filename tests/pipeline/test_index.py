@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from extract.expected import field, search
-from headrace.engine.work.units import Source, Unit
 from headrace.errors import CorruptData
 from headrace.format.segment.gathering import Run
 from headrace.format.segment.writer import Writer
 from headrace.pipeline.kernels.index import extracted
 from headrace.pipeline.kernels.units import place
+from headrace.reduce.work_units import Source, Unit
 from headrace.schema.registry import Registry
 
 RESULT = """

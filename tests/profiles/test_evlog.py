@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.append import PLAIN, Terms
+from headrace.engine.log.append import PLAIN, Terms
 from headrace.errors import BadRequest
 from headrace.profiles import table
 from headrace.profiles.definition import Profile

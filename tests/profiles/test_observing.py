@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.append import PLAIN
+from headrace.engine.log.append import PLAIN
 from headrace.errors import BadRequest
 from headrace.profiles import table
 from headrace.profiles.observing import asked as questions

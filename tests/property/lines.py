@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 import msgspec
 from hypothesis import strategies as st
 
-from headrace.engine import read as reading
-from headrace.engine.stream import Stream
+from headrace.engine.log import read as reading
+from headrace.engine.log.stream import Stream
 from headrace.errors import OffsetFenced, OffsetGone
 from headrace.format import offset as offsets
 from headrace.schema.registry import KeySetting

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.schemas import SEARCH
+from headrace.engine.registry.schemas import SEARCH
 from headrace.query.definition import decoded
 from headrace.query.search import Binding, Field, Kind
 from headrace.query.values import values

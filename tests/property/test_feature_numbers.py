@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from headrace.engine.features.defined import Defined
-from headrace.engine.features.folding import Shapes
 from headrace.engine.features.source import Rules, Source
-from headrace.engine.states.definition import Told
 from headrace.reduce.features.columns import columns, reduced
+from headrace.reduce.features.definition import Defined
+from headrace.reduce.features.event_shapes import Shapes
+from headrace.reduce.states.definition import Told
 from headrace.schema.descriptor.generated import json_schema
 from headrace.schema.descriptor.nodes import Derivation, Event, Feature, Field, Life, Node, Op, Table
 from headrace.schema.document import Validator

@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.work.workers import SECOND, Worker, opened, publish, searched
-from headrace.engine.work.failing import ATTEMPTS
-from headrace.engine.work.foreman import Grant
-from headrace.engine.work.leases import LeaseLost
-from headrace.engine.work.units import Result
+from engine.derive.workers import SECOND, Worker, opened, publish, searched
+from headrace.engine.derive.failures import ATTEMPTS
+from headrace.engine.derive.lease_scheduler import Grant
+from headrace.engine.derive.leases import LeaseLost
+from headrace.reduce.work_units import Result
 
 LEASE_S, STALL_S = 60, 150
 STREAMS = ("a", "b")

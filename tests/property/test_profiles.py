@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.append import Terms
+from headrace.engine.log.append import Terms
 from headrace.profiles import table
 from headrace.profiles.definition import Profile
 from headrace.profiles.evlog import REDACTED_KEYS

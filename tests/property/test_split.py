@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.engine.split import slice_json, split_json
 from headrace.errors import BadRequest
 from headrace.schema.entries import _split_slowly, entries_of
+from headrace.schema.split import slice_json, split_json
 
 DEEPEST = 100
 

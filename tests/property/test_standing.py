@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.sealing.verify import verify
+from headrace.engine.history.verify import verify
 from headrace.errors import Fenced, OffsetFenced
 from headrace.format import offset as offsets
 from headrace.types import JSON

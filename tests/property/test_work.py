@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.derive.workers import SECOND, Worker, covered, listed, opened, publish, search, searched, spans, stored
 from engine.registries import change
-from engine.work.workers import SECOND, Worker, covered, listed, opened, publish, search, searched, spans, stored
-from headrace.engine.sealing.verify import verify
-from headrace.engine.work.foreman import Grant
-from headrace.engine.work.leases import LeaseLost
-from headrace.engine.work.units import Result
+from headrace.engine.derive.lease_scheduler import Grant
+from headrace.engine.derive.leases import LeaseLost
+from headrace.engine.history.verify import verify
 from headrace.format.companion.layout import Companion
+from headrace.reduce.work_units import Result
 from headrace.storage.companions import Companions
 from rig import Rig
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.schemas import SEARCH
+from headrace.engine.registry.schemas import SEARCH
 from headrace.schema.apply import apply, proposed
 from headrace.schema.registry import Registry
 from headrace.schema.update import Update, parse_update

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from headrace.engine.stream import Stream
+from headrace.engine.log.stream import Stream
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.exchange import Headers, Reply, Request
 from headrace.server.heads import RequestHead, Route

@@ -17,10 +17,10 @@ import pytest
 from starlette.routing import Route
 
 from headrace.config import Config, LimitsConfig, StorageConfig
-from headrace.engine.engine import Engine
-from headrace.engine.gates import Gates
-from headrace.engine.memory import MemoryMonitor
-from headrace.engine.wakeups.subscriptions import Subscriptions
+from headrace.engine.assembly import Engine
+from headrace.engine.runtime.gates import Gates
+from headrace.engine.runtime.memory import MemoryMonitor
+from headrace.engine.subscriptions.subscriptions import Subscriptions
 from headrace.server import openapi, target, verbs
 from headrace.server.auth import is_for_admins
 from headrace.server.main import asgi_routes

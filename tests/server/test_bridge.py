@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.config import ServerConfig
-from headrace.engine.counters import Counters
-from headrace.engine.gates import Gate, Shortage
+from headrace.engine.runtime.counters import Counters
+from headrace.engine.runtime.gates import Gate, Shortage
 from headrace.errors import Unavailable
 from headrace.server import encoding
 from headrace.server.arrivals import Arrivals

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from engine.registry.test_profiles import install
 from starlette.requests import Request as AsgiRequest
 from starlette.types import Message
 
 from engine.registries import change
-from engine.test_profiling import install
 from headrace.config import ServerConfig
-from headrace.engine.gates import Gate
-from headrace.engine.search import events
-from headrace.engine.search.events import Events
+from headrace.engine.history import stored_events
+from headrace.engine.history.stored_events import Events
+from headrace.engine.runtime.gates import Gate
 from headrace.server.aggregate import Aggregates
 from headrace.server.auth import LOCAL, Door
 from headrace.server.dispatch import Dispatcher
@@ -46,7 +46,7 @@ class Held:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.go_on, self.chunks = threading.Event(), threading.Event(), 0
-        monkeypatch.setattr(events, "CHUNK_ROWS", 5)
+        monkeypatch.setattr(stored_events, "CHUNK_ROWS", 5)
         batches = Events.batches
 
         def held(*asked: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.engine.lifecycle import Create
+from headrace.engine.log.lifecycle import Create
 from headrace.server.auth import LOCAL
 from headrace.server.exchange import Reply, Request
 from headrace.server.heads import RequestHead, Route

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from headrace.engine.system import METRICS, System
+from headrace.engine.system_streams import METRICS, System
 from headrace.server.emitting import Emitter
 from rig import Rig
 

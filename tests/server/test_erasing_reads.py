@@ -14,15 +14,15 @@ import msgspec
 import pytest
 
 from enhancing import Growing
-from headrace.engine.engine import Engine
-from headrace.engine.entities.erasing import erasures
-from headrace.engine.entities.erasing.erasures import is_over
-from headrace.engine.entities.reading.snapshots import Asked
-from headrace.engine.entities.storing.relating import Moved
-from headrace.engine.system import System
-from headrace.engine.work.units import Job, Result
+from headrace.engine.assembly import Engine
+from headrace.engine.entities.erasure import erasures
+from headrace.engine.entities.erasure.erasures import is_over
+from headrace.engine.entities.read.snapshots import Asked
+from headrace.engine.entities.write.relating import Moved
+from headrace.engine.system_streams import System
 from headrace.pipeline.kernels import index
 from headrace.pipeline.kernels.units import result
+from headrace.reduce.work_units import Job, Result
 from headrace.server import openapi
 from headrace.server.main import Server
 from headrace.server.work import store_url

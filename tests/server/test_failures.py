@@ -15,9 +15,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.config import ServerConfig
-from headrace.engine.counters import Counters
-from headrace.engine.gates import Gate, Shortage
-from headrace.engine.tiers import Cold
+from headrace.engine.log.tiers import Cold
+from headrace.engine.runtime.counters import Counters
+from headrace.engine.runtime.gates import Gate, Shortage
 from headrace.server.app import Front
 from headrace.server.arrivals import Arrivals
 from headrace.server.aside import Aside

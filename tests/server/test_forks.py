@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.engine.lifecycle import Create
-from headrace.engine.tiers import Cold
+from headrace.engine.log.lifecycle import Create
+from headrace.engine.log.tiers import Cold
 from headrace.errors import HeadraceError
 from headrace.server.auth import LOCAL
 from headrace.server.exchange import Request

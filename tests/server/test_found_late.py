@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from headrace.config import ServerConfig
-from headrace.engine.gates import Gate
-from headrace.engine.tiers import Cold
+from headrace.engine.log.tiers import Cold
+from headrace.engine.runtime.gates import Gate
 from headrace.errors import CorruptData, ObjectMissing, Overloaded
 from headrace.server.auth import Door
 from headrace.server.dispatch import Dispatcher

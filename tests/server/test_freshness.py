@@ -14,8 +14,8 @@ import pytest
 from caller import Caller
 from engine.registries import change
 from engine.search.searches import Searched, document
-from headrace.engine.gates import Gate
-from headrace.engine.tiers import Cold
+from headrace.engine.log.tiers import Cold
+from headrace.engine.runtime.gates import Gate
 from headrace.server.encoding import Encoder
 from headrace.server.filters import Filters
 from headrace.server.reads import Reads

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from headrace.engine.append import PLAIN
+from headrace.engine.log.append import PLAIN
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.heads import Heads, RequestHead, Route
 from headrace.server.target import Target, parse

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import jsonschema_rs
 import pytest
 
-from engine.work.workers import Worker as Idle
-from engine.work.workers import opened, searched
+from engine.derive.workers import Worker as Idle
+from engine.derive.workers import opened, searched
 from headrace.server.details import Details
 from headrace.server.index_status import IndexStatus
 from headrace.server.openapi import document

@@ -11,12 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine.search.searches import Searched
 from engine.touch.touched import NAME, Touched, by, change
 from headrace.config import Config, LimitsConfig, MiB, StorageConfig
-from headrace.engine.append import Append
-from headrace.engine.engine import Engine
-from headrace.engine.gates import Gates
-from headrace.engine.memory import MemoryMonitor, ProcessMemory
-from headrace.engine.stalls import StallWatchdog
-from headrace.engine.system import System
+from headrace.engine.assembly import Engine
+from headrace.engine.log.append import Append
+from headrace.engine.runtime.gates import Gates
+from headrace.engine.runtime.memory import MemoryMonitor, ProcessMemory
+from headrace.engine.runtime.stalls import StallWatchdog
+from headrace.engine.system_streams import System
 from headrace.engine.touch.report import STANDING, report
 from headrace.profiles.state_protocol import keys
 from headrace.server.emitting import Emitter

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from headrace.config import Config, LimitsConfig, StorageConfig
-from headrace.engine.engine import Engine
-from headrace.engine.gates import Gates
-from headrace.engine.memory import MemoryMonitor
-from headrace.engine.work.units import Result, Settled, Unit
+from headrace.engine.assembly import Engine
+from headrace.engine.runtime.gates import Gates
+from headrace.engine.runtime.memory import MemoryMonitor
 from headrace.errors import BadRequest, every_error
 from headrace.format import offset as offsets
 from headrace.format.state.layout import State
+from headrace.reduce.work_units import Result, Settled, Unit
 from headrace.server import (
     enhancement,
     entity_lists,

@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 
-from engine.work.workers import Worker, listed, searched
+from engine.derive.workers import Worker, listed, searched
 from headrace.config import Config, LimitsConfig, MemoryConfig, MiB, ServerConfig, StorageConfig
-from headrace.engine.append import Append
-from headrace.engine.batch import Batch
-from headrace.engine.details import holdings
-from headrace.engine.engine import Engine
-from headrace.engine.gates import Gates
-from headrace.engine.memory import MemoryMonitor, ProcessMemory
+from headrace.engine.assembly import Engine
+from headrace.engine.history.holdings import holdings
+from headrace.engine.log.append import Append
+from headrace.engine.log.batch import Batch
+from headrace.engine.runtime.gates import Gates
+from headrace.engine.runtime.memory import MemoryMonitor, ProcessMemory
 from headrace.errors import CorruptData, HeadraceError, Overloaded
 from headrace.server import ops
 from headrace.server.answer import failure_response

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.features.pipelines import event, registered
-from headrace.engine.append import Append
+from headrace.engine.log.append import Append
 from headrace.errors import UnknownField
 from headrace.server.auth import LOCAL
 from headrace.server.exchange import Reply, Request

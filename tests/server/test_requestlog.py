@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.counters import Counters
+from headrace.engine.runtime.counters import Counters
 from headrace.server.requestlog import RequestLog
 
 if TYPE_CHECKING:

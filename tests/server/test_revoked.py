@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.engine.gates import Gate
-from headrace.engine.tiers import Cold
+from headrace.engine.log.tiers import Cold
+from headrace.engine.runtime.gates import Gate
 from headrace.server.auth import Principal
 from headrace.server.details import Details
 from headrace.server.encoding import Encoder

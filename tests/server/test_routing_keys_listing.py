@@ -12,10 +12,10 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from engine.inspect.keyed import append as keyed_append
-from engine.inspect.keyed import keyed as keyed_stream
-from engine.inspect.keyed import opened
-from headrace.engine.gates import Gate
+from engine.search.keyed import append as keyed_append
+from engine.search.keyed import keyed as keyed_stream
+from engine.search.keyed import opened
+from headrace.engine.runtime.gates import Gate
 from headrace.server.openapi import document
 from headrace.server.routing_keys import RoutingKeys
 from headrace.storage.keys import KeyStore

@@ -11,10 +11,10 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from engine.work.workers import SCHEMA, make, search
+from engine.derive.workers import SCHEMA, make, search
 from headrace.config import Config, StorageConfig
-from headrace.engine.engine import Engine
-from headrace.engine.work.units import Unit
+from headrace.engine.assembly import Engine
+from headrace.reduce.work_units import Unit
 from headrace.server import openapi, work
 from headrace.storage.keys import KeyStore
 from headrace.storage.objects import Objects

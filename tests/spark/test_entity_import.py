@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from headrace.engine.states.generation import Generation
+from headrace.engine.derive.generation import Generation
 from headrace.storage.states import States
 from snapshotting import POLICIES, Entities, contact
 from spark.working import work

@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.config import PipelineConfig
-from headrace.engine.entities.erasing import erasures
-from headrace.engine.work.foreman import Grant
-from headrace.engine.work.units import Result
+from headrace.engine.derive.lease_scheduler import Grant
+from headrace.engine.entities.erasure import erasures
 from headrace.pipeline import jobs
 from headrace.pipeline.work import Lease
+from headrace.reduce.work_units import Result
 from headrace.server.work import store_url
 from snapshotting import USER, Entities, contact
 

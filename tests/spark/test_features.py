@@ -19,16 +19,16 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 from headrace.config import PipelineConfig
-from headrace.engine.features.defined import Defined
 from headrace.engine.features.histories import Answer
 from headrace.engine.features.training import Training
-from headrace.engine.work.units import Job, Result
 from headrace.pipeline import jobs
 from headrace.pipeline.work import Lease
 from headrace.reduce.features import lanes
+from headrace.reduce.features.definition import Defined
 from headrace.reduce.features.operators import operator
 from headrace.reduce.features.packing import pack, unpack
 from headrace.reduce.features.parts import COLUMNS
+from headrace.reduce.work_units import Job, Result
 from headrace.schema.descriptor.nodes import Event as EventNode
 from headrace.schema.descriptor.nodes import Feature, Field, Life, Table
 from headrace.schema.descriptor.operators import OPERATORS

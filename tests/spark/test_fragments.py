@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from enhancing import Growing, bytes_of
 from headrace.config import PipelineConfig
-from headrace.engine.entities.growing.tallying import name_of
+from headrace.reduce.fragments.build import name_of
 from headrace.reduce.fragments.distinct import counted
 from headrace.reduce.fragments.shapes import SHAPES
 from headrace.reduce.fragments.stats import of_everyone, of_user, tallied

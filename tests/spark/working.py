@@ -6,9 +6,9 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from headrace.config import PipelineConfig
-from headrace.engine.work.units import Job, Result
 from headrace.pipeline import jobs
 from headrace.pipeline.work import Lease
+from headrace.reduce.work_units import Job, Result
 from headrace.server.work import store_url
 from tabling import Pipelines
 

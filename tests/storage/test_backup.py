@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from headrace.config import StorageConfig
-from headrace.engine.sealing.verify import verify
+from headrace.engine.history.verify import verify
 from headrace.errors import Conflict, CorruptData, NotFound, Unavailable
 from headrace.storage import database
 from headrace.storage.backup import Backup, back_up, restore

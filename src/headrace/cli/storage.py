@@ -20,8 +20,8 @@ from headrace.errors import NotFound
 
 if TYPE_CHECKING:
     from headrace.config import StorageConfig
-    from headrace.engine.sealing.recovery import Brought
-    from headrace.engine.sealing.verify import Report
+    from headrace.engine.history.recovery import Brought
+    from headrace.engine.history.verify import Report
     from headrace.storage.backup import Backup
     from headrace.storage.objects import Objects
 
@@ -36,7 +36,7 @@ def recover(
     json: AsJson = False,
 ) -> int:
     """Fill a new data directory with every stream that is published in an object store, and become its writer."""
-    from headrace.engine.sealing.standing import recover_directory
+    from headrace.engine.history.takeover import recover_directory
     from headrace.storage.backup import refuse_if_used
     from headrace.types import SystemClock
 
@@ -66,7 +66,7 @@ def verify(
     json: AsJson = False,
 ) -> int:
     """Check every object of a store against its manifest, with or without a server; names each that is damaged."""
-    from headrace.engine.sealing import verify as verification
+    from headrace.engine.history import verify as verification
 
     if data_dir is not None and object_store is not None:
         raise UsageError("give --data-dir or --object-store, not both")

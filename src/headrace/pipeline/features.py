@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.engine.work.units import Unit
 from headrace.pipeline.kernels import merging
 from headrace.pipeline.kernels.units import failure
 from headrace.reduce.features import lanes
 from headrace.reduce.features.parts import COLUMNS
+from headrace.reduce.work_units import Unit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.engine.work.units import Unit
 from headrace.pipeline.kernels import history
+from headrace.reduce.work_units import Unit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.config import PipelineConfig
-from headrace.engine.work.units import FOLDED, JOBS
 from headrace.pipeline.compaction import with_panes
 from headrace.pipeline.features import merged
 from headrace.pipeline.histories import answered
@@ -20,6 +19,7 @@ from headrace.pipeline.kernels import compact, erase, features, index, verify
 from headrace.pipeline.kernels.units import Perform, over
 from headrace.pipeline.progress import Progress
 from headrace.pipeline.work import Lease
+from headrace.reduce.work_units import FOLDED, JOBS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,7 +1,7 @@
 """What entries go through that are more than entries to whoever their stream belongs to.
 
-It answers for ``headrace.engine.kind.Kind``, which lies above, and has nothing to say: profiles, event sources and
-entity types override what they have something to say about.
+It has the interface of ``headrace.engine.log.append_hook.Kind``, which is in a layer above, and does nothing: profiles,
+event sources and entity types override what concerns them.
 """
 
 from __future__ import annotations

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.engine import Engine
-from headrace.engine.gates import Gate
-from headrace.engine.stream import Head, Stream
+from headrace.engine.assembly import Engine
+from headrace.engine.log.stream import Head, Stream
+from headrace.engine.runtime.gates import Gate
 from headrace.query.deadline import Deadline
 from headrace.server import asking
 from headrace.server.aside import SHARE, Aside, in_thread, partial_answer_s
 from headrace.server.exchange import Reply, Request
 
 if TYPE_CHECKING:
-    from headrace.engine.search.aggregating import Aggregated
+    from headrace.engine.search.aggregate import Aggregated
     from headrace.reduce.request import AggregateRequest
 
 
@@ -43,7 +43,7 @@ class Aggregates:
         request.exchange.reply(reply)
 
     def _aggregate(self, stream: Stream, head: Head, given: Any, deadline: Deadline, answer_by: Deadline) -> Reply:
-        from headrace.engine.search.aggregating import aggregate
+        from headrace.engine.search.aggregate import aggregate
         from headrace.reduce.request import read
 
         archive = self._engine.open_archive()

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace.engine.computing import Computing
+from headrace.engine.runtime.computing import Computing
 from headrace.errors import HeadraceError, MethodNotAllowed, NotFound, TimedOut, Unauthorized
 from headrace.server import target
 from headrace.server.answer import failure_response

@@ -7,7 +7,7 @@ from time import monotonic
 
 from starlette.types import Message, Receive
 
-from headrace.engine.gates import Shortage
+from headrace.engine.runtime.gates import Shortage
 from headrace.errors import Overloaded
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.engine.engine import Engine
-from headrace.engine.stream import Stream
+from headrace.engine.assembly import Engine
+from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest
 from headrace.schema.entries import decoded
 from headrace.server.exchange import Request
@@ -15,8 +15,8 @@ from headrace.server.values import only
 from headrace.types import json_fault, rfc3339
 
 if TYPE_CHECKING:
-    from headrace.engine.search.aggregating import Aggregated
-    from headrace.engine.search.found import Found
+    from headrace.engine.search.aggregate import Aggregated
+    from headrace.engine.search.hits import Found
 
 _MAX_BODY = 1024 * 1024
 

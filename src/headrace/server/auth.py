@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from headrace.config import Config, ConfigError, ServerConfig
-from headrace.engine.system import REGISTRY
+from headrace.engine.system_streams import REGISTRY
 from headrace.errors import BadRequest, Forbidden, HeadraceError, Unauthorized
 from headrace.server.quotas import Quota
 from headrace.storage.keys import MAX_TEXT, SCOPES, Key, KeyStore

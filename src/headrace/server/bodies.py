@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from headrace.engine.computing import LONG_BYTES, Computing
+from headrace.engine.runtime.computing import LONG_BYTES, Computing
 from headrace.errors import BadRequest, TooLarge, UnsupportedMedia
 from headrace.schema.entries import checked_number
 from headrace.types import JSON, json_fault, media_type

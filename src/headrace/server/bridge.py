@@ -10,7 +10,7 @@ from time import monotonic
 
 from starlette.types import Message, Receive, Scope, Send
 
-from headrace.engine.gates import Gate
+from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, HeadraceError, TimedOut, TooLarge
 from headrace.server import encoding
 from headrace.server.arrivals import Intake

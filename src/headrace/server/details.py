@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.engine.details import Holdings, companion_cache_bytes, holdings
-from headrace.engine.engine import Engine
-from headrace.engine.inspect.indexes import Status
-from headrace.engine.schemas import Schemas as Registries
-from headrace.engine.stream import Stream
+from headrace.engine.assembly import Engine
+from headrace.engine.history.holdings import Holdings, companion_cache_bytes, holdings
+from headrace.engine.log.stream import Stream
+from headrace.engine.registry.schemas import Schemas as Registries
+from headrace.engine.search.index_status import Status
 from headrace.format.manifest import name_hash
 from headrace.profiles import table
 from headrace.server import index_status

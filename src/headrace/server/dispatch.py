@@ -8,9 +8,9 @@ from time import monotonic
 
 import msgspec
 
-from headrace.engine.engine import Engine
-from headrace.engine.gates import Gate
-from headrace.engine.tiers import Cold
+from headrace.engine.assembly import Engine
+from headrace.engine.log.tiers import Cold
+from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, CorruptData, HeadraceError, MethodNotAllowed, NotFound, Overloaded, TimedOut
 from headrace.server import target, values
 from headrace.server.arrivals import Arrivals

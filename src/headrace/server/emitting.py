@@ -15,7 +15,7 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
-from headrace.engine.system import System
+from headrace.engine.system_streams import System
 from headrace.errors import HeadraceError
 from headrace.types import Clock
 

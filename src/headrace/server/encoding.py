@@ -12,7 +12,7 @@ from typing import Protocol
 
 import zstandard
 
-from headrace.engine.gates import Gate
+from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, HeadraceError, TimedOut, TooLarge, UnsupportedMedia
 from headrace.server.exchange import Reply, Request
 

@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.engine.engine import Engine
-from headrace.engine.entities.growing.candidates import Analysis
-from headrace.engine.entities.growing.migrating import told
-from headrace.engine.entities.growing.queue import WAIT_S
-from headrace.engine.entities.growing.settings import EnhancementSettings, Held
+from headrace.engine.assembly import Engine
+from headrace.engine.entities.enhancement.candidates import Analysis
+from headrace.engine.entities.enhancement.migrating import told
+from headrace.engine.entities.enhancement.queue import WAIT_S
+from headrace.engine.entities.enhancement.settings import EnhancementSettings, Held
 from headrace.errors import BadRequest
 from headrace.reduce.fragments.agreement import Agreement
 from headrace.reduce.fragments.candidates import Candidate

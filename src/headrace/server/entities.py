@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.engine import Engine
-from headrace.engine.entities.reading.snapshots import Asked, Shown
-from headrace.engine.states.generation import Behind
+from headrace.engine.assembly import Engine
+from headrace.engine.derive.generation import Behind
+from headrace.engine.entities.read.snapshots import Asked, Shown
 from headrace.errors import BadRequest, EntityNotFound
 from headrace.schema.entity.relations import links, moments
 from headrace.server.aside import Aside

@@ -11,15 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.engine.engine import Engine
+from headrace.engine.assembly import Engine
 from headrace.engine.entities.kind import ENTITIES
-from headrace.engine.entities.reading.duplicates import LEAST, Pair, duplicates
-from headrace.engine.entities.reading.listing import Wanted
-from headrace.engine.entities.reading.observed import Observed
-from headrace.engine.entities.reading.snapshots import Shown, View
-from headrace.engine.stream import Stream
+from headrace.engine.entities.read.listing import Wanted
+from headrace.engine.entities.read.observed import Observed
+from headrace.engine.entities.read.snapshots import Shown, View
+from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest, EntityNotFound, InvalidCursor, OffsetGone
 from headrace.format import offset as offsets
+from headrace.reduce.duplicates import LEAST, Pair, duplicates
 from headrace.schema.entity.canonical import part
 from headrace.server.answer import json_response
 from headrace.server.auth import LOCAL, Principal

@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.engine.engine import Engine
-from headrace.engine.entities.reading.snapshots import Asked, View
-from headrace.engine.entities.storing.aliasing import Related
-from headrace.engine.entities.storing.splitting import Predicate, moved, target
+from headrace.engine.assembly import Engine
+from headrace.engine.entities.read.snapshots import Asked, View
+from headrace.engine.entities.write.aliasing import Related
+from headrace.engine.entities.write.splitting import Predicate, moved, target
 from headrace.errors import BadRequest, EntityNotFound
 from headrace.server.answer import json_response
 from headrace.server.auth import Principal

@@ -8,8 +8,8 @@ import msgspec
 from starlette.responses import Response
 
 from headrace.engine.entities.types import journal
-from headrace.engine.entities.types.refusing import refusal
 from headrace.engine.entities.types.verbs import Outcome
+from headrace.schema.entity.refusal import refusal
 from headrace.server.answer import json_response
 from headrace.storage.entity_changes import EntityChangeRow
 from headrace.storage.schema_registry import SchemaRow

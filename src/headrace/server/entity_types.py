@@ -8,16 +8,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.engine.engine import Engine
+from headrace.engine.assembly import Engine
 from headrace.engine.entities.kind import ENTITIES
 from headrace.engine.entities.types.exporting import files
-from headrace.engine.entities.types.refusing import refusal, unknown
 from headrace.engine.entities.types.rekeying import Rekeyed, is_rekeyed, rekey
 from headrace.engine.entities.types.verbs import Outcome
 from headrace.errors import BadRequest
 from headrace.schema.entity import change_request, registration
 from headrace.schema.entity.change_request import ChangeRequest
 from headrace.schema.entity.problem import INVALID, Place, Problem
+from headrace.schema.entity.refusal import refusal, unknown
 from headrace.schema.entity.registration import Registration, read_version, scope_of
 from headrace.schema.entity.shape import Reader, choice, flag, members
 from headrace.server import entity_type_documents as documents

@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.engine.engine import Engine
-from headrace.engine.entities.erasing.planning import Plan
-from headrace.engine.entities.erasing.targets import load
-from headrace.engine.entities.reading.snapshots import Asked
+from headrace.engine.assembly import Engine
+from headrace.engine.entities.erasure.planning import Plan
+from headrace.engine.entities.read.snapshots import Asked
 from headrace.errors import BadRequest, InvalidCursor
+from headrace.extract.erasure_targets import load
 from headrace.server.answer import json_response
 from headrace.server.auth import Principal
 from headrace.server.bodies import read, require_json

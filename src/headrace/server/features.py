@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.computing import LONG_BYTES
-from headrace.engine.engine import Engine
+from headrace.engine.assembly import Engine
+from headrace.engine.derive.generation import Behind
+from headrace.engine.derive.serving import SLICE_S
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.serving import Answer, Moment
-from headrace.engine.states.generation import Behind
-from headrace.engine.states.serving import SLICE_S
+from headrace.engine.runtime.computing import LONG_BYTES
 from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, RequestError, TimedOut, UnsupportedMedia
 from headrace.schema.entries import checked_number
 from headrace.server.aside import Aside

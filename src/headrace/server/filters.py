@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from headrace.engine.engine import Engine
-from headrace.engine.search.filter import Filter, Filtered, Limits
-from headrace.engine.stream import Head, Stream
-from headrace.engine.tiers import Cold
+from headrace.engine.assembly import Engine
+from headrace.engine.log.stream import Head, Stream
+from headrace.engine.log.tiers import Cold
 from headrace.errors import BadRequest
 from headrace.query.deadline import Deadline
+from headrace.query.filter import Filter, Filtered, Limits
 from headrace.query.request import query
 from headrace.server.aside import SHARE
 from headrace.server.exchange import Headers
@@ -73,7 +73,7 @@ class Filters:
         version: int | None,
         deadline: Deadline,
     ) -> None:
-        from headrace.engine.search.filtering import filtered
+        from headrace.engine.search.filtered_read import filtered
 
         archive = self._engine.open_archive()
         defined = archive.defined(stream, head)

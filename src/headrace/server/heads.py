@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.engine.append import Terms
+from headrace.engine.log.append import Terms
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.target import PREFIX, Target
 from headrace.types import media_type

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.engine.details import Holdings, holdings
-from headrace.engine.inspect.ground import Covered
-from headrace.engine.inspect.indexes import Index, Status
-from headrace.engine.stream import Stream
+from headrace.engine.history.holdings import Holdings, holdings
+from headrace.engine.log.stream import Stream
+from headrace.engine.search.index_ground import Covered
+from headrace.engine.search.index_status import Index, Status
 from headrace.profiles import table
 from headrace.server.watched import Watched
 from headrace.types import NEVER_US, rfc3339

@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.engine.details import published_until
-from headrace.engine.engine import Engine
-from headrace.engine.stream import Stream
+from headrace.engine.assembly import Engine
+from headrace.engine.history.holdings import published_until
+from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest
 from headrace.profiles import table
 from headrace.server import values

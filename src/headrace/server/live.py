@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.engine.stream import Head, deleted
-from headrace.engine.tiers import Cold
+from headrace.engine.log.stream import Head, deleted
+from headrace.engine.log.tiers import Cold
 from headrace.errors import HeadraceError, OffsetFenced
 from headrace.query.deadline import Deadline
 from headrace.server.encoding import accepted

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headrace.engine.catalog import Catalog
+from headrace.engine.log.catalog import Catalog
 from headrace.server.heads import RequestHead
 
 if TYPE_CHECKING:

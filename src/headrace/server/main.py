@@ -18,17 +18,17 @@ from typing import Any
 from starlette.routing import BaseRoute
 
 from headrace.config import Config, MiB
-from headrace.engine import allocators, memory
-from headrace.engine.engine import Engine
-from headrace.engine.gates import Gates
-from headrace.engine.memory import MemoryMonitor
-from headrace.engine.stalls import StallWatchdog
-from headrace.engine.system import System
+from headrace.engine.assembly import Engine
+from headrace.engine.runtime import allocators, memory
+from headrace.engine.runtime.auto_tune import tune
+from headrace.engine.runtime.gates import Gates
+from headrace.engine.runtime.memory import MemoryMonitor
+from headrace.engine.runtime.stalls import StallWatchdog
+from headrace.engine.subscriptions.roster import Bounds
+from headrace.engine.subscriptions.subscriptions import Subscriptions
+from headrace.engine.subscriptions.webhook import LocalTargets, Webhooks
+from headrace.engine.system_streams import System
 from headrace.engine.touch.live import LiveMetrics
-from headrace.engine.tuning import tune
-from headrace.engine.wakeups.roster import Bounds
-from headrace.engine.wakeups.subscriptions import Subscriptions
-from headrace.engine.wakeups.webhook import LocalTargets, Webhooks
 from headrace.errors import Unavailable
 from headrace.server import (
     enhancement,

@@ -11,11 +11,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from headrace.engine.details import cache_usage, dropped_files
-from headrace.engine.engine import Engine
-from headrace.engine.gates import Gates
-from headrace.engine.memory import MemoryMonitor
-from headrace.engine.stalls import StallWatchdog
+from headrace.engine.assembly import Engine
+from headrace.engine.history.holdings import cache_usage, dropped_files
+from headrace.engine.runtime.gates import Gates
+from headrace.engine.runtime.memory import MemoryMonitor
+from headrace.engine.runtime.stalls import StallWatchdog
 from headrace.server.metrics_touch import touch_metrics
 
 _COUNTED = {

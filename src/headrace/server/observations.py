@@ -13,18 +13,18 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.engine.computing import LONG_BYTES
-from headrace.engine.engine import Engine
-from headrace.engine.entities.storing import asking
-from headrace.engine.entities.storing.asking import Asked, Name
-from headrace.engine.entities.storing.correcting import Deciding, Decision, Deed
-from headrace.engine.entities.storing.observing import Observe, Outdated
-from headrace.engine.entities.storing.stores import TRIES, Found
+from headrace.engine.assembly import Engine
+from headrace.engine.entities.write.correcting import Deciding, Decision, Deed
+from headrace.engine.entities.write.observing import Observe, Outdated
+from headrace.engine.entities.write.stores import TRIES, Found
+from headrace.engine.runtime.computing import LONG_BYTES
 from headrace.errors import (
     AppendTimedOut,
     BadRequest,
     UnsupportedMedia,
 )
+from headrace.schema.entity import request as asking
+from headrace.schema.entity.request import Asked, Name
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.bodies import body_of, require_json

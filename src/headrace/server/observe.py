@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.engine.engine import Engine
-from headrace.engine.gates import Gate
-from headrace.engine.observing import Seeker, look_up
-from headrace.engine.stream import Stream
+from headrace.engine.assembly import Engine
+from headrace.engine.log.stream import Stream
+from headrace.engine.request_lookup import Seeker, look_up
+from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, TimedOut
 from headrace.profiles import table
 from headrace.profiles.observing import asked as questions

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.engine.engine import Engine
-from headrace.engine.gates import Gates
-from headrace.engine.memory import MemoryMonitor
+from headrace.engine.assembly import Engine
+from headrace.engine.runtime.gates import Gates
+from headrace.engine.runtime.memory import MemoryMonitor
 from headrace.errors import HeadraceError, Unavailable
 from headrace.server import openapi
 from headrace.server.answer import json_response

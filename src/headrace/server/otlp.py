@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from headrace.engine.append import PLAIN, Append
-from headrace.engine.computing import LONG_BYTES
-from headrace.engine.engine import Engine
-from headrace.engine.lifecycle import Create, settling
-from headrace.engine.stream import Stream
+from headrace.engine.assembly import Engine
+from headrace.engine.log.append import PLAIN, Append
+from headrace.engine.log.lifecycle import Create, settling
+from headrace.engine.log.stream import Stream
+from headrace.engine.runtime.computing import LONG_BYTES
 from headrace.errors import AppendTimedOut, BadRequest, TooLarge, UnsupportedMedia
 from headrace.profiles import table
 from headrace.profiles.otel_traces import EXPORT, OTEL_TRACES, otlp

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.engine.engine import Engine
-from headrace.engine.schemas import refused
-from headrace.engine.stream import Stream
+from headrace.engine.assembly import Engine
+from headrace.engine.log.stream import Stream
+from headrace.engine.registry.schemas import refused
 from headrace.errors import BadRequest, NotFound
 from headrace.profiles import table
 from headrace.profiles.definition import Profile

@@ -7,16 +7,16 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.append import PLAIN, Append
-from headrace.engine.computing import LONG_BYTES
-from headrace.engine.engine import Engine
+from headrace.engine.assembly import Engine
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.source import source_of
-from headrace.engine.registry import StreamRegistry
-from headrace.engine.split import check_text, split_json
-from headrace.engine.stream import Stream
+from headrace.engine.log.append import PLAIN, Append
+from headrace.engine.log.stream import Stream
+from headrace.engine.log.stream_registry import StreamRegistry
+from headrace.engine.runtime.computing import LONG_BYTES
 from headrace.errors import BadRequest, HeadraceError, NotFound, UnknownEvent, UnsupportedMedia
 from headrace.schema.entries import entries_of
+from headrace.schema.split import check_text, split_json
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL
 from headrace.server.exchange import Exchange, Reply, Request

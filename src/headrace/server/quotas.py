@@ -12,7 +12,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.tiers import Cold
+from headrace.engine.log.tiers import Cold
 from headrace.errors import RateLimited
 
 if TYPE_CHECKING:

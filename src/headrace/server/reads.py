@@ -7,18 +7,18 @@ from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import quote
 
-from headrace.engine.engine import Engine
+from headrace.engine.assembly import Engine
 from headrace.engine.entities.kind import EntityKind
-from headrace.engine.expiry import expires
 from headrace.engine.features.registry import EVENTS
-from headrace.engine.features.viewing import Derived
-from headrace.engine.gates import Gate
-from headrace.engine.read import Slice
-from headrace.engine.search.filter import Filter, Filtered
-from headrace.engine.stream import Head, Stream
+from headrace.engine.log.expiry import expires
+from headrace.engine.log.read import Slice
+from headrace.engine.log.stream import Head, Stream
+from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, HeadraceError, OffsetGone
 from headrace.format import offset as offsets
 from headrace.query.deadline import Cancelled
+from headrace.query.filter import Filter, Filtered
+from headrace.reduce.features.view import Derived
 from headrace.schema.entries import entries_of
 from headrace.server import values
 from headrace.server.aside import Aside

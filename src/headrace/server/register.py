@@ -12,8 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.engine.engine import Engine
-from headrace.engine.features.envelope import Envelope
+from headrace.engine.assembly import Engine
 from headrace.engine.features.features import refusal
 from headrace.engine.features.proposing import Change
 from headrace.engine.features.registry import DEFAULT_APP, EVENTS, Current, load
@@ -21,6 +20,7 @@ from headrace.errors import BadRequest, Conflict, ResetDisabled
 from headrace.schema.descriptor import wire
 from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.document import read as read_registration
+from headrace.schema.descriptor.envelope import Envelope
 from headrace.schema.descriptor.nodes import Event, Node, Table
 from headrace.schema.descriptor.problem import Problem
 from headrace.server import values

@@ -12,12 +12,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from headrace.engine import allocators, tuning
-from headrace.engine.details import Holdings, cache_usage, companion_cache_bytes, holdings
-from headrace.engine.engine import Engine
-from headrace.engine.gates import Gate, Gates
-from headrace.engine.memory import HighWater, MemoryMonitor
-from headrace.engine.stream import Stream
+from headrace.engine.assembly import Engine
+from headrace.engine.history.holdings import Holdings, cache_usage, companion_cache_bytes, holdings
+from headrace.engine.log.stream import Stream
+from headrace.engine.runtime import allocators, auto_tune
+from headrace.engine.runtime.gates import Gate, Gates
+from headrace.engine.runtime.memory import HighWater, MemoryMonitor
 from headrace.query.request import MAX_TIMEOUT_MS
 from headrace.server.details import DetailsWait
 from headrace.storage import database
@@ -102,7 +102,7 @@ class Report:
         return {
             "enabled": memory.auto_tune,
             "requested_memory_mb": memory.limit_mb or None,
-            "preset_mb": None if limit_mb is None else tuning.preset_mb(limit_mb),
+            "preset_mb": None if limit_mb is None else auto_tune.preset_mb(limit_mb),
             "effective_memory_limit_mb": limit_mb,
         }
 
@@ -234,7 +234,7 @@ class Report:
                 "companions": companions.bytes if companions else 0,
                 "tail_columns": archive.blocks.disk_bytes if archive else 0,
             },
-            "configured_budgets": tuning.expected_parts(self._config),
+            "configured_budgets": auto_tune.expected_parts(self._config),
             "pipeline_buffers": {},
             "sqlite_runtime": {"memory_used": database.sqlite_memory()["memory_used_bytes"]},
             "counts": {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from time import monotonic
 
-from headrace.engine.counters import Counters
+from headrace.engine.runtime.counters import Counters
 from headrace.server.auth import Principal
 from headrace.server.logging import SLOW_S, note_refused_admin, note_request
 

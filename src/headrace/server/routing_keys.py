@@ -7,10 +7,10 @@ import re
 from time import monotonic
 from typing import Any
 
-from headrace.engine.engine import Engine
-from headrace.engine.gates import Gate
-from headrace.engine.inspect.lexicon import Lexicon, Page, Question
-from headrace.engine.stream import Stream
+from headrace.engine.assembly import Engine
+from headrace.engine.log.stream import Stream
+from headrace.engine.runtime.gates import Gate
+from headrace.engine.search.routing_keys import Lexicon, Page, Question
 from headrace.errors import BadRequest, TimedOut
 from headrace.query.deadline import Deadline
 from headrace.server.aside import SHARE, Aside, in_thread

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.engine import Engine
-from headrace.engine.schemas import Schemas as Registries
-from headrace.engine.schemas import refused
-from headrace.engine.stream import Stream
-from headrace.engine.work.verifying import Progress
+from headrace.engine.assembly import Engine
+from headrace.engine.log.stream import Stream
+from headrace.engine.registry.schemas import Schemas as Registries
+from headrace.engine.registry.schemas import refused
+from headrace.engine.registry.verification_job import Progress
 from headrace.errors import BadRequest
 from headrace.schema import entries
 from headrace.schema.plan import Refusal

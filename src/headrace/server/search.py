@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.engine.engine import Engine
-from headrace.engine.gates import Gate
-from headrace.engine.stream import Head, Stream
+from headrace.engine.assembly import Engine
+from headrace.engine.log.stream import Head, Stream
+from headrace.engine.runtime.gates import Gate
 from headrace.errors import TimedOut
 from headrace.query import request as requests
 from headrace.query.deadline import Deadline
@@ -23,7 +23,7 @@ from headrace.server.aside import Aside, in_thread
 from headrace.server.exchange import Headers, Reply, Request
 
 if TYPE_CHECKING:
-    from headrace.engine.search.found import Found, Hit
+    from headrace.engine.search.hits import Found, Hit
 
 Reading = Callable[[Search], SearchRequest]
 
@@ -82,7 +82,7 @@ class Searches:
     def _search(self, stream: Stream, head: Head, reading: Reading, arrived_s: float, deadline: Deadline) -> Reply:
         waited_s = monotonic() - arrived_s
         # The first search loads what computes answers, which is not its fault.
-        from headrace.engine.search.searching import search
+        from headrace.engine.search.search import search
 
         archive = self._engine.open_archive()
         defined = archive.defined(stream, head)

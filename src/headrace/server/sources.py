@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.engine.engine import Engine
+from headrace.engine.assembly import Engine
 from headrace.engine.entities.kind import ENTITIES
 from headrace.server.answer import json_response
 from headrace.server.auth import Principal

@@ -7,16 +7,15 @@ from functools import partial
 
 import msgspec
 
-from headrace.engine.append import PLAIN, Append, Terms
-from headrace.engine.computing import LONG_BYTES
-from headrace.engine.engine import Engine
+from headrace.engine.assembly import Engine
 from headrace.engine.features.registry import EVENTS
-from headrace.engine.lifecycle import Create, Delete, SetRetention
-from headrace.engine.log import Log
-from headrace.engine.registry import StreamRegistry
-from headrace.engine.split import check_text, split_json
-from headrace.engine.stream import Stream
-from headrace.engine.tiers import Cold
+from headrace.engine.log.append import PLAIN, Append, Terms
+from headrace.engine.log.lifecycle import Create, Delete, SetRetention
+from headrace.engine.log.log import Log
+from headrace.engine.log.stream import Stream
+from headrace.engine.log.stream_registry import StreamRegistry
+from headrace.engine.log.tiers import Cold
+from headrace.engine.runtime.computing import LONG_BYTES
 from headrace.errors import (
     AppendTimedOut,
     BadRequest,
@@ -28,6 +27,7 @@ from headrace.errors import (
     StreamClosed,
     TimedOut,
 )
+from headrace.schema.split import check_text, split_json
 from headrace.server import creation, target, values
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL, SHARED

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from starlette.requests import Request
 
-from headrace.engine.wakeups.glob import Glob
-from headrace.engine.wakeups.subscription import (
+from headrace.engine.subscriptions.glob import Glob
+from headrace.engine.subscriptions.subscription import (
     DEFAULT_LEASE_MS,
     LONGEST_LEASE_MS,
     SHORTEST_LEASE_MS,

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.engine.wakeups.glob import APART, Glob
-from headrace.engine.wakeups.subscription import (
+from headrace.engine.subscriptions.glob import APART, Glob
+from headrace.engine.subscriptions.subscription import (
     Definition,
     InvalidRequest,
     Owner,
@@ -20,7 +20,7 @@ from headrace.engine.wakeups.subscription import (
     SubscriptionNotFound,
     TokenInvalid,
 )
-from headrace.engine.wakeups.subscriptions import Proof, Subscriptions
+from headrace.engine.subscriptions.subscriptions import Proof, Subscriptions
 from headrace.errors import Forbidden
 from headrace.server.answer import json_response
 from headrace.server.auth import SHARED, Principal

@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.engine.engine import Engine
+from headrace.engine.assembly import Engine
 from headrace.engine.features.histories import Answer
 from headrace.engine.features.past import Past
-from headrace.engine.features.questions import Question
 from headrace.engine.features.registry import EVENTS
 from headrace.errors import BatchTooLarge
+from headrace.reduce.features.history import Question
 from headrace.server.answer import json_response
 from headrace.server.bodies import read, require_json
 from headrace.server.values import only

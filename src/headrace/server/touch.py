@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from headrace.engine.engine import Engine
-from headrace.engine.stream import Stream
+from headrace.engine.assembly import Engine
+from headrace.engine.log.stream import Stream
 from headrace.engine.touch.asking import Question
 from headrace.engine.touch.pacing import Pace
 from headrace.engine.touch.parking import Waiter

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from urllib.parse import parse_qsl
 
-from headrace.engine.stream import Head, Producer, Stream
+from headrace.engine.log.stream import Head, Producer, Stream
 from headrace.errors import BadRequest
 from headrace.format import offset as offsets
 from headrace.format.offset import Offset

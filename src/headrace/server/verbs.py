@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.engine.engine import Engine
-from headrace.engine.gates import Gates
+from headrace.engine.assembly import Engine
+from headrace.engine.runtime.gates import Gates
 from headrace.profiles.otel_traces import EXPORT
 from headrace.profiles.state_protocol.profile import ACTIVATE, META, WAIT
 from headrace.server.aggregate import Aggregates

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from headrace.engine.engine import Engine
-from headrace.engine.stream import Head, Stream
+from headrace.engine.assembly import Engine
+from headrace.engine.log.stream import Head, Stream
 from headrace.errors import BadRequest, HeadraceError
 from headrace.server import values
 from headrace.server.exchange import JSON_TYPE, Reply, Request

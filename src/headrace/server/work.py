@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.engine.engine import Engine
-from headrace.engine.work.foreman import MOST_UNITS
-from headrace.engine.work.overview import Overview
-from headrace.engine.work.units import JOBS, Job, Result, Text
+from headrace.engine.assembly import Engine
+from headrace.engine.derive.lease_scheduler import MOST_UNITS
+from headrace.engine.derive.overview import Overview
 from headrace.errors import BadRequest
+from headrace.reduce.work_units import JOBS, Job, Result, Text
 from headrace.server.answer import json_response
 from headrace.server.bodies import Body, read
 from headrace.storage.objects import Objects

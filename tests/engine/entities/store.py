@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from engine.entities import registering
-from headrace.engine.append import Append
-from headrace.engine.entities.reading.sourcing import Source
-from headrace.engine.entities.storing import asking
-from headrace.engine.entities.storing.accepting import Storing
-from headrace.engine.entities.storing.correcting import Deciding, Decision, Deed
-from headrace.engine.entities.storing.observing import Observe
+from headrace.engine.entities.read.sourcing import Source
+from headrace.engine.entities.write.accepting import Storing
+from headrace.engine.entities.write.correcting import Deciding, Decision, Deed
+from headrace.engine.entities.write.observing import Observe
+from headrace.engine.log.append import Append
+from headrace.schema.entity import request
 from rig import Rig
 
 Payload = dict[str, Any]
@@ -57,8 +57,8 @@ class Store:
         outcome = registering.register(self.rig, payload, owner)
         assert not outcome.plan.refusals, outcome.plan.refusals
 
-    def asked(self, entities: list[Payload], user: str = "local", **said: Any) -> asking.Asked:
-        return asking.read(msgspec.json.encode({"entities": entities, **said}), user)
+    def asked(self, entities: list[Payload], user: str = "local", **said: Any) -> request.Asked:
+        return request.read(msgspec.json.encode({"entities": entities, **said}), user)
 
     def wish(self, entities: list[Payload], user: str = "local", **said: Any) -> tuple[Storing, Any]:
         """What is wished for, and the types it found."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.engine.features.envelope import Envelope
 from headrace.engine.features.proposing import Change
 from headrace.schema.descriptor.document import Registration, read
+from headrace.schema.descriptor.envelope import Envelope
 from rig import Rig
 
 Payload = dict[str, Any]

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from engine.features.pipelines import asked, event, register, registered, table
-from headrace.engine.batch import Batch
 from headrace.engine.features import applying
 from headrace.engine.features.applying import Apply
 from headrace.engine.features.proposing import Proposal, propose
-from headrace.engine.lifecycle import carry_out
+from headrace.engine.log.batch import Batch
+from headrace.engine.log.lifecycle import carry_out
 from headrace.errors import Conflict, MissingField, NotRepresentable, Unavailable
 from headrace.storage.feature_registry import FeatureRegistry
 from headrace.types import JSON

@@ -4,11 +4,11 @@ import pytest
 
 from headrace.engine.features.evolving import created, evolved, stepped
 from headrace.engine.features.source import source_of
-from headrace.engine.steps import Steps
 from headrace.query import fields
 from headrace.query.search import Search
 from headrace.schema.descriptor.nodes import Event, Field, Type
 from headrace.schema.registry import Registry
+from headrace.types import Steps
 
 BASE = Event("Txn", {"a": Field("i64")}, keep_events_for_ms=30)
 

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from headrace.engine.derive import serving as served
+from headrace.engine.derive import tails
+from headrace.engine.derive.serving import Behind
 from headrace.engine.features.serving import Answer
-from headrace.engine.states import serving as served
-from headrace.engine.states import tails
-from headrace.engine.states.serving import Behind
 from tabling import Pipelines, event, op, table
 
 STEPS = 45

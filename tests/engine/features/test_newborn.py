@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.engine.derive.serving import INLINE_ROWS
 from headrace.engine.features.registry import Current
-from headrace.engine.states.serving import INLINE_ROWS
 from tabling import ORDERS, SPENT, Pipelines, event, op, table
 
 #: More events than a question folds on the event loop.

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.engine.work.units import Job
+from headrace.reduce.work_units import Job
 from tabling import SECOND_US, Pipelines, event, op, table
 
 USERS = ["a", "b", "c"]

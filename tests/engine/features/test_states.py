@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.engine.work.foreman import Grant
-from headrace.engine.work.orphans import orphans
-from headrace.engine.work.units import Job, Result
+from headrace.engine.derive.lease_scheduler import Grant
+from headrace.engine.history.orphans import orphans
 from headrace.errors import BadRequest
 from headrace.format.state.names import state_key
+from headrace.reduce.work_units import Job, Result
 from headrace.storage.work import UnitRow
 from tabling import ORDERS, SPENT, USERS, Pipelines, event, op, table
 

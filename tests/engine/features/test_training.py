@@ -12,8 +12,8 @@ import pytest
 
 from headrace.engine.features import training
 from headrace.engine.features.histories import KEPT_US, Answer
-from headrace.engine.work.units import Job, Result
 from headrace.errors import BadRequest, NotFound, Overloaded
+from headrace.reduce.work_units import Job, Result
 from headrace.storage.histories import HistoryRow
 from tabling import ORDERS, USERS, Pipelines, event
 

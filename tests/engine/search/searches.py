@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engine.registries import change, registry
+from headrace.engine.log.stream import Stream
 from headrace.engine.search.archive import Archive
-from headrace.engine.search.found import Found
-from headrace.engine.search.searching import search
-from headrace.engine.stream import Stream
+from headrace.engine.search.hits import Found
+from headrace.engine.search.search import search
 from headrace.extract.columns import Extractor
 from headrace.extract.postings import described, postings, stored
 from headrace.format.companion.layout import LIMITS, Companion, Limits

@@ -12,8 +12,9 @@ import pytest
 
 from engine.search.oracle import Oracle
 from engine.search.searches import Searched
-from headrace.engine.search import blocks, events
-from headrace.engine.search.aggregating import aggregate
+from headrace.engine.history import stored_events
+from headrace.engine.search import blocks
+from headrace.engine.search.aggregate import aggregate
 from headrace.query.deadline import Deadline
 from headrace.reduce.request import read
 from rig import Rig
@@ -65,7 +66,7 @@ def test_small_blocks_become_one(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_block_does_not_grow_without_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "CHUNK_ROWS", 10)
-    monkeypatch.setattr(events, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(stored_events, "CHUNK_ROWS", 10)
     stream = Searched(rig)
     append(stream, 0, 45)
     assert len(stream.ask("has:time", sort=["time"], size=500).seqs) == 45
@@ -74,7 +75,7 @@ def test_a_block_does_not_grow_without_end(rig: Rig, monkeypatch: pytest.MonkeyP
 
 
 def test_large_events_come_in_small_chunks(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "CHUNK_BYTES", 2_000)
+    monkeypatch.setattr(stored_events, "CHUNK_BYTES", 2_000)
     monkeypatch.setattr(blocks, "CHUNK_BYTES", 2_000)
     stream, taken = Searched(rig), extracted(monkeypatch)
     for n in range(8):
@@ -107,7 +108,7 @@ def test_blocks_of_the_stream_asked_longest_ago_make_room(tmp_path: Path, monkey
 
 
 def test_a_range_larger_than_the_room_is_still_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(stored_events, "CHUNK_ROWS", 10)
     monkeypatch.setattr(blocks, "CHUNK_ROWS", 10)
     with Rig(tmp_path, limits={"tail_columns_bytes": 100_000}) as rig:
         stream = Searched(rig)
@@ -144,7 +145,7 @@ SMALL = {"limits": {"tail_columns_bytes": 600_000}}
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks hold ten events, and go to files however small they are."""
-    monkeypatch.setattr(events, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(stored_events, "CHUNK_ROWS", 10)
     monkeypatch.setattr(blocks, "CHUNK_ROWS", 10)
     monkeypatch.setattr(blocks, "_LEAST_SPILLED_ROWS", 1)
 

@@ -14,8 +14,9 @@ import pytest
 
 from engine.features.pipelines import event, registered
 from engine.search.searches import Searched
-from headrace.engine.search import blocks, events, extraction
-from headrace.engine.search.aggregating import aggregate
+from headrace.engine.history import stored_events
+from headrace.engine.search import blocks, extraction
+from headrace.engine.search.aggregate import aggregate
 from headrace.query.deadline import Deadline
 from headrace.reduce.request import read
 from reduce.answers import decoded
@@ -31,7 +32,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extraction, "UNEXPECTED_ROWS", 40)
     monkeypatch.setattr(extraction, "_RELEASE_S", 0.02)
     monkeypatch.setattr(blocks, "_LEAST_SPILLED_ROWS", 1)
-    for module in (events, blocks):
+    for module in (stored_events, blocks):
         monkeypatch.setattr(module, "CHUNK_ROWS", 100)
 
 

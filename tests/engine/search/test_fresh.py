@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from engine.search.searches import Searched
-from headrace.engine.search.searching import search
+from headrace.engine.search.search import search
 from headrace.query import request as requests
 from headrace.query.deadline import Deadline
 from rig import Rig

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.touch.touched import NAME, Touched, by, change
-from headrace.engine.system import System
+from headrace.engine.system_streams import System
 from headrace.engine.touch import touching
 from headrace.engine.touch.live import LiveMetrics
 from headrace.engine.touch.parking import FINE_KEY, TABLE_KEY, TEMPLATE_KEY

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import find
 
-from headrace.engine.features.defined import Defined
+from headrace.reduce.features.definition import Defined
 from headrace.reduce.features.lanes import Lane, columns, exploded, imploded, lanes
 from headrace.reduce.features.operators import operator
 from headrace.reduce.features.packing import pack, unpack

@@ -21,9 +21,9 @@ from headrace.storage.entity_changes import EntityChanges
 from headrace.storage.schema_registry import EVERYBODY, SchemaRegistry, SchemaRow
 
 if TYPE_CHECKING:
-    from headrace.engine.append import Terms
-    from headrace.engine.batch import Batch
-    from headrace.engine.stream import Stream
+    from headrace.engine.log.append import Terms
+    from headrace.engine.log.batch import Batch
+    from headrace.engine.log.stream import Stream
 
 #: What the streams of entity types are called.
 ENTITIES = "entities/"
@@ -134,19 +134,19 @@ class EntityKind(Hook):
 
     def normalised(self, joined: bytes, terms: Terms) -> bytes:
         """Observations of entities, which are those of the user who appends."""
-        from headrace.engine.entities.storing import appending  # which builds on this
+        from headrace.engine.entities.write import appending  # which builds on this
 
         return appending.normalised(self, joined, terms)
 
     def check(self, batch: Batch, stream: Stream, joined: bytes, keys: list[str | None]) -> None:
         """Refuse what may not be merged with an entity that is there."""
-        from headrace.engine.entities.storing import appending
+        from headrace.engine.entities.write import appending
 
         appending.check(self, batch, stream, joined)
 
     def note(self, batch: Batch, stream: Stream, first_seq: int, joined: bytes, at_us: int) -> None:
         """Store which entities and sources new observations are about."""
-        from headrace.engine.entities.storing import appending
+        from headrace.engine.entities.write import appending
 
         appending.note(batch.connection, stream.id, first_seq, joined, at_us)
 

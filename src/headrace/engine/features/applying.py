@@ -7,21 +7,21 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.batch import Batch
 from headrace.engine.features.births import Reach, decide
 from headrace.engine.features.evolving import Evolved, created, evolved, stepped
 from headrace.engine.features.proposing import Proposal
 from headrace.engine.features.registry import EVENTS, Current, Document, Plan
-from headrace.engine.lifecycle import Change, create_managed, delete, save_registry
-from headrace.engine.registry import StreamRegistry
-from headrace.engine.schemas import MAX_HISTORY_BYTES, MAX_REVISIONS
-from headrace.engine.steps import Steps
-from headrace.engine.stream import Stream
+from headrace.engine.log.batch import Batch
+from headrace.engine.log.lifecycle import Change, create_managed, delete, save_registry
+from headrace.engine.log.stream import Stream
+from headrace.engine.log.stream_registry import StreamRegistry
+from headrace.engine.registry.schemas import MAX_HISTORY_BYTES, MAX_REVISIONS
 from headrace.errors import Conflict, HeadraceError, RegistryFull
 from headrace.format.feature_registry import key
 from headrace.schema.descriptor.nodes import Event
 from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
 from headrace.storage.streams import LIVE
+from headrace.types import Steps
 
 #: How much history the registry keeps.
 KEPT_VERSIONS = 1_000

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from headrace.storage.dedupe import Dedupe, First
 
 if TYPE_CHECKING:
-    from headrace.engine.batch import Batch
-    from headrace.engine.kind import Kind
-    from headrace.engine.stream import Head, Stream
+    from headrace.engine.log.append_hook import Kind
+    from headrace.engine.log.batch import Batch
+    from headrace.engine.log.stream import Head, Stream
 
 
 def numbered(batch: Batch, stream: Stream, head: Head, keys: list[str | None], at_us: int) -> list[int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from headrace.engine.features.defined import Defined
 from headrace.engine.features.registry import EVENTS, Current
+from headrace.reduce.features.definition import Defined
 from headrace.schema.descriptor.nodes import Event, Node
 
 

@@ -7,12 +7,12 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from headrace.engine.features.source import Rules, Source, source_of
-from headrace.engine.registry import StreamRegistry
-from headrace.engine.steps import Steps
+from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.schema.descriptor.canonical import alike
 from headrace.schema.descriptor.generated import json_schema, lens, search
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.registry import Registry
+from headrace.types import Steps
 
 Effect = Literal["created", "lens", "break", "settings", "kept"]
 

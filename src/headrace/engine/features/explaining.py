@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.engine.features.defined import Defined
-from headrace.engine.states.coverage import history
-from headrace.engine.states.generation import Generation
-from headrace.engine.stream import Stream
+from headrace.engine.derive.generation import Generation
+from headrace.engine.log.stream import Stream
 from headrace.format.state.layout import State
+from headrace.reduce.features.definition import Defined
+from headrace.reduce.states.coverage import history
 
 
 def explained(

@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from headrace.engine.computing import Computing
 from headrace.engine.features.applying import Apply
-from headrace.engine.features.envelope import Envelope, Status
 from headrace.engine.features.previewing import preview
 from headrace.engine.features.proposing import Change, Proposal, propose
 from headrace.engine.features.registry import EVENTS, Current, load
-from headrace.engine.log import Log
-from headrace.engine.stream import Stream
-from headrace.engine.writer import Writer
+from headrace.engine.log.log import Log
+from headrace.engine.log.stream import Stream
+from headrace.engine.log.writer import Writer
+from headrace.engine.runtime.computing import Computing
 from headrace.errors import BadRequest, Conflict, HeadraceError
+from headrace.schema.descriptor.envelope import Envelope, Status
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.descriptor.problem import Problem
 from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.batch import Batch
-from headrace.engine.features.questions import Known, Part, Question
-from headrace.engine.features.replaying import Beginning, beginning
-from headrace.engine.work.cutting import Planned
-from headrace.engine.work.ranges import Range
-from headrace.engine.work.readable import parts, pieces
-from headrace.engine.work.units import Source, Unit
+from headrace.engine.derive.readable import parts, pieces
+from headrace.engine.derive.unit_cutter import Planned
+from headrace.engine.log.batch import Batch
+from headrace.format.ranges import Range
+from headrace.reduce.features.history import Known, Part, Question
+from headrace.reduce.features.replay import Beginning, beginning
+from headrace.reduce.work_units import Source, Unit
 from headrace.storage.database import Connection
 from headrace.storage.histories import DONE, FAILED, RUNNING, Histories, HistoryRow
 from headrace.storage.published import Published

@@ -8,17 +8,17 @@ from contextlib import ExitStack
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.engine.features.defined import Defined
-from headrace.engine.features.questions import Question
-from headrace.engine.features.replaying import Asked, Beginning, Replay, beginning
 from headrace.engine.features.serving import Serving, shapes_of
-from headrace.engine.gates import Gate
-from headrace.engine.log import Log
-from headrace.engine.missing import MissingObjects
-from headrace.engine.states.folding import of_batch
-from headrace.engine.stream import Head, Stream
-from headrace.engine.tiers import Cold
+from headrace.engine.history.missing import MissingObjects
+from headrace.engine.log.log import Log
+from headrace.engine.log.stream import Head, Stream
+from headrace.engine.log.tiers import Cold
+from headrace.engine.runtime.gates import Gate
 from headrace.errors import CorruptData, TimedOut
+from headrace.reduce.features.definition import Defined
+from headrace.reduce.features.history import Question
+from headrace.reduce.features.replay import Asked, Beginning, Replay, beginning
+from headrace.reduce.states.fold import of_batch
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing
 from headrace.storage.state_files import StateFile
@@ -116,7 +116,7 @@ class _Work(NamedTuple):
 
     def run(self, question: Question) -> Past | None:
         """The answer; None where something has moved meanwhile, and it is to be looked for again."""
-        from headrace.engine.search.events import Vanished
+        from headrace.engine.history.stored_events import Vanished
 
         try:
             return self._run([Asked(*one) for one in question.asked], question.features)
@@ -140,7 +140,7 @@ class _Work(NamedTuple):
 
     def _looked_up(self, file: StateFile, key: bytes) -> dict[str, bytes] | None:
         """What a state has of a key; a damaged file is made anew for the next try."""
-        from headrace.engine.search.events import Vanished
+        from headrace.engine.history.stored_events import Vanished
 
         try:
             return file.get(key)
@@ -150,7 +150,7 @@ class _Work(NamedTuple):
 
     def _replay(self, replay: Replay, connection: Connection) -> int | None:
         """Fold the events; answers when the first one that is retained was appended."""
-        from headrace.engine.search.events import Events
+        from headrace.engine.history.stored_events import Events
         from headrace.format.segment.decoded import Decoded
 
         head, registry = self.head, self.head.registry

@@ -8,7 +8,7 @@ from typing import Any
 from headrace.engine.features.births import Reach, decide
 from headrace.engine.features.evolving import evolved
 from headrace.engine.features.proposing import Proposal
-from headrace.engine.stream import Stream
+from headrace.engine.log.stream import Stream
 from headrace.schema.descriptor.nodes import Event
 
 Effects = list[dict[str, Any]]

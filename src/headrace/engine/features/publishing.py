@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.batch import Batch
-from headrace.engine.lifecycle import Chore
+from headrace.engine.log.batch import Batch
+from headrace.engine.log.lifecycle import Chore
 from headrace.format import feature_registry as format_
 from headrace.storage.database import Connection
 from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow

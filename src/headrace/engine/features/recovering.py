@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from headrace.engine.batch import Batch
 from headrace.engine.features import publishing
 from headrace.engine.features.applying import create
 from headrace.engine.features.evolving import created, evolved
 from headrace.engine.features.registry import EVENTS, Document, Plan, load
 from headrace.engine.features.source import Rules, Source, source_of
-from headrace.engine.lifecycle import save_registry
-from headrace.engine.registry import StreamRegistry
-from headrace.engine.steps import Steps
+from headrace.engine.log.batch import Batch
+from headrace.engine.log.lifecycle import save_registry
+from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.errors import CorruptData
 from headrace.format import feature_registry as format_
 from headrace.schema.descriptor.nodes import Event, Life
@@ -27,6 +26,7 @@ from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRo
 from headrace.storage.objects import Objects
 from headrace.storage.published import Grave
 from headrace.storage.streams import DELETED, StreamRow
+from headrace.types import Steps
 
 #: Set while the keys of events have to be read from the events again.
 DEDUPE_DUE = "dedupe_due"

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.engine.steps import Steps
 from headrace.errors import CorruptData, UnknownTable
 from headrace.schema.descriptor.nodes import Derivation, Event, Life, Node, Table
 from headrace.storage.feature_registry import FeatureRegistryRow
+from headrace.types import Steps
 
 if TYPE_CHECKING:
-    from headrace.engine.features.defined import Defined
-    from headrace.engine.features.viewing import Derived
+    from headrace.reduce.features.definition import Defined
+    from headrace.reduce.features.view import Derived
 
 #: What the streams of event sources are called.
 EVENTS = "events/"
@@ -129,7 +129,7 @@ class Current:
             return None
         found = self._derived.get(name)
         if found is None:
-            from headrace.engine.features.viewing import Derived
+            from headrace.reduce.features.view import Derived
 
             found = self._derived[name] = Derived(self.nodes, name, self.version)
         return found

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from headrace.engine.batch import Batch
 from headrace.engine.features.deduping import horizon
 from headrace.engine.features.recovering import DEDUPE_DUE, managed
-from headrace.engine.states.folding import of_batch
-from headrace.engine.stream import Stream
+from headrace.engine.log.batch import Batch
+from headrace.engine.log.stream import Stream
+from headrace.reduce.states.fold import of_batch
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.published import Published
@@ -35,7 +35,7 @@ def remember(
 def _keys(
     stream: Stream, connection: Connection, segments: Callable[[], Segments], now_us: int
 ) -> Iterator[tuple[int, str, int, int]]:
-    from headrace.engine.search.events import Events
+    from headrace.engine.history.stored_events import Events
     from headrace.format.segment.decoded import Decoded
 
     head = stream.head

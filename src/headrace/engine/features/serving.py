@@ -7,17 +7,17 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from headrace.config import FeaturesConfig
-from headrace.engine.features.defined import Defined
+from headrace.engine.derive import serving
+from headrace.engine.derive.state_builder import Workbench
 from headrace.engine.features.explaining import explained
-from headrace.engine.features.folding import Shapes
 from headrace.engine.features.registry import Current
 from headrace.engine.features.source import source_of
-from headrace.engine.log import Log
-from headrace.engine.registry import StreamRegistry
-from headrace.engine.states import serving
-from headrace.engine.states.building import Workbench
-from headrace.engine.stream import Head
+from headrace.engine.log.log import Log
+from headrace.engine.log.stream import Head
+from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.errors import FeatureNotInTable
+from headrace.reduce.features.definition import Defined
+from headrace.reduce.features.event_shapes import Shapes
 from headrace.storage.states import States
 from headrace.storage.wal import Wal
 from headrace.types import Clock

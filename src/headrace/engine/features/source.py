@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from headrace.engine.steps import Steps
 from headrace.errors import BadRequest, MissingField, SchemaMismatch, UnknownEvent, UnknownField
 from headrace.profiles.hook import Hook
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.entries import Failure, entries_of, whole_or_double
 from headrace.schema.entries import read as read_entries
+from headrace.types import Steps
 
 if TYPE_CHECKING:
-    from headrace.engine.registry import StreamRegistry
+    from headrace.engine.log.stream_registry import StreamRegistry
 
 #: How long a key is remembered where the source does not say.
 DEDUPE_WINDOW_MS = 86_400_000

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.config import Config
+from headrace.engine.derive.lease_scheduler import Apply, Foreman
+from headrace.engine.derive.needs import Needs
+from headrace.engine.derive.state_builder import Workbench
 from headrace.engine.features.features import Features
 from headrace.engine.features.past import Pasts
 from headrace.engine.features.serving import Serving
 from headrace.engine.features.training import Training
-from headrace.engine.log import Log
-from headrace.engine.sealing.sealer import Sealer
-from headrace.engine.states.building import Workbench
-from headrace.engine.states.needing import Needs
-from headrace.engine.work.foreman import Apply, Foreman
+from headrace.engine.history.sealer import Sealer
+from headrace.engine.log.log import Log
 from headrace.storage.database import Connection
 from headrace.storage.published import Published
 from headrace.storage.states import States

@@ -15,14 +15,14 @@ from typing import Any
 
 import msgspec
 
+from headrace.engine.derive.lease_scheduler import Apply, Foreman
 from headrace.engine.features import histories
 from headrace.engine.features.histories import Answer
 from headrace.engine.features.past import Past, Pasts
-from headrace.engine.features.questions import Question
-from headrace.engine.log import Log
-from headrace.engine.sealing.sealer import Sealer
-from headrace.engine.work.foreman import Apply, Foreman
+from headrace.engine.history.sealer import Sealer
+from headrace.engine.log.log import Log
 from headrace.errors import HeadraceError, NotFound, Overloaded
+from headrace.reduce.features.history import Question
 from headrace.storage.database import Connection
 from headrace.storage.histories import RUNNING, Histories, HistoryRow
 

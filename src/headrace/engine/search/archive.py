@@ -16,17 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.config import Config
+from headrace.engine.history.stored_events import Events, Vanished
+from headrace.engine.log.stream import Head, Stream
+from headrace.engine.runtime.auto_tune import beside_companions
 from headrace.engine.search.blocks import Blocks, Room
-from headrace.engine.search.events import Events, Vanished
-from headrace.engine.stream import Head, Stream
-from headrace.engine.tuning import beside_companions
-from headrace.engine.work.cover import may_answer, span, widest
-from headrace.engine.work.coverage import Coverage
-from headrace.engine.work.definitions import Defined, Definitions
-from headrace.engine.work.ranges import Range, without
+from headrace.engine.search.companion_cover import may_answer, span, widest
+from headrace.engine.search.companion_coverage import Coverage
+from headrace.engine.search.definitions import Defined, Definitions
 from headrace.errors import BadRequest, CorruptData
 from headrace.format.companion.layout import Companion, PartName
 from headrace.format.companion.rows import Rows
+from headrace.format.ranges import Range, without
 from headrace.format.segment.decoded import Decoded
 from headrace.query.deadline import Deadline
 from headrace.reduce import duck

@@ -23,15 +23,15 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.engine.allocators import drop_mapped_pages
-from headrace.engine.search.events import CHUNK_BYTES, CHUNK_ROWS, Chunk, Events
-from headrace.engine.search.spilling import spilled
-from headrace.engine.work.definitions import Defined
-from headrace.engine.work.ranges import Range
+from headrace.engine.history.stored_events import CHUNK_BYTES, CHUNK_ROWS, Chunk, Events
+from headrace.engine.runtime.allocators import drop_mapped_pages
+from headrace.engine.search.definitions import Defined
+from headrace.engine.search.mapped_tables import spilled
 from headrace.extract.columns import Extractor
 from headrace.extract.memory import in_memory
 from headrace.format.companion import tables
 from headrace.format.companion.memory import MemoryCompanion, Tables
+from headrace.format.ranges import Range
 from headrace.query.deadline import Deadline
 
 log = logging.getLogger("headrace.search")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace.engine.search.archive import Look
-from headrace.engine.search.tally import Tally
+from headrace.extract.match.tally import Tally
 from headrace.query.definition import decoded
 from headrace.query.search import Field, Search
 from headrace.schema.lens.values import LensFailure, Raw, encoded, found, opened

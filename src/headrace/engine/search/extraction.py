@@ -10,8 +10,8 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from headrace.engine.log import Log
-from headrace.engine.stream import Head, Stream
+from headrace.engine.log.log import Log
+from headrace.engine.log.stream import Head, Stream
 from headrace.errors import HeadraceError
 from headrace.storage.streams import LIVE
 
@@ -109,7 +109,7 @@ class Extraction:
             log.exception("columns of %s are not extracted ahead", stream.name)
 
     def _extract(self, archive: Archive, stream: Stream) -> None:
-        from headrace.engine.search.events import Vanished
+        from headrace.engine.history.stored_events import Vanished
 
         head = stream.head
         _, start = self._followed.get(stream.id, (stream, max(0, head.next_seq - CATCH_UP_ROWS)))

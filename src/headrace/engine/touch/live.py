@@ -17,7 +17,7 @@ from headrace.profiles.state_protocol import keys
 from headrace.types import rfc3339
 
 if TYPE_CHECKING:
-    from headrace.engine.system import System
+    from headrace.engine.system_streams import System
     from headrace.engine.touch.touches import Touches
     from headrace.types import Clock
 

@@ -6,7 +6,7 @@ from collections import deque
 from time import time
 from typing import Any
 
-from headrace.engine.stream import Stream
+from headrace.engine.log.stream import Stream
 from headrace.engine.touch.roster import Active
 from headrace.profiles.state_protocol import keys
 from headrace.types import rfc3339

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from time import time
 
-from headrace.engine.tiers import Cold
+from headrace.engine.log.tiers import Cold
 from headrace.engine.touch.touching import Touching
 
 log = logging.getLogger("headrace.touch")

@@ -26,11 +26,11 @@ from headrace.storage.streams import LIVE
 from headrace.storage.touch import TouchRows
 
 if TYPE_CHECKING:
-    from headrace.engine.batch import Batch
-    from headrace.engine.log import Log
-    from headrace.engine.slices import Slices
-    from headrace.engine.stream import Stream
-    from headrace.engine.tiers import Tiers
+    from headrace.engine.log.batch import Batch
+    from headrace.engine.log.log import Log
+    from headrace.engine.log.stream import Stream
+    from headrace.engine.log.tiers import Tiers
+    from headrace.engine.runtime.slices import Slices
     from headrace.storage.database import Connection
 
 log = logging.getLogger("headrace.touch")

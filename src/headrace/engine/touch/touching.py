@@ -11,8 +11,8 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from headrace.engine import read as reading
-from headrace.engine.slices import Slices
+from headrace.engine.log import read as reading
+from headrace.engine.runtime.slices import Slices
 from headrace.engine.touch import asking
 from headrace.engine.touch.asking import Question
 from headrace.engine.touch.counts import Counts, Flushes
@@ -26,8 +26,8 @@ from headrace.profiles.state_protocol.messages import changes_of
 from headrace.profiles.state_protocol.settings import Touch
 
 if TYPE_CHECKING:
-    from headrace.engine.stream import Stream
-    from headrace.engine.tiers import Tiers
+    from headrace.engine.log.stream import Stream
+    from headrace.engine.log.tiers import Tiers
     from headrace.engine.touch.journal import Journal
     from headrace.engine.touch.roster import Active, Roster
 

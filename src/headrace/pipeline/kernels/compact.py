@@ -10,7 +10,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.engine.work.units import Unit
 from headrace.format.companion.layout import Companion, Part
 from headrace.format.companion.merge import merge
 from headrace.format.companion.merged import merged
@@ -21,6 +20,7 @@ from headrace.format.segment.decoded import Decoded
 from headrace.pipeline.kernels.definitions import defined
 from headrace.pipeline.kernels.units import Kernel, Place, attempt, failure, place
 from headrace.reduce.state import PANES
+from headrace.reduce.work_units import Unit
 
 SORTED = ("unit", "rollup", "interval", "pane", "key", "measure")
 

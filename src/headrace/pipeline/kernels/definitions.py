@@ -6,10 +6,10 @@ from functools import lru_cache
 
 import msgspec
 
-from headrace.engine.work.units import Unit
 from headrace.errors import CorruptData
 from headrace.extract.columns import Extractor
 from headrace.query.definition import Definition
+from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry
 
 _KEPT = 64

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.entities.erasing.rewrite import rewrite
-from headrace.engine.entities.erasing.targets import Targets
-from headrace.engine.work.units import Unit
+from headrace.extract.erasure import rewrite
+from headrace.extract.erasure_targets import Targets
 from headrace.format.manifest import listed, segment_key
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.reader import Reader
 from headrace.pipeline.kernels.units import Place
+from headrace.reduce.work_units import Unit
 
 
 def perform(unit: Unit, here: Place) -> dict[str, Any]:

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from headrace.engine.features.folding import Shapes
-from headrace.engine.features.questions import BEFORE, Known, Piece, Pieces, Question, answered
-from headrace.engine.states.folding import of_batch
-from headrace.engine.work.units import Unit
 from headrace.format.state.names import state_key
 from headrace.format.state.reader import Reader
 from headrace.pipeline.kernels.reading import batches as events
 from headrace.pipeline.kernels.units import Kernel, failure, place
+from headrace.reduce.features.event_shapes import Shapes
+from headrace.reduce.features.history import BEFORE, Known, Piece, Pieces, Question, answered
+from headrace.reduce.states.fold import of_batch
+from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry
 
 #: A slice of a unit: one of its states, or one of its segments.

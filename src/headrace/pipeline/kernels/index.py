@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.work.units import Unit
 from headrace.errors import CorruptData
 from headrace.extract.postings import described, postings, stored
 from headrace.format.companion import tables
@@ -21,6 +20,7 @@ from headrace.pipeline.kernels.reading import batches
 from headrace.pipeline.kernels.units import Place, attempt
 from headrace.query.definition import Definition
 from headrace.reduce import rollup as rollups
+from headrace.reduce.work_units import Unit
 
 #: So many entries, or so much of them, are extracted together.
 _ROWS, _BYTES = 65_536, 32 * 1024 * 1024

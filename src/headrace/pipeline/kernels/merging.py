@@ -17,16 +17,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.engine.features.making import defined_by
-from headrace.engine.states import making
-from headrace.engine.work.units import Unit
 from headrace.format.state.names import state_key
 from headrace.format.state.reader import Reader
 from headrace.format.state.writer import Packed
 from headrace.pipeline.kernels.features import uploaded
 from headrace.pipeline.kernels.units import Kernel, Place, failure, place
+from headrace.reduce import build_states
 from headrace.reduce.features import lanes
+from headrace.reduce.features.build import defined_by
 from headrace.reduce.features.lanes import Lane
+from headrace.reduce.work_units import Unit
 
 #: What tells rows apart. What is merged in order has the number of its state as a pane. A row without a key is the
 #: first of a unit, and says why it failed if it did.
@@ -201,7 +201,7 @@ def _keys(unit: Unit, chunks: Iterator[pa.Table]) -> Iterator[Packed]:
     found = split(unit)
     rest = msgspec.structs.replace(unit, lives=found.in_order)
     for chunk in chunks:
-        ordered = making.combined(rest, _held(chunk)) if found.in_order else iter(())
+        ordered = build_states.combined(rest, _held(chunk)) if found.in_order else iter(())
         if not found.lanes:
             yield from ordered
             continue
@@ -209,7 +209,7 @@ def _keys(unit: Unit, chunks: Iterator[pa.Table]) -> Iterator[Packed]:
         yield from ((key, {**states.get(key, {}), **packed}) for key, packed in lanes.imploded(found.lanes, chunk))
 
 
-def _held(chunk: pa.Table) -> Iterator[making.Held]:
+def _held(chunk: pa.Table) -> Iterator[build_states.Held]:
     own = chunk.filter(pc.equal(chunk["lane"], _IN_ORDER))
     columns = (own[name].to_pylist() for name in ("key", "pane", "packed"))
     return ((key, number, _PACKED.decode(packed)) for key, number, packed in zip(*columns, strict=True))

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from headrace.engine.work.units import Unit
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.reader import Reader
 from headrace.pipeline.kernels.units import Place
+from headrace.reduce.work_units import Unit
 
 
 def batches(unit: Unit, here: Place) -> Iterator[pa.RecordBatch]:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headrace.config import ConfigError
-from headrace.engine.work.units import Unit
 from headrace.errors import StoreUnavailable
 from headrace.format.companion.layout import Companion, PartName
 from headrace.format.companion.names import companion_key, file_name
+from headrace.reduce.work_units import Unit
 from headrace.storage.objects import ObjectMissing, Objects
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.work.units import Unit
 from headrace.errors import CorruptData
 from headrace.format.segment.stretches import stretches
 from headrace.pipeline.kernels.reading import batches
 from headrace.pipeline.kernels.units import Place
+from headrace.reduce.work_units import Unit
 from headrace.schema.findings import Findings
 from headrace.schema.registry import Registry
 from headrace.schema.trial import Trial

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.engine.entities.reading.duplicates import LEAST
+from headrace.reduce.duplicates import LEAST
 from headrace.server.entity_lists import FIELD, LISTED, MOST_LISTED, MOST_PAIRS, PAIRS
 from headrace.server.entity_relations import MOST_MOVED
 from headrace.server.openapi.words import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.engine.entities.storing.asking import MOST_CHARACTERS, MOST_ENTITIES, PRINTABLE
 from headrace.schema.entity.nodes import SOURCE_KINDS
+from headrace.schema.entity.request import MOST_CHARACTERS, MOST_ENTITIES, PRINTABLE
 from headrace.server.observations import MOST_FIELDS
 from headrace.server.openapi.words import (
     COUNTER,

@@ -10,7 +10,7 @@ from engine.entities.registering import added, asked, change, fields_of, registe
 from headrace.engine.entities.types import proposing
 from headrace.engine.entities.types.applying import Apply
 from headrace.engine.entities.types.proposing import Make
-from headrace.engine.lifecycle import carry_out
+from headrace.engine.log.lifecycle import carry_out
 from headrace.errors import AliasTaken, Conflict
 from headrace.storage.schema_registry import EVERYBODY
 from rig import Rig

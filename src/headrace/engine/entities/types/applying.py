@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace.engine.batch import Batch
 from headrace.engine.entities.kind import ENTITIES, EntityKind, Rules, schema_of
 from headrace.engine.entities.types.document import registry_of
 from headrace.engine.entities.types.journal import replay
 from headrace.engine.entities.types.proposing import Proposal
 from headrace.engine.entities.types.resolving import name_refusals
-from headrace.engine.lifecycle import Change, create_managed
-from headrace.engine.stream import Stream
+from headrace.engine.log.batch import Batch
+from headrace.engine.log.lifecycle import Change, create_managed
+from headrace.engine.log.stream import Stream
 from headrace.errors import AliasTaken, Conflict
 from headrace.storage.enhancements import Enhancements
 from headrace.storage.entity_changes import EntityChangeRow, EntityChanges

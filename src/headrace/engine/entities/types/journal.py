@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from headrace.engine.entities.erasing.targets import load as load_targets
 from headrace.engine.entities.kind import ENTITIES, schema_of
 from headrace.errors import CorruptData
+from headrace.extract.erasure_targets import load as load_targets
 from headrace.storage.database import Connection
 from headrace.storage.enhancement_runs import EnhancementRuns, Run
 from headrace.storage.enhancements import Enhancements, Recommendation

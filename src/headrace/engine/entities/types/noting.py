@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.engine.entities.storing.accepting import first_schema
 from headrace.engine.entities.types.consequences import Counts, Owned
 from headrace.engine.entities.types.journal import Document
 from headrace.engine.entities.types.proposing import Make, Proposal
 from headrace.engine.entities.types.resolving import Base
+from headrace.engine.entities.write.accepting import first_schema
 from headrace.schema.plan import Plan
 
 

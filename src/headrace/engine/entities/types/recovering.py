@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from headrace.engine.batch import Batch
 from headrace.engine.entities.kind import ENTITIES, Rules
 from headrace.engine.entities.types import publishing
 from headrace.engine.entities.types.document import registry_of
 from headrace.engine.entities.types.journal import load, replay
-from headrace.engine.lifecycle import create_managed
+from headrace.engine.log.batch import Batch
+from headrace.engine.log.lifecycle import create_managed
 from headrace.errors import CorruptData
 from headrace.format import entity_registry as format_
 from headrace.storage.enhancements import Enhancements

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.entities.reading.snapshots import Asked, Snapshots
+from headrace.engine.entities.read.snapshots import Asked, Snapshots
 from headrace.engine.entities.types.proposing import Proposal
 from headrace.schema.entity.bump import rekeys
 from headrace.schema.entity.identity import Resolver, Unresolved

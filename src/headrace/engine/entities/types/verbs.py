@@ -10,23 +10,23 @@ from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from headrace.engine.computing import Computing
 from headrace.engine.entities.kind import ENTITIES, Effective, EntityKind, compiled, schema_of
-from headrace.engine.entities.storing.accepting import first_schema
 from headrace.engine.entities.types import proposing
 from headrace.engine.entities.types.applying import Apply
 from headrace.engine.entities.types.consequences import Counts
 from headrace.engine.entities.types.proposing import Make, Proposal
-from headrace.engine.entities.types.refusing import NAME_TAKEN, refusal, unknown
 from headrace.engine.entities.types.resolving import load, name_refusals, parsed
-from headrace.engine.lifecycle import carry_out
-from headrace.engine.log import Log
-from headrace.engine.stream import Stream
-from headrace.engine.writer import Writer
+from headrace.engine.entities.write.accepting import first_schema
+from headrace.engine.log.lifecycle import carry_out
+from headrace.engine.log.log import Log
+from headrace.engine.log.stream import Stream
+from headrace.engine.log.writer import Writer
+from headrace.engine.runtime.computing import Computing
 from headrace.errors import BadRequest, Conflict, UnknownEntityType
 from headrace.schema.entity import names
 from headrace.schema.entity.change_request import ChangeRequest
 from headrace.schema.entity.nodes import Schema
+from headrace.schema.entity.refusal import NAME_TAKEN, refusal, unknown
 from headrace.schema.entity.registration import Registration
 from headrace.schema.plan import Plan, Refusal
 from headrace.storage.database import Connection

@@ -1,0 +1,152 @@
+"""Leases: work is given to one worker at a time, who is heard of or loses it. All inside commits of the log."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+
+import msgspec
+
+from headrace.engine.derive import failures
+from headrace.engine.derive.planner import Plan
+from headrace.engine.derive.stall_limit import StallLimit
+from headrace.engine.derive.unit_cutter import Planned
+from headrace.engine.log.batch import Batch
+from headrace.errors import Conflict
+from headrace.reduce.work_units import MARKED, Unit
+from headrace.storage.companions import Companions
+from headrace.storage.published import Grave
+from headrace.storage.states import States
+from headrace.storage.streams import LIVE
+from headrace.storage.work import LeaseRow, UnitRow, Work
+
+log = logging.getLogger("headrace.work")
+
+SILENT = "its worker was not heard of any more"
+STALLED = "its worker was alive and made no progress"
+#: How long the end of a lease is remembered, for who has not heard of it.
+_REMEMBERED_US = 3_600_000_000
+
+
+class LeaseLost(Conflict):
+    """The lease has ended, or its work was given to another worker."""
+
+    code = "lease_lost"
+
+
+def grant(batch: Batch, plan: Plan, worker: str, ttl_us: int, stall: StallLimit) -> tuple[LeaseRow, list[Unit]] | None:
+    """Give a plan's units to a worker, and do what else it says; None where there is nothing to give."""
+    work, now_us = Work(batch.connection), batch.now_us
+    chosen = _chosen(batch, plan)
+    lease = None
+    if chosen:
+        lease = LeaseRow(secrets.token_hex(8), batch.new_epoch(), worker, now_us, now_us + ttl_us, total=len(chosen))
+        work.grant(lease, [_row(lease.id, planned) for planned in chosen])
+        stall.begin(lease.id, now_us, {other.id for other in work.held(now_us)})
+    for stream in {planned.stream for planned in chosen}:
+        batch.streams.update(stream, attempted=1)
+        work.served(stream, now_us)
+    tidy(batch, plan)
+    return None if lease is None else (lease, [planned.unit for planned in chosen])
+
+
+def tidy(batch: Batch, plan: Plan) -> None:
+    """Forget streams that have nothing to do, companions and states of no more use, and leases that ended long ago."""
+    work = Work(batch.connection)
+    for due in plan.idle:
+        work.unmark(due.stream, due.mark)
+    for stream, names in plan.useless.items():
+        Companions(batch.connection).retire(stream, names)
+        batch.published.mark(stream, batch.now_us)
+    for stream, names in plan.lifeless.items():
+        States(batch.connection).retire(stream, names)
+        batch.published.mark(stream, batch.now_us)
+    work.forget_ended(batch.now_us - _REMEMBERED_US)
+
+
+def _chosen(batch: Batch, plan: Plan) -> list[Planned]:
+    """The units of streams that still live; one over which workers were lost is given alone."""
+    rows = {stream: batch.streams.by_id(stream) for stream in {planned.stream for planned in plan.units}}
+    alive = {stream for stream, row in rows.items() if row is not None and row.state == LIVE}
+    units = [planned for planned in plan.units if planned.stream in alive]
+    return [planned for planned in units if planned.suspect][:1] or units
+
+
+def _row(lease: str, planned: Planned) -> UnitRow:
+    unit = planned.unit
+    document = msgspec.json.encode(msgspec.structs.replace(unit, registry=None, defined=None, question=None)).decode()
+    return UnitRow(unit.unit, lease, planned.stream, unit.job, unit.first_seq, unit.count, document)
+
+
+def find(batch: Batch, id: str, token: int) -> LeaseRow:
+    """A lease that was given with this token, held or not; raises LeaseLost where there is none."""
+    lease = Work(batch.connection).lease(id)
+    if lease is None or lease.token != token:
+        raise LeaseLost("there is no such lease any more", lease=id)
+    return lease
+
+
+def held(batch: Batch, id: str, token: int) -> LeaseRow:
+    """The same, raising where the worker does not hold it any more."""
+    lease = find(batch, id, token)
+    if lease.ended_us is not None or lease.expires_us <= batch.now_us:
+        raise LeaseLost("the lease has ended", lease=id)
+    return lease
+
+
+def heartbeat(batch: Batch, id: str, token: int, progress: tuple[int, int], stall: StallLimit) -> tuple[int, list[str]]:
+    """Hear of a worker; answers until when the lease is his, and which units are in vain."""
+    lease, work = held(batch, id, token), Work(batch.connection)
+    stall.report(lease, progress[0], batch.now_us)
+    expires_us = stall.extended(lease, batch.now_us)
+    work.renew(lease.id, expires_us, *progress)
+    return expires_us, [unit.id for unit in work.units(lease.id) if unit.outcome == "dropped"]
+
+
+def release(batch: Batch, id: str, token: int) -> int:
+    """Take back what was not done, and answer how many units that were; once more is no more."""
+    lease = find(batch, id, token)
+    return finish(batch, lease) if lease.ended_us is None else 0
+
+
+def finish(batch: Batch, lease: LeaseRow) -> int:
+    """End a lease, and answer how many units are free; objects of streams that are gone meanwhile go too."""
+    work = Work(batch.connection)
+    freed = work.end(lease.id, batch.now_us)
+    rows = work.units(lease.id)
+    for stream in {row.stream for row in rows if row.outcome in ("released", "lost") and row.job in MARKED}:
+        # What is left may be less than is worth the work by itself.
+        work.mark(stream, batch.now_us, run=True)
+    for row in rows:
+        if row.outcome == "dropped":
+            bury(batch, unit_of(row))
+    return freed
+
+
+def bury(batch: Batch, unit: Unit) -> bool:
+    """Let everything go that was written for a stream, if that is gone."""
+    if batch.streams.of(unit.incarnation) is not None:
+        return False
+    batch.published.dig(Grave(unit.incarnation, unit.stream))
+    return True
+
+
+def end_expired(batch: Batch, stall: StallLimit) -> list[tuple[str, int]]:
+    """End the leases that have expired; answers which workers have lost how many units."""
+    work, lost = Work(batch.connection), list[tuple[str, int]]()
+    for lease in work.expired(batch.now_us):
+        reason = STALLED if stall.has_stalled(lease) else SILENT
+        left = [row for row in work.units(lease.id) if row.outcome is None]
+        for row in left:
+            failures.lose(work, row.stream, unit_of(row), reason, batch.now_us, alone=len(left) == 1)
+            work.settle(row.id, "lost", reason)
+        if left:
+            log.warning("%d units of worker %r are free again: %s", len(left), lease.worker, reason)
+        lost.append((lease.worker, len(left)))
+        finish(batch, lease)
+    return lost
+
+
+def unit_of(row: UnitRow) -> Unit:
+    """A unit as it was given."""
+    return msgspec.json.decode(row.document, type=Unit)

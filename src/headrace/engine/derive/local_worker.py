@@ -1,0 +1,229 @@
+"""The server makes states itself where no worker shows up, so that tails and backfills do not wait for ever.
+
+It leases a unit at a time like any worker, and folds in one thread that rests as long as it works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+from headrace.engine.derive.lease_scheduler import Foreman, Grant
+from headrace.engine.derive.leases import LeaseLost
+from headrace.engine.derive.needs import Needs
+from headrace.engine.derive.state_builder import Workbench
+from headrace.engine.derive.workers import LOCAL_WORKER
+from headrace.engine.log.log import Log
+from headrace.engine.log.stream import Head, Stream
+from headrace.engine.runtime.gates import Gate
+from headrace.engine.runtime.repeated import RepeatedWarning
+from headrace.errors import HeadraceError
+from headrace.format.ranges import Range
+from headrace.format.state.names import state_key
+from headrace.reduce import build_states
+from headrace.reduce.work_units import FOLDED, Result, Unit
+from headrace.storage.database import Connection
+from headrace.storage.objects import ObjectMissing, Objects
+from headrace.storage.streams import LIVE
+from headrace.storage.work import Work
+from headrace.types import Clock
+
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
+
+log = logging.getLogger("headrace.states")
+
+#: Work is left to workers for as long, since one was last seen to have any.
+WORKERS_FIRST_S = 2.0
+_PAUSE_S = 1.0
+_REASON_LENGTH = 2_000
+
+
+class Stopped(Exception):
+    """The server is shutting down."""
+
+
+class Helper:
+    """Runs on the event loop; folds in a thread, and commits like a worker."""
+
+    def __init__(
+        self,
+        work: Foreman,
+        needs: Sequence[Needs],
+        bench: Workbench,
+        log: Log,
+        reader: Connection,
+        connect: Callable[[], Connection],
+        segments: Callable[[], Segments],
+        objects: Objects,
+        clock: Clock,
+        gate: Gate,
+    ) -> None:
+        self._work, self._needs, self._log = work, needs, log
+        self._rows = Work(reader)
+        self._warning = RepeatedWarning("headrace.states", "no state was made")
+        self._clock = clock
+        self._gate = gate
+        self._hands = Hands(connect, segments, objects, bench)
+        self._quiet_since = monotonic()
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to look for work that nobody does."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Give back what is not done."""
+        self._stopping.set()
+        self._hands.closing.set()
+        if self._task is not None:
+            await self._task
+        await asyncio.to_thread(self._hands.close)
+
+    async def _run(self) -> None:
+        while not self._stopping.is_set():
+            pause = _PAUSE_S
+            try:
+                if await self._help():
+                    pause = 0.0
+            except LeaseLost:
+                pass
+            except HeadraceError as reason:
+                self._warning.warn(reason)
+            except Exception:
+                log.exception("no state was made; the next round tries again")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()
+
+    async def _help(self) -> bool:
+        """Perform one unit, if workers stay away from what is needed; whether there was any."""
+        now = monotonic()
+        needed = await self._needed()
+        if not needed or any(lease.worker != LOCAL_WORKER for lease in self._rows.held(self._clock.now_us())):
+            self._quiet_since = now
+        if now - self._quiet_since < WORKERS_FIRST_S:
+            return False
+        granted = await self._work.lease(LOCAL_WORKER, 1, FOLDED)
+        if granted is None:
+            self._quiet_since = now
+            return False
+        await self._perform(granted)
+        return True
+
+    async def _needed(self) -> bool:
+        """Whether there is more to fold than the server holds in memory, or anything that waits for history."""
+        needed = False
+        for needs, name in [(one, name) for one in self._needs for name in one.streams]:
+            stream = self._log.catalog.find(name)
+            if stream is not None and stream.head.state == LIVE and needs.wants_states(stream):
+                needed = True
+                if needs.retention_waits(stream):
+                    await self._work.notice(stream)
+            await asyncio.sleep(0)  # there may be many
+        return needed
+
+    async def _perform(self, granted: Grant) -> None:
+        lease, unit = granted.lease, granted.units[0]
+        stream = self._log.catalog.find(unit.stream)
+        if stream is None or stream.incarnation != unit.incarnation:
+            await self._work.release(lease.id, lease.token)
+            return
+        task = asyncio.create_task(self._done(unit, stream))
+        while not (await asyncio.wait({task}, timeout=self._work.ttl_us / 3e6))[0]:
+            await self._work.heartbeat(lease.id, lease.token, 0, 1)
+        try:
+            result = task.result()
+        except Stopped:
+            await self._work.release(lease.id, lease.token)
+            return
+        await self._work.commit(lease.id, lease.token, [result])
+
+    async def _done(self, unit: Unit, stream: Stream) -> Result:
+        async with self._gate:
+            return await self._hands.perform(unit, stream, stream.head)
+
+
+class Hands:
+    """Performs units in one thread."""
+
+    def __init__(
+        self, connect: Callable[[], Connection], segments: Callable[[], Segments], objects: Objects, bench: Workbench
+    ) -> None:
+        self._connect, self._segments, self._objects, self._bench = connect, segments, objects, bench
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-fold")
+        self._connection: Connection | None = None
+        #: Set where no more is done.
+        self.closing = threading.Event()
+        self._since = monotonic()
+
+    def close(self) -> None:
+        """Let go of the thread and its connection."""
+        self._thread.shutdown()
+        if self._connection is not None:
+            self._connection.close()
+
+    async def perform(self, unit: Unit, stream: Stream, head: Head) -> Result:
+        """What comes of a unit."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, lambda: self._performed(unit, stream, head)
+        )
+
+    def _performed(self, unit: Unit, stream: Stream, head: Head) -> Result:
+        self._since = monotonic()
+        try:
+            with self._bench.files.scratch() as directory, ExitStack() as stack:
+                rows = self._merged(unit, stack) if unit.states else self._folded(unit, stream, head)
+                path, state = build_states.written(unit, rows, directory)
+                self._objects.upload(state_key(unit.stream, unit.incarnation, state.name), path)
+                return Result(unit.unit, state=state)
+        except (ObjectMissing, LookupError):
+            return Result(unit.unit, gone=True)
+        except Stopped:
+            raise
+        except Exception as reason:  # it is the unit's own, which is tried again later or parked
+            return Result(unit.unit, error=f"{type(reason).__name__}: {reason}"[:_REASON_LENGTH])
+
+    def _folded(self, unit: Unit, stream: Stream, head: Head) -> Iterator[Any]:
+        return build_states.folded(unit, self._batches(stream, head, Range(unit.first_seq, unit.end_seq)), self._rest)
+
+    def _merged(self, unit: Unit, stack: ExitStack) -> Iterator[Any]:
+        files, lives = self._bench.files, set((unit.lives or {}).values())
+        readers = [stack.enter_context(files.fetched(unit.stream, unit.incarnation, one)) for one in unit.states]
+        return build_states.combined(unit, self._paced(build_states.joined([reader.rows(lives) for reader in readers])))
+
+    def _batches(self, stream: Stream, head: Head, where: Range) -> Iterator[Any]:
+        from headrace.engine.history.stored_events import Events, Vanished
+        from headrace.format.segment.decoded import Decoded
+
+        if self._connection is None:
+            self._connection = self._connect()
+        events, at = Events(self._connection, self._segments, Decoded(0), stream, head), where.first
+        while at < where.end:
+            try:
+                chunk = events.first_chunk(at, where.end)
+                yield from events.batches(chunk)
+            except Vanished as reason:
+                raise LookupError from reason
+            at = chunk.stop
+
+    def _paced(self, rows: Iterator[build_states.Held]) -> Iterator[build_states.Held]:
+        for number, row in enumerate(rows):
+            if number % 1024 == 0:
+                self._rest()
+            yield row
+
+    def _rest(self) -> None:
+        """Rest for as long as was worked since the last time."""
+        if self.closing.is_set():
+            raise Stopped
+        sleep(monotonic() - self._since)
+        self._since = monotonic()

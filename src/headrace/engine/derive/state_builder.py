@@ -1,0 +1,156 @@
+"""Building generations aside: states are fetched and events folded in one thread, while the loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from headrace.engine.derive.generation import Generation
+from headrace.engine.derive.tails import Follower, fold_through
+from headrace.engine.log.stream import Head, Stream
+from headrace.engine.runtime.gates import Gate
+from headrace.errors import Unavailable
+from headrace.format.segment.decoded import Decoded
+from headrace.reduce.states.coverage import Base
+from headrace.reduce.states.definition import Definition, Shapes
+from headrace.storage.database import Connection
+from headrace.storage.objects import Objects
+from headrace.storage.state_files import StateFile, StateFiles
+
+if TYPE_CHECKING:
+    from headrace.reduce.states.pending_events import Block
+    from headrace.storage.segments import Segments
+
+Found = TypeVar("Found")
+
+_TRIES = 5
+
+
+class Workbench:
+    """One thread that fetches and folds, and what it needs for that."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        directory: Path,
+        connect: Callable[[], Connection],
+        segments: Callable[[], Segments],
+        gate: Gate,
+        *,
+        cache_bytes: int,
+        row_bytes: int,
+    ) -> None:
+        self._connect = connect
+        self.segments = segments
+        self._gate = gate
+        self._objects, self._directory, self._cache_bytes = objects, directory, cache_bytes
+        self._files: StateFiles | None = None
+        self._opening = threading.Lock()
+        #: Rows of states that were looked up last.
+        self.rows = Decoded(row_bytes)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-states")
+        self._connection: Connection | None = None
+        self._closing = threading.Event()
+
+    @property
+    def files(self) -> StateFiles:
+        """The files of states; a server without any has no directory for them."""
+        with self._opening:
+            if self._files is None:
+                self._files = StateFiles(self._objects, self._directory, limit_bytes=self._cache_bytes)
+            return self._files
+
+    @property
+    def open_files(self) -> int:
+        """How many files of states are open."""
+        return 0 if self._files is None else self._files.opened
+
+    @property
+    def dropped(self) -> int:
+        """How many damaged files of states were dropped."""
+        return 0 if self._files is None else self._files.dropped
+
+    async def stop(self) -> None:
+        """Finish soon, and let go of the thread and its connection."""
+        self._closing.set()
+        await asyncio.to_thread(self._thread.shutdown)
+        if self._connection is not None:
+            self._connection.close()
+
+    def goes_on(self) -> bool:
+        """Whether the thread has not been told to stop."""
+        return not self._closing.is_set()
+
+    async def aside(self, work: Callable[[], Found]) -> Found:
+        """Do something in the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def held(self, stream: Stream, base: Base) -> dict[str, StateFile]:
+        """The files of all states that a base asks."""
+        return await self.aside(lambda: self._held(stream, base))
+
+    async def built(
+        self, stream: Stream, head: Head, shapes: Shapes, defined: Definition, base: Base, *, hot_rows: int, rests: bool
+    ) -> Generation:
+        """A generation whose tail has come to a head; where nobody waits for it the thread rests in between."""
+
+        def build() -> Generation:
+            made = Generation(defined, base, self._held(stream, base), self.rows, hot_rows=hot_rows)
+            try:
+                self._fold(stream, head, shapes, [made], rests=rests)
+            except BaseException:
+                self.release(made.files.values())
+                raise
+            return made
+
+        if not rests:
+            return await self.aside(build)
+        async with self._gate:
+            return await self.aside(build)
+
+    async def fold(self, stream: Stream, head: Head, shapes: Shapes, tails: Iterable[Generation]) -> None:
+        """Let tails that are asked for come to a head."""
+        await self.aside(lambda: self._fold(stream, head, shapes, tails, rests=False))
+
+    async def fold_kept(
+        self, follower: Follower, shapes: Shapes, tails: Sequence[Generation], blocks: Sequence[Block]
+    ) -> None:
+        """Let tails fold events that were kept, for a turn where somebody waits."""
+        await self.aside(lambda: follower.fold_kept(shapes, tails, blocks, self.goes_on))
+
+    def release(self, files: Iterable[StateFile]) -> None:
+        """Files that nobody asks any more."""
+        for file in files:
+            self.files.release(file)
+
+    def connection(self) -> Connection:
+        """The thread's own."""
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _held(self, stream: Stream, base: Base) -> dict[str, StateFile]:
+        found: dict[str, StateFile] = {}
+        try:
+            for state in base.states:
+                found[state.name] = self.files.hold(stream.name, stream.incarnation, state)
+        except BaseException:
+            self.release(found.values())
+            raise
+        return found
+
+    def _fold(self, stream: Stream, head: Head, shapes: Shapes, tails: Iterable[Generation], *, rests: bool) -> None:
+        from headrace.engine.history.stored_events import Vanished
+
+        connection, goes_on = self.connection(), self.goes_on
+        for _ in range(_TRIES):
+            try:
+                fold_through(connection, self.segments, stream, head, shapes, tails, goes_on=goes_on, rests=rests)
+                return
+            except Vanished:
+                head = stream.head  # retention has moved on, or events from the log into segments
+        raise Unavailable(f"the events of {stream.name} keep moving", reason="moving")

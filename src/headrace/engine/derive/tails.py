@@ -1,0 +1,240 @@
+"""Following a stream: what is committed is folded into the tails over it, each event decoded once for all.
+
+The event loop follows in small steps, from rows of the log. A thread does what takes longer: many events, or those that
+lie in segments already. Where rows can be folded by key, many events are only kept, until answering without them in the
+tails has cost a share of what folding them costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import monotonic, sleep, thread_time
+from typing import TYPE_CHECKING
+
+from headrace.engine.derive.generation import Generation
+from headrace.engine.log.stream import Head, Stream
+from headrace.engine.log.stream_registry import StreamRegistry
+from headrace.reduce.states.definition import Shapes, Told
+from headrace.reduce.states.fold import of_batch
+from headrace.schema.entries import entries_of
+from headrace.storage.database import Connection
+from headrace.storage.wal import Entries, Wal
+
+if TYPE_CHECKING:
+    from headrace.reduce.states.pending_events import Block, Pending
+    from headrace.storage.segments import Segments
+
+#: Events that the event loop folds at once, where folding one takes little time.
+STEP_ROWS = 256
+#: How long the event loop folds at once, at most; and what an event is taken to cost before any was folded.
+_STEP_S, _EVENT_S = 0.005, 20e-6
+#: Events whose rows of the log are read together.
+_GATHERED_ROWS = 2 * STEP_ROWS
+#: The share of the newest step in what an event is taken to cost.
+_NEWEST = 0.2
+#: Payload that a thread decodes together.
+_SLICE_BYTES = 256 * 1024
+#: Events that a thread folds between two looks whether it is to stop, and how long it folds before it stops for those
+#: who wait for it.
+_AT_ONCE, _TURN_S = 16, 0.02
+#: Events that wait are folded once answers by key have taken this share of the time that folding takes.
+_WORTH = 0.25
+
+
+class Follower:
+    """What is folded over one stream, and how far the tails have come."""
+
+    def __init__(
+        self, name: str, wal: Wal, shapes_of: Callable[[StreamRegistry], Shapes], step_rows: int = STEP_ROWS
+    ) -> None:
+        self.name = name
+        #: The life of the stream that is followed.
+        self.incarnation = ""
+        self.generations: dict[str, Generation] = {}
+        #: The version of the registry whose definitions its tails fold by.
+        self.version = -1
+        #: Whether a thread folds right now; then nobody else does.
+        self.busy = False
+        #: How many look up rows while the tails stand still.
+        self.holds = 0
+        #: Whether somebody waits for that thread, who can be answered from events that are kept.
+        self.is_awaited = False
+        #: The CPU time that answers by key have taken since the tails last had all events, in seconds.
+        self.spent_s = 0.0
+        #: Events that tails lack, where those are too many to be folded at once and are found by key.
+        self.pending: Pending | None = None
+        #: Whether not all of them can be kept: they are too many, or lie in segments already.
+        self.overflows = False
+        self._wal, self._shapes_of, self._step_rows = wal, shapes_of, step_rows
+        self._event_s = _EVENT_S
+        self._known: tuple[StreamRegistry, Shapes] | None = None
+
+    def lag(self, head: Head) -> int:
+        """How many events the tail that is furthest behind lacks."""
+        return head.next_seq - min((one.position for one in self.generations.values()), default=head.next_seq)
+
+    def affordable(self, seconds: float) -> int:
+        """About how many events are folded in this time, at least a few."""
+        return max(8, int(seconds / self._event_s))
+
+    def gather(self, stream: Stream, head: Head, room_bytes: int, ends: float) -> bool:
+        """Keep the events that tails lack in memory, unfolded; False where not all are there by a moment."""
+        from headrace.reduce.states.pending_events import Pending
+
+        start = head.next_seq - self.lag(head)
+        pending = self.pending
+        if pending is None or pending.start > start:
+            pending = self.pending = Pending(start)
+        pending.drop_before(start)
+        while pending.end < head.next_seq:
+            self.overflows = pending.memory >= room_bytes
+            if self.overflows:
+                return False
+            end = min(head.next_seq, pending.end + _GATHERED_ROWS)
+            rows = list(self._wal.scan(stream.id, pending.end, end))
+            if not _hold(rows, pending.end):
+                self.pending, self.overflows = None, True
+                return False
+            pending.append(of_rows(rows, pending.end))
+            if pending.end < head.next_seq and monotonic() > ends:
+                return False
+        return True
+
+    def let_go(self) -> None:
+        """Keep no events for tails that have come up."""
+        self.pending, self.overflows, self.spent_s = None, False, 0.0
+
+    def is_worth_folding(self, head: Head, room_bytes: int) -> bool:
+        """Whether events that are kept should be folded: answers without that cost too much time, or they much room."""
+        if self.pending is not None and 2 * self.pending.memory > room_bytes:
+            return True
+        return self.spent_s > _WORTH * self.lag(head) * self._event_s
+
+    def keeps(self, start: int) -> bool:
+        """Whether the events from one on are kept, as far as they are there."""
+        return self.pending is not None and self.pending.start <= start <= self.pending.end
+
+    def kept(self) -> list[Block]:
+        """The events that are kept and that a tail lacks, the next one first; none where that one is not kept."""
+        start = min((one.position for one in self.generations.values()), default=0)
+        return [] if self.pending is None or not self.pending.holds(start, start + 1) else self.pending.since(start)
+
+    def fold_kept(
+        self, shapes: Shapes, tails: Sequence[Generation], blocks: Iterable[Block], goes_on: Callable[[], bool]
+    ) -> None:
+        """Fold events that were kept into tails, for a thread: until it is to stop, or somebody waits for it."""
+        begun, cpu_s, count = monotonic(), thread_time(), 0
+        for told in (block.told() for block in blocks):
+            for seq, at, event in shapes.folded(told):
+                for tail in tails:
+                    tail.add(seq, at, event)
+                count += 1
+                is_over = self.is_awaited and monotonic() - begun > _TURN_S
+                if not count % _AT_ONCE and (is_over or not goes_on()):
+                    self._learn(thread_time() - cpu_s, count)
+                    return
+        self._learn(thread_time() - cpu_s, count)
+
+    def step(self, stream: Stream, head: Head) -> bool:
+        """Fold some events, the next ones; False where that is for a thread to do."""
+        lag = self.lag(head)
+        start = head.next_seq - lag
+        pending, most = self.pending, min(self._step_rows, self.affordable(_STEP_S))
+        if pending is not None and pending.holds(start, start + 1):
+            self.fold(self.shapes(head), [pending.next(start, min(lag, most))])
+            return True
+        rows = list(self._wal.scan(stream.id, start, min(head.next_seq, start + most)))
+        if not _hold(rows, start) or max(row.count for row in rows) > 2 * self._step_rows:
+            return False
+        self.fold(self.shapes(head), of_rows(rows, start))
+        return True
+
+    def steps(self, stream: Stream, head: Head) -> bool:
+        """Fold events for as long as the loop does at once; False where that is for a thread to do."""
+        ends = monotonic() + _STEP_S
+        while self.step(stream, head):
+            if not self.lag(head) or monotonic() > ends:
+                return True
+        return False
+
+    def catch_up(self, stream: Stream, head: Head, most: int) -> bool:
+        """Fold up to the head; False where that is for a thread to do, or too much."""
+        while lag := self.lag(head):
+            if self.busy or self.holds or lag > most or not self.step(stream, head):
+                return False
+        self.let_go()
+        return True
+
+    def fold(self, shapes: Shapes, found: Iterable[Told]) -> None:
+        """Fold events into every tail that lacks them."""
+        tails = list(self.generations.values())
+        begun, count = thread_time(), 0
+        for told in found:
+            count += len(told.times_us)
+            for seq, at, event in shapes.folded(told):
+                for tail in tails:
+                    tail.add(seq, at, event)
+        self._learn(thread_time() - begun, count)
+
+    def _learn(self, seconds: float, events: int) -> None:
+        """Know better what folding an event costs."""
+        self._event_s += _NEWEST * (seconds / max(1, events) - self._event_s)
+
+    def shapes(self, head: Head) -> Shapes:
+        """What turns the stored events into what is folded."""
+        registry = head.registry
+        assert registry is not None
+        if self._known is None or self._known[0] is not registry:
+            self._known = registry, self._shapes_of(registry)
+        return self._known[1]
+
+
+def _hold(rows: Sequence[Entries], seq: int) -> bool:
+    """Whether rows of the log that were found for an event hold it."""
+    return bool(rows) and rows[0].seq <= seq < rows[-1].seq + rows[-1].count
+
+
+def fold_through(
+    connection: Connection,
+    segments: Callable[[], Segments],
+    stream: Stream,
+    head: Head,
+    shapes: Shapes,
+    tails: Iterable[Generation],
+    *,
+    goes_on: Callable[[], bool],
+    rests: bool,
+) -> bool:
+    """Fold everything up to a head, wherever it lies; for a thread. False where it was told to stop."""
+    from headrace.engine.history.stored_events import Events
+    from headrace.format.segment.decoded import Decoded
+
+    tails = list(tails)
+    events = Events(connection, segments, Decoded(0), stream, head)
+    at = max(head.first_seq, min((tail.position for tail in tails), default=head.next_seq))
+    while at < head.next_seq:
+        chunk = events.first_chunk(at, head.next_seq)
+        for batch in events.batches(chunk):
+            for told in of_batch(batch, _SLICE_BYTES):
+                begun = monotonic()
+                for seq, at, event in shapes.folded(told):
+                    for tail in tails:
+                        tail.add(seq, at, event)
+                if not goes_on():
+                    return False
+                if rests:
+                    sleep(monotonic() - begun)
+        at = chunk.stop
+    for tail in tails:
+        tail.position = max(tail.position, head.next_seq)  # what is not retained any more is not waited for
+    return True
+
+
+def of_rows(rows: Iterable[Entries], start: int) -> Iterator[Told]:
+    """Rows of the log from an event on."""
+    for row in rows:
+        if row.seq >= start:
+            yield Told(row.seq, row.version, [row.append_us] * row.count, row.body)
+            continue
+        left = entries_of(row.body)[start - row.seq :]
+        yield Told(start, row.version, [row.append_us] * len(left), b",".join(left))

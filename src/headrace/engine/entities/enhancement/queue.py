@@ -1,0 +1,256 @@
+"""What types do by themselves: looks for candidates and migrations, one after the other, whatever happens meanwhile.
+
+What is to be done is stored before it is begun. Where the server dies in the middle, it is begun again at the next
+start, and what fails is tried again after longer and longer pauses, a few times; then it is given up. Everything that
+is done twice equals once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from secrets import token_hex
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from headrace.engine.entities.enhancement import settings
+from headrace.engine.entities.enhancement.enhancing import ITSELF, Enhancing
+from headrace.engine.entities.enhancement.migrating import Migrating
+from headrace.engine.entities.kind import ENTITIES
+from headrace.engine.entities.types.verbs import EntityTypes
+from headrace.engine.log.log import Log
+from headrace.engine.log.stream import Stream
+from headrace.engine.runtime.repeated import RepeatedWarning
+from headrace.errors import HeadraceError
+from headrace.storage.database import Connection
+from headrace.storage.enhancement_runs import EnhancementRuns, Run
+from headrace.storage.enhancements import Enhancements
+from headrace.types import Clock
+
+log = logging.getLogger("headrace.entities")
+
+MOST_ATTEMPTS = 5
+#: How long an answer waits for a migration to end.
+WAIT_S = 5.0
+_PAUSE_S = 0.5
+#: Pauses are so much longer than looks, however much comes.
+_SHARE = 9.0
+_REST_S = 30.0
+_RETRY_US = 2_000_000
+_KEPT_US = 7 * 24 * 3600 * 1_000_000
+_REASON_LENGTH = 2_000
+#: How long a step may take until the server stops all the same.
+_PATIENCE_S = 5.0
+
+Apply = Callable[[Callable[[Any], Any]], Awaitable[Any]]
+
+
+class _Stopped(Exception):
+    """The server is shutting down."""
+
+
+class Queue:
+    """Runs on the event loop."""
+
+    def __init__(
+        self,
+        types: EntityTypes,
+        enhancing: Enhancing,
+        migrating: Migrating,
+        log: Log,
+        reader: Connection,
+        apply: Apply,
+        clock: Clock,
+    ) -> None:
+        self._types, self._enhancing, self._migrating = types, enhancing, migrating
+        self._runs, self._enhancements = EnhancementRuns(reader), Enhancements(reader)
+        self._apply, self._clock = apply, clock
+        self._warning = RepeatedWarning("headrace.entities", "types do not grow right now")
+        #: How far fragments were looked at, by type and owner.
+        self._looked: dict[tuple[str, str], int] = {}
+        #: How long the last look took.
+        self._looked_s = 0.0
+        self._waiting: dict[str, list[asyncio.Future[Run]]] = {}
+        self._called = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        log.on_append.append(self._appended)
+        migrating.on_begin = self.call
+
+    def start(self) -> None:
+        """Begin, with what was not done when the server stopped."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Leave what is not done for the next time."""
+        self._stopping.set()
+        self._called.set()
+        if self._task is None:
+            return
+        done, _ = await asyncio.wait({self._task}, timeout=_PATIENCE_S)
+        if not done:
+            self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    def call(self) -> None:
+        """There is something to do."""
+        self._called.set()
+
+    def look_again(self, entity_type: str, owner: str) -> None:
+        """Something else is to be promoted than before, though nothing has come."""
+        self._looked.pop((entity_type, owner), None)
+        self._called.set()
+
+    async def ended(self, run: Run, seconds: float) -> Run:
+        """A run once it has ended, or as it is when the time is up."""
+        known = self._runs.find(run.id) or run
+        if known.ended_us is not None:
+            return known
+        waiting: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(run.id, []).append(waiting)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await waiting
+        return self._runs.find(run.id) or run
+
+    def runs(self, entity_type: str, owner: str, limit: int) -> list[Run]:
+        """The looks for candidates of a type, the newest first."""
+        return self._runs.of_type(entity_type, "enhance", [owner], limit)
+
+    def _appended(self, stream: Stream, _: int) -> None:
+        if stream.name.startswith(ENTITIES):
+            self._called.set()
+
+    async def _run(self) -> None:
+        await self._reclaim()
+        while not self._stopping.is_set():
+            self._called.clear()
+            try:
+                await self._look()
+                await self._take()
+                await self._purge()
+            except _Stopped:
+                return
+            except HeadraceError as reason:
+                self._warning.warn(reason)
+            except Exception:
+                log.exception("types do not grow right now; the next round tries again")
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Let what comes together come, then wait until something has."""
+        pause_s = min(_REST_S, max(_PAUSE_S, _SHARE * self._looked_s))
+        for event, seconds in ((self._stopping, pause_s), (self._called, self._rest_s())):
+            if not self._stopping.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await event.wait()
+
+    def _rest_s(self) -> float:
+        """Until something that failed is tried again, or a while."""
+        due = min((run.retry_us for run in self._runs.open()), default=None)
+        return _REST_S if due is None else min(_REST_S, max(0.0, (due - self._clock.now_us()) / 1e6))
+
+    async def _reclaim(self) -> None:
+        """What nobody works on any more is to be done again, unless it never ends well."""
+        for run in self._runs.open():
+            if run.state == "processing":
+                failed = self._failed(run, "the server stopped in the middle")
+                await self._save(msgspec.structs.replace(failed, retry_us=0))
+
+    async def _look(self) -> None:
+        """Let types that are set to grow be looked at, where something has come."""
+        busy = {(run.entity_type, run.user_id) for run in self._runs.open() if run.job == "enhance"}
+        for entity_type, owner, document in self._enhancements.every_setting():
+            stream = self._types.stream(entity_type)
+            if stream is None or not settings.read(document).enabled or (entity_type, owner) in busy:
+                continue
+            mark = entity_type, owner
+            if self._looked.get(mark) != stream.head.next_seq:
+                self._looked[mark] = stream.head.next_seq
+                await self._save(self._look_run(entity_type, owner))
+
+    def _look_run(self, entity_type: str, owner: str) -> Run:
+        return Run(
+            id=f"enh_{token_hex(12)}",
+            entity_type=entity_type,
+            user_id=owner,
+            state="pending",
+            begun_us=self._clock.now_us(),
+            job="enhance",
+            who=ITSELF,
+        )
+
+    async def _take(self) -> None:
+        now_us = self._clock.now_us()
+        for run in self._runs.open():
+            if run.state == "pending" and run.retry_us <= now_us and not self._stopping.is_set():
+                await self._perform(run)
+
+    async def _perform(self, run: Run) -> None:
+        run = msgspec.structs.replace(run, state="processing", attempts=run.attempts + 1)
+        await self._save(run)
+        try:
+            done = await (self._enhanced(run) if run.job == "enhance" else self._migrating.perform(run, self._go_on))
+        except _Stopped:
+            raise
+        except HeadraceError as reason:
+            done = self._failed(self._runs.find(run.id) or run, reason.message)
+        except Exception as reason:
+            log.exception("%s of %s failed", run.job, run.entity_type)
+            done = self._failed(self._runs.find(run.id) or run, f"{type(reason).__name__}: {reason}")
+        await self._save(done)
+        if done.ended_us is not None:
+            for waiting in self._waiting.pop(done.id, ()):
+                if not waiting.done():
+                    waiting.set_result(done)
+
+    async def _enhanced(self, run: Run) -> Run:
+        """Promote what a type promotes by itself, and move what was stored before."""
+        held = self._enhancing.settings(run.entity_type, run.user_id)
+        if not held.own.enabled:
+            return self._ended(run, "skipped", {})
+        begun = monotonic()
+        enhanced = await self._enhancing.enhance_itself(run.entity_type, run.user_id)
+        self._looked_s = monotonic() - begun
+        if enhanced is None or enhanced.outcome.number is None:
+            return self._ended(run, "completed", {})
+        outcome: dict[str, Any] = {
+            "fields": list(enhanced.fields),
+            "schema_version": enhanced.outcome.plan.registry.schema_version,
+        }
+        if enhanced.run is not None:
+            outcome["run_id"] = enhanced.run.id
+            self.call()
+        return self._ended(run, "completed", outcome)
+
+    def _ended(self, run: Run, state: Any, outcome: dict[str, Any]) -> Run:
+        ended = self._clock.now_us()
+        return msgspec.structs.replace(run, state=state, ended_us=ended, outcome=outcome, reason=None)
+
+    def _failed(self, run: Run, reason: str) -> Run:
+        """A run that is tried again later, or given up."""
+        now_us, told = self._clock.now_us(), reason[:_REASON_LENGTH]
+        if run.attempts >= MOST_ATTEMPTS:
+            return msgspec.structs.replace(run, state="failed", ended_us=now_us, reason=told)
+        retry_us = now_us + _RETRY_US * 2 ** max(0, run.attempts - 1)
+        return msgspec.structs.replace(run, state="pending", retry_us=retry_us, reason=told)
+
+    async def _go_on(self, run: Run) -> None:
+        """Keep how far a run is, unless it is time to stop: then it goes on from there another time."""
+        await self._save(msgspec.structs.replace(run, attempts=0))
+        if self._stopping.is_set():
+            raise _Stopped
+
+    async def _save(self, run: Run) -> None:
+        await self._apply(lambda batch: EnhancementRuns(batch.connection).save(run))
+
+    async def _purge(self) -> None:
+        before_us = self._clock.now_us() - _KEPT_US
+        if self._runs.has_ended_before(before_us):
+            await self._apply(lambda batch: EnhancementRuns(batch.connection).purge(before_us))

@@ -1,0 +1,411 @@
+"""Erasures: an entity is gone for everybody in one commit, and then its data from wherever it lies.
+
+Rows of the log are rewritten, and then segments, as streams are published; what was derived from them is retired and
+made again without it. What nothing lists any more is removed from the object store and from what is kept here, and
+unused parts of the database are overwritten. Every step can be done again, so an erasure goes on where a server
+stopped. It has ended once nothing holds the data. Until then nobody can read it: the log is rewritten first, segments
+are read through masks, and nothing is answered from what was derived before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import msgspec
+
+from headrace.engine.derive.serving import Serving
+from headrace.engine.entities.erasure import commits, planning
+from headrace.engine.entities.erasure.planning import Plan, Planned, targets_of
+from headrace.engine.entities.erasure.work import ErasePlans
+from headrace.engine.entities.kind import ENTITIES
+from headrace.engine.entities.read.snapshots import Snapshots
+from headrace.engine.history.sealer import Sealer
+from headrace.engine.log.batch import Batch
+from headrace.engine.log.lifecycle import carry_out
+from headrace.engine.log.log import Log
+from headrace.engine.log.stream import Stream
+from headrace.engine.log.writer import Writer
+from headrace.engine.runtime.repeated import RepeatedWarning
+from headrace.errors import HeadraceError, NotFound
+from headrace.extract.erasure_mask import ErasureMask, Masks
+from headrace.extract.erasure_targets import Targets, load
+from headrace.storage import database
+from headrace.storage.aliases import Aliases
+from headrace.storage.companions import Companions
+from headrace.storage.database import Connection
+from headrace.storage.erasures import OFFERED, RUNNING, ErasureRow, Erasures
+from headrace.storage.published import Published
+from headrace.storage.states import States
+from headrace.storage.streams import Streams
+from headrace.storage.work import Work
+from headrace.types import Clock
+
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
+
+log = logging.getLogger("headrace.erasing")
+
+Found = TypeVar("Found")
+
+#: For how long objects are left to those who read them when they were replaced.
+GRACE_S = 1.0
+#: Segments of so many bytes are left to workers, for as long as any has some of them.
+OFFER_BYTES = 32 * 1024 * 1024
+WORKERS_FIRST_S = 2.0
+_PAUSE_S, _LOOK_S = 1.0, 0.1
+_TRIES = 5
+
+
+class _Stopped(Exception):
+    """The server is shutting down."""
+
+
+class Report(msgspec.Struct):
+    """What was done so far."""
+
+    log_rows: int = 0
+    #: Segments that were rewritten, by what took their place.
+    rewritten: dict[str, str] = {}
+    #: Objects that are gone from the store.
+    removed: list[str] = []
+
+
+class Ground(NamedTuple):
+    """What it stands on."""
+
+    writer: Writer
+    log: Log
+    sealer: Sealer
+    snapshots: Snapshots
+    #: What else answers from what was folded.
+    servings: tuple[Serving[Any], ...]
+    reader: Connection
+    connect: Callable[[], Connection]
+    segments: Callable[[], Segments]
+    #: Removes files of objects that are not listed any more; answers how many are still in use.
+    prune: Callable[[], int]
+    apply: Callable[[Callable[[Batch], Any]], Awaitable[Any]]
+    database: Path
+    clock: Clock
+    #: What is hidden from readers of segments, by the incarnation of the stream.
+    masks: Masks
+    #: Lets go of answers and events that are kept in memory.
+    forget: Callable[[], None]
+
+
+class Erasing:
+    """Runs on the event loop; reads in threads, and writes in the log's own commits."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._rows = Erasures(ground.reader)
+        self._warning = RepeatedWarning("headrace.erasing", "an erasure waits")
+        self._awake = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        #: Held while rows of the log are rewritten, so that each is counted once.
+        self._rewriting = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def prepare(self, before_start: Callable[[Callable[[Batch], Any]], Any], *, recovered: bool) -> None:
+        """Hide what is being erased, before anybody reads; ``recovered`` if the object store has brought objects."""
+        for row in self._rows.running():
+            stream = self._stream(row)
+            if stream is None:
+                continue
+            before_start(partial(_rewrite_all, stream=stream, row=row))
+            # An earlier version retired what was derived only after the log was rewritten.
+            if recovered or row.step == "log":
+                before_start(partial(_retire, row=row))
+            self._hide(stream)
+
+    def start(self) -> None:
+        """Go on with what is running."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Leave what is not done for the next time."""
+        # Not cancelled: what it has handed to the writer is answered to it.
+        self._stopping.set()
+        self._awake.set()
+        if self._task is not None:
+            await self._task
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def plan(self, entity_id: str, user_id: str) -> Plan:
+        """What an erasure would concern."""
+        return (await self._planned(entity_id, user_id))[1].plan
+
+    async def begin(self, entity_id: str, user_id: str) -> ErasureRow:
+        """Erase an entity: nobody can read anything of it when this returns, and its data is gone some time later."""
+        # What has begun goes on, whether or not the caller waits for it.
+        return await asyncio.shield(self._keep(self._begin(entity_id, user_id)))
+
+    async def _begin(self, entity_id: str, user_id: str) -> ErasureRow:
+        for attempt in range(_TRIES):
+            stream, planned = await self._planned(entity_id, user_id)
+            id = f"erasure_{secrets.token_hex(12)}"
+            try:
+                await carry_out(self._ground.writer, commits.Begin, id, stream, user_id, planned)
+                break
+            except commits.Outdated:
+                if attempt == _TRIES - 1:
+                    raise
+        self._hide(stream)
+        try:
+            await self._rewrite_log(self.find(id, user_id), stream)
+        finally:
+            self._forget(stream)
+            self._awake.set()
+        return self.find(id, user_id)
+
+    def _keep(self, work: Coroutine[Any, Any, Found]) -> asyncio.Task[Found]:
+        """Do something that is waited for when the server stops."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waits is told of it
+
+    def _hide(self, stream: Stream) -> None:
+        """Let readers of a stream's segments see what is being erased now as tombstones."""
+        running = [load(row.targets) for row in self._rows.running(stream.id)]
+        if running:
+            self._ground.masks[stream.incarnation] = ErasureMask(running)
+        else:
+            self._ground.masks.pop(stream.incarnation, None)
+
+    def _forget(self, stream: Stream) -> None:
+        """Answer from nothing that was read or counted before observations of a stream were hidden."""
+        self._ground.forget()
+        self._ground.snapshots.forget()
+        for serving in self._ground.servings:
+            self._keep(serving.forget(stream))
+
+    def _stream(self, row: ErasureRow) -> Stream | None:
+        """The stream of an erasure, while it is there."""
+        stored = Streams(self._ground.reader).by_id(row.stream)
+        stream = None if stored is None else self._ground.log.catalog.find(stored.name)
+        return stream if stream is not None and stream.id == row.stream else None
+
+    def find(self, id: str, user_id: str) -> ErasureRow:
+        """An erasure of a user; those of others are not there."""
+        row = self._rows.get(id)
+        if row is None or row.user_id != user_id:
+            raise NotFound("there is no such erasure", erasure=id)
+        return row
+
+    def page(self, user_id: str, after: str, limit: int) -> list[ErasureRow]:
+        """The erasures of a user that were begun before one of them, the newest first."""
+        if after:
+            self.find(after, user_id)
+        return self._rows.page(user_id, after, limit)
+
+    async def _planned(self, entity_id: str, user_id: str) -> tuple[Stream, Planned]:
+        ground = self._ground
+        row = ground.snapshots.groups.row(entity_id, user_id)
+        stream = ground.snapshots.stream(row.stream)
+        entity_type, head, now_us = stream.name.removeprefix(ENTITIES), stream.head, ground.clock.now_us()
+
+        def read() -> Planned:
+            connection = ground.connect()
+            try:
+                targets = targets_of(connection, entity_id, entity_type)
+                return planning.planned(connection, ground.segments, stream, head, user_id, targets, now_us)
+            finally:
+                connection.close()
+
+        return stream, await asyncio.to_thread(read)
+
+    async def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._awake.clear()
+            try:
+                pause = await self._go_round()
+            except _Stopped:
+                return
+            if self._stopping.is_set():
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._awake.wait()
+
+    async def _go_round(self) -> float | None:
+        """Perform what is running; answers after how long to try again, None where nothing is."""
+        pause = None
+        for row in self._rows.running():
+            try:
+                await self._perform(row)
+            except _Stopped:
+                raise
+            except HeadraceError as reason:
+                self._warning.warn(reason)
+                pause = _PAUSE_S
+            except Exception:
+                log.exception("an erasure waits; the next round tries again")
+                pause = _PAUSE_S
+        return pause
+
+    async def _perform(self, row: ErasureRow) -> None:
+        ground, targets, stream = self._ground, load(row.targets), self._stream(row)
+        report = msgspec.json.decode(row.report, type=Report)
+        if stream is not None:
+            report = await self._rewrite_log(row, stream)
+            await self._offer(row, report)
+            await self._note(row, report, "objects")
+            await self._rewrite_objects(row, stream, report)
+            await self._note(row, report, "rows")
+            await self._forget_rows(targets)
+            await self._note(row, report, "files")
+            await self._remove_files(row, stream, report)
+        await self._note(row, report, "pages")
+        await self._overwrite()
+        await ground.apply(lambda batch: _end(batch, row, stream, report))
+        if stream is not None:
+            self._hide(stream)
+        ground.snapshots.forget()
+
+    async def _pause(self, seconds: float) -> None:
+        """Let others have their turn."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        if self._stopping.is_set():
+            raise _Stopped
+
+    async def _note(self, row: ErasureRow, report: Report, step: str) -> None:
+        if self._stopping.is_set():
+            raise _Stopped
+        document = msgspec.json.encode(report).decode()
+        await self._ground.apply(lambda batch: Erasures(batch.connection).update(row.id, step=step, report=document))
+
+    async def _rewrite_log(self, row: ErasureRow, stream: Stream) -> Report:
+        """Put tombstones into the log; answers what was done so far."""
+        async with self._rewriting:
+            known = self._rows.get(row.id)
+            report, rows = msgspec.json.decode((known or row).report, type=Report), 0
+            targets = load(row.targets)
+            for key in targets.keys:
+                start: int | None = 0
+                while start is not None:
+                    done = await carry_out(self._ground.writer, commits.RewriteRows, stream, targets, key, start)
+                    rows, start = rows + done.rows, done.next
+            if rows:
+                report.log_rows += rows
+                document = msgspec.json.encode(report).decode()
+                await self._ground.apply(lambda batch: Erasures(batch.connection).update(row.id, report=document))
+            return report
+
+    async def _offer(self, row: ErasureRow, report: Report) -> None:
+        """Leave segments to workers where it is much, until they are rewritten or nobody works on them."""
+        plan = msgspec.json.decode(row.plan, type=Plan)
+        if sum(held.bytes for held in plan.segments) < OFFER_BYTES:
+            return
+        await self._note(row, report, OFFERED)
+        plans, streams, quiet_since = ErasePlans(self._ground.reader), Streams(self._ground.reader), monotonic()
+        while (stored := streams.by_id(row.stream)) is not None and plans.left(row, stored):
+            if self._is_worked_on(row.stream):
+                quiet_since = monotonic()
+            if monotonic() - quiet_since >= WORKERS_FIRST_S:
+                return
+            await self._pause(_LOOK_S)
+
+    def _is_worked_on(self, stream: int) -> bool:
+        work = Work(self._ground.reader)
+        held = {lease.id for lease in work.held(self._ground.clock.now_us())}
+        return any(unit.job == "erase" and unit.lease in held for unit in work.working_on(stream))
+
+    async def _rewrite_objects(self, row: ErasureRow, stream: Stream, report: Report) -> None:
+        """Publish the stream until neither it nor what is listed for it holds anything of what goes."""
+        ground = self._ground
+        while True:
+            publication = await ground.sealer.publish(stream.id)
+            if publication is None:
+                return  # it was deleted
+            report.rewritten |= {old.segment.name: new.name for old, new in publication.swaps.made}
+            await self._note(row, report, "objects")
+            derived = [*States(ground.reader).retired(stream.id), *Companions(ground.reader).retired(stream.id)]
+            if not publication.swaps.made and not publication.swaps.left and not derived:
+                return
+
+    async def _forget_rows(self, targets: Targets) -> None:
+        """Remove what was moved."""
+
+        def perform(batch: Batch) -> None:
+            with commits.secure(batch.connection):
+                Aliases(batch.connection).drop_moved(targets.ids)
+
+        await self._ground.apply(perform)
+
+    async def _remove_files(self, row: ErasureRow, stream: Stream, report: Report) -> None:
+        """Let go of what was folded and of files, and remove what nothing lists from the store."""
+        ground = self._ground
+        for serving in (ground.snapshots.serving, *ground.servings):
+            await serving.forget(stream)
+        ground.snapshots.forget()
+        await self._pause(GRACE_S)
+        report.removed += await ground.sealer.purge(stream.id)
+        await self._note(row, report, "files")
+        while await asyncio.to_thread(ground.prune):
+            await self._pause(GRACE_S)  # someone still reads
+
+    async def _overwrite(self) -> None:
+        """Overwrite pages that the database does not use, and what waits to be moved into it."""
+        writer = self._ground.writer
+        while (await carry_out(writer, commits.Fill)).left:
+            await self._pause(0)
+        while (await carry_out(writer, commits.Unfill)).removed:
+            await self._pause(0)
+        while not await asyncio.to_thread(database.truncate, self._ground.database):
+            await self._pause(_LOOK_S)
+
+
+def _rewrite_all(batch: Batch, stream: Stream, row: ErasureRow) -> None:
+    """Put tombstones into the log where a server had stopped before it had done so."""
+    targets, report = load(row.targets), msgspec.json.decode(row.report, type=Report)
+    for key in targets.keys:
+        start: int | None = 0
+        while start is not None:
+            change = commits.RewriteRows(stream, targets, key, start, lambda _: None)
+            change.perform(batch)
+            report.log_rows, start = report.log_rows + change.rows, change.next
+    Erasures(batch.connection).update(row.id, report=msgspec.json.encode(report).decode())
+
+
+def _retire(batch: Batch, row: ErasureRow) -> None:
+    """What was derived from a stream counts no more, and is made again when all is over."""
+    States(batch.connection).retire_all(row.stream)
+    Companions(batch.connection).retire_all(row.stream)
+    batch.published.mark(row.stream, batch.now_us)
+
+
+def _end(batch: Batch, row: ErasureRow, stream: Stream | None, report: Report) -> None:
+    erasures = Erasures(batch.connection)
+    erasures.end(row.id, batch.now_us, msgspec.json.encode(report).decode())
+    ended = erasures.get(row.id)
+    if stream is not None and ended is not None:
+        commits.write_down(batch, stream, "erased", ended)
+    Work(batch.connection).mark(row.stream, batch.now_us)
+
+
+def is_over(row: ErasureRow) -> bool:
+    """Whether nothing of it is left."""
+    return row.state != RUNNING
+
+
+def listed_files(connection: Connection) -> tuple[set[str], set[str], set[str]]:
+    """The checksums of every segment, companion part and state that counts."""
+    parts = {part.sha256 for one in Companions(connection).every() for part in one.parts.values()}
+    return Published(connection).every_checksum(), parts, {one.sha256 for one in States(connection).every()}

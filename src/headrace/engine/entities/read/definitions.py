@@ -1,0 +1,59 @@
+"""Finding out how entity types are defined now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from headrace.engine.entities.kind import ENTITIES, EntityKind
+from headrace.errors import UnknownEntityType
+from headrace.reduce.policies.definition import TypeDefined
+from headrace.storage.database import Connection
+from headrace.storage.entity_changes import EntityChanges
+from headrace.storage.schema_registry import SchemaRegistry
+
+#: Types by name, each with the number of its last change.
+Known = dict[str, tuple[int, TypeDefined]]
+
+
+def defined_of(kind: EntityKind) -> TypeDefined:
+    """A type as it is now."""
+    configs = {name: kind.config(name) for name in kind.lives()}
+    return TypeDefined(kind.entity_type, ENTITIES + kind.entity_type, configs, kind.undone)
+
+
+class Types:
+    """The entity types that hold as of one change, read through one connection."""
+
+    def __init__(self, connection: Connection, version: int, known: Known | None = None) -> None:
+        """``known`` are types that were read before: those that have not changed since are not read again."""
+        self._connection, self._registry = connection, SchemaRegistry(connection)
+        self.version = version
+        self._known: Known = {} if known is None else known
+
+    @classmethod
+    def read(cls, connection: Connection) -> Types:
+        """The types as they are stored."""
+        return cls(connection, EntityChanges(connection).newest())
+
+    @property
+    def streams(self) -> Collection[str]:
+        """The streams of all types."""
+        return [ENTITIES + name for name in self._registry.types()]
+
+    def names_over(self, stream: str) -> tuple[str, ...]:
+        """The type that a stream holds observations of."""
+        name = stream.removeprefix(ENTITIES)
+        return (name,) if self.stream_of(name) == stream else ()
+
+    def stream_of(self, name: str) -> str | None:
+        """The stream of a type; None where there is none of this name."""
+        return ENTITIES + name if self._registry.knows(name) else None
+
+    def defined(self, name: str) -> TypeDefined:
+        """A type by its name."""
+        number, known = EntityChanges(self._connection).newest_of(name), self._known.get(name)
+        if known is None or known[0] != number:
+            if not self._registry.knows(name):
+                raise UnknownEntityType("there is no entity type of this name", entity_type=name)
+            known = self._known[name] = number, defined_of(EntityKind.load(self._connection, name))
+        return known[1]

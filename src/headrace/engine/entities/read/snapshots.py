@@ -1,0 +1,290 @@
+"""Snapshots: an entity as its schema shows it, from states and the tail, or folded anew from its observations.
+
+Everything here runs on the event loop; what is folded anew is folded in a thread. That is done where no state is of
+the policies that hold: they have changed and states are still made, observations were moved, or the question is about
+the past or another version. So an answer is always of one configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.engine.derive.generation import Behind, Generation
+from headrace.engine.derive.serving import Pace, Serving
+from headrace.engine.derive.state_builder import Workbench
+from headrace.engine.entities.kind import EntityKind, schema_of
+from headrace.engine.entities.read.definitions import Known, Types, defined_of
+from headrace.engine.entities.read.grouping import Group, Groups
+from headrace.engine.entities.read.observed import Reading
+from headrace.engine.log.log import Log
+from headrace.engine.log.stream import Head, Stream
+from headrace.engine.runtime.gates import Gate
+from headrace.errors import EntityNotFound, NotFound
+from headrace.format.segment.decoded import Decoded
+from headrace.reduce.policies.definition import TypeDefined
+from headrace.reduce.policies.lives import life_of
+from headrace.reduce.policies.observations import SHAPES
+from headrace.reduce.policies.reducer import EVERYONE, Row, TypeReducer
+from headrace.reduce.policies.snapshot import Snapshot
+from headrace.schema.entity import semver
+from headrace.schema.entity.nodes import ReducerConfig, Schema
+from headrace.storage.database import Connection
+from headrace.storage.schema_registry import EVERYBODY, SchemaRegistry
+from headrace.storage.states import States
+from headrace.storage.streams import Streams
+from headrace.storage.wal import Wal
+
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
+
+#: Entities that are folded anew at once; the others wait for their turn.
+AT_ONCE = 4
+#: Folding an observation takes longer than an event, and packing a row of an entity longer still.
+PACE = Pace(step_rows=64, hot_rows=16_384)
+_EVER = 1 << 62
+#: About what a row takes in memory that was folded anew.
+_ROW_BYTES = 4096
+
+
+_OWNERS: dict[str | None, Callable[[str], tuple[str, ...]]] = {
+    None: lambda user: (user, EVERYBODY),
+    "user": lambda user: (user,),
+    "global": lambda _: (EVERYBODY,),
+}
+
+
+class Asked(NamedTuple):
+    """Whose entity is asked for, and as of when: observed and ingested until then, and by which version."""
+
+    entity_id: str
+    user_id: str
+    as_of_us: int | None = None
+    at_ingested_us: int | None = None
+    schema_version: str | None = None
+    #: Whose version that is: the user's own where they have it, if it is not said.
+    scope: str | None = None
+
+    @property
+    def is_past(self) -> bool:
+        """Whether some observations do not count."""
+        return self.as_of_us is not None or self.at_ingested_us is not None
+
+
+class View(NamedTuple):
+    """What is asked for, found: the entity, its stream, and the schema and policies that it is seen by."""
+
+    asked: Asked
+    group: Group
+    stream: Stream
+    head: Head
+    kind: EntityKind
+    schema: Schema | None
+    #: The life that has the policies, and the policies.
+    life: str
+    config: ReducerConfig
+
+    @property
+    def entity_type(self) -> str:
+        """The type of the entity."""
+        return self.kind.entity_type
+
+
+class Shown(NamedTuple):
+    """An entity as it is answered, without a snapshot where it is deleted; ``kept`` if it is of states and a tail."""
+
+    view: View
+    snapshot: Snapshot | None
+    kept: bool
+
+
+class _Folded(NamedTuple):
+    """A row that was folded anew, with everything before an event."""
+
+    row: Row | None
+    through: int
+
+
+class Snapshots:
+    """Answers for every entity of this node."""
+
+    def __init__(
+        self,
+        log: Log,
+        reader: Connection,
+        connect: Callable[[], Connection],
+        segments: Callable[[], Segments],
+        bench: Workbench,
+        number: Callable[[], int],
+        *,
+        fold_rows: int,
+        row_bytes: int,
+    ) -> None:
+        """``number`` is that of the last change of any entity type."""
+        self._log, self._reader, self._number = log, reader, number
+        #: How observations are read.
+        self.reading = Reading(connect, segments)
+        self._known: Known = {}
+        self._types = Types(reader, -1, self._known)
+        self.serving: Serving[TypeDefined] = Serving(
+            log,
+            Wal(reader),
+            States(reader),
+            self.current,
+            lambda _: SHAPES,
+            bench,
+            fold_rows,
+            PACE,
+        )
+        self.groups = Groups(reader)
+        self._names: dict[int, str] = {}
+        self._kinds: dict[str, tuple[EntityKind, TypeDefined]] = {}
+        #: Rows that were folded anew.
+        self.rows = Decoded(row_bytes)
+        self._gate = Gate(AT_ONCE)
+        log.on_append.append(self.serving.appended)
+
+    async def stop(self) -> None:
+        """Let go of everything; nothing that is in memory has to be kept."""
+        await self.serving.stop()
+        self.reading.close()
+
+    def current(self) -> Types:
+        """The entity types that hold now."""
+        number = self._number()
+        if number != self._types.version:
+            self._types = Types(self._reader, number, self._known)
+        return self._types
+
+    def get(self, asked: Asked) -> Shown:
+        """An entity, where that is at hand; raises Behind where not, EntityNotFound where there is none."""
+        return self._at_hand(self.view(asked))
+
+    async def find(self, asked: Asked) -> Shown:
+        """The same, however long it takes."""
+        while True:
+            view = self.view(asked)
+            try:
+                return self._at_hand(view)
+            except Behind:
+                if self._has_states(view):
+                    await self.serving.ready(view.entity_type)
+                else:
+                    return await self._folded_anew(view)
+
+    def view(self, asked: Asked) -> View:
+        """What is asked for."""
+        row = self.groups.row(asked.entity_id, asked.user_id)
+        group = self.groups.of(row, _EVER if asked.at_ingested_us is None else asked.at_ingested_us)
+        stream = self.stream(row.stream)
+        head = stream.head
+        kind = None if head.registry is None else head.registry.kind
+        assert isinstance(kind, EntityKind)
+        life = row.user_id if row.user_id in kind.lives() else EVERYONE
+        config = kind.config(life)
+        if asked.schema_version is None:
+            effective = kind.effective(row.user_id)
+            schema = None if effective is None else effective.schema
+        else:
+            schema = self._version(kind.entity_type, row.user_id, asked.schema_version, asked.scope)
+            config = schema.reducer_config
+        return View(asked, group, stream, head, kind, schema, life, config)
+
+    def forget(self) -> None:
+        """Keep no row that was folded anew: observations were erased."""
+        self.rows = Decoded(self.rows.limit_bytes)
+
+    def stream(self, id: int) -> Stream:
+        """The stream of an entity's type."""
+        name = self._names.get(id)
+        if name is None:
+            row = Streams(self._reader).by_id(id)
+            if row is None:
+                raise EntityNotFound("the entity type is gone")
+            name = self._names[id] = row.name
+        return self._log.find(name)
+
+    def _version(self, entity_type: str, user_id: str, given: str, scope: str | None) -> Schema:
+        """A version of a type by its number: the user's own, else the global one, unless it is said whose."""
+        parsed, registry = semver.parse(given), SchemaRegistry(self._reader)
+        named = given if parsed is None else str(parsed)
+        for owner in _OWNERS[scope](user_id):
+            row = registry.version(entity_type, owner, named)
+            if row is not None:
+                return schema_of(row)
+        raise NotFound("the entity type has no such version", entity_type=entity_type, schema_version=given)
+
+    def _at_hand(self, view: View) -> Shown:
+        if self._may_use_states(view):
+            defined = self.serving.defined(view.entity_type)
+            generation, _ = self.serving.at_hand(defined, view.head)
+            if self._is_folded(generation, view):
+                reducer = generation.fold.reducer
+                rows = [row for id in view.group.members if (row := generation.row(id.encode())) is not None]
+                row = rows[0] if rows else None
+                for other in rows[1:]:
+                    row = reducer.merge(row, other)
+                return Shown(view, reducer.finish(row, view.life, view.schema), True)
+        known = None if view.asked.is_past else self.rows.get(_mark(view))
+        if known is None or known.through != view.head.next_seq:
+            raise Behind
+        return _finished(view, known.row)
+
+    def _may_use_states(self, view: View) -> bool:
+        if view.asked.is_past or view.group.moved or view.group.since:
+            return False
+        return view.asked.schema_version is None or life_of(view.config) == life_of(view.kind.config(view.life))
+
+    def _is_folded(self, generation: Generation, view: View) -> bool:
+        """Whether a generation answers for the very policies that are asked for."""
+        return generation.is_folded(view.life, self._defined(view.kind).lives[view.life].id)
+
+    def _defined(self, kind: EntityKind) -> TypeDefined:
+        known = self._kinds.get(kind.entity_type)
+        if known is None or known[0] is not kind:
+            known = self._kinds[kind.entity_type] = kind, defined_of(kind)
+        return known[1]
+
+    def _has_states(self, view: View) -> bool:
+        generation = self.serving.tail_of(view.entity_type) if self._may_use_states(view) else None
+        return generation is not None and self._is_folded(generation, view)
+
+    async def _folded_anew(self, view: View) -> Shown:
+        async with self._gate:
+            known = _Folded(None, 0) if view.asked.is_past else self.rows.get(_mark(view)) or _Folded(None, 0)
+            if known.through >= view.head.next_seq > 0:
+                return _finished(view, known.row)  # somebody else has just done it
+            row = await asyncio.to_thread(self._fold, view, known)
+            if not view.asked.is_past:
+                self.rows.keep(_mark(view), _Folded(row, view.head.next_seq), _ROW_BYTES)
+            return _finished(view, row)
+
+    def _fold(self, view: View, known: _Folded) -> Row | None:
+        """Go on with a row that was folded, from the observations that it lacks."""
+        reducer, asked = _reducer(view), view.asked
+        row = None if known.row is None else reducer.unpack(reducer.pack(known.row))
+        with self.reading.opened(view.stream, view.head) as found:
+            for seq, at_us, observation in view.group.observations(found, known.through):
+                if asked.as_of_us is not None and observation.observed_at_us > asked.as_of_us:
+                    continue
+                if asked.at_ingested_us is not None and at_us > asked.at_ingested_us:
+                    continue
+                if reducer.place(observation) is not None:
+                    row = reducer.fold(row, observation, at_us // 1000, seq)
+        return row
+
+
+def _reducer(view: View) -> TypeReducer:
+    return TypeReducer({EVERYONE: view.config}, view.kind.undone)
+
+
+def _finished(view: View, row: Row | None) -> Shown:
+    return Shown(view, _reducer(view).finish(row, EVERYONE, view.schema), False)
+
+
+def _mark(view: View) -> tuple[Any, ...]:
+    """What tells rows apart that were folded anew."""
+    life = life_of(view.config, None, view.kind.undone)
+    group = view.group
+    return view.stream.incarnation, group.members, group.moved, group.since, group.row.first_seq, life

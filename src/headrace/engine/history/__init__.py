@@ -1,0 +1,1 @@
+"""Published history: segments, stored events, sealing, recovery and verification."""

@@ -1,0 +1,136 @@
+"""Keeping watch while streams are published, or cannot be: what waits is counted, and whether we may still write.
+
+A publication may take as long as the store lets it, and the pause after a failure is up to a minute. Neither may hold
+up what is watched here: the writer knows how much room the backlog has, and a node that was replaced finds that out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import NamedTuple
+
+from headrace.engine.log.writer import Writer
+from headrace.errors import Fenced, Unavailable
+from headrace.storage.database import Connection
+from headrace.storage.published import Backlog, Published
+from headrace.types import Clock
+
+log = logging.getLogger("headrace.sealing")
+
+COUNT_S = 1.0
+#: How often a node asks whether another has taken over; every publication asks too.
+CHECK_S = 10.0
+_PAGE = 200
+# Whoever counts rests so many times as long as that takes, however many streams wait.
+_RESTS = 24
+
+
+class _Waiting(NamedTuple):
+    """Payload bytes that are only here, and since when the first of them have been."""
+
+    bytes: int
+    oldest_us: int
+
+
+class Watch:
+    """Looks after the backlog, counted in a thread of its own, and the lease of a node."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        connect: Callable[[], Connection],
+        check: Callable[[], Awaitable[None]],
+        clock: Clock,
+        limit_bytes: int,
+    ) -> None:
+        self._writer = writer
+        self._connect = connect
+        self._connection: Connection | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-watch")
+        self._stopping = threading.Event()
+        self._check = check
+        self._clock = clock
+        self._limit_bytes = limit_bytes
+        self._counting = asyncio.Lock()
+        self._counted_s = 0.0
+        #: Payload bytes that are only here, and since when the first of them have been.
+        self.backlog_bytes = 0
+        self.oldest_us: int | None = None
+
+    async def run(self) -> None:
+        """Keep watch until another node has taken over."""
+        await asyncio.gather(self._count_forever(), self._check_forever())
+
+    async def stop(self) -> None:
+        """Count nothing more, and let go of the database."""
+        self._stopping.set()
+        await asyncio.to_thread(self._thread.shutdown)
+        if self._connection is not None:
+            self._connection.close()
+
+    async def count(self, tell: Callable[[list[Backlog]], None] = lambda page: None) -> None:
+        """Count what waits, and let the writer know how much more may.
+
+        ``tell`` hears of every stream that waits, in the thread that counts.
+        """
+        async with self._counting:
+            writer = self._writer
+            queued_bytes, room_bytes = writer.queued_bytes, writer.room_bytes
+            found = await asyncio.get_running_loop().run_in_executor(self._thread, self._waiting, tell)
+            self.backlog_bytes, self.oldest_us = found.bytes, found.oldest_us if found.bytes else None
+            # What came while it was counted may have been missed.
+            since_bytes = room_bytes - writer.room_bytes
+            writer.room_bytes = self._limit_bytes - found.bytes - queued_bytes - since_bytes
+            self._counted_s = _now_s()
+
+    def _waiting(self, tell: Callable[[list[Backlog]], None]) -> _Waiting:
+        if self._connection is None:
+            self._connection = self._connect()
+        published, after, total, oldest_us = Published(self._connection), 0, 0, self._clock.now_us()
+        logged = self._writer.logged
+        logged.begin()
+        began_s = monotonic()
+        while page := published.backlogs(after, _PAGE, self._clock.now_us()):
+            after = page[-1].stream
+            total += sum(backlog.bytes for backlog in page)
+            oldest_us = min(oldest_us, *(backlog.since_us for backlog in page))
+            logged.found(backlog.name for backlog in page if backlog.name is not None)
+            tell(page)
+            if len(page) < _PAGE:
+                break
+            if self._stopping.wait(_RESTS * (monotonic() - began_s)):
+                return _Waiting(total, oldest_us)
+            began_s = monotonic()
+        logged.end()
+        return _Waiting(total, oldest_us)
+
+    async def _count_forever(self) -> None:
+        while not self._writer.fenced:
+            await self.count()
+            await asyncio.sleep(COUNT_S)
+            while (rest_s := self._counted_s + COUNT_S - _now_s()) > 0:
+                await asyncio.sleep(rest_s)  # someone else has counted meanwhile
+
+    async def _check_forever(self) -> None:
+        while not self._writer.fenced:
+            await asyncio.sleep(CHECK_S)
+            try:
+                await self._check()
+            except Fenced as reason:
+                self.fence(reason)
+            except Unavailable:
+                pass  # whoever publishes next has more to say about that
+
+    def fence(self, reason: Fenced) -> None:
+        """Another node has taken over: let nothing more be written here."""
+        log.error("%s", reason.message)
+        self._writer.fenced = True
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

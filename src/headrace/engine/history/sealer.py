@@ -1,0 +1,285 @@
+"""Deciding what is published when, and keeping at it; appends wait for nothing of this."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from headrace.config import StorageConfig
+from headrace.engine.entities.types.publishing import Published as PublishedEntities
+from headrace.engine.features.publishing import Published
+from headrace.engine.history.object_removal import Forget
+from headrace.engine.history.publication import (
+    TRIM_ROWS,
+    Abandon,
+    Attempt,
+    Discard,
+    Publication,
+    Publish,
+    SpareEpochs,
+    TrimPublished,
+)
+from headrace.engine.history.seal_context import Workshop
+from headrace.engine.history.seal_pace import Pace
+from headrace.engine.history.seal_watch import Watch
+from headrace.engine.log.lifecycle import carry_out
+from headrace.engine.log.log import Log
+from headrace.engine.log.stream import Stream
+from headrace.engine.log.writer import Writer
+from headrace.engine.runtime.repeated import RepeatedWarning
+from headrace.errors import Fenced, Unavailable
+from headrace.storage.database import Connection
+from headrace.storage.entity_changes import EntityChanges
+from headrace.storage.feature_registry import FeatureRegistry
+from headrace.storage.published import Backlog
+from headrace.storage.published import Published as PublishedObjects
+from headrace.storage.reserve import is_disk_full
+from headrace.storage.streams import Streams
+from headrace.types import Clock
+
+log = logging.getLogger("headrace.sealing")
+
+Found = TypeVar("Found")
+
+TICK_S = 1.0
+#: How long an object that nothing refers to is left to those who still read it.
+GRACE_S = 60.0
+#: How often objects are looked for that a crash left behind, and how old they have to be.
+_ORPHANS_S = 6 * 3600.0
+_PAGE = 500
+_LONGEST_PAUSE_S = 60.0
+#: A stream that cannot be published may be so for good, and each try may leave objects behind.
+_LONGEST_PUT_OFF_S = 600.0
+
+
+class Sealer:
+    """Publishes streams that are due, one after the other, in a thread of its own."""
+
+    def __init__(
+        self,
+        events: Log,
+        writer: Writer,
+        streams: Streams,
+        published: PublishedObjects,
+        features: FeatureRegistry,
+        entities: EntityChanges,
+        workshop: Workshop,
+        connect: Callable[[], Connection],
+        clock: Clock,
+        config: StorageConfig,
+        columns_share: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._log = events
+        self._writer = writer
+        self._streams = streams
+        self._published = published
+        self._features = features
+        self._entities = entities
+        self._workshop = workshop
+        self._clock = clock
+        self._config = config
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-sealer")
+        self._task: asyncio.Task[None] | None = None
+        self._failures = 0
+        #: Streams that could not be published: how often, and when they are tried again.
+        self._put_off: dict[int, tuple[int, int]] = {}
+        #: Streams that are published at the next look, however little they hold.
+        self._requested: set[int] = set()
+        self._publishing = asyncio.Lock()
+        self._orphans_us = clock.now_us() + int(_ORPHANS_S * 1e6)
+        self.watch = Watch(
+            writer, connect, lambda: self._aside(workshop.node.check), clock, limit_bytes=config.backlog_bytes
+        )
+        self.pace = Pace(self.watch, lambda: events.counters.appends, clock, config, columns_share)
+        self.seals = 0
+        self.failed_seals = 0
+        #: Why the object store took nothing the last time; None where it did.
+        self.trouble: str | None = None
+        self._warning = RepeatedWarning("headrace.sealing", "the object store takes nothing")
+        self.segments = 0
+        self.bytes = 0
+
+    def start(self) -> None:
+        """Begin to look after the streams."""
+        self._task = asyncio.create_task(self._watch_and_publish())
+
+    async def stop(self) -> None:
+        """Finish what is being published, and look after nothing more."""
+        self.pace.stop()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.watch.stop()
+        await self._aside(self._workshop.close)
+        self._thread.shutdown()
+
+    async def _watch_and_publish(self) -> None:
+        await asyncio.gather(self.watch.run(), self._publish_forever())
+
+    async def _publish_forever(self) -> None:
+        while not self._writer.fenced:
+            await asyncio.sleep(min(TICK_S * 2**self._failures, _LONGEST_PAUSE_S))
+            try:
+                await self.work()
+                self._failures, self.trouble = 0, None
+            except Fenced as reason:
+                self.watch.fence(reason)
+            except Unavailable as reason:
+                self._failures += 1
+                self.failed_seals += 1
+                self.trouble = reason.message
+                self._warning.warn(reason)
+            except Exception as reason:
+                self._failures += 1
+                self.failed_seals += 1
+                self._writer.damage.note(reason)
+                log.exception("publishing failed; it is tried again")
+
+    async def work(self) -> None:
+        """Publish every stream that is due, and clear away what nothing refers to."""
+        await self.publish_features()
+        await self.publish_entities()
+        for stream in await self._due():
+            try:
+                await self.publish(stream)
+                self._put_off.pop(stream, None)
+            except Exception as reason:
+                if is_disk_full(reason):
+                    self.failed_seals += 1
+                    log.warning("the disk is full; nothing is published until there is room")
+                    break
+                if isinstance(reason, Unavailable):
+                    raise
+                self.failed_seals += 1
+                self._writer.damage.note(reason)
+                log.exception("stream %d could not be published; it is tried again, and the others go on", stream)
+                self._try_later(stream)
+            await self._aside(self.pace.rest)
+        await self.clear()
+        await self._reserve_epochs()
+
+    def _try_later(self, stream: int) -> None:
+        """Put a stream off for twice as long as the last time."""
+        failures, _ = self._put_off.get(stream, (0, 0))
+        pause_s = min(TICK_S * 2**failures, _LONGEST_PUT_OFF_S)
+        self._put_off[stream] = failures + 1, self._clock.now_us() + int(pause_s * 1e6)
+
+    async def publish_features(self) -> None:
+        """Publish the feature registry where it has changed."""
+        if self._features.unpublished(1):
+            until = await self._aside(self._publish_features)
+            await carry_out(self._writer, Published, until)
+
+    def _publish_features(self) -> int:
+        return self._workshop.publisher.publish_features()
+
+    async def publish_entities(self) -> None:
+        """Publish what was done to entity types since."""
+        if self._entities.waits():
+            until = await self._aside(self._publish_entities)
+            await carry_out(self._writer, PublishedEntities, until)
+
+    def _publish_entities(self) -> int:
+        return self._workshop.publisher.publish_entities()
+
+    async def _reserve_epochs(self) -> None:
+        """Have a block of epochs to spare."""
+        if self._streams.meta("spare_epoch", -1) >= 0:
+            return
+        block = await self._aside(self._workshop.node.reserve_epochs)
+        await carry_out(self._writer, SpareEpochs, block.start)
+
+    def request(self, stream: int) -> None:
+        """Publish a stream soon, however little it holds."""
+        self._requested.add(stream)
+
+    async def _due(self) -> list[int]:
+        """The streams that have waited long enough, hold enough or were asked for, but for those that are put off."""
+        now_us, due = self._clock.now_us(), sorted(self._requested)
+        self._requested.clear()
+        await self.watch.count(
+            lambda page: due.extend(backlog.stream for backlog in page if self._is_due(backlog, now_us))
+        )
+        changed = self._published.marked(now_us - int(self._config.seal_age_s * 1e6), now_us, _PAGE)
+        longest_us = int(_LONGEST_PUT_OFF_S * 1e6)
+        put_off = {stream for stream, (_, until_us) in self._put_off.items() if 0 < until_us - now_us <= longest_us}
+        return [stream for stream in dict.fromkeys([*due, *changed]) if stream not in put_off]
+
+    def _is_due(self, backlog: Backlog, now_us: int) -> bool:
+        config, age_s = self._config, (now_us - backlog.since_us) / 1e6
+        return backlog.bytes >= config.seal_bytes or backlog.entries >= config.seal_rows or age_s >= config.seal_age_s
+
+    async def publish(self, stream: int) -> Publication | None:
+        """Publish one stream as it is now, and let go of its rows; what a fork reads of others goes before it.
+
+        Answers what was published, None where the stream is gone.
+        """
+        async with self._publishing:
+            for ancestor in self._behind(stream):
+                await self._publish(ancestor)
+            return await self._publish(stream)
+
+    async def purge(self, stream: int) -> list[str]:
+        """Remove every object of a stream that is on none of its lists; answers which there were."""
+        async with self._publishing:
+            keys = await self._aside(lambda: self._workshop.publisher.unlisted(stream))
+            await self._aside(lambda: self._workshop.cleaner.remove(keys))
+            await carry_out(self._writer, Forget, keys, None)
+            return keys
+
+    def _behind(self, stream: int) -> list[int]:
+        """Ancestors of a fork whose manifests do not hold yet what it reads, the oldest first."""
+        found: list[int] = []
+        row, limit = self._streams.by_id(stream), 1 << 62
+        while row is not None and row.parent is not None and row.fork_seq is not None:
+            limit = min(limit, row.fork_seq)
+            row = self._streams.by_id(row.parent)
+            if row is not None and (not row.generation or row.published_seq < limit):
+                found.append(row.id)
+        return found[::-1]
+
+    async def _publish(self, stream: int) -> Publication | None:
+        row = self._streams.by_id(stream)
+        if row is not None and not row.attempted:
+            await carry_out(self._writer, Attempt, stream)
+        publication = await self._aside(lambda: self._workshop.publisher.publish(stream, self.pace))
+        found = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
+        if publication is None or found is None or found.id != stream:
+            await carry_out(self._writer, Abandon, stream, publication)
+            return None
+        await self._commit(found, publication)
+        return publication
+
+    async def _commit(self, stream: Stream, publication: Publication) -> None:
+        await carry_out(self._writer, Publish, stream, publication)
+        self.seals += 1
+        self.segments += len(publication.built)
+        self.bytes += sum(built.segment.bytes for built in publication.built)
+        while (await carry_out(self._writer, TrimPublished, stream)).removed >= TRIM_ROWS:
+            await asyncio.sleep(0)
+
+    async def clear(self) -> None:
+        """Remove objects of deleted streams, and those that were replaced a while ago."""
+        for grave in self._published.graves(_PAGE):
+            try:
+                keys = await self._aside(partial(self._workshop.cleaner.bury, grave))
+            except Unavailable as reason:
+                if is_disk_full(reason):
+                    self._writer.reserve.release()
+                raise
+            await carry_out(self._writer, Forget, keys, grave)
+        now_us = self._clock.now_us()
+        while keys := self._published.leftovers(now_us - int(GRACE_S * 1e6), _PAGE):
+            await self._aside(partial(self._workshop.cleaner.remove, keys))
+            await carry_out(self._writer, Forget, keys, None)
+        if now_us >= self._orphans_us:
+            self._orphans_us = now_us + int(_ORPHANS_S * 1e6)
+            keys = await self._aside(lambda: self._workshop.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
+            await carry_out(self._writer, Discard, keys)
+
+    async def _aside(self, work: Callable[[], Found]) -> Found:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -1,0 +1,228 @@
+"""Stored events by sequence number, for threads: wherever they lie now, in segments or in rows of the log.
+
+What was committed stays the same while it moves from the log into a segment, so that each question may look anew.
+Only retention takes events away: then ``Vanished`` is raised, and whoever asked begins again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from headrace.engine.log.read import Owned, owned
+from headrace.engine.log.stream import Head, Stream
+from headrace.format.segment import layout
+from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.gathering import Gathering, Run
+from headrace.schema.entries import entries_of
+from headrace.storage.database import Connection
+from headrace.storage.published import Placed, Published
+from headrace.storage.wal import Entries, Wal
+
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
+
+#: At most so many events, and about so much of their payload, are looked at together.
+CHUNK_ROWS, CHUNK_BYTES = 65_536, 16 * 1024 * 1024
+_OVERHEAD = 200
+#: Of a payload so many events are looked at first, then twice as many.
+_REACHED_FIRST = 1_024
+
+
+class Vanished(Exception):
+    """Events are not retained any more, or their stream is gone."""
+
+
+class Event(NamedTuple):
+    """One stored event: the schema version it was appended under, and its payload."""
+
+    version: int
+    payload: bytes
+
+
+class Chunk(NamedTuple):
+    """Consecutive events that lie in one segment, or in rows of the log where ``placed`` is None."""
+
+    owner: int
+    start: int
+    stop: int
+    placed: Placed | None
+
+
+class Events:
+    """The events of one stream up to one head, through one connection; for one thread at a time."""
+
+    def __init__(
+        self, connection: Connection, segments: Callable[[], Segments], recent: Decoded, stream: Stream, head: Head
+    ) -> None:
+        self._connection = connection
+        self._wal, self._published = Wal(connection), Published(connection)
+        self._segments = segments
+        self._recent = recent
+        self._stream = stream
+        self._owned = list(owned(stream, head, head.first_seq))
+        self.fetched_bytes = 0
+
+    def last_chunk(self, start: int, stop: int) -> Chunk:
+        """The last events of a range, as many as are looked at together."""
+        part = self._part(stop - 1)
+        start = max(start, part.start, stop - CHUNK_ROWS)
+        with self._looking():
+            placed = self._published.holding(part.owner, stop - 1)
+            if placed is not None:
+                start = max(start, placed.segment.first_seq, stop - _fitting(placed))
+                return Chunk(part.owner, start, stop, placed)
+            start = max(start, self._published.until(part.owner))
+            while stop - start > 1 and self._log_bytes(part.owner, start, stop) > CHUNK_BYTES:
+                start += (stop - start) // 2
+            return Chunk(part.owner, start, stop, None)
+
+    def first_chunk(self, start: int, stop: int) -> Chunk:
+        """The first events of a range, as many as are looked at together."""
+        part = self._part(start)
+        stop = min(stop, part.end, start + CHUNK_ROWS)
+        with self._looking():
+            placed = self._published.holding(part.owner, start)
+            if placed is not None:
+                stop = min(stop, placed.segment.end_seq, start + _fitting(placed))
+                return Chunk(part.owner, start, stop, placed)
+            while stop - start > 1 and self._log_bytes(part.owner, start, stop) > CHUNK_BYTES:
+                stop -= (stop - start) // 2
+            return Chunk(part.owner, start, stop, None)
+
+    def batches(self, chunk: Chunk) -> Iterator[Any]:
+        """The rows of a chunk as Arrow record batches, in the columns of a segment."""
+        if chunk.placed is None:
+            with self._looking():
+                rows = list(self._wal.scan(chunk.owner, chunk.start, chunk.stop))
+            if rows and rows[0].seq <= chunk.start and rows[-1].seq + rows[-1].count >= chunk.stop:
+                yield from _gathered(rows, chunk.start, chunk.stop)
+                return
+            chunk = self._moved(chunk)
+        assert chunk.placed is not None
+        with self._segments().open(chunk.placed.key, chunk.placed.segment) as reader:
+            self.fetched_bytes += chunk.placed.segment.bytes
+            yield from reader.batches(chunk.start, chunk.stop)
+
+    def get(self, seqs: Iterable[int]) -> dict[int, Event]:
+        """Some events; those used last are kept at hand."""
+        found: dict[int, Event] = {}
+        for seq in sorted(seqs):
+            name = self._stream.incarnation, seq
+            event: Event | None = self._recent.get(name)
+            if event is None:
+                event = self._read(seq)
+                self._recent.keep(name, event, len(event.payload) + _OVERHEAD)
+            found[seq] = event
+        return found
+
+    def appended_us(self, seq: int) -> int:
+        """When an event was appended, or the first of the segment that holds it."""
+        part = self._part(seq)
+        with self._looking():
+            placed = self._published.holding(part.owner, seq)
+            if placed is not None:
+                return placed.segment.min_us
+            return self._row(part.owner, seq).append_us
+
+    def published_until(self) -> int:
+        """The sequence number before which events lie in segments."""
+        with self._looking():
+            return max(
+                (min(part.end, max(part.start, self._published.until(part.owner))) for part in self._owned), default=0
+            )
+
+    def segments_in(self, start: int, stop: int) -> int:
+        """How many segments hold events of a range."""
+        count = 0
+        with self._looking():
+            for part in self._owned:
+                low, high = max(start, part.start), min(stop, part.end)
+                if low < high:
+                    count += len(self._published.following(part.owner, low, high))
+        return count
+
+    def payload_bytes(self, start: int, stop: int) -> int:
+        """About how much payload the events of a range have."""
+        with self._looking():
+            return sum(self._part_bytes(part, max(start, part.start), min(stop, part.end)) for part in self._owned)
+
+    def reach(self, start: int, stop: int, size: int) -> int:
+        """Where events from ``start`` on end that have at most about so much payload; one at least, all at most."""
+        count = _REACHED_FIRST
+        while start + count < stop and self.payload_bytes(start, start + count) <= size:
+            count *= 2
+        ends = range(start + 1, min(stop, start + count) + 1)
+        return start + max(1, bisect_right(ends, size, key=lambda end: self.payload_bytes(start, end)))
+
+    def _part_bytes(self, part: Owned, start: int, stop: int) -> int:
+        size = 0
+        for placed in self._published.following(part.owner, start, stop) if start < stop else ():
+            segment = placed.segment
+            rows = min(stop, segment.end_seq) - start
+            size += segment.payload_bytes * rows // segment.count
+            start = segment.end_seq
+        return size + (self._log_bytes(part.owner, start, stop) if start < stop else 0)
+
+    def _read(self, seq: int) -> Event:
+        part = self._part(seq)
+        with self._looking():
+            placed = self._published.holding(part.owner, seq)
+            if placed is None:
+                row = self._row(part.owner, seq)
+                return Event(row.version, bytes(memoryview(entries_of(row.body)[seq - row.seq])))
+        with self._segments().open(placed.key, placed.segment) as reader:
+            self.fetched_bytes += placed.segment.bytes
+            version, _, body = reader.read(seq, seq + 1, 1).parts[0]
+        return Event(version, bytes(body))
+
+    def _part(self, seq: int) -> Owned:
+        return next(part for part in self._owned if part.start <= seq < part.end)
+
+    def _row(self, owner: int, seq: int) -> Entries:
+        row = self._wal.holding(owner, seq)
+        if row is None:
+            raise Vanished(f"event {seq} is gone")
+        return row
+
+    def _log_bytes(self, owner: int, start: int, stop: int) -> int:
+        """Payload of a range in rows of the log; of the first and the last row, their share of it."""
+        first, last = self._row(owner, start), self._row(owner, stop - 1)
+        before = len(first.body) * (start - first.seq) // first.count
+        behind = len(last.body) * (last.seq + last.count - stop) // last.count
+        return last.total_bytes - first.total_bytes + len(first.body) - before - behind
+
+    def _moved(self, chunk: Chunk) -> Chunk:
+        """The same events, which were sealed since they were looked for."""
+        with self._looking():
+            placed = self._published.holding(chunk.owner, chunk.start)
+        if placed is None or placed.segment.end_seq < chunk.stop:
+            raise Vanished(f"events from {chunk.start} on have moved")
+        return chunk._replace(placed=placed)
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """One moment of the database; short, for the log cannot be trimmed meanwhile."""
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("COMMIT")
+
+
+def _fitting(placed: Placed) -> int:
+    """How many events of a segment are looked at together."""
+    return max(1, placed.segment.count * CHUNK_BYTES // max(1, placed.segment.payload_bytes))
+
+
+def _gathered(rows: list[Entries], start: int, stop: int) -> Iterator[Any]:
+    gathering = Gathering(layout.schema(True), start, entries_of)
+    for row in rows:
+        keys = row.key if row.keys is None else msgspec.json.decode(row.keys, type=list[str | None])
+        run = Run(row.seq, row.append_us, row.version, keys, entries_of(row.body))
+        gathering.extend(run, max(0, start - row.seq), min(row.count, stop - row.seq), 0)
+    yield from gathering.table().to_batches()

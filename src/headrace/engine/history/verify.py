@@ -1,0 +1,282 @@
+"""Verifying an object store: every object that counts, held against the manifest that names it.
+
+Nothing but the store is needed. One segment is looked at at a time, a row group at a time, so memory does not grow with
+the data. A server may be writing meanwhile: where something is amiss and a newer manifest is there, that one is
+verified instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.engine.history.recovery import Place, newest_valid
+from headrace.engine.history.verify_journals import Journal, journals
+from headrace.errors import CorruptData
+from headrace.format import manifest as manifests
+from headrace.format.companion.layout import Part
+from headrace.format.companion.names import COMPANIONS, companion_key, companion_place
+from headrace.format.manifest import Manifest, Segment
+from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.reader import Reader
+from headrace.format.state.names import STATES, state_key, state_place
+from headrace.storage.objects import ObjectMissing, Objects
+from headrace.types import JSON, media_type
+
+_TRIES = 3
+_KINDS = (manifests.SEGMENTS, COMPANIONS, STATES)
+
+#: Told how many bytes of segments are done, of how many that are known of.
+Tell = Callable[[int, int], None]
+
+
+class Damage(NamedTuple):
+    """An object that is not what it should be."""
+
+    object: str
+    check: str
+    message: str
+
+
+class Report(msgspec.Struct):
+    """One stream as the store has it; without a name where no manifest can be read.
+
+    A registry of the whole node has no name either: it is told by its state, its newest number is the generation.
+    """
+
+    stream: str | None
+    incarnation: str
+    generation: int = 0
+    state: str = ""
+    entries: int = 0
+    segments: int = 0
+    companions: int = 0
+    states: int = 0
+    bytes: int = 0
+    damage: list[Damage] = []
+    #: Objects that the newest manifest does not name: sooner or later a server sweeps them.
+    orphans: list[str] = []
+
+
+def verify(objects: Objects, *, stream: str | None = None, tell: Tell | None = None) -> Iterator[Report]:
+    """Verify one stream or all of them; raises where the store does not answer."""
+    return _Verification(objects, stream, tell or (lambda done, total: None)).run()
+
+
+class _Verification:
+    def __init__(self, objects: Objects, stream: str | None, tell: Tell) -> None:
+        self._objects = objects
+        self._under = "" if stream is None else f"/{manifests.name_hash(stream)}"
+        self._tell = tell
+        self._done = self._total = 0
+        self._lives: dict[str, Place] = {}
+
+    def run(self) -> Iterator[Report]:
+        places = self._places(manifests.MANIFESTS + self._under)
+        for place, generations in sorted(places.items()):
+            yield self._verify_newest(place, generations)
+        yield from self._strays(places)
+        if not self._under:
+            yield from map(_registry, journals(self._objects))
+
+    def _places(self, prefix: str) -> dict[Place, list[int]]:
+        return manifests.generations(info.key for info in self._objects.list(prefix))
+
+    def _verify_newest(self, place: Place, generations: list[int]) -> Report:
+        for _ in range(_TRIES):
+            report = self._verify(place, generations)
+            if not report.damage:
+                break
+            now = self._places(f"{manifests.MANIFESTS}/{'/'.join(place)}").get(place, [])
+            if now == generations:
+                break
+            generations = now  # what is missing was replaced, or deleted, while we looked
+        return report
+
+    def _verify(self, place: Place, generations: list[int]) -> Report:
+        unreadable: list[CorruptData] = []
+        manifest = newest_valid(self._objects, place, generations, unreadable)
+        report = Report(None, place[1], damage=[_damage(reason) for reason in unreadable], orphans=[])
+        below = (f"{kind}/{'/'.join(place)}" for kind in _KINDS)
+        sizes = {info.key: info.bytes for prefix in below for info in self._objects.list(prefix)}
+        if manifest is None:
+            report.orphans += sorted(sizes)
+            return report
+        report.stream, report.state, report.generation = manifest.stream, manifest.state, manifest.generation
+        report.entries = manifest.published_seq - manifest.first_seq
+        report.orphans += [
+            manifests.generation_key(place, older) for older in generations if older < manifest.generation
+        ]
+        self._verify_objects(manifest, sizes, report)
+        report.damage += self._verify_sums(manifest)
+        report.damage += self._verify_lineage(manifest)
+        return report
+
+    def _verify_objects(self, manifest: Manifest, sizes: dict[str, int], report: Report) -> None:
+        named: dict[str, Segment | Part] = {**_segments(manifest), **_parts(manifest), **_states(manifest)}
+        report.orphans += sorted(sizes.keys() - named.keys())
+        report.segments = len(manifest.kept) + len(manifest.segments)
+        report.companions = len(manifest.companions)
+        report.states = len(manifest.states)
+        report.bytes = sum(one.bytes for one in named.values())
+        self._total += report.bytes
+        for key, one in named.items():
+            try:
+                self._verify_object(manifest, key, one, sizes.get(key))
+            except CorruptData as reason:
+                report.damage.append(_damage(reason))
+            self._done += one.bytes
+            self._tell(self._done, self._total)
+
+    def _verify_object(self, manifest: Manifest, key: str, one: Segment | Part, size: int | None) -> None:
+        if size is None:
+            raise ObjectMissing(f"the object {key} is missing", object=key, check="present")
+        if size != one.bytes:
+            raise _corrupt(key, "size", f"it has {size} bytes, not {one.bytes}")
+        with self._at_hand(key, size) as path:
+            if isinstance(one, Part):
+                _verify_checksum(key, one, path)
+                return
+            reader = Reader(path, name=key, decoded=Decoded(0), sha256=one.sha256)
+            _verify_identity(manifest, key, one, reader)
+            reader.verify()
+
+    @contextmanager
+    def _at_hand(self, key: str, size: int) -> Iterator[Path]:
+        """The object as a file, which goes afterwards where it had to be fetched."""
+        path = self._objects.local_path(key)
+        if path is not None:
+            if not path.exists():
+                raise ObjectMissing(f"the object {key} is missing", object=key, check="present")
+            yield path
+            return
+        with tempfile.NamedTemporaryFile(prefix="headrace-", suffix=".parquet") as file:
+            self._objects.download(key, size, file)  # type: ignore[arg-type]
+            file.flush()
+            yield Path(file.name)
+
+    def _verify_sums(self, manifest: Manifest) -> Iterator[Damage]:
+        """The payload that the manifest counts goes on from segment to segment and up to its own total."""
+        key = manifests.manifest_key(manifest.stream, manifest.incarnation, manifest.generation)
+        for before, after in pairwise(manifest.segments):
+            if before.total_bytes != after.before_bytes:
+                what = f"{after.name} goes on after {after.before_bytes} bytes, not after {before.total_bytes}"
+                yield _damage(_corrupt(key, "bytes", what))
+        if manifest.segments and manifest.segments[-1].total_bytes != manifest.total_bytes:
+            what = f"it has {manifest.total_bytes} bytes, its segments {manifest.segments[-1].total_bytes}"
+            yield _damage(_corrupt(key, "bytes", what))
+
+    def _verify_lineage(self, manifest: Manifest) -> Iterator[Damage]:
+        """What a fork reads from others must be there."""
+        key = manifests.manifest_key(manifest.stream, manifest.incarnation, manifest.generation)
+        start = manifest.first_seq
+        for incarnation, end in manifest.lineage:
+            source = self._newest_of(incarnation)
+            if source is None:
+                yield _damage(
+                    _corrupt(key, "lineage", f"it was forked from a stream that is not there ({incarnation})")
+                )
+            elif (missing := _first_missing(source, start, end)) is not None:
+                yield _damage(_corrupt(key, "lineage", f"entry {missing} of {source.stream!r} is not published"))
+            start = max(start, end)
+
+    def _newest_of(self, incarnation: str) -> Manifest | None:
+        if incarnation not in self._lives:
+            self._lives |= {place[1]: place for place in self._places(manifests.MANIFESTS)}
+        place = self._lives.get(incarnation)
+        if place is None:
+            return None
+        generations = self._places(f"{manifests.MANIFESTS}/{'/'.join(place)}").get(place, [])
+        return newest_valid(self._objects, place, generations, [])
+
+    def _strays(self, places: dict[Place, list[int]]) -> Iterator[Report]:
+        """Segments, companions and states of streams that have no manifest."""
+        strays: dict[Place, list[str]] = {}
+        for info in (info for kind in _KINDS for info in self._objects.list(kind + self._under)):
+            place = manifests.segment_place(info.key) or companion_place(info.key) or state_place(info.key)
+            if place is not None and place[0] not in places:
+                strays.setdefault(place[0], []).append(info.key)
+        for found, keys in sorted(strays.items()):
+            if not self._places(f"{manifests.MANIFESTS}/{'/'.join(found)}"):
+                yield Report(None, found[1], orphans=sorted(keys))
+
+
+def _registry(found: Journal) -> Report:
+    return Report(
+        None,
+        "",
+        generation=found.newest,
+        state=found.kind,
+        entries=found.entries,
+        bytes=found.bytes,
+        damage=[_damage(reason) for reason in found.damage],
+    )
+
+
+def _segments(manifest: Manifest) -> dict[str, Segment]:
+    return {
+        manifests.segment_key(manifest.stream, manifest.incarnation, segment.name): segment
+        for segment in (*manifest.kept, *manifest.segments)
+    }
+
+
+def _parts(manifest: Manifest) -> dict[str, Part]:
+    return {
+        companion_key(manifest.stream, manifest.incarnation, companion.name, name): part
+        for companion in manifest.companions
+        for name, part in companion.parts.items()
+    }
+
+
+def _states(manifest: Manifest) -> dict[str, Part]:
+    return {
+        state_key(manifest.stream, manifest.incarnation, state.name): Part(state.bytes, state.sha256)
+        for state in manifest.states
+    }
+
+
+def _verify_checksum(key: str, part: Part, path: Path) -> None:
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != part.sha256:
+            raise _corrupt(key, "checksum", "its checksum differs")
+
+
+def _verify_identity(manifest: Manifest, key: str, segment: Segment, reader: Reader) -> None:
+    """The segment says of itself what the manifest says of it."""
+    info = reader.info
+    is_json = media_type(manifest.content_type) == JSON
+    told = (info.stream, info.incarnation, info.json)
+    if told != (manifest.stream, manifest.incarnation, is_json):
+        raise _corrupt(key, "identity", f"it belongs to {info.stream!r}, life {info.incarnation}")
+    counted = (info.first_seq, info.count, info.payload_bytes, info.min_us, info.max_us)
+    if counted != (segment.first_seq, segment.count, segment.payload_bytes, segment.min_us, segment.max_us):
+        raise _corrupt(key, "count", "its entries, times or bytes are others than its manifest says")
+    room, taken = segment.total_bytes - segment.before_bytes, reader.bytes_before(segment.end_seq)
+    # The log counts a JSON body as it was sent, with what stands between its entries.
+    if taken > room or (taken < room and not is_json):
+        raise _corrupt(key, "bytes", f"its entries take {taken} bytes, its manifest counts {room}")
+
+
+def _first_missing(source: Manifest, start: int, end: int) -> int | None:
+    """The first entry of [start, end) that no segment of a stream's own holds; those it inherited are elsewhere."""
+    if source.lineage:
+        start = max(start, source.lineage[-1][1])
+    for segment in (*source.kept, *source.segments):
+        if segment.first_seq <= start < segment.end_seq:
+            start = segment.end_seq
+    return start if start < end else None
+
+
+def _corrupt(key: str, check: str, what: str) -> CorruptData:
+    return CorruptData(f"{key} is damaged: {what}", object=key, check=check)
+
+
+def _damage(reason: CorruptData) -> Damage:
+    return Damage(str(reason.facts.get("object", "")), str(reason.facts.get("check", "")), reason.message)

@@ -1,1 +1,0 @@
-"""Looking at a stream from outside: which routing keys it has, and how far its indexes are."""

@@ -1,0 +1,1 @@
+"""The log: streams, appends, commits, reads, lifecycle and retention."""

@@ -1,0 +1,257 @@
+"""One append request: the checks of the commit, in the order the protocol gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headrace.engine.features.deduping import numbered
+from headrace.engine.log.batch import Batch, Operation
+from headrace.engine.log.stream import Head, Producer, Stream, deleted
+from headrace.engine.log.stream_registry import StreamRegistry, stored_keys
+from headrace.errors import (
+    BadRequest,
+    PreconditionFailed,
+    ProducerFenced,
+    ProducerGap,
+    SequenceConflict,
+    StreamClosed,
+)
+from headrace.schema.entries import entries_of
+from headrace.storage.streams import LIVE
+from headrace.storage.wal import Stored, stored
+from headrace.types import MAX_AHEAD_US
+
+
+class Terms(NamedTuple):
+    """What a request says about its entries, apart from the entries."""
+
+    key: str | None = None
+    timestamp_us: int | None = None
+    stream_seq: str | None = None
+    producer: Producer | None = None
+    close: bool = False
+    if_match: int | None = None
+    #: The user who appends.
+    user: str = "local"
+
+
+#: The terms of most appends.
+PLAIN = Terms()
+
+
+class Append(Operation):
+    """Entries for one stream on the request's terms; the outcome is filled in by the commit."""
+
+    appends = True
+    duplicate = False
+    terms = PLAIN
+    key: str | None = None
+    #: The registry the entries were admitted under, the version it gave them, and their keys where they differ.
+    registry: StreamRegistry | None = None
+    seen_by: StreamRegistry | None = None
+    #: The registry that refused what may be a repetition; the commit decides.
+    refused_by: StreamRegistry | None = None
+    version = 0
+    keys: str | None = None
+    #: The body as the log keeps it, where that was made ready on the way to the writer.
+    stored: Stored | None = None
+    position = 0
+    producer_last = 0
+    #: Keys of entries that are to be stored once; then the sequence number of each, and how many were there before.
+    unique: list[str | None] | None = None
+    seqs: list[int] | None = None
+    given: bytes | None = None
+    deduplicated = 0
+
+    def __init__(
+        self,
+        stream: Stream,
+        body: bytes,
+        count: int,
+        done: Callable[[Append], None],
+        terms: Terms = PLAIN,
+        caller: Any = None,
+    ) -> None:
+        """``done`` is told of the outcome; who the ``caller`` is, is between it and whoever appends."""
+        self.size = len(body) + 200
+        self.stream = stream
+        self.body = body
+        self.count = count
+        self.done = done
+        self.caller = caller
+        if terms is not PLAIN:
+            self.terms = terms
+            self.key = terms.key
+
+    @property
+    def only(self) -> Stream | None:  # type: ignore[override]
+        """The stream, unless there are keys to be looked up and noted too."""
+        return self.stream if self.unique is None else None
+
+    @property
+    def appends_to(self) -> Stream | None:  # type: ignore[override]
+        """The stream."""
+        return self.stream
+
+    def perform(self, batch: Batch) -> None:
+        """Accept the entries into the stream's draft, or refuse the whole request."""
+        head = batch.heads.get(self.stream) or batch.draft(self.stream)
+        if head.state != LIVE:
+            raise deleted(self.stream, head.state)
+        if head.closed:
+            self._repeat_close(head, self.terms)
+            return
+        if self.terms is PLAIN:
+            if head.registry is not self.registry:
+                self._admit_again(head)
+            if self.unique is not None:
+                self._check(batch, head, self.unique)
+            self.write(batch, head, batch.now_us)
+        else:
+            self._perform_on(self.terms, batch, head)
+        self.position = head.next_seq
+
+    def _perform_on(self, terms: Terms, batch: Batch, head: Head) -> None:
+        if terms.producer is not None and self._is_duplicate(batch, terms.producer):
+            self.duplicate = True
+            return
+        if self.count and head.registry is not self.registry:
+            self._admit_again(head)
+        self._check_preconditions(terms, head)
+        check_ahead(terms.timestamp_us, batch.now_us)
+        if self.unique is not None:
+            self._check(batch, head, self.unique)
+        if terms.producer is not None:
+            batch.producers[self.stream, terms.producer[0]] = terms.producer[1:]
+        if terms.stream_seq is not None:
+            head.stream_seq = terms.stream_seq
+        if self.count:
+            self.write(batch, head, batch.now_us if terms.timestamp_us is None else terms.timestamp_us)
+        if terms.close:
+            self._close(batch, head, terms.producer)
+
+    def answer(self) -> None:
+        """Let go of the stream once settled, and answer the caller."""
+        if self.settled:
+            self.stream.pins -= 1
+        self.done(self)
+
+    def _admit_again(self, head: Head) -> None:
+        """The registry has changed since the entries were queued, or refused what might have been a repetition."""
+        if head.registry is not None:
+            self.stored = None
+            head.registry.admit(self)
+
+    def _check(self, batch: Batch, head: Head, unique: list[str | None]) -> None:
+        """Let the kind of the stream refuse what the commit would make of entries that are stored once."""
+        if head.registry is not None and head.registry.kind is not None:
+            kind = head.registry.kind
+            if kind.follows:
+                kind.check(batch, self.stream, self.body, unique)
+
+    def _check_preconditions(self, terms: Terms, head: Head) -> None:
+        if terms.if_match is not None and terms.if_match != head.next_seq:
+            raise PreconditionFailed(
+                "If-Match names another tail than the stream has",
+                next_offset=self.stream.offset_at(head.next_seq),
+            )
+        last, given = head.stream_seq, terms.stream_seq
+        if given is not None and last is not None and given.encode() <= last.encode():
+            raise SequenceConflict(
+                f"Stream-Seq {given!r} does not come after {last!r}", expected_seq=last, received_seq=given
+            )
+
+    @property
+    def acknowledged(self) -> int:
+        """The position after the last of the entries, which may have been there before."""
+        return self.position if self.count or not self.seqs else max(self.seqs) + 1
+
+    def write(self, batch: Batch, head: Head, at_us: int) -> None:
+        """Put the entries after the last ones, at a time that never goes back."""
+        at_us = at_us if at_us > head.last_us else head.last_us
+        if self.unique is not None:
+            self._leave_out_repeated(batch, head, at_us, self.unique)
+            if not self.count:
+                return
+            assert head.registry is not None and head.registry.kind is not None
+            if head.registry.kind.follows:
+                head.registry.kind.note(batch, self.stream, head.next_seq, self.body, at_us)
+        seq, count, body = head.next_seq, self.count, self.body
+        head.next_seq = self.position = seq + count
+        head.last_us = at_us
+        head.bytes = total = head.bytes + len(body)
+        held, packed = self.stored or stored(body)
+        row = self.stream.id, seq, count, at_us, self.version, self.key, self.keys, head.stream_seq, total, held, packed
+        batch.write(self.stream.name, row)
+
+    def route(self, keys: list[str | None], head: Head) -> None:
+        """Take the entries as admitted, with these routing keys, by the registry that the stream has now."""
+        assert head.registry is not None
+        self.registry, self.version = head.registry, head.registry.version
+        self.key, self.keys = stored_keys(keys)
+
+    def _leave_out_repeated(self, batch: Batch, head: Head, at_us: int, keys: list[str | None]) -> None:
+        """Keep the entries whose keys are new; the others are the ones that had their keys first."""
+        self.seqs = numbered(batch, self.stream, head, keys, at_us)
+        due, kept = head.next_seq, []
+        if len(set(self.seqs)) == self.count and min(self.seqs) >= due:
+            return
+        for entry, seq in zip(entries_of(self.body), self.seqs, strict=True):
+            if seq == due:
+                kept.append(entry)
+                due += 1
+        self.deduplicated = self.count - len(kept)
+        if self.keys is not None and kept:
+            routed = zip(msgspec.json.decode(self.keys, type=list[str | None]), self.seqs, strict=True)
+            first = {seq: key for key, seq in reversed(list(routed)) if seq >= head.next_seq}
+            self.key, self.keys = stored_keys([first[seq] for seq in sorted(first)])
+        self.body, self.count, self.stored = b",".join(kept), len(kept), None
+
+    def _close(self, batch: Batch, head: Head, producer: Producer | None) -> None:
+        head.closed, head.closed_by = True, producer
+        closed_by = msgspec.json.encode(producer).decode() if producer else None
+        batch.streams.update(self.stream.id, closed=1, closed_by=closed_by)
+        batch.published.mark(self.stream.id, batch.now_us)
+        batch.note("stream_closed", self.terms.user, stream=self.stream.name)
+
+    def _repeat_close(self, head: Head, terms: Terms) -> None:
+        self.position = head.next_seq
+        self.duplicate = True
+        if terms.producer is not None:
+            self.producer_last = terms.producer[2]
+            if terms.close and terms.producer == head.closed_by:
+                return
+        elif terms.close and not self.count:
+            return
+        raise StreamClosed("the stream is closed", next_offset=self.stream.offset_at(head.next_seq))
+
+    def _is_duplicate(self, batch: Batch, producer: Producer) -> bool:
+        name, epoch, seq = producer
+        known = batch.producer(self.stream, name)
+        self.producer_last = seq
+        if known is None:
+            if seq:
+                raise ProducerGap("a new producer starts at 0", expected_seq=0, received_seq=seq)
+            return False
+        last_epoch, last_seq = known
+        if epoch < last_epoch:
+            raise ProducerFenced("a newer epoch of this producer has taken over", producer_epoch=last_epoch)
+        if epoch > last_epoch:
+            if seq:
+                raise BadRequest("a new producer epoch starts at Producer-Seq 0", field="Producer-Seq")
+            return False
+        if seq <= last_seq:
+            self.producer_last = last_seq
+            return True
+        if seq > last_seq + 1:
+            raise ProducerGap("producer sequence numbers are missing", expected_seq=last_seq + 1, received_seq=seq)
+        return False
+
+
+def check_ahead(timestamp_us: int | None, now_us: int) -> None:
+    """Refuse a time that would drag all later ones into the future."""
+    if timestamp_us is not None and timestamp_us > now_us + MAX_AHEAD_US:
+        raise BadRequest("Stream-Timestamp lies more than 60 s ahead", field="Stream-Timestamp")

@@ -1,0 +1,150 @@
+"""Finding streams by name: a bounded cache of heads over the rows of the database.
+
+Only the event loop uses it. A stream that the writer or a watcher still holds is pinned and never evicted, so
+there is one object per living stream, and memory does not grow with their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import islice
+
+import msgspec
+
+from headrace.engine.log.append_hooks import Kinds
+from headrace.engine.log.stream import Stream
+from headrace.engine.log.stream_registry import StreamRegistry
+from headrace.engine.log.wal_names import Logged
+from headrace.errors import CorruptData, HeadraceError
+from headrace.schema.registry import Registry
+from headrace.storage.database import SQLiteError
+from headrace.storage.registries import Registries
+from headrace.storage.streams import DELETED, LIVE, StreamRow, Streams
+from headrace.types import Clock
+
+_EVICT_STEP = 64
+# What one request looks up must not push out what it looked up before.
+_LEAST = 2 * _EVICT_STEP
+
+
+class Catalog:
+    """The streams of this node, as the loop sees them."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        registries: Registries,
+        kinds: Kinds,
+        clock: Clock,
+        logged: Logged,
+        *,
+        capacity: int,
+    ) -> None:
+        self._streams = streams
+        self._logged = logged
+        self._registries = registries
+        self._clock = clock
+        self._capacity = max(capacity, _LEAST)
+        # A dict finds its first entries slowly where many before them were removed, so they go by the hundred.
+        self._step = max(_EVICT_STEP, self._capacity // 512)
+        self._kinds = kinds
+        #: The streams in memory by name; only the catalog changes it.
+        self.held: dict[str, Stream] = {}
+        self._started_us = clock.now_us()
+        self.accessed: dict[Stream, None] = {}
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    def find(self, name: str) -> Stream | None:
+        """The stream of this name, soft-deleted ones included; None where it is gone or never was."""
+        stream = self.held.get(name)
+        if stream is not None and stream.head.state != DELETED:
+            stream.used = stream.used is not None  # the first who asks is the one it was brought into memory for
+            return stream
+        row = self._streams.by_name(name, logged=name in self._logged)
+        stream = None if row is None else self._keep(row)
+        if stream is not None:
+            stream.used = False
+        return stream
+
+    def fetch(self, names: Collection[str]) -> None:
+        """Bring streams into memory that are asked for next, as many as there are."""
+        logged: list[str] = []
+        unlogged: list[str] = []
+        for name in names:
+            (logged if name in self._logged else unlogged).append(name)
+        for wanted in (logged, unlogged):
+            if wanted:
+                try:
+                    for row in self._streams.named(wanted, logged=wanted is logged):
+                        self._keep(row)
+                except (HeadraceError, SQLiteError):
+                    pass  # whoever asks for the stream that cannot be read is told
+
+    def _keep(self, row: StreamRow) -> Stream | None:
+        if row.state == DELETED:
+            return None
+        stream = self.held[row.name] = self.load(row)
+        if len(self.held) > self._capacity:
+            self._evict()
+        return stream
+
+    def load(self, row: StreamRow) -> Stream:
+        """The stream of a row: the one in memory, or a new one that is not kept."""
+        cached = self.held.get(row.name)
+        if cached is not None and cached.id == row.id:
+            return cached
+        lineage = () if row.parent is None else self._lineage(row.parent, row.fork_seq)
+        stream = Stream(row, lineage, self._registry(row))
+        if stream.ttl_s is not None and row.state == LIVE:
+            # A restart counts as an access.
+            stream.deadline_us = max(stream.deadline_us or 0, self._started_us + stream.ttl_s * 1_000_000)
+        return stream
+
+    def _registry(self, row: StreamRow) -> StreamRegistry | None:
+        kind = self._kinds.of(row)
+        if not row.revision:
+            return None if kind is None else StreamRegistry(Registry.empty(row.name), 0, kind)
+        document = msgspec.json.decode(self._registries.document(row.id, row.revision))
+        return StreamRegistry(Registry.load(document), row.revision, kind)
+
+    def recent(self) -> Iterator[Stream]:
+        """The streams in memory, those that came last first."""
+        return reversed(self.held.values())
+
+    def expired(self, stream: Stream) -> bool:
+        """Whether the stream's lifetime is over."""
+        return stream.deadline_us is not None and stream.deadline_us <= self._clock.now_us()
+
+    def note_access(self, stream: Stream) -> None:
+        """Restart the sliding window of a stream that is accessed, in memory."""
+        if stream.ttl_s is not None:
+            stream.deadline_us = self._clock.now_us() + stream.ttl_s * 1_000_000
+            self.accessed[stream] = None
+
+    def forget(self, name: str, stream_id: int) -> None:
+        """Drop a deleted stream from the cache; a new one that took its name stays."""
+        stream = self.held.get(name)
+        if stream is not None and stream.id == stream_id:
+            del self.held[name]
+            self.accessed.pop(stream, None)
+
+    def _lineage(self, parent: int | None, fork_seq: int | None) -> tuple[tuple[int, int], ...]:
+        """The ancestors a fork reads from, oldest first, each with the end of its part."""
+        parts: list[tuple[int, int]] = []
+        while parent is not None and fork_seq is not None:
+            row = self._streams.by_id(parent)
+            if row is None:
+                raise CorruptData(f"stream {parent} is missing, and a fork needs it", stream_id=parent)
+            parts.append((parent, fork_seq))
+            parent, fork_seq = row.parent, None if row.fork_seq is None else min(fork_seq, row.fork_seq)
+        return tuple(reversed(parts))
+
+    def _evict(self) -> None:
+        """Drop some of the longest cached streams that nobody holds or has asked for since they were looked at."""
+        for name in list(islice(self.held, self._step)):
+            stream = self.held.pop(name)
+            if stream.used or stream.pins or stream in self.accessed:
+                stream.used = False
+                self.held[name] = stream

@@ -1,0 +1,259 @@
+"""The verbs of the log: find, create, append, read, delete. All run on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from headrace.engine.log import expiry
+from headrace.engine.log import read as reading
+from headrace.engine.log.append import PLAIN, Append, Terms
+from headrace.engine.log.catalog import Catalog
+from headrace.engine.log.forks import Fork, fork_at
+from headrace.engine.log.lifecycle import SERVER, Create, Delete, SetRetention
+from headrace.engine.log.read import Slice
+from headrace.engine.log.stream import Head, Stream, deleted
+from headrace.engine.log.tail import Tail
+from headrace.engine.log.tiers import Cold, Tiers
+from headrace.engine.log.writer import Writer
+from headrace.engine.runtime.counters import Counters
+from headrace.errors import HeadraceError, NotFound
+from headrace.format.packing import LEAST_BYTES
+from headrace.storage.streams import LIVE, StreamRow, Streams
+from headrace.storage.wal import stored
+from headrace.types import RESERVED, Clock
+
+#: Comes after every character that a name can have.
+_LAST = "\U0010ffff"
+#: Longer bodies are packed by the writer: the loop has others to serve.
+_PACKED_HERE = 64 * 1024
+
+
+class Log:
+    """Every stream of this node."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        catalog: Catalog,
+        streams: Streams,
+        tiers: Tiers,
+        tail: Tail,
+        counters: Counters,
+        clock: Clock,
+    ) -> None:
+        self._writer = writer
+        self.catalog = catalog
+        self._streams = streams
+        self._tiers = tiers
+        self.tail = tail
+        self.counters = counters
+        self.clock = clock
+        self.on_append: list[Callable[[Stream, int], None]] = []
+        #: Streams that the commit which is being answered has moved, each with its first new entry.
+        self._moved: dict[Stream, int] = {}
+        writer.on_settled = self._tell
+        self.on_delete: list[Callable[[Stream], None]] = []
+
+    def find(self, name: str) -> Stream:
+        """The living stream of this name."""
+        stream = self.catalog.find(name)
+        if stream is None:
+            raise NotFound("there is no such stream", stream=name)
+        if stream.deadline_us is not None and self.catalog.expired(stream):
+            raise NotFound("stream expired", stream=name)
+        if stream.head.state != LIVE:
+            raise deleted(stream, stream.head.state)
+        return stream
+
+    def create(
+        self,
+        row: StreamRow,
+        done: Callable[[Create], None],
+        *,
+        body: bytes = b"",
+        count: int = 0,
+        terms: Terms = PLAIN,
+        fork: Fork | None = None,
+        replaces: Stream | None = None,
+        who: str = SERVER,
+    ) -> None:
+        """Make a stream; ``done`` gets the settled operation."""
+
+        def answered(create: Create) -> None:
+            if create.settled and create.dropped and replaces is not None and replaces.head.state != LIVE:
+                self._drop(create.dropped)
+                self._bury(replaces)
+            if create.settled and create.error is None and not create.exists:
+                self.counters.created += 1
+                if create.count:
+                    self._announce_first(create)
+            done(create)
+
+        create = Create(row, answered, body=body, count=count, terms=terms, fork=fork, replaces=replaces)
+        create.who = who
+        create.submit(self._writer)
+
+    def append(self, append: Append) -> None:
+        """Queue entries; ``done`` is called when they are on disk or refused, or when time ran out."""
+        registry = append.stream.head.registry
+        if registry is not None and append.count and append.registry is not registry is not append.refused_by:
+            try:
+                registry.admit(append)
+            except HeadraceError:
+                if append.terms.producer is None:
+                    raise  # what a producer repeats was admitted when the registry was another: the commit decides
+        if LEAST_BYTES <= len(append.body) <= _PACKED_HERE:
+            append.stored = stored(append.body)
+        self._writer.submit(append)
+        append.stream.pins += 1
+
+    def settled(self, append: Append) -> None:
+        """Count a settled append; who waits for it is woken when its whole commit is answered."""
+        if append.error is not None:
+            return
+        counters = self.counters
+        if append.deduplicated:
+            counters.deduplicated_events += append.deduplicated
+        if append.count and not append.duplicate:
+            counters.appends += 1
+            counters.appended_events += append.count
+            counters.appended_bytes += len(append.body)
+            if append.stream not in self._moved:
+                self._moved[append.stream] = append.position - append.count
+        elif append.stream.watchers:
+            self.tail.wake(append.stream)
+
+    def _tell(self) -> None:
+        """Tell who waits for the streams that a commit has moved, once for each."""
+        moved, self._moved = self._moved, {}
+        for stream, first in moved.items():
+            self.announce(stream, first)
+
+    def announce(self, stream: Stream, first: int) -> None:
+        """Tell who follows a stream, and who waits for it, that it has grown, beginning with an entry."""
+        for hook in self.on_append:
+            hook(stream, first)
+        if stream.watchers:
+            self.tail.wake(stream)
+
+    def read(
+        self,
+        stream: Stream,
+        head: Head,
+        position: int,
+        *,
+        budget: int,
+        key: str | None = None,
+        version: int | None = None,
+    ) -> Slice:
+        """Committed entries from a position on, all in one schema version: the current one if none is named."""
+        view = None if head.registry is None else head.registry.view(version)
+        found = reading.read(self._tiers, stream, head, position, budget=budget, key=key, view=view)
+        self.counters.reads += 1
+        self.counters.read_bytes += sum(map(len, found.parts))
+        return found
+
+    def readable_head(self, stream: Stream) -> Head:
+        """The newest head as readers may see it, without expired events; raises Cold like a read."""
+        if stream.retention_age_us is None and not stream.managed:
+            return stream.head
+        return expiry.readable_head(self._tiers, stream, stream.head, self.clock.now_us())
+
+    async def fetch_readable_head(self, stream: Stream) -> Head:
+        """The same for who can wait."""
+        while True:
+            try:
+                return self.readable_head(stream)
+            except Cold as cold:
+                await asyncio.to_thread(cold.work)
+
+    def seek(self, stream: Stream, since_us: int) -> int:
+        """The position before the first readable entry that was appended at or after a moment."""
+        return reading.seek_time(self._tiers, stream, self.readable_head(stream), since_us)
+
+    def fork(self, source: Stream, position: int, sub: int) -> Fork:
+        """A fork point after so many entries of a stream, and so many messages or bytes of the next append."""
+        return fork_at(self._tiers, source, self.readable_head(source), position, sub)
+
+    def delete(
+        self, stream: Stream, done: Callable[[Delete], None], *, deadline_us: int | None = None, who: str = SERVER
+    ) -> None:
+        """Delete a stream and wake who reads it."""
+
+        def answered(delete: Delete) -> None:
+            # The head is published only if the commit succeeded, and an access in time keeps the stream alive.
+            if delete.settled and delete.error is None and stream.head.state != LIVE and not delete.repeated:
+                if deadline_us is None:
+                    stream.deadline_us = None  # it has not expired, and will not
+                self._drop(delete.dropped)
+                self._bury(stream)
+            done(delete)
+
+        delete = Delete(stream, answered, deadline_us=deadline_us)
+        delete.who = who
+        delete.submit(self._writer)
+
+    def set_retention(
+        self,
+        stream: Stream,
+        done: Callable[[SetRetention], None],
+        *,
+        age_us: int | None,
+        size: int | None,
+        who: str = SERVER,
+    ) -> None:
+        """Change a stream's retention rule."""
+
+        def answered(change: SetRetention) -> None:
+            if change.settled and change.error is None:
+                stream.retention_age_us, stream.retention_bytes = age_us, size
+            done(change)
+
+        change = SetRetention(stream, answered, age_us=age_us, size=size)
+        change.who = who
+        change.submit(self._writer)
+
+    def page(self, *, prefix: str, after: str, limit: int, without: str | None = None) -> list[Stream]:
+        """Living streams in name order, strictly after a name; those of the server only where they are asked for.
+
+        Names that begin like ``without`` are left out.
+        """
+        found: list[Stream] = []
+        while len(found) < limit:
+            want = limit - len(found)
+            rows = self._streams.page(prefix=prefix, after=after, now_us=self.clock.now_us(), limit=want)
+            for row in rows:
+                if without is not None and row.name.startswith(without):
+                    after = without + _LAST  # there may be many
+                    break
+                after = row.name
+                stream = self.catalog.load(row)
+                hidden = stream.is_reserved and not prefix.startswith(RESERVED)
+                if not hidden and not self.catalog.expired(stream) and stream.head.state == LIVE:
+                    found.append(stream)
+            else:
+                if len(rows) < want:
+                    break
+        return found
+
+    def buried(self, dropped: list[tuple[str, int]], streams: Iterable[Stream]) -> None:
+        """Take note of streams that were deleted together with what they belonged to."""
+        self._drop(dropped)
+        for stream in streams:
+            self._bury(stream)
+
+    def _drop(self, dropped: list[tuple[str, int]]) -> None:
+        for name, stream_id in dropped:
+            self.catalog.forget(name, stream_id)
+
+    def _bury(self, stream: Stream) -> None:
+        self.counters.deleted += 1
+        self.tail.wake(stream)
+        for hook in self.on_delete:
+            hook(stream)
+
+    def _announce_first(self, create: Create) -> None:
+        stream = self.catalog.find(create.row.name)
+        if stream is not None:
+            self.announce(stream, create.row.next_seq - create.count)

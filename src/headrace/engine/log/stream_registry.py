@@ -1,0 +1,200 @@
+"""A stream's registry, ready for use: it admits what is appended, and turns what is read into the version asked for."""
+
+from __future__ import annotations
+
+from copy import copy
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from headrace.errors import BadRequest, CorruptData, NotRepresentable
+from headrace.query.carrying import EmptiedField, emptied_fields
+from headrace.schema import pointer as pointers
+from headrace.schema.document import Validator
+from headrace.schema.entries import Failure
+from headrace.schema.lens import document as lens_document
+from headrace.schema.lens.chain import Chain
+from headrace.schema.lens.ops import Lens
+from headrace.schema.lens.values import LensFailure
+from headrace.schema.registry import Registry
+from headrace.schema.routing import RoutingKey
+
+if TYPE_CHECKING:
+    from headrace.engine.log.append import Terms
+    from headrace.engine.log.append_hook import Kind
+
+_COMPILED = 1024
+
+
+class Newcomers(Protocol):
+    """Entries that want to be stored, joined by commas.
+
+    Admission gives them their version and their keys: ``key`` where all have the same, else ``keys`` as JSON.
+    """
+
+    body: bytes
+    count: int
+    terms: Terms
+    key: str | None
+    keys: str | None
+    version: int
+    registry: StreamRegistry | None
+    #: The registry that saw them to fit as they came in.
+    seen_by: StreamRegistry | None
+    #: The keys of those that are to be stored once, where their kind has any.
+    unique: list[str | None] | None
+    #: The entries as they came, where their kind has made something else of them.
+    given: bytes | None
+
+
+class View:
+    """How a reader sees the entries of a stream: all in one version."""
+
+    __slots__ = ("_chain", "_schema", "version")
+
+    def __init__(self, chain: Chain, schema: Any, version: int) -> None:
+        self._chain = chain
+        self._schema = schema
+        self.version = version
+
+    def turn(self, joined: bytes, version: int) -> bytes:
+        """Entries of one version, joined by commas, as entries of this view's version."""
+        try:
+            turned = self._chain.promote(joined, version, self.version)
+        except LensFailure as failure:
+            raise self._refused(version, failure.entry or 0, failure.where, failure.reason) from failure
+        if self.version < version:
+            # Lenses are proven one way only: what newer versions allow may be more than the older one does.
+            failures = validator(msgspec.json.encode(self._schema)).failures(turned)
+            failures = [failure for failure in failures if failure.reason != "is nested too deeply"]
+            if failures:
+                raise self._refused(version, *msgspec.structs.astuple(failures[0]))
+        return turned
+
+    def _refused(self, version: int, index: int, pointer: str, reason: str) -> NotRepresentable:
+        message = f"an event of schema version {version} has no form in version {self.version}: {reason}"
+        return NotRepresentable(message, index=index, pointer=pointer)
+
+
+class StreamRegistry:
+    """One revision of a registry. It is never changed: a new revision is a new object."""
+
+    __slots__ = (
+        "_chain", "_emptied", "_routing", "_validator", "kind", "readable_from", "registry", "revision", "version",
+        "vouched",
+    )  # fmt: skip
+
+    def __init__(self, registry: Registry, revision: int, kind: Kind | None = None) -> None:
+        """``kind`` is what the entries are to whoever the stream belongs to; None for a plain stream."""
+        self.registry = registry
+        self.revision = revision
+        self.kind = kind
+        self.version = registry.current_version
+        #: The first event that the lenses carry to the current version.
+        self.readable_from = registry.readable_from
+        self._validator = validator(msgspec.json.encode(registry.current_schema)) if self.version else None
+        self._chain = Chain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
+        self._emptied: list[EmptiedField] | None = None
+        key = registry.routing_key
+        self._routing = None if key is None else RoutingKey(pointers.parse(key.pointer) or (), key.required)
+        #: Whether what the kind has made of entries fits for certain.
+        self.vouched = kind is not None and kind.normalises and kind.vouches(registry.current_schema)
+
+    @property
+    def has_routing_key(self) -> bool:
+        """Whether events carry their own routing keys."""
+        return self._routing is not None or (self.kind is not None and (self.kind.routes or self.kind.suggests))
+
+    @property
+    def emptied_fields(self) -> list[EmptiedField]:
+        """The search fields that an earlier change left without values; found when somebody first asks."""
+        if self._emptied is None:
+            self._emptied = emptied_fields(self.registry)
+        return self._emptied
+
+    def count(self, body: bytes) -> int | None:
+        """How many entries a body holds, where it is seen at a glance that it is an array of what fits."""
+        if self._validator is None or body[:1] != b"[" or body[-1:] != b"]":
+            return None
+        if self.kind is not None and self.kind.normalises:
+            return None
+        return self._validator.count(body)
+
+    def fitting(self, joined: bytes) -> int | None:
+        """How many entries are joined by commas, where it is seen at a glance that they fit as they are."""
+        return None if self._validator is None else self._validator.count(b"[" + joined + b"]")
+
+    def failures(self, joined: bytes) -> list[Failure]:
+        """What is wrong with entries joined by commas, as they would be stored."""
+        failures = [] if self._validator is None else self._validator.failures(joined)
+        return failures if failures or self.kind is None else self.kind.failures(joined)
+
+    def admit(self, entries: Newcomers) -> None:
+        """Check entries, and give them their keys and their version."""
+        kind = self.kind
+        if entries.seen_by is not self:
+            if entries.given is not None:
+                entries.body = entries.given  # another kind has made something of them
+            if kind is not None and kind.normalises:
+                entries.given = entries.body
+                entries.body = kind.normalised(entries.given, entries.terms)
+            if not self.vouched and (failures := self.failures(entries.body)):
+                raise _refusal(failures) if kind is None else kind.refusal(entries.body, failures)
+        if kind is not None:
+            entries.unique = kind.unique(entries.body) if kind.dedupes else None
+        if kind is not None and kind.routes:
+            entries.key, entries.keys = stored_keys(kind.routed(entries.body))
+        elif self._routing is not None:
+            if entries.terms.key is not None:
+                raise BadRequest("events of this stream carry their own keys: leave Stream-Key out", field="Stream-Key")
+            keys, failures = self._routing.keys(entries.body)
+            if failures:
+                raise _refusal(failures)
+            entries.key, entries.keys = stored_keys(keys)
+        elif kind is not None and kind.suggests and entries.terms.key is None:
+            entries.key, entries.keys = stored_keys(kind.routed(entries.body))
+        else:
+            entries.key, entries.keys = entries.terms.key, None
+        entries.version, entries.registry = self.version, self
+
+    def of_kind(self, kind: Kind) -> StreamRegistry:
+        """The same revision, with another kind of entries."""
+        made = copy(self)
+        made.kind = kind
+        made.vouched = kind.normalises and kind.vouches(made.registry.current_schema)
+        return made
+
+    def view(self, version: int | None = None) -> View:
+        """The entries as of a version; the current one if none is named."""
+        wanted = self.version if version is None else version
+        return View(self._chain, self.registry.schemas.get(wanted), wanted)
+
+
+@lru_cache(maxsize=_COMPILED)
+def validator(schema: bytes) -> Validator:
+    """The compiled form of a schema; streams with the same schema share it."""
+    return Validator(msgspec.json.decode(schema))
+
+
+def _lens(document: Any) -> Lens:
+    lens = lens_document.parse(document)
+    if isinstance(lens, list):
+        raise CorruptData(f"a stored lens cannot be read: {lens[0].reason}", pointer=lens[0].pointer)
+    return lens
+
+
+def stored_keys(keys: list[str | None]) -> tuple[str | None, str | None]:
+    """One key that all entries have, or all of them as JSON."""
+    if keys.count(keys[0]) == len(keys):
+        return keys[0], None
+    return None, msgspec.json.encode(keys).decode()
+
+
+def _refusal(failures: list[Failure]) -> BadRequest:
+    first = failures[0]
+    return BadRequest(
+        f"event {first.index} does not fit: {first.reason} (at {first.pointer or 'its root'})",
+        field="body",
+        failures=[msgspec.structs.asdict(failure) for failure in failures],
+    )

@@ -1,0 +1,86 @@
+"""Who waits for a stream to move."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Protocol
+
+from headrace.engine.log.stream import Stream
+from headrace.engine.runtime.slices import FEW, Slices
+from headrace.errors import Overloaded
+
+
+class Watcher(Protocol):
+    """Someone at the tail of a stream; ``wake`` is called on the loop after each commit that moved it."""
+
+    def wake(self) -> None:
+        """The stream has a new head, or is gone."""
+
+    def end(self) -> None:
+        """The server stops: answer and leave."""
+
+
+class Tail:
+    """The watchers of all streams, bounded in number."""
+
+    def __init__(self, limit: int, slices: Slices | None = None) -> None:
+        self._limit = limit
+        self._watchers: dict[Watcher, None] = {}
+        self._slices = slices or Slices()
+        #: Who is about to be woken.
+        self._waking: set[Watcher] = set()
+
+    @property
+    def watchers(self) -> int:
+        """How many wait."""
+        return len(self._watchers)
+
+    def watch(self, stream: Stream, watcher: Watcher) -> None:
+        """Wake this watcher from now on; pins the stream."""
+        if len(self._watchers) >= self._limit:
+            raise Overloaded("too many readers are waiting", retry_after=1)
+        if stream.watchers is None:
+            stream.watchers = {}
+        stream.watchers[watcher] = None
+        stream.pins += 1
+        self._watchers[watcher] = None
+
+    def leave(self, stream: Stream, watcher: Watcher) -> None:
+        """Stop waking this watcher."""
+        if stream.watchers is not None and watcher in stream.watchers:
+            del stream.watchers[watcher]
+            stream.pins -= 1
+            del self._watchers[watcher]
+            if not stream.watchers:
+                stream.watchers = None
+
+    def park(self, watcher: Watcher) -> None:
+        """Count one who waits for something else than the tail of a stream, and whom only :meth:`end` reaches."""
+        if len(self._watchers) >= self._limit:
+            raise Overloaded("too many readers are waiting", retry_after=1)
+        self._watchers[watcher] = None
+
+    def unpark(self, watcher: Watcher) -> None:
+        """Count this one no more."""
+        self._watchers.pop(watcher, None)
+
+    def wake(self, stream: Stream) -> None:
+        """Wake everyone who watches a stream: few at once, many while the loop serves others."""
+        watchers = tuple(stream.watchers or ())
+        if len(watchers) <= FEW:
+            for watcher in watchers:
+                watcher.wake()
+            return
+        due = [watcher for watcher in watchers if watcher not in self._waking]
+        self._waking.update(due)
+        self._slices.do([partial(self._wake, stream, watcher) for watcher in due])
+
+    def _wake(self, stream: Stream, watcher: Watcher) -> None:
+        self._waking.discard(watcher)
+        if stream.watchers is not None and watcher in stream.watchers:
+            watcher.wake()
+
+    def end(self) -> None:
+        """Let everyone go, for the server stops."""
+        for watcher in tuple(self._watchers):
+            watcher.end()

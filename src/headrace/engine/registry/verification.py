@@ -1,0 +1,287 @@
+"""The proof on data: does every stored event carry a proposed change, whatever can be shown without looking at it?
+
+A verification is begun here and found again. Workers look at what is published; a task on the event loop sees to the
+rest, one range after the other, in one thread that rests as long as it works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.engine.derive.lease_scheduler import Apply, Foreman
+from headrace.engine.log.batch import Batch
+from headrace.engine.log.lifecycle import Change, carry_out
+from headrace.engine.log.log import Log
+from headrace.engine.log.stream import Head, Stream
+from headrace.engine.log.writer import Writer
+from headrace.engine.registry import verification_job
+from headrace.engine.registry.verification_job import Checks, Progress
+from headrace.engine.runtime.gates import Gate
+from headrace.engine.runtime.repeated import RepeatedWarning
+from headrace.errors import Conflict, CorruptData, HeadraceError, NotFound, Overloaded
+from headrace.format.ranges import Range
+from headrace.schema.findings import Findings
+from headrace.schema.registry import Registry
+from headrace.schema.trial import Trial
+from headrace.storage.database import Connection
+from headrace.storage.objects import ObjectMissing
+from headrace.storage.streams import LIVE, StreamRow, Streams
+from headrace.storage.verifications import RUNNING, VerificationRow, Verifications
+
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
+
+log = logging.getLogger("headrace.verifications")
+
+#: Verifications that may run at the same time.
+MOST_RUNNING = 16
+#: What is published is left to workers for as long, since one was last seen to look at it.
+WORKERS_FIRST_S = 2.0
+#: Events that are looked at between two commits, and payload between two rests.
+CLAIM_ROWS = 65_536
+SLICE_BYTES = 256 * 1024
+_PAUSE_S, _LONG_PAUSE_S = 0.1, 1.0
+_TRIES = 5
+
+
+class Begin(Change):
+    """A verification of a proposal, if that still leads on from the version that the stream has."""
+
+    def __init__(self, stream: Stream, proposal: Registry, min_rows: int, done: Callable[[Begin], None]) -> None:
+        super().__init__(done, pinned=(stream,), size=1000)
+        self.stream, self.proposal, self.min_rows = stream, proposal, min_rows
+        self.id = secrets.token_hex(8)
+
+    def perform(self, batch: Batch) -> None:
+        """Write it down, unless too many are running."""
+        head, version = batch.draft(self.stream), self.proposal.current_version - 1
+        if head.state != LIVE:
+            raise NotFound("the stream was deleted", stream=self.stream.name)
+        if version != (0 if head.registry is None else head.registry.version):
+            raise Conflict("the registry has changed meanwhile; plan the change again", stream=self.stream.name)
+        if Verifications(batch.connection).count() >= MOST_RUNNING:
+            raise Overloaded(f"{MOST_RUNNING} verifications are running already", retry_after=5)
+        batch.flush()
+        row = VerificationRow(
+            id=self.id, stream=self.stream.id, state=RUNNING, from_version=version, begun_us=batch.now_us,
+            ended_us=None, start=self.proposal.readable_from, target=0, tail=0, looked="[]", findings="{}", reason=None,
+            proposal=msgspec.json.encode(self.proposal.dump()).decode(),
+        )  # fmt: skip
+        verification_job.begin(batch, row, self.min_rows)
+
+
+class Verifier:
+    """Runs on the event loop; looks in a thread, and writes in the log's own commits."""
+
+    def __init__(
+        self,
+        apply: Apply,
+        writer: Writer,
+        log: Log,
+        work: Foreman,
+        reader: Connection,
+        connect: Callable[[], Connection],
+        segments: Callable[[], Segments],
+        gate: Gate,
+    ) -> None:
+        self._apply = apply
+        self._writer = writer
+        self._log = log
+        self._work = work
+        self._rows, self._streams = Verifications(reader), Streams(reader)
+        self._checks = Checks(reader, work.config, work.claims)
+        self._eyes = Eyes(connect, segments)
+        self._gate = gate
+        self._awake = asyncio.Event()
+        self._warning = RepeatedWarning("headrace.verifications", "a verification waits")
+        self._task: asyncio.Task[None] | None = None
+        #: By verification, when a worker was last seen to look, and how often looking has failed.
+        self._quiet_since: dict[str, float] = {}
+        self._failures: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Go on with what is running."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Let go of the thread; what is running goes on after the next start."""
+        # Not cancelled: what it has handed to the writer is answered to it.
+        self._eyes.closing.set()
+        self._awake.set()
+        if self._task is not None:
+            await self._task
+        await asyncio.to_thread(self._eyes.close)
+
+    async def begin(self, stream: Stream, proposal: Registry) -> VerificationRow:
+        """Hold a registry, whose newest version is proposed, against all events of a stream."""
+        begun = await carry_out(self._writer, Begin, stream, proposal, self._work.config.min_rows)
+        self._awake.set()
+        return self.find(stream, begun.id)
+
+    def find(self, stream: Stream, id: str) -> VerificationRow:
+        """A verification of a stream, for a day after it has ended."""
+        row = self._rows.get(id)
+        if row is None or row.stream != stream.id:
+            raise NotFound("there is no such verification", stream=stream.name, verification=id)
+        return row
+
+    async def _run(self) -> None:
+        while not self._eyes.closing.is_set():
+            self._awake.clear()
+            try:
+                pause = await self._go_round()
+            except Exception:
+                log.exception("verifications were not looked for; the next round tries again")
+                pause = _LONG_PAUSE_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._awake.wait()
+
+    async def _go_round(self) -> float | None:
+        """One step of each; answers after how long to go round again, None where nothing is running."""
+        rows = self._rows.running()
+        self._forget_all_but({row.id for row in rows})
+        pause = _PAUSE_S if rows else None
+        for row in rows:
+            try:
+                if await self._step(row):
+                    pause = 0.0
+            except HeadraceError as reason:
+                self._warning.warn(reason)
+                pause = _LONG_PAUSE_S
+            except Exception:
+                log.exception("a verification failed")
+                await self._give_up(row, "the server failed; the log has the details")
+        return pause
+
+    async def _step(self, row: VerificationRow) -> bool:
+        """Look at the next range, if that is for us to do; whether anything has moved."""
+        stored = self._streams.by_id(row.stream)
+        stream = None if stored is None else self._log.catalog.find(stored.name)
+        if stored is None or stream is None or stream.id != row.stream or stream.head.state != LIVE:
+            return False
+        async with self._work.still():
+            # In this order: what a worker commits meanwhile is seen as being looked at, or as looked at.
+            working = self._checks.working_on(row)
+            newest = self._rows.get(row.id)
+            if newest is None or newest.state != RUNNING:
+                return False
+            progress = Progress(newest)
+            if not progress.left(stored):
+                await self._apply(lambda batch: verification_job.advance(batch, row.id))
+                return True
+            where = self._wanted(progress, stored, working)
+            if where is None:
+                return False
+            self._work.claims[row.id] = where
+        try:
+            return await self._look(row, stream, where)
+        finally:
+            del self._work.claims[row.id]
+
+    def _wanted(self, progress: Progress, stream: StreamRow, working: list[Range]) -> Range | None:
+        """The first events that are left, once workers had their chance."""
+        row, now = progress.row, monotonic()
+        if working or row.id not in self._quiet_since:
+            self._quiet_since[row.id] = now
+        if not row.tail and now - self._quiet_since[row.id] < WORKERS_FIRST_S:
+            return None
+        left = progress.left(stream, working)
+        return Range(left[0].first, min(left[0].end, left[0].first + CLAIM_ROWS)) if left else None
+
+    async def _look(self, row: VerificationRow, stream: Stream, where: Range) -> bool:
+        try:
+            async with self._gate:
+                end, findings = await self._eyes.look(row, stream, stream.head, where)
+        except CorruptData as reason:
+            self._failures[row.id] = self._failures.get(row.id, 0) + 1
+            # A segment that is not there may just have been replaced.
+            if not isinstance(reason, ObjectMissing) or self._failures[row.id] >= _TRIES:
+                await self._give_up(row, reason.message)
+            return False
+        if end == where.first:
+            return False
+        self._failures.pop(row.id, None)
+        await self._apply(lambda batch: verification_job.note(batch, row.id, Range(where.first, end), findings))
+        return True
+
+    async def _give_up(self, row: VerificationRow, reason: str) -> None:
+        with contextlib.suppress(HeadraceError):
+            await self._apply(lambda batch: verification_job.fail(batch, row.id, reason))
+
+    def _forget_all_but(self, running: set[str]) -> None:
+        for known in (self._quiet_since, self._failures):
+            for id in known.keys() - running:
+                del known[id]
+        self._eyes.forget_all_but(running)
+
+
+class Eyes:
+    """Looks at events in one thread."""
+
+    def __init__(self, connect: Callable[[], Connection], segments: Callable[[], Segments]) -> None:
+        self._connect = connect
+        self._segments = segments
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-verify")
+        self._connection: Connection | None = None
+        #: Set where no more is looked at.
+        self.closing = threading.Event()
+        self._trials: dict[str, Trial] = {}
+
+    def close(self) -> None:
+        """Let go of the thread and its connection."""
+        self._thread.shutdown()
+        if self._connection is not None:
+            self._connection.close()
+
+    def forget_all_but(self, running: set[str]) -> None:
+        """What was compiled for others."""
+        for id in self._trials.keys() - running:
+            self._trials.pop(id, None)
+
+    async def look(self, row: VerificationRow, stream: Stream, head: Head, where: Range) -> tuple[int, Findings]:
+        """What is found in the first events of a range, and where that ends; nothing where they have just moved."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, lambda: self._look(row, stream, head, where)
+        )
+
+    def _look(self, row: VerificationRow, stream: Stream, head: Head, where: Range) -> tuple[int, Findings]:
+        from headrace.engine.history.stored_events import Events, Vanished
+        from headrace.format.segment.decoded import Decoded
+        from headrace.format.segment.stretches import stretches
+
+        if where.first < head.first_seq:
+            return where.first, Findings()
+        if self._connection is None:
+            self._connection = self._connect()
+        trial, found, at = self._trial(row), Findings(), where.first
+        events = Events(self._connection, self._segments, Decoded(0), stream, head)
+        try:
+            for batch in events.batches(events.first_chunk(*where)):
+                for stretch in stretches(batch, SLICE_BYTES):
+                    begun = monotonic()
+                    found += trial.look(stretch.first_seq, stretch.version, stretch.body, stretch.entries)
+                    at = stretch.first_seq + stretch.entries
+                    if self.closing.is_set():
+                        return at, found
+                    sleep(monotonic() - begun)
+        except Vanished:
+            pass
+        return at, found
+
+    def _trial(self, row: VerificationRow) -> Trial:
+        trial = self._trials.get(row.id)
+        if trial is None:
+            document: Any = msgspec.json.decode(row.proposal or "null")
+            trial = self._trials[row.id] = Trial(Registry.load(document))
+        return trial

@@ -1,0 +1,141 @@
+"""Verifications: a proposed change is held against all events of a stream, range by range.
+
+Workers look at what is published. The server looks at the rest, up to the head as it is then, and at all of it where
+that is little or no worker comes. What was looked at is written down with what was found, in one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from headrace.config import PipelineConfig
+from headrace.engine.derive.readable import parts
+from headrace.engine.derive.unit_cutter import Cutter, Planned
+from headrace.engine.log.batch import Batch
+from headrace.format.ranges import Range, joined, without
+from headrace.reduce.work_units import Unit
+from headrace.schema.findings import Findings
+from headrace.storage.database import Connection
+from headrace.storage.published import Published
+from headrace.storage.streams import LIVE, StreamRow, Streams
+from headrace.storage.verifications import DONE, FAILED, RUNNING, VerificationRow, Verifications
+from headrace.storage.work import Work
+
+#: How many are kept once they have ended, and for how long.
+KEPT = 1_000
+KEPT_US = 86_400_000_000
+
+ENDED = "the verification has ended"
+
+
+class Progress:
+    """What a row says: the ranges that were looked at, and what was found there."""
+
+    def __init__(self, row: VerificationRow) -> None:
+        self.row = row
+        self.looked = msgspec.json.decode(row.looked, type=list[Range])
+        self.findings = msgspec.json.decode(row.findings, type=Findings)
+
+    @property
+    def through_seq(self) -> int:
+        """Every event from the start to before this one was looked at."""
+        if self.row.state == DONE:
+            return self.row.target
+        begun = [one for one in self.looked if one.first <= self.row.start]
+        return max((one.end for one in begun), default=self.row.start)
+
+    def left(self, stream: StreamRow, taken: list[Range] | None = None) -> list[Range]:
+        """What is retained, not looked at, and not taken by anyone."""
+        start = max(self.row.start, stream.first_seq)
+        whole = [Range(start, self.row.target)] if start < self.row.target else []
+        return without(whole, [*self.looked, *(taken or ())])
+
+
+class Checks:
+    """Plans verifications through one connection; ``claims`` are ranges that the server looks at itself."""
+
+    def __init__(self, connection: Connection, config: PipelineConfig, claims: Mapping[str, Range]) -> None:
+        self._streams, self._published = Streams(connection), Published(connection)
+        self._rows, self._work = Verifications(connection), Work(connection)
+        self._config = config
+        self._claims = claims
+
+    def units(self, row: VerificationRow, now_us: int) -> Iterator[Planned]:
+        """Units for workers, in what is published of a stream."""
+        stream = self._streams.by_id(row.stream)
+        if row.tail or stream is None or stream.state != LIVE:
+            return
+        taken = [*self.working_on(row), *([self._claims[row.id]] if row.id in self._claims else ())]
+        owned = parts(self._streams, stream, max(row.start, stream.first_seq))
+        cutter = Cutter(stream, owned, self._published, self._config, self._work.failures(row.stream), now_us)
+        left = Progress(row).left(stream, [*taken, *cutter.resting("verify")])
+        proposal = msgspec.json.decode(row.proposal or "null")
+        yield from cutter.units("verify", left, level=0, verification=row.id, registry=proposal)
+
+    def running(self) -> list[VerificationRow]:
+        """Verifications that have not ended."""
+        return self._rows.running()
+
+    def working_on(self, row: VerificationRow) -> list[Range]:
+        """What workers look at now, or did when they were lost."""
+        units = (unit for unit in self._work.working_on(row.stream) if unit.job == "verify")
+        found = [msgspec.json.decode(unit.document, type=Unit) for unit in units]
+        return [Range(unit.first_seq, unit.end_seq) for unit in found if unit.verification == row.id]
+
+
+def begin(batch: Batch, row: VerificationRow, min_rows: int) -> None:
+    """Write a verification down; where little is published the server looks at all of it."""
+    stream = batch.streams.by_id(row.stream)
+    assert stream is not None
+    start = min(max(row.start, stream.first_seq), stream.next_seq)
+    owned = parts(batch.streams, stream, start)
+    target = owned[-1].end if owned else start
+    is_little = target - start < max(1, min_rows)
+    Verifications(batch.connection).add(
+        msgspec.structs.replace(row, start=start, target=stream.next_seq if is_little else target, tail=int(is_little))
+    )
+
+
+def note(batch: Batch, id: str, where: Range, findings: Findings) -> str | None:
+    """Write down what was found in a range; or say why it does not count."""
+    rows = Verifications(batch.connection)
+    row = rows.get(id)
+    if row is None or row.state != RUNNING:
+        return ENDED
+    progress = Progress(row)
+    if any(one.overlaps(where) for one in progress.looked):
+        return "its entries were looked at already"
+    looked = msgspec.json.encode(joined([*progress.looked, where])).decode()
+    found = msgspec.json.encode(progress.findings + findings).decode()
+    rows.update(id, looked=looked, findings=found)
+    Work(batch.connection).succeeded(row.stream, "verify", *where)
+    return None
+
+
+def advance(batch: Batch, id: str) -> None:
+    """Where everything up to the target was looked at: go on to the head as it is now, or end."""
+    rows = Verifications(batch.connection)
+    row = rows.get(id)
+    stream = None if row is None else batch.streams.by_id(row.stream)
+    if row is None or stream is None or row.state != RUNNING or Progress(row).left(stream):
+        return
+    if not row.tail:
+        row = msgspec.structs.replace(row, target=max(row.target, stream.next_seq), tail=1)
+        rows.update(id, target=row.target, tail=1)
+    if not Progress(row).left(stream):
+        _end(batch, row, state=DONE)
+
+
+def fail(batch: Batch, id: str, reason: str) -> None:
+    """End a verification that cannot go on."""
+    row = Verifications(batch.connection).get(id)
+    if row is not None and row.state == RUNNING:
+        _end(batch, row, state=FAILED, reason=reason)
+
+
+def _end(batch: Batch, row: VerificationRow, **facts: str) -> None:
+    Verifications(batch.connection).update(row.id, ended_us=batch.now_us, proposal=None, **facts)
+    if not any(other.stream == row.stream for other in Verifications(batch.connection).running()):
+        Work(batch.connection).succeeded(row.stream, "verify", 0, 1 << 62)

@@ -1,0 +1,1 @@
+"""What every part of a server process shares: gates, memory, threads and deadlines."""

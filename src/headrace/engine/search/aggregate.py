@@ -1,0 +1,235 @@
+"""An aggregate over everything a stream has: panes where they were computed ahead, columns for the rest.
+
+Panes answer for whole panes of companions that are wholly retained, where no query narrows the events, or one does that
+only asks for values of dimensions. What lies at the edges of the range, what a query chooses, and what a companion
+holds of events that are gone is reduced from columns; odd rows from their documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.engine.log.stream import Head, Stream
+from headrace.engine.search.archive import Archive, Described, Look
+from headrace.engine.search.attempts import tried
+from headrace.engine.search.definitions import Defined
+from headrace.engine.search.documents import Documents
+from headrace.engine.search.hits import Missing
+from headrace.engine.search.walk import Walk
+from headrace.extract.match.columns import Window
+from headrace.extract.match.evaluate import Evaluator, asked_fields
+from headrace.extract.match.selection import within
+from headrace.extract.match.tally import Tally
+from headrace.format.companion import tables
+from headrace.format.companion.layout import PartName
+from headrace.format.companion.memory import MemoryCompanion
+from headrace.format.companion.rows import Group, Rows
+from headrace.query import predicate
+from headrace.query.deadline import Deadline, OutOfTime
+from headrace.query.search import SummaryParts
+from headrace.query.values import values
+from headrace.reduce import parts
+from headrace.reduce.answer import Buckets
+from headrace.reduce.chosen import chosen, wanted
+from headrace.reduce.keys import narrowed
+from headrace.reduce.request import AggregateRequest
+from headrace.reduce.rollup import Span, panes, trees
+
+Spans = tuple[Span, ...]
+
+_PARTS: tuple[PartName, ...] = ("columns", "postings", "panes")
+#: Rows whose columns are reduced together.
+_TOGETHER = 65_536
+
+
+class Aggregated(NamedTuple):
+    """The buckets of the events from ``start`` to ``stop``, and what there was no time for."""
+
+    start: int
+    stop: int
+    buckets: list[dict[str, Any]]
+    missing: Missing
+    tally: Tally
+    used_rollups: bool
+
+
+def aggregate(
+    archive: Archive,
+    stream: Stream,
+    head: Head,
+    defined: Defined,
+    request: AggregateRequest,
+    deadline: Deadline,
+    answer_by: Deadline | None = None,
+) -> Aggregated:
+    """Compute what a request asks for, as of a head, from events that are read before the deadline.
+
+    Groups are finished until ``answer_by``, or else the same deadline; those left then are missing in the answer.
+    """
+    answer_by = answer_by or deadline
+    return tried(
+        archive, stream, head, defined, lambda look: _Aggregate(archive, look, request, deadline, answer_by).run()
+    )
+
+
+class _Aggregate:
+    """One aggregate on one look."""
+
+    def __init__(
+        self, archive: Archive, look: Look, request: AggregateRequest, deadline: Deadline, answer_by: Deadline
+    ) -> None:
+        self._look, self._deadline, self._answer_by = look, deadline, answer_by
+        # Of the rollup only what is asked for is computed; which events count in it, all of its dimensions say.
+        self._asked, self._where = request.asked.narrowed(), request.where
+        self._search = look.defined.definition.search
+        self._whole, self._rollup = request.asked.rollup, self._asked.rollup
+        self._trees = trees(self._rollup)
+        self._wanted = None if self._where is None else wanted(self._where, self._whole, self._search)
+        self._matches = predicate.compile(self._where, self._search) if self._where is not None else lambda _: True
+        self._tally = Tally()
+        self._documents = Documents(look, self._tally)
+        self._walk = Walk(archive, look, self._tally, backward=True, is_needed=lambda *_: True, parts=_PARTS)
+        self._most_groups = archive.group_limits.groups
+        self._buckets = Buckets(self._asked, self._search, archive.group_limits, answer_by)
+        self._pending: dict[Spans, list[pa.Table]] = {}
+        self._used_rollups = False
+        #: Whether columns that were taken could not be counted before the answer has to be whole.
+        self._is_cut = False
+
+    def run(self) -> Aggregated:
+        """Look at everything, as far as the time goes, the newest first."""
+        stretches = self._look.stretches(self._fields(), [self._rollup.name])
+        self._walk.note(self._walk.visit(stretches[::-1], self._deadline, self._visit))
+        with suppress(OutOfTime):
+            for spans in self._pending:
+                self._reduce(spans)
+        finished = self._buckets.finish()
+        if self._is_cut or not finished.is_complete:
+            self._walk.leave_out_all()
+        look, missing = self._look, self._walk.missing(len(self._documents.unreadable))
+        return Aggregated(look.start, look.stop, finished.buckets, missing, self._tally, self._used_rollups)
+
+    def _fields(self) -> set[str]:
+        """Every field that is asked, by a query or to be measured."""
+        asked = [*self._trees, *([] if self._where is None else [self._where])]
+        trees_ask = {name for tree in asked for name in asked_fields(tree, self._search)}
+        return self._columns() | set(self._whole.dimensions) | trees_ask
+
+    def _columns(self) -> set[str]:
+        """The fields whose columns are reduced."""
+        measured = (getattr(measure, "field", None) for measure in self._rollup.measures.values())
+        return {self._rollup.timestamp, *self._rollup.dimensions, *(name for name in measured if name is not None)}
+
+    def _visit(self, piece: Described, _: Deadline) -> None:
+        companion = piece.companion
+        spans: Spans = ((self._asked.start, self._asked.end),)
+        is_whole = (piece.start, piece.stop) == (companion.first_seq, companion.end_seq)
+        if is_whole and (self._where is None or self._wanted is not None):
+            ahead = companion.panes(self._whole.name, self._asked.interval)
+            if ahead is not None:
+                self._add_history(ahead)
+                self._used_rollups |= not isinstance(companion, MemoryCompanion)
+                spans = tuple(self._asked.edges)
+        self._gather(piece, spans)
+        first = companion.first_seq
+        for row in within(companion.odd_rows(), piece.start - first, piece.stop - first).tolist():
+            self._deadline.check()
+            event = self._documents.promoted(piece.start + row)
+            if event is not None and self._counts(document := event.document()):
+                self._buckets.add_document(document)
+
+    def _add_history(self, tables: Iterator[pa.Table]) -> None:
+        """Add the panes of a companion that may lie inside what is asked for."""
+        for table in tables:
+            self._deadline.check()
+            if table.num_rows and table.column("pane")[0].as_py() >= self._asked.end:
+                return  # they are sorted by time
+            wanted = table if self._wanted is None else chosen(table, self._wanted)
+            self._buckets.add_history(narrowed(wanted, self._whole, self._rollup.dimensions))
+
+    def _counts(self, document: Any) -> bool:
+        """Whether an event matches, and has no two values of a dimension."""
+        dimensions = (self._search[name] for name in self._whole.dimensions)
+        return self._matches(document) and all(len(values(field, document)) <= 1 for field in dimensions)
+
+    def _gather(self, piece: Described, spans: Spans) -> None:
+        """Take the columns of events whose time may be in the spans; many companions are reduced together."""
+        evaluator = Evaluator(piece.companion, self._search, self._tally)
+        first, pending = piece.companion.first_seq, self._pending.setdefault(spans, [])
+        groups = evaluator.columns.touching(f"f.{self._rollup.timestamp}", piece.start - first, piece.stop - first)
+        for number, group in groups if spans else ():
+            self._deadline.check()
+            if _may_hold(group, spans):
+                window = Window(max(group.start, piece.start - first), min(group.stop, piece.stop - first))
+                table = self._table(evaluator, number, group, window)
+                pending += [table] if table.num_rows else []
+            if sum(table.num_rows for table in pending) >= _TOGETHER:
+                self._reduce(spans)
+
+    def _reduce(self, spans: Spans) -> None:
+        """Make panes of the columns that were taken."""
+        if not self._pending[spans]:
+            return
+        columns, intervals = tables.concat(self._pending[spans]), [self._asked.interval]
+        self._pending[spans].clear()
+        known = {tree: f"t.{at}" for at, tree in enumerate(self._trees)}
+        try:
+            self._answer_by.check()
+            made = panes(
+                columns,
+                self._rollup,
+                self._search,
+                intervals=intervals,
+                spans=spans,
+                known=known,
+                most_groups=self._most_groups,
+                deadline=self._answer_by,
+            )
+            self._buckets.add(made)
+        except OutOfTime:
+            self._is_cut = True
+            raise
+
+    def _table(self, evaluator: Evaluator, number: int, group: Group, window: Window) -> pa.Table:
+        """The columns that are reduced, of the rows that a query chooses in one row group."""
+        names = [*(f"f.{name}" for name in sorted(self._columns())), *self._parts()]
+        others = self._many(evaluator.companion)
+        start = window.start - group.start
+        made = {
+            name: evaluator.companion.column(name, number).slice(start, window.count)
+            for name in dict.fromkeys([*names, *others])
+        }
+        for at, tree in enumerate(self._trees):
+            made[f"t.{at}"] = pa.array(evaluator.select(tree, window).mask())
+        table = pa.table(made)
+        if self._where is not None:
+            table = table.filter(pa.array(evaluator.select(self._where, window).mask()))
+        for name in others:
+            table = table.filter(pc.fill_null(pc.less_equal(pc.list_value_length(table[name]), 1), True))
+        return table.select([*names, *(f"t.{at}" for at, _ in enumerate(self._trees))])
+
+    def _many(self, companion: Rows) -> list[str]:
+        """The columns of dimensions that are not asked for, and may have several values."""
+        left = [name for name in self._whole.dimensions if name not in self._rollup.dimensions]
+        return [f"f.{name}" for name in left if companion.fields[name].many]
+
+    def _parts(self) -> list[str]:
+        """The columns of what measures read that is no field."""
+        return [
+            parts.column(self._rollup.name, name, part)
+            for name, measure in self._rollup.measures.items()
+            if isinstance(measure, SummaryParts)
+            for part in parts.TYPES
+        ]
+
+
+def _may_hold(group: Group, spans: Spans) -> bool:
+    """Whether events of a row group may have a time in the spans."""
+    if group.least is None or group.greatest is None:
+        return group.nulls < group.stop - group.start
+    return any(group.least < end and start <= group.greatest for start, end in spans)

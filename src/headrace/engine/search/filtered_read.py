@@ -1,0 +1,165 @@
+"""A filtered read: the events from a position on that match, up to a budget, in the order of the stream.
+
+Companions say which events match; only those are read. Where there is no companion, events are extracted first, and
+count as scanned. A read ends when it has scanned enough or its time is over, and says so. It gets on by a window at
+least, however little time there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from headrace.engine.log.read import not_representable
+from headrace.engine.log.stream import Head, Stream
+from headrace.engine.log.stream_registry import View
+from headrace.engine.search.archive import Archive, Described, Look, Stretch
+from headrace.engine.search.attempts import tried, trusting
+from headrace.engine.search.definitions import Defined
+from headrace.engine.search.documents import Documents
+from headrace.errors import NotRepresentable
+from headrace.extract.match import windows
+from headrace.extract.match.columns import Window
+from headrace.extract.match.evaluate import Evaluator, asked_fields
+from headrace.extract.match.selection import Selection, within
+from headrace.extract.match.tally import Tally
+from headrace.format.companion.layout import KEYS, PartName
+from headrace.format.companion.rows import Rows
+from headrace.query import predicate
+from headrace.query.deadline import Deadline, OutOfTime
+from headrace.query.filter import Filter, Filtered, Limits
+from headrace.types import Piece
+
+_PARTS: tuple[PartName, ...] = ("columns", "postings")
+
+
+def filtered(
+    archive: Archive,
+    stream: Stream,
+    head: Head,
+    defined: Defined,
+    position: int,
+    asked: Filter,
+    key: str | None,
+    view: View,
+    limits: Limits,
+    deadline: Deadline,
+) -> Filtered:
+    """The matching events from a position on; at least one where there is one within what may be scanned."""
+    return tried(
+        archive,
+        stream,
+        head,
+        defined,
+        lambda look: _Read(archive, look, asked, key, view, limits, deadline).run(position),
+    )
+
+
+class Candidates(NamedTuple):
+    """The events of a window that match, in order, and odd ones among them, of which their documents have to tell."""
+
+    seqs: list[int]
+    odd: set[int]
+    stop: int
+
+
+class _Read:
+    """One filtered read on one look."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        look: Look,
+        asked: Filter,
+        key: str | None,
+        view: View,
+        limits: Limits,
+        deadline: Deadline,
+    ) -> None:
+        self._archive, self._look, self._view, self._limits = archive, look, view, limits
+        self._deadline = deadline
+        self._tree, self._key = asked.tree, key
+        self._search = look.defined.definition.search
+        self._matches = predicate.compile(asked.tree, self._search)
+        self._tally = Tally()
+        self._documents = Documents(look, self._tally)
+        self._parts: list[Piece] = []
+        self._size = self._scanned = 0
+
+    def run(self, position: int) -> Filtered:
+        """Go on until something is full, the time is over, or the stream ends."""
+        self._deadline.require()
+        position = max(position, self._look.start)
+        try:
+            for seqs, odd, stop in self._windows(position):
+                for seq in seqs:
+                    is_match = seq not in odd or self._holds(seq)
+                    if is_match and (self._size >= self._limits.budget or not self._take(seq)):
+                        return Filtered(self._parts, seq, self._scanned)
+                    position = seq + 1
+                    self._deadline.check()
+                position = stop
+                self._deadline.check()
+        except OutOfTime:
+            return Filtered(self._parts, position, self._scanned, timed_out=position < self._look.stop)
+        return Filtered(self._parts, position, self._scanned, limit_reached=position < self._look.stop)
+
+    def _windows(self, position: int) -> Iterator[Candidates]:
+        """What matches from a position on, window by window, up to the end or as far as may be scanned."""
+        events = self._look.events
+        for start, stop, companion in self._look.stretches(asked_fields(self._tree, self._search)):
+            if stop <= position:
+                continue
+            wanted = Stretch(max(start, position), stop, companion)
+            if companion is None:
+                left = self._limits.scan_bytes - self._scanned
+                if left <= 0 and self._scanned:
+                    return
+                wanted = wanted._replace(stop=events.reach(wanted.start, stop, left))
+            with (
+                trusting(self._archive, wanted),
+                self._look.described(wanted, _PARTS, newest_first=False) as pieces,
+            ):
+                for piece in pieces:
+                    if companion is None:
+                        self._scanned += events.payload_bytes(piece.start, piece.stop)
+                    yield from self._candidates(piece)
+            if wanted.stop < stop:
+                return
+
+    def _candidates(self, piece: Described) -> Iterator[Candidates]:
+        companion = piece.companion
+        first = companion.first_seq
+        evaluator = Evaluator(companion, self._search, self._tally)
+        groups = evaluator.columns.groups("odd")
+        for window in windows.growing(groups, piece.start - first, piece.stop - first, backward=False):
+            start = first + window.start
+            odd = set(within(evaluator.odd, window.start, window.stop).tolist())
+            rows = evaluator.select(self._tree, window).rows().tolist()
+            keyed = self._keyed(companion, window)
+            seqs = [start + row for row in (sorted({*rows, *odd}) if odd else rows) if keyed is None or keyed[row]]
+            yield Candidates(seqs, {start + row for row in odd}, first + window.stop)
+
+    def _keyed(self, companion: Rows, window: Window) -> list[bool] | None:
+        if self._key is None:
+            return None
+        rows = within(companion.rows(KEYS, self._key), window.start, window.stop)
+        marks: list[bool] = Selection(window.count, rows=rows).mask().tolist()
+        return marks
+
+    def _holds(self, seq: int) -> bool:
+        event = self._documents.promoted(seq)
+        return event is not None and self._matches(event.document())
+
+    def _take(self, seq: int) -> bool:
+        """Add an event; False where it has no form in the version asked for, and others come before it."""
+        event = self._look.events.get([seq])[seq]
+        try:
+            payload = self._view.turn(event.payload, event.version)
+        except NotRepresentable as failure:
+            if self._parts:
+                return False
+            raise not_representable(self._look.stream, seq, self._view, failure) from failure
+        self._parts.append(payload)
+        self._size += len(payload) + 1
+        return True

@@ -1,0 +1,244 @@
+"""A search: hits out of everything a stream has, in files, in memory and in the log.
+
+Companions are visited in the direction of the order. Rows that its first key rules out are not even evaluated; so a
+search for the newest events ends as soon as the page is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.engine.log.stream import Head, Stream
+from headrace.engine.search.archive import Archive, Described, Look, Stretch
+from headrace.engine.search.attempts import tried
+from headrace.engine.search.definitions import Defined
+from headrace.engine.search.documents import Documents
+from headrace.engine.search.hits import Found, Hit
+from headrace.engine.search.walk import Walk
+from headrace.errors import BadRequest, OffsetGone
+from headrace.extract.match import windows
+from headrace.extract.match.columns import Window
+from headrace.extract.match.evaluate import Evaluator, asked_fields, families
+from headrace.extract.match.scores import count, scores
+from headrace.extract.match.selection import Int32s, Selection, within
+from headrace.extract.match.tally import Tally
+from headrace.extract.match.top_hits import Best, Bounds, Held, sequence
+from headrace.format import offset as offsets
+from headrace.query import predicate
+from headrace.query.deadline import Deadline
+from headrace.query.request import SearchRequest
+from headrace.query.score import Statistics, scoring
+from headrace.query.sort import Order, Place, SortKey
+from headrace.query.values import values
+
+#: Companions with so many rows together are kept between counting words and computing scores.
+_KEPT_ROWS = 4_000_000
+#: The part of the time in which words are counted at most.
+_COUNTING = 0.6
+
+
+def search(
+    archive: Archive, stream: Stream, head: Head, defined: Defined, request: SearchRequest, deadline: Deadline
+) -> Found:
+    """Find what a request asks for, as of a head; begins again where events vanish meanwhile."""
+    after = None if request.after is None else _place(stream, request.order, request.after)
+    return tried(archive, stream, head, defined, lambda look: _Search(archive, look, request, after, deadline).run())
+
+
+class _Search:
+    """One search on one look."""
+
+    def __init__(
+        self, archive: Archive, look: Look, request: SearchRequest, after: Place | None, deadline: Deadline
+    ) -> None:
+        self._look, self._request, self._deadline = look, request, deadline
+        self._search = look.defined.definition.search
+        self._order = request.order
+        self._backward = request.order[0].descending
+        asked = scoring(request.tree, self._search)
+        self._has_score = bool(asked)
+        self._statistics = Statistics(asked if any(key.is_score for key in self._order) else [])
+        self._matches = predicate.compile(request.tree, self._search)
+        self._best = Best(self._order, after, request.size)
+        self._tally = Tally()
+        self._documents = Documents(look, self._tally)
+        self._walk = Walk(archive, look, self._tally, backward=self._backward, is_needed=self._is_needed)
+        self._total = 0
+        self._kept: dict[tuple[int, int], Evaluator] = {}
+
+    def run(self) -> Found:
+        """Look at everything that matters, as far as the time goes."""
+        try:
+            return self._run()
+        finally:
+            # The walk refers to this search: what both hold would wait for the garbage collector.
+            del self._walk
+
+    def _run(self) -> Found:
+        stretches = self._look.stretches(self._fields())
+        stretches = stretches[::-1] if self._backward else stretches
+        for stretch in stretches:
+            if stretch.companion is not None:
+                self._tally.seen_until(self._look.times(stretch.companion))
+        timed_out = self._deadline.passed
+        if self._statistics.scoring:
+            # What is left of the time is for the events whose words were counted.
+            stretches = self._walk.visit(stretches, self._deadline.part(_COUNTING), self._count)
+        visited = self._walk.visit(stretches, self._deadline, self._visit)
+        return self._found(visited, timed_out or self._walk.out_of_time)
+
+    def _fields(self) -> set[str]:
+        return asked_fields(self._request.tree, self._search) | {key.name for key in self._order if key.field}
+
+    def _is_needed(self, start: int, stop: int) -> bool:
+        if self._request.track_total_hits or not self._order[0].is_offset:
+            return True
+        return self._best.may_take(Bounds(start, stop - 1, False))
+
+    # -- what happens on the way
+
+    def _count(self, piece: Described, deadline: Deadline) -> None:
+        """Count what scores are computed from."""
+        first = piece.companion.first_seq
+        evaluator = self._evaluator(piece)
+        count(self._statistics, evaluator, piece.start - first, piece.stop - first)
+        for document in self._odd(piece, evaluator, deadline).values():
+            self._statistics.count(document)
+
+    def _visit(self, piece: Described, deadline: Deadline) -> None:
+        """Take what comes in."""
+        evaluator = self._evaluator(piece)
+        first = piece.companion.first_seq
+        start, stop = piece.start - first, piece.stop - first
+        odd = evaluator.odd
+        for window in self._windows(evaluator, start, stop):
+            if self._request.track_total_hits or self._best.may_take(self._bounds(evaluator, window)):
+                deadline.check()
+                if not evaluator.may_hold(self._request.tree):
+                    break
+                self._select(evaluator, window, within(odd, window.start, window.stop))
+        if len(odd) and self._is_needed(piece.start, piece.stop):
+            for seq, document in self._odd(piece, evaluator, deadline).items():
+                if self._matches(document):
+                    self._total += 1
+                    self._best.offer_one(Held(tuple(self._value(key, seq, document) for key in self._order), seq))
+
+    def _select(self, evaluator: Evaluator, window: Window, odd: Int32s) -> None:
+        selection = evaluator.select(self._request.tree, window)
+        if len(odd):
+            selection -= Selection(window.count, rows=odd)
+        rows = selection.rows() + np.int32(window.start)
+        self._total += len(rows)
+        self._tally.candidate_doc_ids += len(rows)
+        with self._tally.timing("sort_time_ms"):
+            self._best.offer(rows, evaluator.companion.first_seq, lambda key, some: self._column(evaluator, key, some))
+
+    def _column(self, evaluator: Evaluator, key: SortKey, rows: Int32s) -> Any:
+        """The values of a key in some rows."""
+        if key.is_offset:
+            return sequence(evaluator.companion.first_seq, rows)
+        if key.is_score:
+            return pa.array(scores(self._statistics, evaluator, rows))
+        return evaluator.columns.first_values(f"f.{key.name}", rows)
+
+    def _windows(self, evaluator: Evaluator, start: int, stop: int) -> Iterator[Window]:
+        key = self._order[0]
+        if key.field is None:
+            return windows.growing(evaluator.columns.groups("odd"), start, stop, backward=self._backward)
+        return windows.by_group(evaluator.columns.groups(f"f.{key.name}"), start, stop, backward=self._backward)
+
+    def _bounds(self, evaluator: Evaluator, window: Window) -> Bounds | None:
+        """What the first key can be in a window."""
+        key, first = self._order[0], evaluator.companion.first_seq
+        if key.is_offset:
+            return Bounds(first + window.start, first + window.stop - 1, False)
+        if key.is_score:
+            return None
+        _, group = next(evaluator.columns.touching(f"f.{key.name}", window.start, window.stop))
+        return Bounds(group.least, group.greatest, group.nulls > 0)
+
+    def _odd(self, piece: Described, evaluator: Evaluator, deadline: Deadline) -> dict[int, Any]:
+        """The documents of rows that columns cannot describe."""
+        first = piece.companion.first_seq
+        rows = within(evaluator.odd, piece.start - first, piece.stop - first)
+        found: dict[int, Any] = {}
+        for row in rows.tolist():
+            deadline.check()
+            event = self._documents.promoted(piece.start + row)
+            if event is not None:
+                found[piece.start + row] = event.document()
+        return found
+
+    def _value(self, key: SortKey, seq: int, document: Any) -> Any:
+        if key.is_offset:
+            return seq
+        return self._statistics.score(document) if key.field is None else next(iter(values(key.field, document)), None)
+
+    def _evaluator(self, piece: Described) -> Evaluator:
+        """An evaluator keeps what it looked up; as many as are small enough are kept for the second look."""
+        mark = piece.companion.first_seq, piece.companion.end_seq
+        known = self._kept.get(mark)
+        if known is not None and known.companion is piece.companion:
+            return known
+        made = Evaluator(piece.companion, self._search, self._tally)
+        if self._statistics.scoring and sum(end - first for first, end in [*self._kept, mark]) <= _KEPT_ROWS:
+            self._kept[mark] = made
+        return made
+
+    # -- the answer
+
+    def _found(self, visited: list[Stretch], timed_out: bool) -> Found:
+        hits = [hit for held in self._best.held if (hit := self._hit(held)) is not None]
+        is_full = self._request.size > 0 and len(self._best.held) == self._request.size
+        self._walk.note(visited)
+        indexed = any(stretch.companion is not None for stretch in visited)
+        return Found(
+            start=self._look.start,
+            stop=self._look.stop,
+            hits=hits,
+            last=self._wire(self._best.held[-1].place) if is_full else None,
+            total=self._total if self._request.track_total_hits and not timed_out else None,
+            timed_out=timed_out,
+            visible=self._walk.visible(),
+            missing=self._walk.missing(len(self._documents.unreadable)),
+            tally=self._tally,
+            peak_hits_held=self._best.peak,
+            fetched_bytes=self._look.events.fetched_bytes,
+            families=families(self._request.tree, self._search, self._order) if indexed else (),
+        )
+
+    def _hit(self, held: Held) -> Hit | None:
+        event = self._documents.promoted(held.seq)
+        if event is None:
+            return None
+        scored = [value for key, value in zip(self._order, held.place, strict=True) if key.is_score]
+        score = scored[0] if scored else None if self._has_score else 0.0
+        return Hit(held.seq, score, self._wire(held.place), event)
+
+    def _wire(self, place: Place) -> list[Any]:
+        stream = self._look.stream
+        return [
+            stream.offset_at(value + 1) if key.is_offset else value
+            for key, value in zip(self._order, place, strict=True)
+        ]
+
+
+def _place(stream: Stream, order: Order, given: Place) -> Place:
+    """A place as it is compared: offsets as sequence numbers."""
+    return tuple(_seq(stream, value) if key.is_offset else value for key, value in zip(order, given, strict=True))
+
+
+def _seq(stream: Stream, text: str) -> int:
+    try:
+        offset = offsets.decode(text)
+    except ValueError as reason:
+        raise BadRequest(f"search_after: {reason}", field="search_after") from reason
+    try:
+        stream.locate(offset)
+    except OffsetGone:
+        pass  # what comes after an event does not need the event
+    return offset.position - 1

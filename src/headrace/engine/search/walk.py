@@ -1,0 +1,127 @@
+"""The way through the events of a stream, companion by companion, as far as the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from time import perf_counter
+
+from headrace.engine.search.archive import Archive, Described, Look, Stretch
+from headrace.engine.search.attempts import trusting
+from headrace.engine.search.hits import Missing
+from headrace.extract.match.tally import Tally
+from headrace.format.companion.layout import PartName
+from headrace.query.deadline import Deadline, OutOfTime
+
+PARTS: tuple[PartName, ...] = ("columns", "postings")
+
+Visit = Callable[[Described, Deadline], None]
+
+
+class Walk:
+    """Goes through the events of a look in one direction, and knows what it left out.
+
+    ``is_needed`` says whether events from a sequence number to another can still matter; in this direction those behind
+    them cannot where they do not.
+    """
+
+    def __init__(
+        self,
+        archive: Archive,
+        look: Look,
+        tally: Tally,
+        *,
+        backward: bool,
+        is_needed: Callable[[int, int], bool],
+        parts: Collection[PartName] = PARTS,
+    ) -> None:
+        self._archive, self._look, self._tally = archive, look, tally
+        self._backward, self._is_needed, self._parts = backward, is_needed, parts
+        self._published = look.events.published_until()
+        self._unseen: list[Stretch] = []
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether something was left out."""
+        return bool(self._unseen)
+
+    def visit(self, stretches: list[Stretch], deadline: Deadline, visit: Visit) -> list[Stretch]:
+        """Visit the companions of stretches that come in this direction; answers what of them was seen."""
+        visited: list[Stretch] = []
+        for at, stretch in enumerate(stretches):
+            left, out_of_time = stretch, False
+            try:
+                with trusting(self._archive, stretch):
+                    for piece in self._pieces(stretch, deadline):
+                        visit(piece, deadline)
+                        left = self._without(left, piece)
+            except OutOfTime:
+                out_of_time = True
+            if left.stop - left.start < stretch.stop - stretch.start:
+                seen = (left.stop, stretch.stop) if self._backward else (stretch.start, left.start)
+                visited.append(Stretch(*seen, stretch.companion))
+            if out_of_time:
+                self._unseen += [left, *stretches[at + 1 :]]
+                break
+        return visited
+
+    def note(self, visited: list[Stretch]) -> None:
+        """Add to the tally what was seen."""
+        for start, stop, companion in visited:
+            if companion is not None:
+                self._tally.indexed_segments += companion.segments
+            else:
+                self._tally.scanned_segments += self._look.events.segments_in(start, min(stop, self._published))
+                self._tally.scanned_tail_docs += max(0, stop - max(start, self._published))
+
+    def leave_out_all(self) -> None:
+        """Nothing counts as seen: there was no time to answer for it."""
+        self._unseen = [Stretch(self._look.start, self._look.stop, None)]
+
+    def visible(self) -> int:
+        """Where the events end that were seen; those before may have been left out too."""
+        start, stop = self._hidden()
+        return start if start < stop == self._look.stop else self._look.stop
+
+    def missing(self, unreadable: int) -> Missing:
+        """What was left out, and so many events that cannot be read."""
+        start, stop = self._hidden()
+        if start == stop:
+            return Missing(unreadable)
+        events = self._look.events
+        segments = events.segments_in(start, min(stop, self._published))
+        log_rows = max(0, stop - max(start, self._published))
+        return Missing(unreadable + stop - start, log_rows, segments, events.appended_us(start))
+
+    def _pieces(self, stretch: Stretch, deadline: Deadline) -> Iterator[Described]:
+        """The companions of a stretch, until nothing there can matter any more."""
+        if not self._is_needed(stretch.start, stretch.stop):
+            return
+        deadline.check()
+        began = perf_counter()
+        with self._look.described(stretch, self._parts, newest_first=self._backward, deadline=deadline) as pieces:
+            if stretch.companion is not None:
+                self._tally.add("fts_section_get_ms", began)
+            left = stretch
+            while left.start < left.stop and self._is_needed(left.start, left.stop):
+                deadline.check()
+                began = perf_counter()
+                piece = next(pieces)
+                yield piece
+                left = self._without(left, piece)
+                self._tally.add(self._timer(stretch, piece), began)
+                self._tally.seen_until(piece.times)
+
+    def _without(self, stretch: Stretch, piece: Described) -> Stretch:
+        """What is left of a stretch after a piece of it."""
+        return stretch._replace(stop=piece.start) if self._backward else stretch._replace(start=piece.stop)
+
+    def _timer(self, stretch: Stretch, piece: Described) -> str:
+        if stretch.companion is not None:
+            return "indexed_segment_time_ms"
+        return "scanned_tail_time_ms" if piece.stop > self._published else "scanned_segment_time_ms"
+
+    def _hidden(self) -> tuple[int, int]:
+        """The events that there was no time for; those that were seen lie on one side of them."""
+        if not self._unseen:
+            return self._look.start, self._look.start
+        return min(left.start for left in self._unseen), max(left.stop for left in self._unseen)

@@ -1,0 +1,183 @@
+"""The clockwork of subscriptions: begins wakes, announces them, tries again, and ends leases."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+from collections.abc import Mapping
+from functools import partial
+
+from headrace.engine.subscriptions.announcer import Announcer
+from headrace.engine.subscriptions.ledger import Ledger
+from headrace.engine.subscriptions.schedule import Schedule
+from headrace.engine.subscriptions.snapshot import first_pending, stream_of
+from headrace.engine.subscriptions.subscription import Subscription
+from headrace.engine.subscriptions.wakes import Wakes
+from headrace.engine.subscriptions.webhook import DeliveryFailed
+from headrace.errors import HeadraceError
+from headrace.types import Clock
+
+log = logging.getLogger("headrace.subscriptions")
+
+_LONGEST_SLEEP_S = 60.0
+_PAUSE_US = 1_000_000
+
+
+def new_wake_id() -> str:
+    """A name that no other wake has."""
+    return "w_" + secrets.token_hex(12)
+
+
+class Delivery:
+    """Does for each subscription what its state asks for, one thing at a time and never late by more than a commit.
+
+    A subscription is due when entries wait and no wake is in flight, when a wake is to be announced, when a lease is
+    over, and when links wait to be written.
+    """
+
+    def __init__(self, ledger: Ledger, announcer: Announcer, clock: Clock, *, concurrent: int) -> None:
+        self._ledger = ledger
+        self._announcer = announcer
+        self._clock = clock
+        self._gate = asyncio.Semaphore(concurrent)
+        self._schedule: Schedule[Subscription] = Schedule()
+        self._bell = asyncio.Event()
+        self._works: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Run by the clock."""
+        self._timer = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop, and leave what is not finished to the next start."""
+        works = [*self._works, *([self._timer] if self._timer else [])]
+        for task in works:
+            task.cancel()
+        for task in works:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def changed(self, subscription: Subscription) -> None:
+        """See again when a subscription is due."""
+        if not subscription.working:
+            self._schedule.set(subscription, self._due_us(subscription))
+            self._bell.set()
+
+    def tick(self) -> None:
+        """Start everything that is due."""
+        for subscription in self._schedule.pop(self._clock.now_us()):
+            if not subscription.working:
+                subscription.working = True
+                work = asyncio.create_task(self._work(subscription))
+                self._works.add(work)
+                work.add_done_callback(self._works.discard)
+
+    async def idle(self) -> None:
+        """Wait until nothing is under way or due."""
+        self.tick()
+        while self._works:
+            await asyncio.wait(self._works)
+            self.tick()
+
+    async def _run(self) -> None:
+        while True:
+            self.tick()
+            self._bell.clear()
+            next_us = self._schedule.next_us()
+            sleep_s = _LONGEST_SLEEP_S if next_us is None else (next_us - self._clock.now_us()) / 1_000_000
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(max(sleep_s, 0.001), _LONGEST_SLEEP_S)):
+                    await self._bell.wait()
+
+    def _due_us(self, subscription: Subscription) -> int | None:
+        wakes = subscription.wakes
+        if not subscription.ready or subscription.suspended:
+            return None
+        moments: list[int] = []
+        if subscription.unsaved or subscription.unlinked or subscription.event_lost:
+            moments.append(0)
+        if wakes.wake_id is None:
+            moments += [wakes.deliver_at_us or 0] if subscription.pending else []
+        else:
+            moments += [moment for moment in (wakes.deliver_at_us, wakes.lease_until_us) if moment is not None]
+        return max(min(moments), subscription.paused_until_us) if moments else None
+
+    async def _work(self, subscription: Subscription) -> None:
+        try:
+            if subscription.is_webhook:
+                async with self._gate:
+                    await self._step(subscription)
+            else:
+                await self._step(subscription)
+        except HeadraceError as reason:
+            # The log takes no writes at the moment; nothing was announced that is not on disk.
+            log.warning("subscription %s waits: %s", subscription.id, reason)
+            subscription.paused_until_us = self._clock.now_us() + _PAUSE_US
+        except Exception:
+            log.exception("subscription %s could not be served", subscription.id)
+            subscription.paused_until_us = self._clock.now_us() + _PAUSE_US
+        finally:
+            subscription.working = False
+            self.changed(subscription)
+
+    async def _step(self, subscription: Subscription) -> None:
+        if not await self._prepare(subscription):
+            return
+        wake_id, moves, failure = subscription.wakes.wake_id, None, None
+        try:
+            moves = await self._announcer.announce(subscription)
+        except DeliveryFailed as reason:
+            failure = str(reason)
+        await self._conclude(subscription, wake_id, moves, failure)
+
+    async def _prepare(self, subscription: Subscription) -> bool:
+        """Bring the state up to now and write it; answers whether a wake is to be announced."""
+        async with subscription.lock:
+            if not subscription.ready or subscription.suspended:
+                return False
+            lost = subscription.event_lost
+            wakes, due = self._next(subscription, lost)
+            if wakes != subscription.wakes or subscription.unsaved or subscription.unlinked:
+                await self._ledger.save(subscription, wakes)
+            if lost:
+                subscription.event_lost = False
+            return due and not subscription.suspended
+
+    def _next(self, subscription: Subscription, lost: bool) -> tuple[Wakes, bool]:
+        now_us = self._clock.now_us()
+        wakes = subscription.wakes.expire(now_us)
+        pending = first_pending(subscription, self._announcer.catalog) is not None
+        unclaimed = wakes.wake_id is not None and wakes.lease_until_us is None
+        if wakes.wake_id is None and pending and (wakes.deliver_at_us or 0) <= now_us:
+            wakes = wakes.begin(new_wake_id(), now_us)
+        elif unclaimed and not pending:
+            wakes = wakes.finish()
+        elif unclaimed and lost and wakes.deliver_at_us is None:
+            wakes = wakes.announce_again(now_us)
+        due = wakes.wake_id is not None and wakes.deliver_at_us is not None and wakes.deliver_at_us <= now_us
+        if due and subscription.is_webhook:
+            wakes = wakes.lease(now_us + subscription.lease_us)
+        return wakes, due
+
+    async def _conclude(
+        self, subscription: Subscription, wake_id: str | None, moves: Mapping[str, str] | None, failure: str | None
+    ) -> None:
+        """Note how an announcement went, unless the wake is over or was heard of in another way."""
+        async with subscription.lock:
+            wakes = subscription.wakes
+            if not subscription.ready or wakes.wake_id != wake_id:
+                return
+            if moves is not None:
+                forward = subscription.forward(moves, partial(stream_of, self._announcer.catalog))
+                await self._ledger.save(subscription, wakes.finish(), forward)
+            elif wakes.deliver_at_us is not None and failure is not None:
+                if not wakes.attempts:
+                    log.warning("a wake of subscription %s was not delivered: %s", subscription.id, failure)
+                wakes = wakes.failed(self._clock.now_us(), random.uniform(-1, 1), failure)
+                await self._ledger.save(subscription, wakes)
+            elif wakes.deliver_at_us is not None:
+                await self._ledger.save(subscription, wakes.delivered())

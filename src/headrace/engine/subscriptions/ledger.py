@@ -1,0 +1,143 @@
+"""Subscriptions on disk: whatever anyone is told of a subscription is written here first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from headrace.engine.assembly import Engine
+from headrace.engine.log.batch import Batch
+from headrace.engine.subscriptions.keyring import Keyring, fresh_secret
+from headrace.engine.subscriptions.subscription import Definition, Link, Owner, Subscription
+from headrace.engine.subscriptions.wakes import Wakes
+from headrace.storage.subscriptions import LinkRow, SubscriptionRow, SubscriptionRows
+
+T = TypeVar("T")
+_NO_MOVES: Mapping[str, str] = {}
+
+
+class Stored(NamedTuple):
+    """A subscription and its links, as they were found on disk."""
+
+    subscription: Subscription
+    links: list[LinkRow]
+
+
+class Note(NamedTuple):
+    """What was done to a subscription, and by whom."""
+
+    what: str
+    who: str
+    subscription: str
+    facts: Mapping[str, object] = {}
+
+
+class Ledger:
+    """Reads and writes subscriptions inside the log's own commits."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def load(self) -> list[Stored]:
+        """Every subscription, not yet linked."""
+
+        def read(rows: SubscriptionRows) -> list[Stored]:
+            return [Stored(_subscription(row), rows.links(row.id)) for row in rows.all()]
+
+        return await self._apply(read)
+
+    async def keyring(self) -> Keyring:
+        """The server's secrets, made once."""
+        signing, tokens = fresh_secret(), fresh_secret()
+
+        def keep(rows: SubscriptionRows) -> Keyring:
+            return Keyring(rows.secret("ed25519", signing), rows.secret("token", tokens))
+
+        return await self._apply(keep)
+
+    async def stream_names(self, prefix: str, after: str, limit: int) -> list[str]:
+        """Names of live streams in order, strictly after a name."""
+        return await self._apply(lambda rows: rows.stream_names(prefix, after, limit))
+
+    async def save(
+        self,
+        subscription: Subscription,
+        wakes: Wakes,
+        moves: Mapping[str, str] = _NO_MOVES,
+        base_url: str | None = None,
+        note: Note | None = None,
+        owner: Owner | None = None,
+    ) -> None:
+        """Write the next state, moved cursors and links that changed; only then is it the state in memory."""
+        address, owner = base_url or subscription.base_url, owner or subscription.owner
+        row = _row(subscription, wakes, address, owner)
+        touched = {**subscription.unsaved, **{p: subscription.links[p] for p in moves if p in subscription.links}}
+        links = [_link_row(link, moves.get(path, link.acked)) for path, link in touched.items()]
+        unlinked = tuple(subscription.unlinked)
+
+        def write(rows: SubscriptionRows) -> None:
+            rows.save(row)
+            rows.unlink(subscription.id, unlinked)
+            rows.save_links(links)
+
+        await self._apply(write, note)
+        subscription.wakes, subscription.base_url, subscription.owner = wakes, address, owner
+        for path, text in moves.items():
+            if path in touched and subscription.links.get(path) is touched[path]:
+                subscription.move(touched[path], text)
+        _strike_out(subscription, touched, links, unlinked)
+
+    async def remove(self, subscription: Subscription, note: Note) -> None:
+        """Forget a subscription."""
+        await self._apply(lambda rows: rows.remove(subscription.id), note)
+
+    async def _apply(self, work: Callable[[SubscriptionRows], T], note: Note | None = None) -> T:
+        def perform(batch: Batch) -> T:
+            if note is not None:
+                batch.note(note.what, note.who, subscription=note.subscription, **note.facts)
+            return work(SubscriptionRows(batch.connection))
+
+        found: T = await self._engine.apply(perform)
+        return found
+
+
+def _strike_out(
+    subscription: Subscription, touched: Mapping[str, Link], links: list[LinkRow], unlinked: tuple[str, ...]
+) -> None:
+    """Forget what was to be written and has been, unless it has changed since."""
+    for row in links:
+        link = subscription.unsaved.get(row.path)
+        if link is touched[row.path] and _link_row(link, link.acked) == row:
+            del subscription.unsaved[row.path]
+    subscription.unlinked.difference_update(unlinked)
+
+
+def _subscription(row: SubscriptionRow) -> Subscription:
+    wakes = Wakes(
+        generation=row.generation,
+        wake_id=row.wake_id,
+        holder=row.holder,
+        lease_until_us=row.lease_until_us,
+        deliver_at_us=row.deliver_at_us,
+        attempts=row.attempts,
+        last_error=row.last_error,
+    )
+    definition = msgspec.json.decode(row.definition, type=Definition)
+    return Subscription(row.id, definition, row.base_url, row.created_us, wakes, Owner(row.key_id, row.prefix))
+
+
+def _row(subscription: Subscription, wakes: Wakes, base_url: str, owner: Owner) -> SubscriptionRow:
+    return SubscriptionRow(
+        id=subscription.id,
+        definition=msgspec.json.encode(subscription.definition).decode(),
+        base_url=base_url,
+        created_us=subscription.created_us,
+        **msgspec.structs.asdict(wakes),
+        **msgspec.structs.asdict(owner),
+    )
+
+
+def _link_row(link: Link, acked: str) -> LinkRow:
+    return LinkRow(subscription=link.owner.id, path=link.path, stream=link.stream, explicit=link.explicit, acked=acked)

@@ -1,0 +1,260 @@
+"""A subscription in memory: what it asks for, the streams it is linked to, and their cursors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from headrace.engine.log.stream import Stream
+from headrace.engine.subscriptions.glob import Glob
+from headrace.engine.subscriptions.wakes import Wakes
+from headrace.errors import BadRequest, Conflict, NotFound, Unauthorized
+from headrace.format import offset as offsets
+
+DEFAULT_LEASE_MS = 30_000
+SHORTEST_LEASE_MS, LONGEST_LEASE_MS = 1_000, 600_000
+
+
+class InvalidRequest(BadRequest):
+    """A value of a subscription request is wrong."""
+
+    code = "INVALID_REQUEST"
+
+
+class InvalidOffset(Conflict):
+    """An ack names a place where the cursor cannot go."""
+
+    code = "INVALID_OFFSET"
+
+
+class SubscriptionNotFound(NotFound):
+    """There is no such subscription."""
+
+    code = "SUBSCRIPTION_NOT_FOUND"
+
+
+class SubscriptionExists(Conflict):
+    """A subscription of this name asks for something else."""
+
+    code = "SUBSCRIPTION_ALREADY_EXISTS"
+
+
+class TooManySubscriptions(Conflict):
+    """The server keeps no more subscriptions."""
+
+    code = "SUBSCRIPTION_LIMIT"
+
+
+class TooManyStreams(Conflict):
+    """A subscription is linked to no more streams."""
+
+    code = "STREAM_LIMIT"
+
+
+class NoPendingWork(Conflict):
+    """There is nothing to claim."""
+
+    code = "NO_PENDING_WORK"
+
+
+class TokenInvalid(Unauthorized):
+    """The bearer token is missing, or is not one of this subscription."""
+
+    code = "TOKEN_INVALID"
+
+
+class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was asked for. Two requests with equal definitions ask for the same."""
+
+    type: Literal["webhook", "pull-wake"]
+    pattern: str | None = None
+    streams: tuple[str, ...] = ()
+    webhook_url: str | None = None
+    wake_stream: str | None = None
+    lease_ttl_ms: int = DEFAULT_LEASE_MS
+    description: str | None = None
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The key that a subscription was last asked for with, and what that opens; no key opens everything."""
+
+    key_id: str = ""
+    prefix: str = ""
+
+
+NO_KEY = Owner()
+
+
+class Ack(NamedTuple):
+    """How far a worker has processed a stream."""
+
+    path: str
+    offset: str
+
+
+class Link:
+    """One stream of a subscription: its cursor, and how far the stream has come since."""
+
+    __slots__ = ("acked", "explicit", "owner", "path", "position", "stream", "tail")
+
+    def __init__(
+        self, owner: Subscription, path: str, *, stream: int | None, explicit: bool, acked: str, tail: int
+    ) -> None:
+        self.owner = owner
+        self.path = path
+        self.stream = stream
+        self.explicit = explicit
+        self.acked = acked
+        self.position = offsets.decode(acked).position
+        self.tail = tail
+
+    @property
+    def kind(self) -> str:
+        """How listings call it; being named beats being matched."""
+        return "explicit" if self.explicit else "glob"
+
+
+class Subscription:
+    """A subscription and what is not on disk of it yet. ``wakes`` and cursors change under ``lock``, once written."""
+
+    def __init__(
+        self, id: str, definition: Definition, base_url: str, created_us: int, wakes: Wakes, owner: Owner = NO_KEY
+    ) -> None:
+        self.id = id
+        self.owner = owner
+        #: The key does not hold any more, so nothing is sent.
+        self.suspended = False
+        self.definition = definition
+        self.base_url = base_url
+        self.created_us = created_us
+        self.wakes = wakes
+        self.glob = Glob(definition.pattern) if definition.pattern else None
+        self.links: dict[str, Link] = {}
+        self.pending: dict[str, Link] = {}
+        self.unsaved: dict[str, Link] = {}
+        self.unlinked: set[str] = set()
+        self.lock = asyncio.Lock()
+        self.ready = False
+        self.full = False
+        self.working = False
+        self.event_lost = False
+        self.paused_until_us = 0
+
+    @property
+    def is_webhook(self) -> bool:
+        """Whether wakes are posted to a receiver rather than appended to a stream."""
+        return self.definition.type == "webhook"
+
+    @property
+    def lease_us(self) -> int:
+        """How long a wake lives without being heard of."""
+        return self.definition.lease_ttl_ms * 1000
+
+    @property
+    def callback_url(self) -> str:
+        """Where a receiver reports to, at the address by which the subscriber knows this server."""
+        return f"{self.base_url}/subscriptions/{quote(self.id, safe='')}/callback"
+
+    def wants(self, name: str) -> bool:
+        """Whether the pattern takes a stream that the key opens; never the stream that its own wakes go to."""
+        is_open = name.startswith(self.owner.prefix) and name != self.definition.wake_stream
+        return is_open and self.glob is not None and self.glob.matches(name)
+
+    def link(self, path: str, *, stream: int | None, explicit: bool, acked: str, tail: int) -> Link:
+        """Add a stream, or name one that was only matched; a cursor that is there stays where it is."""
+        link = self.links.get(path)
+        if link is None:
+            link = Link(self, path, stream=stream, explicit=explicit, acked=acked, tail=tail)
+            self.links[path] = link
+            self.unlinked.discard(path)
+        else:
+            link.explicit = link.explicit or explicit
+        self.unsaved[path] = link
+        return link
+
+    def unlink(self, path: str) -> None:
+        """Let go of a stream."""
+        if self.links.pop(path, None) is not None:
+            self.pending.pop(path, None)
+            self.unsaved.pop(path, None)
+            self.unlinked.add(path)
+            self.full = False
+
+    def lose(self, path: str) -> None:
+        """The stream is gone; one that was named is waited for again."""
+        link = self.links.get(path)
+        if link is not None:
+            self.unlink(path)
+            if link.explicit:
+                self.link(path, stream=None, explicit=True, acked=offsets.START, tail=0)
+
+    def meet(self, link: Link, stream: Stream) -> None:
+        """A stream that was waited for is there: it is followed from its first own entry on."""
+        link.stream = stream.id
+        self.move(link, stream.offset_at(stream.own_from))
+        self.unsaved[link.path] = link
+
+    def unname(self, path: str) -> None:
+        """Undo the naming of a stream; it stays if the pattern takes it too."""
+        link = self.links.get(path)
+        if link is None or not link.explicit:
+            return
+        if link.stream is not None and self.wants(path):
+            link.explicit = False
+            self.unsaved[path] = link
+        else:
+            self.unlink(path)
+
+    def advance(self, link: Link, tail: int) -> None:
+        """Note that a stream has grown."""
+        link.tail = tail
+        if tail > link.position:
+            self.pending[link.path] = link
+
+    def moves(self, acks: Iterable[Ack], find: Callable[[Link], Stream | None]) -> dict[str, str]:
+        """Where the cursors go by these acks, all of them or none; a cursor never goes back."""
+        moves: dict[str, str] = {}
+        for path, text in acks:
+            link = self.links.get(path)
+            if link is None:
+                raise InvalidOffset("the ack names a stream that is not linked", stream=path)
+            floor = offsets.decode(moves[path]).position if path in moves else link.position
+            moves[path] = _checked(link, text, floor, find(link))
+        return moves
+
+    def forward(self, moves: Mapping[str, str], find: Callable[[Link], Stream | None]) -> dict[str, str]:
+        """Those of the moves that take a cursor forward within its stream."""
+        found: dict[str, str] = {}
+        for path, text in moves.items():
+            link, position = self.links.get(path), offsets.decode(text).position
+            stream = None if link is None else find(link)
+            if link is not None and stream is not None and position > link.position:
+                found |= {path: text} if stream.offset_at(position) == text else {}
+        return found
+
+    def move(self, link: Link, text: str) -> None:
+        """Set a cursor."""
+        link.acked, link.position = text, offsets.decode(text).position
+        if link.position >= link.tail:
+            self.pending.pop(link.path, None)
+
+
+def _checked(link: Link, text: str, floor: int, stream: Stream | None) -> str:
+    """The canonical text of an acked offset, if it lies between the cursor and the stream's tail."""
+    try:
+        place = offsets.decode(text)
+    except ValueError as reason:
+        raise InvalidOffset(f"not an offset: {reason}", stream=link.path) from reason
+    position, tail = place.position, 0 if stream is None else stream.head.next_seq
+    if position < floor:
+        raise InvalidOffset("the offset lies before the cursor", stream=link.path, acked_offset=link.acked)
+    if position > tail:
+        raise InvalidOffset("the offset lies beyond the stream's tail", stream=link.path)
+    canonical = offsets.START if stream is None else stream.offset_at(position)
+    if offsets.decode(canonical) != place:
+        raise InvalidOffset("the offset is not one of this stream", stream=link.path)
+    return canonical

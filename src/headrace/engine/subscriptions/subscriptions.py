@@ -1,0 +1,361 @@
+"""Subscriptions: durable cursors over many streams that wake workers when there is something to do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from headrace.engine.assembly import Engine
+from headrace.engine.log.lifecycle import SERVER
+from headrace.engine.subscriptions.announcer import Announcer
+from headrace.engine.subscriptions.delivery import Delivery, new_wake_id
+from headrace.engine.subscriptions.keyring import Keyring, token_invalid
+from headrace.engine.subscriptions.ledger import Ledger, Note
+from headrace.engine.subscriptions.roster import Bounds, Roster
+from headrace.engine.subscriptions.snapshot import StreamView, first_pending, snapshot, stream_of
+from headrace.engine.subscriptions.subscription import (
+    NO_KEY,
+    Ack,
+    Definition,
+    InvalidRequest,
+    NoPendingWork,
+    Owner,
+    Subscription,
+    SubscriptionExists,
+    SubscriptionNotFound,
+)
+from headrace.engine.subscriptions.wakes import Fenced, Wakes
+from headrace.engine.subscriptions.webhook import Webhooks
+
+log = logging.getLogger("headrace.subscriptions")
+
+T = TypeVar("T")
+_CHANGED = "subscription_changed"
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What a worker holds: the wake, the proof of holding it, and where there is work."""
+
+    wake_id: str
+    generation: int
+    token: str
+    streams: list[StreamView]
+    lease_ttl_ms: int
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """How a worker shows that it speaks of the wake it was given."""
+
+    token: str
+    wake_id: str
+    generation: int
+
+
+class Subscriptions:
+    """Every subscription of this node.
+
+    Promises: every entry appended to a linked stream is covered by a wake, again and again until it is acked, across
+    restarts; at most one worker holds a subscription at a time; whoever lost the lease can change nothing; a cursor
+    never moves back. What an answer says is on disk.
+    """
+
+    def __init__(
+        self, engine: Engine, keyring: Keyring, bounds: Bounds, webhooks: Webhooks, keys: Collection[str] | None
+    ) -> None:
+        self._keys = keys
+        self._engine = engine
+        self._bounds = bounds
+        self._webhooks = webhooks
+        self._ledger = Ledger(engine)
+        self.keyring = keyring
+        announcer = Announcer(engine, keyring, webhooks)
+        self.delivery = Delivery(self._ledger, announcer, engine.clock, concurrent=bounds.deliveries)
+        self._catalog = engine.log.catalog
+        self._roster = Roster(self._catalog, self._ledger, bounds, self.delivery.changed)
+        self._lock = asyncio.Lock()
+        self._verbs: set[asyncio.Task[Any]] = set()
+
+    @classmethod
+    async def open(
+        cls,
+        engine: Engine,
+        *,
+        bounds: Bounds | None = None,
+        webhooks: Webhooks | None = None,
+        keys: Collection[str] | None = None,
+    ) -> Subscriptions:
+        """Load every subscription, and go on with its leases, wakes and retries.
+
+        ``keys`` are the ids of those that hold; without them every key does.
+        """
+        keyring = await Ledger(engine).keyring()
+        found = cls(engine, keyring, bounds or Bounds(), webhooks or Webhooks(), keys)
+        engine.log.on_append.append(found._roster.appended)
+        engine.log.on_delete.append(found._roster.deleted)
+        for stored in await found._ledger.load():
+            await found._roster.restore(stored)
+            stored.subscription.ready = True
+            found._suspend_without_key(stored.subscription)
+            found.delivery.changed(stored.subscription)
+        found.delivery.start()
+        return found
+
+    async def close(self) -> None:
+        """Finish what was asked for, and leave the rest to the next start."""
+        self._engine.log.on_append.remove(self._roster.appended)
+        self._engine.log.on_delete.remove(self._roster.deleted)
+        if self._verbs:
+            await asyncio.wait(self._verbs)
+        await self.delivery.stop()
+        await self._webhooks.close()
+
+    def __len__(self) -> int:
+        return len(self._roster.by_id)
+
+    def find(self, id: str) -> Subscription | None:
+        """The subscription of this name, if there is one."""
+        found = self._roster.by_id.get(id)
+        return found if found is not None and found.ready else None
+
+    def get(self, id: str) -> Subscription:
+        """The subscription of this name."""
+        found = self.find(id)
+        if found is None:
+            raise SubscriptionNotFound("there is no such subscription", subscription=id)
+        return found
+
+    def keep_keys(self, keys: Collection[str]) -> None:
+        """Suspend the webhooks whose keys are not among these, which hold; those of the others go on."""
+        self._keys = keys
+        for subscription in self._roster.by_id.values():
+            self._suspend_without_key(subscription)
+            self.delivery.changed(subscription)
+
+    def end_key(self, key_id: str) -> None:
+        """A key does not hold any more."""
+        if self._keys is not None:
+            self.keep_keys(frozenset(self._keys) - {key_id})
+
+    def _suspend_without_key(self, subscription: Subscription) -> None:
+        key_id, before = subscription.owner.key_id, subscription.suspended
+        ended = self._keys is not None and bool(key_id) and key_id not in self._keys
+        subscription.suspended = ended and subscription.is_webhook
+        if subscription.suspended and not before:
+            log.warning("the webhook %s is suspended: the key %s does not hold any more", subscription.id, key_id)
+
+    async def put(
+        self,
+        id: str,
+        definition: Definition,
+        base_url: str,
+        who: str = SERVER,
+        owner: Owner = NO_KEY,
+        may_see: Callable[[Subscription], bool] = lambda _: True,
+    ) -> tuple[Subscription, bool]:
+        """Create a subscription, or confirm one that asks for the same; answers whether it is new.
+
+        A confirmed one belongs to this key from now on, if it opens the same streams or the other holds no more.
+        """
+        return await self._whole(self._put(id, definition, base_url, who, owner, may_see))
+
+    async def delete(self, id: str, who: str = SERVER) -> None:
+        """Forget a subscription; workers that hold it are refused from now on."""
+        await self._whole(self._delete(id, who))
+
+    async def add_streams(self, id: str, paths: Iterable[str], who: str = SERVER) -> None:
+        """Link streams by name."""
+        await self._whole(self._add_streams(id, tuple(paths), who))
+
+    async def remove_stream(self, id: str, path: str, who: str = SERVER) -> None:
+        """Undo the naming of a stream."""
+        await self._whole(self._remove_stream(id, path, who))
+
+    async def claim(self, id: str, worker: str) -> Claim:
+        """Give the wake to a worker, if there is work and nobody else has it."""
+        return await self._whole(self._claim(id, worker))
+
+    async def ack(self, id: str, kind: str, proof: Proof, acks: Iterable[Ack], *, done: bool) -> bool:
+        """Move cursors and extend the lease, or end it if ``done``; answers whether another wake follows."""
+        return await self._whole(self._ack(id, kind, proof, tuple(acks), done))
+
+    async def release(self, id: str, proof: Proof) -> None:
+        """Give a wake back unfinished."""
+        await self._whole(self._release(id, proof))
+
+    async def _put(
+        self,
+        id: str,
+        definition: Definition,
+        base_url: str,
+        who: str,
+        owner: Owner,
+        may_see: Callable[[Subscription], bool],
+    ) -> tuple[Subscription, bool]:
+        async with self._lock:
+            found = self._roster.by_id.get(id)
+            if found is not None:
+                if found.definition != definition or not may_see(found):
+                    message = "the name is taken by a subscription that asks for something else: choose another"
+                    raise SubscriptionExists(message, subscription=id)
+                await self._confirm(found, base_url, owner)
+                return found, False
+            if definition.webhook_url is not None:
+                self._webhooks.check(definition.webhook_url)
+            self._roster.refuse_one_more(owner)
+            return await self._create(id, definition, base_url, who, owner), True
+
+    async def _confirm(self, found: Subscription, base_url: str, owner: Owner) -> None:
+        takes_over = owner.key_id != found.owner.key_id and (owner.prefix == found.owner.prefix or found.suspended)
+        if takes_over:
+            self._roster.refuse_one_more_of(owner.key_id)
+        else:
+            owner = found.owner
+        if found.base_url != base_url or takes_over:
+            async with self._turn(found):
+                await self._ledger.save(found, found.wakes, base_url=base_url, owner=owner)
+                if takes_over:
+                    found.suspended = False
+                    self._roster.add(found)
+
+    async def _create(self, id: str, definition: Definition, base_url: str, who: str, owner: Owner) -> Subscription:
+        subscription = Subscription(id, definition, base_url, self._engine.clock.now_us(), Wakes(), owner)
+        # Appends are noted from here on, so that none falls between the look at what exists and the commit.
+        self._roster.add(subscription)
+        try:
+            self._roster.name(subscription, definition.streams)
+            await self._roster.link_matches(subscription)
+            note = Note("subscription_created", who, id, {"type": definition.type})
+            await self._ledger.save(subscription, subscription.wakes, note=note)
+        except BaseException:
+            self._roster.drop(subscription)
+            raise
+        subscription.ready = True
+        self.delivery.changed(subscription)
+        return subscription
+
+    async def _delete(self, id: str, who: str) -> None:
+        async with self._lock:
+            found = self._roster.by_id.get(id)
+            if found is None:
+                return
+            async with self._turn(found):
+                await self._ledger.remove(found, Note("subscription_deleted", who, id))
+                found.ready = False
+                self._roster.drop(found)
+
+    async def _add_streams(self, id: str, paths: tuple[str, ...], who: str) -> None:
+        found = self.get(id)
+        async with self._turn(found):
+            self._roster.name(found, paths)
+            await self._ledger.save(found, found.wakes, note=Note(_CHANGED, who, id, {"linked": paths}))
+
+    async def _remove_stream(self, id: str, path: str, who: str) -> None:
+        found = self.get(id)
+        async with self._turn(found):
+            self._roster.unname(found, path)
+            await self._ledger.save(found, found.wakes, note=Note(_CHANGED, who, id, {"unlinked": [path]}))
+
+    async def _claim(self, id: str, worker: str) -> Claim:
+        found = self._of_kind(id, "pull-wake")
+        async with self._turn(found):
+            now_us = self._engine.clock.now_us()
+            wakes = found.wakes.expire(now_us)
+            if wakes.holder is None and first_pending(found, self._catalog) is None:
+                await self._nothing_to_claim(found, wakes)
+            if wakes.wake_id is None:
+                wakes = wakes.begin(new_wake_id(), now_us)
+            wakes = wakes.claim(worker, now_us + found.lease_us)
+            await self._ledger.save(found, wakes)
+            return self._claimed(found)
+
+    async def _nothing_to_claim(self, found: Subscription, wakes: Wakes) -> None:
+        """Refuse a claim, and end a wake that nobody needs: the next entry must begin a new one."""
+        if found.wakes.wake_id is not None:
+            await self._ledger.save(found, wakes.finish())
+        raise NoPendingWork("nothing waits in the streams of this subscription", generation=wakes.generation)
+
+    def _claimed(self, found: Subscription) -> Claim:
+        wakes = found.wakes
+        assert wakes.wake_id is not None
+        return Claim(
+            wake_id=wakes.wake_id,
+            generation=wakes.generation,
+            token=self.keyring.token(found, wakes.generation),
+            streams=snapshot(found, self._catalog),
+            lease_ttl_ms=found.definition.lease_ttl_ms,
+        )
+
+    async def _ack(self, id: str, kind: str, proof: Proof, acks: tuple[Ack, ...], done: bool) -> bool:
+        async with self._proven(id, proof) as found:
+            self._refuse_other_kind(found, kind)
+            moves = found.moves(acks, partial(stream_of, self._catalog))
+            wakes = found.wakes.finish() if done else found.wakes.delivered().lease(self._lease_end(found))
+            await self._ledger.save(found, wakes, moves)
+            return done and bool(found.pending)
+
+    async def _release(self, id: str, proof: Proof) -> None:
+        async with self._proven(id, proof) as found:
+            self._refuse_other_kind(found, "pull-wake")
+            await self._ledger.save(found, found.wakes.finish())
+
+    @asynccontextmanager
+    async def _proven(self, id: str, proof: Proof) -> AsyncIterator[Subscription]:
+        """The subscription of a wake, for whoever holds its token; to others it is as if there were none."""
+        found = self.find(id)
+        if found is None or found.suspended:
+            raise token_invalid()
+        self.keyring.generation(found, proof.token)  # before its turn: who has no token learns nothing from the wait
+        try:
+            async with self._turn(found):
+                self._prove(found, proof)
+                yield found
+        except SubscriptionNotFound as reason:
+            raise token_invalid() from reason
+
+    def _prove(self, found: Subscription, proof: Proof) -> None:
+        """Refuse whoever does not hold the wake in flight: token, generation and wake id must all be its own."""
+        generation = self.keyring.generation(found, proof.token)
+        found.wakes.check(proof.wake_id, proof.generation, self._engine.clock.now_us())
+        if generation != proof.generation:
+            raise Fenced("the token is of another wake", generation=found.wakes.generation)
+
+    def _of_kind(self, id: str, kind: str) -> Subscription:
+        found = self.get(id)
+        self._refuse_other_kind(found, kind)
+        return found
+
+    def _refuse_other_kind(self, found: Subscription, kind: str) -> None:
+        if found.definition.type != kind:
+            raise InvalidRequest(f"this is not a {kind} subscription", subscription=found.id)
+
+    @asynccontextmanager
+    async def _turn(self, found: Subscription) -> AsyncIterator[None]:
+        """Be the only one to change a subscription, if it is still there when the turn comes."""
+        async with found.lock:
+            if not found.ready:
+                raise SubscriptionNotFound("there is no such subscription", subscription=found.id)
+            try:
+                yield
+            finally:
+                self.delivery.changed(found)
+
+    def _lease_end(self, found: Subscription) -> int:
+        return self._engine.clock.now_us() + found.lease_us
+
+    async def _whole(self, verb: Coroutine[Any, Any, T]) -> T:
+        """Run a verb to its end even if its caller goes away: memory must follow what was written."""
+        task = asyncio.create_task(verb)
+        self._verbs.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._verbs.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited has been told; whoever went away need not be

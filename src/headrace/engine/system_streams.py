@@ -1,0 +1,191 @@
+"""The streams of the server itself: its metrics, and what was done to streams and registries, by whom.
+
+``__registry__`` gets what commits have noted. A note is on disk with what it tells of, and moves into the stream in one
+commit, so none is lost or told twice. Keys have a file of their own, and notes in it, which are taken over.
+``__stream_metrics__`` has the schema of its profile and nothing else: no routing key and no search, so nothing is ever
+derived from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.engine.log.append import Append
+from headrace.engine.log.batch import Batch
+from headrace.engine.log.lifecycle import create_managed, settling
+from headrace.engine.log.stream import Stream
+from headrace.errors import Conflict, HeadraceError
+from headrace.profiles.metrics.envelope import SCHEMA
+from headrace.schema.registry import KeySetting, Registry
+from headrace.storage.keys import KeyStore
+from headrace.storage.notes import Notes
+
+if TYPE_CHECKING:
+    from headrace.engine.assembly import Engine
+
+log = logging.getLogger("headrace.system")
+
+METRICS, REGISTRY, LIVE = "__stream_metrics__", "__registry__", "__live_metrics__"
+#: Metrics are for watching, not for keeping.
+METRICS_KEPT_US = 7 * 86_400_000_000
+_MOST_NOTES = 1_000
+_RETRY_S = 5.0
+_LOOK_S = 1.0
+#: Where it is remembered which note on keys was the last to be taken over.
+_TAKEN_OVER = "keys_told"
+#: Notes of so long are recorded together.
+_GATHERING_S = 0.5
+#: What is not recorded by then at the end is recorded at the next beginning.
+_LAST_S = 2.0
+
+
+class _Recording(Append):
+    """Notes on their way into the stream, which are then no notes any more."""
+
+    through = 0
+    only = None
+
+    def perform(self, batch: Batch) -> None:
+        """Append them, and drop what was appended."""
+        super().perform(batch)
+        Notes(batch.connection).remove(self.through)
+
+
+class System:
+    """Writes the streams of the server."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connection = engine.connect()
+        self._notes = Notes(self._connection)
+        self._noted = asyncio.Event()
+        self._recorder: asyncio.Task[None] | None = None
+
+    @classmethod
+    def open(cls, engine: Engine, *, notes: bool = True) -> System:
+        """Begin, where ``notes`` are wanted, to note what is done; what was noted before a crash is recorded first."""
+        system = cls(engine)
+        engine.writer.on_noted = system._noted.set if notes else None
+        system._noted.set()
+        system._recorder = asyncio.create_task(system._record_forever())
+        return system
+
+    async def close(self) -> None:
+        """Record what is noted, and stop."""
+        self._engine.writer.on_noted = None
+        if self._recorder is not None:
+            self._recorder.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._recorder
+        try:
+            with contextlib.suppress(HeadraceError, TimeoutError):
+                async with asyncio.timeout(_LAST_S):
+                    await self.record()
+        finally:
+            self._connection.close()
+
+    async def record(self) -> None:
+        """Move all notes into the stream."""
+        while notes := self._notes.first(_MOST_NOTES):
+            stream = await self._stream(REGISTRY, _registry_stream)
+            body = ",".join(document for _, document in notes).encode()
+            await self._append(stream, body, len(notes), through=notes[-1][0])
+
+    async def follow_keys(self, path: Path) -> None:
+        """Tell, for ever, what is done to keys by whoever can write their file."""
+        with contextlib.closing(KeyStore(path)) as keys:
+            while True:
+                try:
+                    await self.take_over(keys)
+                except HeadraceError as reason:
+                    log.warning("notes on keys wait to be recorded: %s", reason)
+                await asyncio.sleep(_LOOK_S)
+
+    async def take_over(self, keys: KeyStore) -> None:
+        """Let notes on keys be notes like all others, each of them once."""
+        while notes := keys.noted(_MOST_NOTES):
+            documents = [document for _, document in notes]
+            await self._engine.apply(partial(_take_over, documents=documents))
+            self._noted.set()
+            await asyncio.to_thread(keys.told, notes[-1][0])
+
+    async def measured(self, records: list[dict[str, Any]]) -> None:
+        """Append what was measured in one interval."""
+        if records:
+            stream = await self._stream(METRICS, _metrics_stream)
+            await self._append(stream, msgspec.json.encode(records)[1:-1], len(records))
+
+    async def lived(self, records: list[dict[str, Any]]) -> None:
+        """Append what happened to touches in one interval."""
+        if records:
+            stream = await self._stream(LIVE, _live_stream)
+            await self._append(stream, msgspec.json.encode(records)[1:-1], len(records))
+
+    async def _record_forever(self) -> None:
+        while True:
+            await self._noted.wait()
+            await asyncio.sleep(_GATHERING_S)
+            self._noted.clear()
+            try:
+                await self.record()
+            except HeadraceError as reason:
+                log.warning("notes wait to be recorded: %s", reason)
+                await asyncio.sleep(_RETRY_S)
+                self._noted.set()
+
+    async def _stream(self, name: str, create: Callable[[Batch], int]) -> Stream:
+        """The stream, which is made where there is none."""
+        stream = self._engine.log.catalog.find(name)
+        if stream is None:
+            with contextlib.suppress(Conflict):
+                await self._engine.apply(create)
+            stream = self._engine.log.find(name)
+        return stream
+
+    async def _append(self, stream: Stream, body: bytes, count: int, *, through: int = 0) -> None:
+        settled: asyncio.Future[Append] = asyncio.get_running_loop().create_future()
+        kind = _Recording if through else Append
+        append = kind(stream, body, count, settling(settled))
+        if isinstance(append, _Recording):
+            append.through = through
+        self._engine.log.append(append)
+        await settled
+        if append.error is not None:
+            raise append.error
+        # Who reads or follows it hears of it; counters are for what clients append.
+        self._engine.log.announce(stream, append.position - count)
+
+
+def _take_over(batch: Batch, documents: list[str]) -> None:
+    """Add notes, but for those that were added when a crash kept them from being removed."""
+    marks = [_mark(document) for document in documents]
+    last = batch.streams.meta(_TAKEN_OVER)
+    Notes(batch.connection).add(documents[marks.index(last) + 1 if last in marks else 0 :])
+    batch.streams.set_meta(_TAKEN_OVER, marks[-1])
+
+
+def _mark(document: str) -> int:
+    return int.from_bytes(hashlib.sha256(document.encode()).digest()[:7])
+
+
+def _registry_stream(batch: Batch) -> int:
+    registry = Registry(schema=REGISTRY, routing_key=KeySetting("/stream", False))
+    return create_managed(batch, registry, "", batch.far_epoch())
+
+
+def _metrics_stream(batch: Batch) -> int:
+    registry = Registry.empty(METRICS).advanced(SCHEMA, None, 0)
+    return create_managed(batch, registry, "", batch.far_epoch(), METRICS_KEPT_US, "metrics")
+
+
+def _live_stream(batch: Batch) -> int:
+    return create_managed(batch, Registry.empty(LIVE), "", batch.far_epoch(), METRICS_KEPT_US)

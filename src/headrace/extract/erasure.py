@@ -1,0 +1,55 @@
+"""A segment without what was erased: written anew, with a tombstone in the place of each observation that goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from headrace.extract.erasure_mask import ErasureMask, erased_rows
+from headrace.extract.erasure_targets import Targets
+from headrace.format.segment import layout
+from headrace.format.segment.layout import Sealed
+from headrace.format.segment.mask import with_tombstones, without_keys
+from headrace.format.segment.reader import Reader
+from headrace.format.segment.writer import Writer
+from headrace.schema.entries import entries_of
+
+
+def holds(reader: Reader, targets: Sequence[Targets]) -> bool:
+    """Whether a segment has an observation that goes."""
+    return any(
+        erased_rows(batch, [one])
+        for one in targets
+        for key in one.keys
+        for batch in reader.keyed(reader.first_seq, one.before_seq, key)
+    )
+
+
+def rewrite(reader: Reader, targets: Sequence[Targets], sink: BinaryIO) -> Sealed:
+    """Write a segment anew without the observations that go; everything else of it stays as it is."""
+    info = reader.info
+    writer = Writer(
+        sink,
+        stream=info.stream,
+        incarnation=info.incarnation,
+        is_json=info.json,
+        first_seq=info.first_seq,
+        split=entries_of,
+    )
+    writer.copy(_cleaned(reader, ErasureMask(targets)))
+    return writer.finish()
+
+
+def _cleaned(reader: Reader, mask: ErasureMask) -> Iterator[Any]:
+    for batch in reader.batches(reader.first_seq, reader.end_seq):
+        rows = mask.rows(batch)
+        yield _without(batch, rows, mask) if rows else batch
+
+
+def _without(batch: Any, rows: list[int], mask: ErasureMask) -> Any:
+    columns = list(batch.columns)
+    columns[layout.KEY] = without_keys(columns[layout.KEY], rows)
+    columns[layout.PAYLOAD] = with_tombstones(columns[layout.PAYLOAD], rows, mask)
+    return pa.record_batch(columns, schema=batch.schema)

@@ -1,0 +1,177 @@
+"""Typed columns of one companion: comparisons that leave out row groups whose bounds already answer."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.extract.match.selection import Int32s, Mask, Selection, between
+from headrace.format.companion.rows import Group, Rows
+from headrace.query.tree import Operator
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+    "=": pc.equal,
+}
+INT64 = range(-(2**63), 2**63)
+
+
+class Window:
+    """Rows ``start`` to ``stop`` of a companion, and those of them that are still in question; None is all."""
+
+    __slots__ = ("candidates", "start", "stop")
+
+    def __init__(self, start: int, stop: int, candidates: Selection | None = None) -> None:
+        self.start = start
+        self.stop = stop
+        self.candidates = candidates
+
+    @property
+    def count(self) -> int:
+        """How many rows it has."""
+        return self.stop - self.start
+
+    def among(self, candidates: Selection | None) -> Window:
+        """The same rows, fewer in question."""
+        return Window(self.start, self.stop, candidates)
+
+
+class Columns:
+    """The stored columns of one companion."""
+
+    def __init__(self, companion: Rows) -> None:
+        self._companion = companion
+        self._groups: dict[str, Sequence[Group]] = {}
+
+    def groups(self, name: str) -> Sequence[Group]:
+        """The row groups of a column."""
+        known = self._groups.get(name)
+        if known is None:
+            known = self._groups[name] = self._companion.groups(name)
+        return known
+
+    def touching(self, name: str, start: int, stop: int) -> Iterator[tuple[int, Group]]:
+        """The numbers of the row groups that have rows from ``start`` to ``stop``, and the groups."""
+        groups = self.groups(name)
+        number = bisect_right(groups, start, key=_start) - 1
+        while number < len(groups) and groups[number].start < stop:
+            yield number, groups[number]
+            number += 1
+
+    def comparing(self, name: str, sign: Operator | str, bound: Any, window: Window) -> Selection:
+        """The rows of a window that have a value on that side of a bound, or equal to it."""
+        mask = np.zeros(window.count, np.bool_)
+        if isinstance(bound, int) and not isinstance(bound, bool) and bound not in INT64:
+            if sign == "=" or (bound > 0) == (sign in (">", ">=")):
+                return Selection(window.count, mask=mask)
+            # Every value that a column can hold lies on the asked side.
+            sign, bound = ("<=", INT64[-1]) if bound > 0 else (">=", INT64[0])
+        if isinstance(bound, str) and not _is_unicode(bound):
+            return Selection(window.count, mask=mask)
+        for number, group in self._questioned(name, window):
+            found: Mask | bool | None = _judged(group, sign, bound)
+            if found is None:
+                column = self._companion.column(name, number)
+                found = _matching(column, lambda values: _COMPARE[sign](values, bound))
+            _put(mask, window, group, found)
+        return Selection(window.count, mask=mask)
+
+    def containing(self, name: str, part: str, window: Window) -> Selection:
+        """The rows of a window that have a text with this part."""
+        mask = np.zeros(window.count, np.bool_)
+        for number, group in self._questioned(name, window) if _is_unicode(part) else ():
+            column = self._companion.column(name, number)
+            _put(mask, window, group, _matching(column, lambda values: pc.match_substring(values, part)))
+        return Selection(window.count, mask=mask)
+
+    def first_values(self, name: str, rows: Int32s) -> Any:
+        """The first value of a column in each of some ascending rows, as an Arrow array."""
+        start, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+        parts = [_scalars(self._companion.column(name, 0).slice(0, 0))]
+        for number, group in self.touching(name, start, stop):
+            low, high = between(rows, group.start, group.stop)
+            if low < high:
+                column = self._companion.column(name, number)
+                whole = high - low == len(column)
+                parts.append(_scalars(column if whole else column.take(pa.array(rows[low:high] - group.start))))
+        return parts[1] if len(parts) == 2 else pa.concat_arrays(parts)
+
+    def _questioned(self, name: str, window: Window) -> Iterator[tuple[int, Group]]:
+        """The row groups of a column that have rows in question."""
+        rows = None if window.candidates is None else window.candidates.rows()
+        for number, group in self.touching(name, window.start, window.stop):
+            if rows is not None:
+                low, high = between(rows, group.start - window.start, group.stop - window.start)
+                if low == high:
+                    continue
+            yield number, group
+
+
+def _start(group: Group) -> int:
+    return group.start
+
+
+def _scalars(column: Any) -> Any:
+    """Of lists the first element."""
+    if not pa.types.is_list(column.type):
+        return column
+    valid = column.is_valid()
+    firsts = pc.list_element(column.filter(valid), 0)
+    return firsts if not column.null_count else pc.replace_with_mask(pa.nulls(len(column), firsts.type), valid, firsts)
+
+
+def _judged(group: Group, sign: str, bound: Any) -> bool | None:
+    """Whether all rows of a group are on the asked side, or none is; None where one has to look."""
+    if group.least is None or group.greatest is None:
+        return False if group.nulls == group.stop - group.start else None
+    outside = {
+        "<": group.least >= bound,
+        "<=": group.least > bound,
+        ">": group.greatest <= bound,
+        ">=": group.greatest < bound,
+        "=": not group.least <= bound <= group.greatest,
+    }
+    if outside[sign]:
+        return False
+    inside = {
+        "<": group.greatest < bound,
+        "<=": group.greatest <= bound,
+        ">": group.least > bound,
+        ">=": group.least >= bound,
+        "=": group.least == bound == group.greatest,
+    }
+    return True if inside[sign] and not group.nulls else None
+
+
+def _matching(column: Any, test: Callable[[Any], Any]) -> Mask:
+    """For every row of a column of scalars or lists whether any value passes."""
+    if pa.types.is_list(column.type):
+        mask = np.zeros(len(column), np.bool_)
+        mask[pc.list_parent_indices(column).filter(test(column.flatten())).to_numpy()] = True
+        return mask
+    found: Mask = test(column).fill_null(False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _put(mask: Mask, window: Window, group: Group, found: Mask | bool) -> None:
+    """Write what was found in a group into the mask of a window."""
+    low, high = max(group.start, window.start), min(group.stop, window.stop)
+    part = found if isinstance(found, bool) else found[low - group.start : high - group.start]
+    mask[low - window.start : high - window.start] = part
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text could be stored: one with half a surrogate pair is in no column."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,172 @@
+"""A query on one companion: the tree of clauses becomes selections of rows.
+
+Postings are looked up once for the whole companion, columns are compared window by window. Side by side, the cheapest
+clause goes first and leaves fewer rows in question for the others.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from headrace.extract.match.columns import Columns, Window
+from headrace.extract.match.selection import Int32s, Selection, within
+from headrace.extract.match.tally import Tally
+from headrace.extract.match.text import Texts
+from headrace.extract.postings import term
+from headrace.format.companion.rows import Mask, Rows
+from headrace.query.search import STRINGS, Field, Kind, Search
+from headrace.query.sort import Order
+from headrace.query.tree import And, Clause, Compare, Contains, Has, Node, Not, Or, Phrase, Term, clauses
+from headrace.query.values import canonical
+from headrace.query.words import lower, words
+
+
+class Evaluator:
+    """Answers queries of one stream on one companion; odd rows are not among its answers, unless by negation."""
+
+    def __init__(self, companion: Rows, search: Search, tally: Tally | None = None) -> None:
+        self.companion = companion
+        self._tally = tally or Tally()
+        self.texts = Texts(companion)
+        self.columns = Columns(companion)
+        self._search = search
+        self._rows: dict[tuple[Clause, str], Int32s] = {}
+        self._present: dict[str, Mask] = {}
+
+    @cached_property
+    def odd(self) -> Int32s:
+        """The rows that columns cannot describe."""
+        return self.companion.odd_rows()
+
+    def select(self, tree: Node, window: Window) -> Selection:
+        """The rows of a window for which a query holds, of those in question."""
+        match tree:
+            case And(parts=parts):
+                left = window.candidates
+                for part in sorted(parts, key=_cost):
+                    if left is None or len(left):
+                        left = self.select(part, window.among(left))
+                assert left is not None, "a conjunction has parts"
+                return left
+            case Or(parts=parts):
+                return Selection.union(window.count, [self.select(part, window) for part in parts])
+            case Not(part=part):
+                every = Selection.every(window.count) if window.candidates is None else window.candidates
+                return every - self.select(part, window)
+            case Clause():
+                asked = self._search.asked(tree)
+                found = Selection.union(window.count, [self._clause(tree, field, window) for field in asked])
+                return found if window.candidates is None else window.candidates & found
+        raise TypeError(f"{tree!r} is no query")
+
+    def may_hold(self, tree: Node) -> bool:
+        """Whether a query can hold for any row, as far as the first postings tell that are asked for it."""
+        match tree:
+            case And(parts=parts):
+                return self.may_hold(min(parts, key=_cost))
+            case Or(parts=parts):
+                return any(map(self.may_hold, parts))
+            case Clause():
+                asked = self._search.asked(tree)
+                return any(not self._is_posted(tree, field) or len(self.rows(tree, field)) for field in asked)
+        return True
+
+    def _clause(self, clause: Clause, field: Field, window: Window) -> Selection:
+        if self._is_posted(clause, field):
+            return Selection(window.count, rows=within(self.rows(clause, field), window.start, window.stop))
+        name = f"f.{field.name}"
+        match clause:
+            case Has():
+                return Selection(window.count, mask=self._has_value(field.name)[window.start : window.stop])
+            case Compare(operator=sign, value=value):
+                return self.columns.comparing(name, sign, canonical(field, value), window)
+            case Contains(value=value):
+                return self.columns.containing(name, lower(value), window)
+            case Term(value=value) | Phrase(value=value):
+                return self.columns.comparing(name, "=", canonical(field, value), window)
+        raise TypeError(f"{clause!r} is no clause")
+
+    def rows(self, clause: Clause, field: Field) -> Int32s:
+        """The rows of a clause that postings answer for one of the fields it asks."""
+        known = self._rows.get((clause, field.name))
+        if known is None:
+            with self._tally.timing("fts_decode_ms" if field.kind is Kind.TEXT else "exact_candidate_time_ms"):
+                known = self._rows[clause, field.name] = self._looked_up(clause, field)
+        return known
+
+    def _looked_up(self, clause: Clause, field: Field) -> Int32s:
+        match clause:
+            case Contains(value=value):
+                return self.companion.rows_containing(field.name, str(canonical(field, value)))
+            case Term(value=value, prefix=prefix) | Phrase(value=value, prefix=prefix):
+                if field.kind is Kind.TEXT:
+                    return self._in_text(clause, field.name, words(value), prefix)
+                asked = canonical(field, value)
+                assert asked is not None, "the query was checked"
+                if prefix:
+                    return self.companion.rows_with_prefix(field.name, str(asked))
+                return self.companion.rows(field.name, term(asked))
+        raise TypeError(f"{clause!r} is no clause")
+
+    def _in_text(self, clause: Clause, field: str, asked: list[str], prefix: bool) -> Int32s:
+        if not asked:
+            return np.empty(0, np.int32)
+        if isinstance(clause, Phrase):
+            return self.texts.phrase(field, asked, prefix=prefix).rows
+        return self.texts.holding(field, asked, prefix=prefix)
+
+    def _has_value(self, field: str) -> Mask:
+        known = self._present.get(field)
+        if known is None:
+            known = self._present[field] = self.companion.present(field)
+        return known
+
+    def _is_posted(self, clause: Clause, field: Field) -> bool:
+        """Whether postings answer a clause about a field, and not columns."""
+        match clause:
+            case Contains():
+                return field.kind is not Kind.TEXT
+            case Term(prefix=prefix) | Phrase(prefix=prefix):
+                return prefix or self.companion.fields[field.name].indexed
+        return False
+
+
+def asked_fields(tree: Node, search: Search) -> set[str]:
+    """The names of all fields that a query asks."""
+    return {field.name for clause in clauses(tree) for field in search.asked(clause)}
+
+
+def families(tree: Node, search: Search, order: Order) -> tuple[str, ...]:
+    """Which kinds of an index answer a query in this order: typed columns, exact values, full text."""
+    used = {"col"} if any(key.field is not None for key in order) else set()
+    for clause in clauses(tree):
+        for field in search.asked(clause):
+            used.add(_family(clause, field))
+    return tuple(sorted(used))
+
+
+def _family(clause: Clause, field: Field) -> str:
+    if isinstance(clause, Has | Compare) or not (field.exact or field.kind in STRINGS):
+        return "col"
+    is_exact = isinstance(clause, Term | Phrase) and not clause.prefix and field.kind is not Kind.TEXT
+    return "exact" if is_exact else "fts"
+
+
+def _cost(tree: Node) -> int:
+    """What is asked first: postings, then marks, then columns, then texts."""
+    match tree:
+        case And(parts=parts):
+            return min(map(_cost, parts))
+        case Or(parts=parts):
+            return max(map(_cost, parts))
+        case Not(part=part):
+            return max(2, _cost(part))
+        case Has():
+            return 1
+        case Compare():
+            return 2
+        case Contains():
+            return 3
+    return 0

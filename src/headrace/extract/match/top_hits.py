@@ -1,0 +1,125 @@
+"""The page: the first hits of an order that come after a place, out of candidates that come in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.extract.match.selection import Int32s, Mask
+from headrace.extract.match.sort_keys import Values, first
+from headrace.query.sort import Order, Place, SortKey, arrange, follows
+
+#: Gives the values of a key for some rows, as an Arrow array.
+Lookup = Callable[[SortKey, Int32s], Any]
+
+
+class Held(NamedTuple):
+    """A hit so far: where it stands in the order, and which event it is."""
+
+    place: Place
+    seq: int
+
+
+class Bounds(NamedTuple):
+    """What the first key can be in some rows: from, to, and whether it may be missing; None is not known."""
+
+    least: Any
+    greatest: Any
+    missing: bool
+
+
+class Best:
+    """Holds at most ``size`` hits; those of a bound that is not reached any more are not even looked up."""
+
+    def __init__(self, order: Order, after: Place | None, size: int) -> None:
+        self._order = order
+        self._after = after
+        self._size = size
+        self._held: list[Held] = []
+        self.peak = 0
+
+    @property
+    def held(self) -> list[Held]:
+        """The hits, in order."""
+        return self._held
+
+    def may_take(self, bounds: Bounds | None) -> bool:
+        """Whether rows within these bounds could still come in."""
+        if not self._size:
+            return False
+        if bounds is None or bounds.least is None:
+            return True
+        key = self._order[0]
+        foremost = None if bounds.missing and key.descending else bounds.greatest if key.descending else bounds.least
+        hindmost = (
+            None if bounds.missing and not key.descending else bounds.least if key.descending else bounds.greatest
+        )
+        if self._is_full and follows((foremost,), self._held[-1].place[:1], (key,)):
+            return False
+        return self._after is None or not follows(self._after[:1], (hindmost,), (key,))
+
+    def offer(self, rows: Int32s, first_seq: int, lookup: Lookup) -> None:
+        """Take those of some ascending rows that come in."""
+        if not len(rows) or not self._size:
+            return
+        leading = Values(lookup(self._order[0], rows), descending=self._order[0].descending)
+        keep = self._reached(leading)
+        if keep is not None:
+            rows, leading = rows[keep], leading[keep]
+        columns = [leading, *(Values(lookup(key, rows), descending=key.descending) for key in self._order[1:])]
+        if self._after is not None:
+            keep = _following(columns, self._after)
+            rows, columns = rows[keep], [column[keep] for column in columns]
+        if not len(rows):
+            return
+        chosen = first([column.codes() for column in columns], self._size)
+        places = zip(*(column[chosen].to_list() for column in columns), strict=True)
+        self._merge([Held(place, first_seq + row) for place, row in zip(places, rows[chosen].tolist(), strict=True)])
+
+    def offer_one(self, held: Held) -> None:
+        """Take a hit whose place is known, if it comes in."""
+        if self._size and (self._after is None or follows(held.place, self._after, self._order)):
+            self._merge([held])
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._held) >= self._size
+
+    def _reached(self, leading: Values) -> Mask | None:
+        """The candidates that the first key does not already rule out; None is all."""
+        keep: Mask | None = None
+        if self._is_full:
+            before, equal = leading.sides(self._held[-1].place[0])
+            keep = before | equal
+        if self._after is not None:
+            behind = ~leading.sides(self._after[0]).before
+            keep = behind if keep is None else keep & behind
+        return keep
+
+    def _merge(self, hits: list[Held]) -> None:
+        self._held += hits
+        arrange(self._held, self._order, attrgetter("place"))
+        del self._held[self._size :]
+        self.peak = max(self.peak, len(self._held))
+
+
+def _following(columns: list[Values], after: Place) -> Mask:
+    """The candidates that come after a place."""
+    behind: Mask | None = None
+    tied: Mask | None = None
+    for column, bound in zip(columns, after, strict=True):
+        before, equal = column.sides(bound)
+        later = ~before & ~equal
+        behind = later if behind is None or tied is None else behind | (tied & later)
+        tied = equal if tied is None else tied & equal
+    assert behind is not None, "an order has keys"
+    return behind
+
+
+def sequence(first_seq: int, rows: Int32s) -> Any:
+    """The sequence numbers of some rows, as an Arrow array."""
+    return pa.array(rows.astype(np.int64) + first_seq)

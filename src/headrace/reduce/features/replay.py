@@ -1,0 +1,148 @@
+"""Rows as they were: for keys and moments, what a table would have answered then.
+
+States that end before the first moment are where it begins; from there on events are folded in order, for the keys that
+are asked for only. What is defined now is what is computed, whenever it was defined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headrace.format.state.layout import State
+from headrace.reduce.features.definition import Defined
+from headrace.reduce.features.event_shapes import Shapes
+from headrace.reduce.features.table import Row
+from headrace.reduce.states.coverage import Chain, history
+from headrace.reduce.states.definition import Told
+from headrace.reduce.states.merging import merged
+
+
+class Asked(NamedTuple):
+    """A key at a moment."""
+
+    key: bytes
+    at_us: int
+
+
+class Begun(NamedTuple):
+    """Features of a table whose states end at the same event, where folding goes on."""
+
+    defined: Defined
+    chain: Chain
+    start: int
+
+
+class Beginning(NamedTuple):
+    """Where to begin for every feature, and whether nothing is missing since their births."""
+
+    parts: tuple[Begun, ...]
+    complete: bool
+
+    @property
+    def start(self) -> int:
+        """The first event to fold."""
+        return min(part.start for part in self.parts)
+
+    @property
+    def states(self) -> list[State]:
+        """Every state to look into, once."""
+        return list({state.name: state for part in self.parts for state in part.chain.states}.values())
+
+    @property
+    def since(self) -> int:
+        """The first event that is known of."""
+        return min(part.chain.states[0].first_seq if part.chain.states else part.start for part in self.parts)
+
+
+def beginning(
+    defined: Defined, features: Iterable[str], states: Iterable[State], first_seq: int, until: int
+) -> Beginning:
+    """Begin with states that hold nothing from an event on; events before ``first_seq`` are not retained."""
+    usable = [state for state in states if state.end_seq <= until]
+    together: dict[tuple[int, tuple[str, ...]], list[str]] = {}
+    chains: dict[str, list[State]] = {}
+    complete = True
+    for name in sorted(features):
+        life = defined.lives[name]
+        chains[name], end = history(life, usable, min(first_seq, life.birth))
+        complete = complete and (end >= first_seq or life.birth >= first_seq)
+        start = max(end, first_seq)
+        together.setdefault((start, tuple(state.name for state in chains[name])), []).append(name)
+    parts = [
+        Begun(defined.restricted(names), Chain(tuple(names), tuple(chains[names[0]])), start)
+        for (start, _), names in together.items()
+    ]
+    return Beginning(tuple(parts), complete)
+
+
+class Replay:
+    """Folds events, and tells rows as their moments pass."""
+
+    def __init__(
+        self,
+        begun: Beginning,
+        asked: Sequence[Asked],
+        features: Sequence[str],
+        find: Callable[[State, bytes], Mapping[str, bytes] | None],
+    ) -> None:
+        self._parts = begun.parts
+        self._features = features
+        self._asked = sorted(enumerate(asked), key=lambda item: item[1].at_us, reverse=True)
+        self.rows: list[dict[str, Any]] = [{} for _ in asked]
+        self._held = [_held(part, {one.key for one in asked}, find) for part in begun.parts]
+
+    def fold(self, shapes: Shapes, told: Told) -> bool:
+        """Go on with some events; whether any moment is still to come."""
+        for at, event in enumerate(shapes.events(told.body, told.version)):
+            self._tell(told.times_us[at])
+            if not self._asked:
+                return False
+            self._add(told.first_seq + at, told.times_us[at] // 1000, event)
+        return True
+
+    def finish(self) -> list[dict[str, Any]]:
+        """The rows of everything that was asked, in the order of the questions."""
+        self._tell(None)
+        return self.rows
+
+    def _add(self, seq: int, at_ms: int, event: dict[str, Any]) -> None:
+        for part, held in zip(self._parts, self._held, strict=True):
+            if seq < part.start:
+                continue
+            reducer = part.defined.reducer
+            placed = reducer.place(event)
+            if placed is not None and placed[0] in held:
+                held[placed[0]] = reducer.fold(held[placed[0]], placed[1], at_ms, seq)
+
+    def _tell(self, before_us: int | None) -> None:
+        """Tell the rows of moments that lie before another."""
+        while self._asked and (before_us is None or self._asked[-1][1].at_us < before_us):
+            number, asked = self._asked.pop()
+            self.rows[number] = self._row(asked)
+
+    def _row(self, asked: Asked) -> dict[str, Any]:
+        found = [held[asked.key] for held in self._held]
+        return finished([part.defined for part in self._parts], found, asked, self._features)
+
+
+def finished(
+    parts: Sequence[Defined], rows: Sequence[Row | None], asked: Asked, features: Sequence[str]
+) -> dict[str, Any]:
+    """The row of a key at a moment, from parts that have different features; none where it was not seen."""
+    seen = next((row for row in rows if row is not None), None)
+    told: dict[str, Any] = {}
+    for defined, row in zip(parts, rows, strict=True):
+        state = msgspec.structs.replace(seen, states={}) if row is None and seen is not None else row
+        told |= defined.reducer.finish(state, asked.at_us // 1000)
+    return {name: told[name] for name in features if name in told}
+
+
+def _held(
+    part: Begun, keys: Iterable[bytes], find: Callable[[State, bytes], Mapping[str, bytes] | None]
+) -> dict[bytes, Row | None]:
+    """What states hold of the keys that are asked for."""
+    reducer, lives = part.defined.reducer, {name: life.id for name, life in part.defined.lives.items()}
+    return {key: merged(reducer, lives, [part.chain], lambda state, key=key: find(state, key)) for key in keys}  # type: ignore[misc]

@@ -1,0 +1,102 @@
+"""The fragments of an entity type as states are kept of them, and folding those of a unit of the job ``enhance``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from headrace.errors import CorruptData
+from headrace.format.state.writer import Packed
+from headrace.reduce.fragments.reducer import LIFE, FragmentReducer, Keys
+from headrace.reduce.states.definition import Folded, Told
+from headrace.reduce.states.fold import of_batch
+from headrace.reduce.work_units import Unit
+from headrace.schema.descriptor.nodes import Life
+from headrace.schema.entity.observation import Observation
+
+#: What tells the fragments of a type apart from the type itself, which is folded over the same stream.
+_SUFFIX = "/fragments"
+#: Payload that is decoded together.
+_SLICE_BYTES = 1024 * 1024
+_OBSERVATIONS = msgspec.json.Decoder(list[Observation])
+_REDUCER = FragmentReducer()
+
+
+def name_of(entity_type: str) -> str:
+    """What the fragments of a type are called among all that is folded."""
+    return entity_type + _SUFFIX
+
+
+class FragmentsDefined(msgspec.Struct, frozen=True, dict=True):
+    """The fragments of an entity type; they are always counted alike."""
+
+    entity_type: str
+    #: The stream of its observations.
+    stream: str
+    is_alive: bool = True
+
+    @property
+    def name(self) -> str:
+        """Not the type's, whose snapshots have it."""
+        return name_of(self.entity_type)
+
+    @property
+    def born(self) -> int:
+        """All observations count."""
+        return 0
+
+    @cached_property
+    def lives(self) -> Mapping[str, Life]:
+        """There is one."""
+        return {"": Life(LIFE, 0)} if self.is_alive else {}
+
+    @property
+    def reducer(self) -> FragmentReducer:
+        """What folds it."""
+        return _REDUCER
+
+    def restricted(self, names: Collection[str]) -> FragmentsDefined:
+        """The same, or nothing."""
+        return msgspec.structs.replace(self, is_alive=self.is_alive and "" in names)
+
+    def dump(self) -> object:
+        """The definition as a document."""
+        return msgspec.to_builtins(self)
+
+
+class Shapes:
+    """Turns stored bodies into observations with their fragments."""
+
+    def folded(self, told: Told) -> Iterator[Folded]:
+        """The observations of a body, with the time they were appended in microseconds."""
+        found = _OBSERVATIONS.decode(b"[" + told.body + b"]")
+        return zip(range(told.first_seq, told.first_seq + len(found)), told.times_us, found, strict=True)
+
+
+SHAPES = Shapes()
+
+
+def folded(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
+    """The rows of a unit's users, in the columns of segments; ``rest`` is called between slices of them."""
+    rows: dict[bytes, Keys] = {}
+    count = 0
+    for batch in batches:
+        for told in of_batch(batch, _SLICE_BYTES):
+            for seq, at_us, observation in SHAPES.folded(told):
+                placed = _REDUCER.place(observation)
+                if placed is not None:
+                    key, row = placed
+                    rows[key] = _REDUCER.fold(rows.get(key), row, at_us, seq)
+            count += len(told.times_us)
+            rest()
+    if count != unit.count:
+        raise CorruptData(f"the segments of {unit.unit} hold {count} entries, not {unit.count}")
+    return ((key, _REDUCER.pack(rows.pop(key))) for key in sorted(rows))
+
+
+def defined_by(unit: Unit) -> FragmentsDefined:
+    """The fragments that a unit counts."""
+    return msgspec.convert(unit.defined, FragmentsDefined).restricted(tuple(unit.lives or {}))

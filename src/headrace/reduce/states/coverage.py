@@ -1,0 +1,110 @@
+"""What states hold of a definition: up to where each life is folded, what is missing, and what answers together.
+
+A state holds some lives over a range of events. No life is held twice over the same event, which every commit of work
+makes sure of; so the states of a life, in order, are its history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from headrace.format.ranges import Range, without
+from headrace.format.state.layout import State
+from headrace.reduce.states.definition import Definition
+from headrace.schema.descriptor.nodes import Life
+
+
+class Chain(NamedTuple):
+    """Names whose history lies in the same states, which follow each other."""
+
+    names: tuple[str, ...]
+    states: tuple[State, ...]
+
+
+class Base(NamedTuple):
+    """What states answer for: everything before ``start``, which is where the tail begins."""
+
+    start: int
+    chains: tuple[Chain, ...]
+    #: Names of which something before the tail is not folded yet.
+    backfilling: frozenset[str]
+
+    @property
+    def states(self) -> list[State]:
+        """Every state that is asked, once."""
+        return list({state.name: state for chain in self.chains for state in chain.states}.values())
+
+    def carried_on(self, kept: Collection[str], newborn: Collection[str]) -> Base:
+        """The same for those that are kept, and for new ones whose first event is not before the end of the tail."""
+        left = [(tuple(name for name in chain.names if name in kept), chain.states) for chain in self.chains]
+        alone = sorted([*newborn, *(name for names, states in left if not states for name in names)])
+        left = [*((names, states) for names, states in left if states), (tuple(alone), ())]
+        chains = tuple(Chain(names, states) for names, states in left if names)
+        return self._replace(chains=chains, backfilling=self.backfilling.intersection(kept))
+
+
+def span(state: State) -> Range:
+    """The events that a state holds."""
+    return Range(state.first_seq, state.end_seq)
+
+
+def base(defined: Definition, states: Sequence[State], first_seq: int, published: int, most: int) -> Base:
+    """What to answer from: the tail begins where the states of the lives that are furthest end.
+
+    Where that would be more than ``most`` published events, they are left to whoever makes states. The tail begins with
+    the first life that lacks fewer, or after all of them where none does. Events before ``first_seq`` are not retained:
+    where no state holds them they are gone.
+    """
+    histories = {name: history(life, states, first_seq) for name, life in defined.lives.items()}
+    ends = [end for held, end in histories.values() if held]
+    start = max(ends) if ends else max(defined.born, first_seq)
+    if published - start > most:
+        start = min([published, *(end for _, end in histories.values() if published - end <= most)])
+    complete = {name for name, (_, end) in histories.items() if end >= start}
+    chains: dict[tuple[str, ...], list[str]] = {}
+    for name in sorted(complete):
+        chains.setdefault(tuple(state.name for state in histories[name][0]), []).append(name)
+    found = [Chain(tuple(names), tuple(histories[names[0]][0])) for names in chains.values()]
+    found.sort(key=lambda chain: chain.states[0].first_seq if chain.states else start)
+    return Base(start, tuple(found), frozenset(defined.lives.keys() - complete))
+
+
+def history(life: Life, states: Iterable[State], first_seq: int) -> tuple[list[State], int]:
+    """The states of a life from its birth on without a gap, and where they end."""
+    end, found = life.birth, list[State]()
+    for state in sorted(holding(life, states), key=lambda state: state.first_seq):
+        if state.first_seq > max(end, first_seq):
+            break
+        found.append(state)
+        end = max(end, state.end_seq)
+    return found, max(end, first_seq)
+
+
+def holding(life: Life, states: Iterable[State]) -> list[State]:
+    """The states that hold a life."""
+    return [state for state in states if life.id in state.lives.values()]
+
+
+def missing(defined: Definition, states: Sequence[State], whole: Range) -> list[tuple[Range, dict[str, str]]]:
+    """The events of a range that are not folded yet, in order, and the lives that lack them."""
+    lacking: dict[str, list[Range]] = {}
+    for name, life in defined.lives.items():
+        wanted = Range(max(whole.first, life.birth), whole.end)
+        if wanted.first < wanted.end:
+            lacking[name] = without([wanted], map(span, holding(life, states)))
+    edges = sorted({edge for ranges in lacking.values() for one in ranges for edge in one})
+    found: list[tuple[Range, dict[str, str]]] = []
+    for first, end in pairwise(edges):
+        cell = Range(first, end)
+        names = [name for name, ranges in lacking.items() if any(one.overlaps(cell) for one in ranges)]
+        if names:
+            found.append((cell, {name: defined.lives[name].id for name in sorted(names)}))
+    return found
+
+
+def useless(definitions: Iterable[Definition], states: Iterable[State]) -> list[str]:
+    """The names of states none of whose lives are lived any more."""
+    alive = {(defined.name, life.id) for defined in definitions for life in defined.lives.values()}
+    return [state.name for state in states if not any((state.table, life) in alive for life in state.lives.values())]

@@ -1,0 +1,195 @@
+"""Requests to store entities, as they are read: nothing of what was said is lost unseen."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from hashlib import sha256
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from headrace.errors import BadRequest, BatchTooLarge
+from headrace.schema.entries import read as read_exactly
+from headrace.schema.split import check_text
+from headrace.types import json_fault, parse_timestamp_us
+
+MOST_ENTITIES = 10_000
+MOST_TYPES = 100
+#: How deep values may be nested: whoever reads them later has no more room on the stack than we have now.
+MOST_LEVELS = 100
+MOST_CHARACTERS = 256
+#: What the ids of sources begin with that are named after their content.
+ADDRESSED = "src_"
+
+#: What names and keys look like that callers give: any text without control characters.
+PRINTABLE = r"^[^\x00-\x1f\x7f]+(?![\s\S])"
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_CHARACTERS, pattern=PRINTABLE)]
+Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Score = Annotated[float, msgspec.Meta(ge=0, le=1)]
+SourceKind = Literal["sensor", "workflow_state", "llm_summary", "human", "import", "sync"]
+
+Document = TypeVar("Document")
+_FIELD = re.compile(r" - at `\$\.?([^`]*)`")
+_NAMED = re.compile("`([^`]*)`")
+_ENCODE = msgspec.json.Encoder(order="sorted").encode
+_CONTAINERS = frozenset({dict, list, Decimal})
+
+
+class Saying(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is said with entities besides their fields: of all of a request, or of one of them under ``_meta``."""
+
+    observed_at: str | None = None
+    source_id: Name | None = None
+    source_priority: Priority | None = None
+    observation_source: SourceKind | None = None
+    specificity_score: Score | None = None
+    idempotency_key: Name | None = None
+    strict: bool = False
+
+    @property
+    def observed_at_us(self) -> int | None:
+        """When it was so, where that is said."""
+        return None if self.observed_at is None else moment(self.observed_at)
+
+
+class Meta(Saying, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is said of one entity; ``target_id`` names the one that is meant."""
+
+    target_id: Name | None = None
+
+
+class Envelope(Saying, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is said of a whole request."""
+
+    commit: bool = True
+    #: For whom an admin asks.
+    user_id: Name | None = None
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request as it was read; ``source_id`` is that of its content where none was given.
+
+    The content are the entities, except those that name a source of their own.
+    """
+
+    entities: list[dict[str, Any]]
+    envelope: Envelope
+    user_id: str
+    source_id: str
+    digest: bytes
+
+    @property
+    def types(self) -> list[str]:
+        """The types of the entities as they are spelled, each once."""
+        return list(dict.fromkeys(entity["entity_type"] for entity in self.entities))
+
+
+def read(body: bytes, user_id: str) -> Asked:
+    """The request that a body holds."""
+    document = document_of(body)
+    entities = document.pop("entities", None)
+    if not isinstance(entities, list) or not entities:
+        raise BadRequest("entities is an array of at least one entity", field="entities")
+    envelope = convert(document, Envelope, "")
+    return asked(entities, envelope, envelope.user_id or user_id)
+
+
+def asked(entities: list[Any], envelope: Envelope, user_id: str) -> Asked:
+    """The request to store some entities."""
+    if len(entities) > MOST_ENTITIES:
+        raise BatchTooLarge(f"a request has at most {MOST_ENTITIES} entities", limit=MOST_ENTITIES)
+    for number, entity in enumerate(entities):
+        _check(number, entity)
+    if len({entity["entity_type"] for entity in entities}) > MOST_TYPES:
+        raise BatchTooLarge(f"a request has entities of at most {MOST_TYPES} types", limit=MOST_TYPES)
+    contents = [entity for entity in entities if not _has_source(entity)]
+    found = sha256(_ENCODE(user_id))
+    found.update(_ENCODE(contents))
+    addressed = ADDRESSED + found.hexdigest()
+    named = envelope.source_id
+    check_source(named, addressed)
+    if len(contents) != len(entities):
+        found.update(_ENCODE(entities))
+    found.update(_ENCODE(msgspec.structs.replace(envelope, idempotency_key=None, commit=True)))
+    return Asked(entities, envelope, user_id, named or addressed, found.digest())
+
+
+def address(entities: list[Any], user_id: str) -> str:
+    """The id of the source that has these contents."""
+    return ADDRESSED + sha256(_ENCODE(user_id) + _ENCODE(entities)).hexdigest()
+
+
+def _has_source(entity: dict[str, Any]) -> bool:
+    """Whether an entity names a source of its own."""
+    meta = entity.get("_meta")
+    return isinstance(meta, dict) and meta.get("source_id") is not None
+
+
+def check_source(named: str | None, addressed: str) -> None:
+    """Refuse the name of a source that would be the address of other contents."""
+    if named is not None and named != addressed and named.startswith(ADDRESSED):
+        raise BadRequest(f"{named}: ids that begin with {ADDRESSED} are those of contents", field="source_id")
+
+
+def moment(text: str) -> int:
+    """A moment in microseconds."""
+    return parse_timestamp_us(text, "observed_at")
+
+
+def convert(value: Any, kind: type[Document], where: str) -> Document:
+    """A value as a document; what is wrong with it names the member."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as reason:
+        message = str(reason)
+        found = _FIELD.search(message) or _NAMED.search(message)
+        field = found[1] if found else ""
+        raise BadRequest(f"{where}{message}", field=field or "body") from reason
+
+
+def document_of(body: bytes) -> dict[str, Any]:
+    """The one object that a body holds, with nothing in it lost unseen."""
+    check_text(body)
+    try:
+        values, failures = read_exactly(body)
+    except RecursionError as reason:
+        raise BadRequest("the JSON is nested too deeply", field="body") from reason
+    except msgspec.DecodeError as reason:
+        raise BadRequest(f"the body is not JSON: {json_fault(reason, body)}", field="body") from reason
+    if failures:
+        raise BadRequest(f"{failures[0].pointer or 'the body'} {failures[0].reason}", field="body")
+    if len(values) != 1 or not isinstance(values[0], dict):
+        raise BadRequest("the body is one JSON object", field="body")
+    document: dict[str, Any] = values[0]
+    return document
+
+
+def _check(number: int, entity: Any) -> None:
+    if type(entity) is not dict:
+        raise BadRequest(f"entity {number} is no object", field="entities", item=number)
+    name = entity.get("entity_type")
+    if type(name) is not str or not name:
+        raise BadRequest(f"entity {number} has no entity_type", field="entity_type", item=number)
+    for key, value in entity.items():
+        if type(value) in _CONTAINERS and (reason := flaw(value)) is not None:
+            raise BadRequest(f"entity {number}: {key!r} {reason}", field=key, item=number)
+
+
+def flaw(value: Any) -> str | None:
+    """Why a value cannot be kept as it is: a number in it that no float holds, or too many levels."""
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        below: list[Any] = []
+        for one in level:
+            if type(one) is dict:
+                below += [member for member in one.values() if type(member) in _CONTAINERS]
+            elif type(one) is list:
+                below += [member for member in one if type(member) in _CONTAINERS]
+            elif type(one) is Decimal:
+                return "holds a number with more digits than are kept; send it as text"
+        if not below:
+            return None
+        level = below
+    return f"is nested too deeply: there are at most {MOST_LEVELS} levels"

@@ -1,0 +1,145 @@
+"""The server makes states itself where no worker comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.engine.derive import local_worker
+from headrace.reduce.work_units import Job
+from tabling import ORDERS, SPENT, USERS, Pipelines, event, op, table
+
+JOBS: tuple[Job, ...] = ("features",)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_worker, "WORKERS_FIRST_S", 0.05)
+    monkeypatch.setattr(local_worker, "_PAUSE_S", 0.01)
+
+
+def opened(tmp_path: Path, **settings: Any) -> Pipelines:
+    facts: dict[str, Any] = {"storage": {"seal_rows": 4}, "features": {"fold_rows": 8}}
+    return Pipelines(tmp_path / "data", helps=True, **{**facts, **settings})
+
+
+def until(pipelines: Pipelines, holds: Callable[[], bool]) -> None:
+    async def wait() -> None:
+        async with asyncio.timeout(20):
+            while not holds():
+                await asyncio.sleep(0.01)
+
+    pipelines.run(wait())
+
+
+def pushed(pipelines: Pipelines, count: int) -> None:
+    for number in range(count):
+        pipelines.push("Order", {"user": f"u{number % 3}", "amount": 1.0})
+    pipelines.seal("Order")
+
+
+def test_a_tail_that_is_too_long_becomes_states(tmp_path: Path) -> None:
+    with opened(tmp_path) as pipelines:
+        pipelines.register(ORDERS, USERS)
+        pushed(pipelines, 30)
+        until(pipelines, lambda: sum(state.count for state in pipelines.states("Users")) >= 22)
+        assert pipelines.get("Users", "u0") == {"n": 10, "total": 10.0}
+        pushed(pipelines, 3)
+        assert pipelines.get("Users", "u0") == {"n": 11, "total": 11.0}
+
+
+def test_a_short_tail_is_left_alone(tmp_path: Path) -> None:
+    with opened(tmp_path) as pipelines:
+        pipelines.register(ORDERS, USERS)
+        pushed(pipelines, 8)
+        pipelines.run(asyncio.sleep(0.3))
+        assert pipelines.states("Users") == []
+
+
+def test_a_feature_that_is_added_is_backfilled(tmp_path: Path) -> None:
+    with opened(tmp_path) as pipelines:
+        pipelines.register(ORDERS, USERS)
+        pushed(pipelines, 30)
+        until(pipelines, lambda: bool(pipelines.states("Users")))
+        more = {**SPENT, "greatest": op("max", field="amount")}
+        pipelines.register(ORDERS, table("Users", "Order", ["user"], more))
+        serving, stream = pipelines.engine.serving, pipelines.find("events/Order")
+        assert serving.based(serving.defined("Users"), stream).backfilling == {"greatest"}
+        until(pipelines, lambda: not serving.based(serving.defined("Users"), stream).backfilling)
+        assert pipelines.get("Users", "u1") == {"n": 10, "total": 10.0, "greatest": 1.0}
+
+
+def test_work_is_left_to_workers_while_they_have_any(tmp_path: Path) -> None:
+    with opened(tmp_path) as pipelines:
+        pipelines.register(ORDERS, USERS)
+        pushed(pipelines, 4)
+        granted = pipelines.run(pipelines.engine.work.lease("someone", 1, JOBS))
+        assert granted is not None
+        pushed(pipelines, 30)
+        pipelines.run(asyncio.sleep(0.3))
+        assert pipelines.states("Users") == []
+        pipelines.run(pipelines.engine.work.release(granted.lease.id, granted.lease.token))
+        until(pipelines, lambda: bool(pipelines.states("Users")))
+
+
+def test_the_server_folds_when_its_turn_comes_at_the_index_gate(tmp_path: Path) -> None:
+    with opened(tmp_path) as pipelines:
+        gate = pipelines.engine.gates.index
+        pipelines.run(gate.__aenter__())
+        pipelines.register(ORDERS, USERS)
+        pushed(pipelines, 30)
+        until(pipelines, lambda: gate.queued == 1)
+        assert pipelines.states("Users") == []
+        pipelines.run(gate.__aexit__())
+        until(pipelines, lambda: bool(pipelines.states("Users")))
+
+
+def test_who_waits_for_a_turn_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    with opened(tmp_path) as pipelines:
+        gate = pipelines.engine.gates.index
+        pipelines.run(gate.__aenter__())
+        pipelines.register(ORDERS, USERS)
+        pushed(pipelines, 30)
+        until(pipelines, lambda: gate.queued == 1)
+    assert (gate.active, gate.queued) == (1, 0)
+
+
+def test_events_that_retention_waits_for_are_folded_however_few(tmp_path: Path) -> None:
+    source = event("Order", {"user": "str", "amount": "f64"}, keep_events_for="1h")
+    with opened(tmp_path, pipeline={"min_rows": 1000}) as pipelines:
+        pipelines.register(source, USERS)
+        pushed(pipelines, 5)
+        assert pipelines.run(pipelines.engine.work.lease("someone", 1, JOBS)) is None
+        pipelines.clock.us += 2 * 3_600_000_000
+        until(pipelines, lambda: bool(pipelines.states("Users")))
+        pipelines.sweep()
+        assert pipelines.find("events/Order").head.first_seq == 5
+        assert pipelines.get("Users", "u0") == {"n": 2, "total": 2.0}
+
+
+def test_what_is_half_done_at_the_end_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as pipelines:
+        pipelines.register(ORDERS, USERS)
+        pushed(pipelines, 30)
+        working = asyncio.Event()
+        rest = local_worker.Hands._rest
+
+        def slow(hands: local_worker.Hands) -> None:
+            loop.call_soon_threadsafe(working.set)
+            hands.closing.wait(10)
+            rest(hands)
+
+        async def begin() -> asyncio.AbstractEventLoop:
+            return asyncio.get_running_loop()
+
+        loop = pipelines.run(begin())
+        monkeypatch.setattr(local_worker.Hands, "_rest", slow)
+        pipelines.run(working.wait())  # type: ignore[arg-type]
+        monkeypatch.setattr(local_worker.Hands, "_rest", rest)
+        pipelines.reopen()
+        until(pipelines, lambda: bool(pipelines.states("Users")))
+        assert pipelines.get("Users", "u0") == {"n": 10, "total": 10.0}

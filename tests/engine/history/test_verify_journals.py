@@ -1,0 +1,55 @@
+"""Registries of the whole node are verified like streams: what is damaged or missing of them is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.entities.registering import register as register_type
+from engine.entities.registering import schema
+from engine.features.pipelines import event, registered
+from headrace.engine.history.verify import verify
+from headrace.format import entity_registry, feature_registry
+from headrace.storage.objects import Objects
+from rig import Rig
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Objects:
+    """A store with two versions of the feature registry and three changes of entity types."""
+    with Rig(tmp_path / "data", storage={"object_store": str(tmp_path / "store")}) as rig:
+        for names in ("A", "AB"):
+            registered(rig, *map(event, names))
+            rig.run(rig.engine.sealer.publish_features())
+        for name in ("a", "b", "c"):
+            register_type(rig, schema("1.0.0", name))
+            rig.run(rig.engine.sealer.publish_entities())
+    return Objects.open(str(tmp_path / "store"))
+
+
+def damage(objects: Objects) -> dict[str, list[tuple[str, str]]]:
+    found = (report for report in verify(objects) if report.stream is None)
+    return {report.state: [(one.object, one.check) for one in report.damage] for report in found}
+
+
+def test_registries_as_they_were_written_have_no_damage(objects: Objects) -> None:
+    found = {report.state: (report.generation, report.entries) for report in verify(objects) if report.stream is None}
+    assert found == {"feature_registry": (2, 2), "entity_changes": (3, 3)}
+    assert damage(objects) == {"feature_registry": [], "entity_changes": []}
+
+
+def test_an_object_that_is_damaged_is_named(objects: Objects) -> None:
+    version, change = feature_registry.key(2), entity_registry.key(3)
+    for key in (version, change):
+        objects.put(key, objects.get(key).replace(b'"at_us":', b'"at_us":1'))
+    assert damage(objects) == {"feature_registry": [(version, "checksum")], "entity_changes": [(change, "checksum")]}
+
+
+def test_a_change_that_is_missing_is_named(objects: Objects) -> None:
+    objects.delete([entity_registry.key(1), entity_registry.key(2)])
+    assert damage(objects)["entity_changes"] == [(entity_registry.key(1), "present")]
+
+
+def test_one_stream_is_verified_without_them(objects: Objects) -> None:
+    assert list(verify(objects, stream="a")) == []

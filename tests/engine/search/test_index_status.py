@@ -1,0 +1,220 @@
+"""How far indexes are: segments that companions cover, what is out of date, and whose bytes are whose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.derive.workers import SCHEMA, Worker, listed, opened, publish, search, searched
+from engine.registries import change, evolve
+from headrace.engine.log.batch import Batch
+from headrace.engine.log.lifecycle import save_registry
+from headrace.engine.log.stream_registry import StreamRegistry
+from headrace.engine.search.index_ground import Covered
+from headrace.engine.search.index_status import Index, Status
+from headrace.errors import NotFound
+from headrace.types import JSON
+from rig import START_US, Rig, array
+
+ROLLUP = {"intervals": ["1m"], "measures": {"events": {"kind": "count"}}}
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with opened(tmp_path, fan_out=100) as rig:
+        yield rig
+
+
+def status(rig: Rig, name: str) -> Status:
+    return rig.engine.indexes.status(rig.find(name))
+
+
+def exact(rig: Rig, name: str) -> dict[str, Index]:
+    return {index.name: index for index in status(rig, name).exact}
+
+
+def work(rig: Rig, units: int) -> None:
+    worker = Worker(rig)
+    worker.commit(worker.granted(limit=units, jobs=["index"]))
+
+
+def test_a_stream_without_search_fields_wants_no_index(rig: Rig) -> None:
+    rig.create("s", JSON, array(1))
+    rig.publish("s")
+    found = status(rig, "s")
+    assert (found.generation, found.exact, found.families, found.objects) == (0, (), (), 0)
+    assert (found.segments, found.is_complete, found.shares.total) == (1, True, 0)
+    assert (found.lexicon.covered, found.lexicon.behind) == (Covered(), 1)
+
+
+def test_segments_are_counted_as_companions_cover_them(rig: Rig) -> None:
+    searched(rig, "s")
+    for _ in range(4):
+        rig.clock.us += 1_000_000
+        publish(rig, "s", 10)
+    before = status(rig, "s")
+    assert (before.segments, before.is_complete, before.generation) == (4, False, 1)
+    assert before.everything == Covered(4, 4, START_US + 4_000_000)
+    work(rig, 2)
+    for index in (*exact(rig, "s").values(), *status(rig, "s").families, status(rig, "s").lexicon):
+        assert index.covered == Covered(2, 2, START_US + 2_000_000)
+        assert (index.behind, index.outdated, index.is_stale, index.active, index.objects) == (2, 0, False, 2, 2)
+    work(rig, 2)
+    after = status(rig, "s")
+    assert (after.is_complete, after.objects) == (True, 12)
+    assert {index.behind for index in (*after.exact, *after.families)} == {0}
+
+
+def test_what_is_covered_beyond_a_gap_does_not_count_as_contiguous(rig: Rig) -> None:
+    searched(rig, "s", 40)
+    worker = Worker(rig)
+    grant = worker.granted()
+    worker.commit(grant, [one for at, one in enumerate(worker.made(grant)) if at != 1])
+    for index in exact(rig, "s").values():
+        assert (index.covered.segments, index.covered.contiguous, index.behind) == (3, 1, 1)
+    assert not status(rig, "s").is_complete
+
+
+def test_a_new_field_is_behind_and_the_others_are_not(rig: Rig) -> None:
+    searched(rig, "s", 20)
+    work(rig, 2)
+    change(rig, "s", search=search("user", "team"))
+    found = exact(rig, "s")
+    assert (found["user"].behind, found["at"].behind, found["team"].behind) == (0, 0, 2)
+    assert not any(index.is_stale for index in found.values()), "nobody has the field in another form"
+    (family, _) = status(rig, "s").families
+    assert (family.name, family.behind, family.outdated, family.is_stale) == ("exact", 2, 2, True)
+    assert status(rig, "s").generation == 2
+    Worker(rig).work()
+    assert {index.behind for index in exact(rig, "s").values()} == {0}
+    assert [(one.outdated, one.is_stale) for one in status(rig, "s").families] == [(0, False)] * 2
+
+
+def test_a_changed_field_is_stale_until_it_is_built_anew(rig: Rig) -> None:
+    searched(rig, "s", 20)
+    work(rig, 2)
+    changed = search("user")
+    changed["fields"]["user"]["normalizer"] = "lowercase_v1"
+    change(rig, "s", search=changed)
+    found = exact(rig, "s")
+    assert (found["user"].is_stale, found["user"].behind, found["user"].outdated) == (True, 2, 2)
+    assert (found["at"].is_stale, found["at"].behind) == (False, 0)
+    work(rig, 1)
+    found = exact(rig, "s")
+    assert (found["user"].is_stale, found["user"].behind, found["user"].covered.segments) == (True, 1, 1)
+    work(rig, 1)
+    assert (exact(rig, "s")["user"].is_stale, exact(rig, "s")["user"].behind) == (False, 0)
+    assert {index.retired for index in exact(rig, "s").values()} <= {0, 2}
+
+
+def test_companions_that_others_took_the_place_of_are_retired_until_a_manifest_says_so(rig: Rig) -> None:
+    searched(rig, "s", 20)
+    work(rig, 2)
+    change(rig, "s", search=search("user", "team"))
+    work(rig, 2)
+    found = exact(rig, "s")
+    assert (found["user"].active, found["user"].retired) == (2, 2)
+    assert (found["team"].active, found["team"].retired) == (2, 0)
+    assert status(rig, "s").objects == 6
+    rig.publish("s")
+    assert exact(rig, "s")["user"].retired == 0
+
+
+def test_families_name_their_fields(rig: Rig) -> None:
+    rig.create("s", JSON)
+    declared = search("user", **{"per_minute": ROLLUP})
+    fields: dict[str, Any] = declared["fields"]
+    bound = [{"version": 1, "jsonPointer": "/x"}]
+    fields["user"] |= {"prefix": True}
+    fields["message"] = {"kind": "text", "bindings": bound, "analyzer": "unicode_word_v1"}
+    fields["plain"] = {"kind": "integer", "bindings": bound, "exact": True}
+    change(rig, "s", schema=SCHEMA, search=declared)
+    found = {index.name: index.fields for index in status(rig, "s").families}
+    assert found == {
+        "exact": ("at", "user", "plain"),
+        "col": ("at", "user"),
+        "fts": ("user", "message"),
+        "agg": ("per_minute",),
+    }
+    assert [index.name for index in status(rig, "s").exact] == ["at", "plain", "user"]
+
+
+def test_entries_before_a_break_are_not_waited_for(rig: Rig) -> None:
+    searched(rig, "s", 20)
+    Worker(rig).work()
+    stream = rig.find("s")
+
+    def cut(batch: Batch) -> None:
+        known = batch.draft(stream).registry
+        assert known is not None
+        registry = StreamRegistry(known.registry.advanced({"type": "object"}, None, 20), known.revision + 1)
+        batch.draft(stream).registry = registry
+        save_registry(batch, stream.id, registry)
+
+    rig.run(rig.engine.apply(cut))
+    publish(rig, "s", 10)
+    found = status(rig, "s")
+    assert (found.segments, exact(rig, "s")["user"].behind) == (3, 1)
+    assert not exact(rig, "s")["user"].is_stale
+    Worker(rig).work()
+    found = status(rig, "s")
+    assert (found.segments, found.is_complete, exact(rig, "s")["user"].covered) == (3, True, Covered(1, 1, START_US))
+
+
+def test_retention_takes_segments_out_of_the_count(rig: Rig) -> None:
+    searched(rig, "s", 40)
+    Worker(rig).work()
+    head = rig.find("s").head
+    rig.retain("s", size=head.bytes // 2)
+    assert rig.find("s").head.first_seq == 20
+    found = status(rig, "s")
+    assert (found.segments, found.is_complete) == (2, True)
+    assert exact(rig, "s")["user"].covered.segments == 2
+
+
+def test_a_fork_counts_the_segments_it_reads(rig: Rig) -> None:
+    searched(rig, "s", 30)
+    rig.fork("s", "f", 15)
+    publish(rig, "f", 10)
+    assert status(rig, "f").segments == 3, "one of its source, half of another, and its own"
+    assert exact(rig, "f")["user"].behind == 3
+    Worker(rig).work()
+    found = status(rig, "f")
+    assert (found.segments, found.is_complete, exact(rig, "f")["user"].covered.contiguous) == (3, True, 3)
+
+
+def test_every_byte_is_someones(rig: Rig) -> None:
+    searched(rig, "s", 20)
+    Worker(rig).work()
+    found, shares = status(rig, "s"), status(rig, "s").shares
+    assert shares.total == sum(part.bytes for one in listed(rig, "s") for part in one.parts.values()) > 0
+    assert sum(shares.families.values()) + shares.lexicon == shares.total
+    assert {index.name: index.bytes for index in found.families} == {
+        name: shares.families[name] for name in ("exact", "col")
+    }
+    assert sum(index.bytes for index in found.exact) == shares.families["exact"]
+
+
+def test_what_was_found_is_remembered_until_something_changes(rig: Rig) -> None:
+    searched(rig, "s", 10)
+    first = status(rig, "s")
+    rig.append("s", array({"user": "x"}))
+    assert status(rig, "s") is first
+    for step in (lambda: rig.publish("s"), lambda: work(rig, 1), lambda: evolve(rig, "s", {"title": "next"})):
+        before = status(rig, "s")
+        step()
+        assert status(rig, "s") is not before
+
+
+def test_a_stream_that_is_gone_has_no_status(rig: Rig) -> None:
+    searched(rig, "s", 10)
+    stream = rig.find("s")
+    rig.delete("s")
+    rig.sweep()
+    rig.clock.us += 10**15
+    rig.sweep()
+    with pytest.raises(NotFound):
+        rig.engine.indexes.status(stream)
