@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine import read as reading
 from headrace.engine.steps import Steps
 from headrace.engine.stream import Head, Stream
@@ -32,7 +33,7 @@ class _ManagedRules(msgspec.Struct):
 
 def lifetime_steps(managed: str) -> Steps:
     """The lifetimes in the stored rules of a managed stream, each with its first event; empty where it has none."""
-    return msgspec.json.decode(managed, type=_ManagedRules).kept if managed else ()
+    return decoding.decode(managed, _ManagedRules).kept if managed else ()
 
 
 def expires(stream: Stream, head: Head) -> bool:

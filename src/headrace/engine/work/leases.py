@@ -7,6 +7,7 @@ import secrets
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.batch import Batch
 from headrace.engine.work import failing
 from headrace.engine.work.cutting import Planned
@@ -149,4 +150,4 @@ def end_expired(batch: Batch, stall: StallLimit) -> list[tuple[str, int]]:
 
 def unit_of(row: UnitRow) -> Unit:
     """A unit as it was given."""
-    return msgspec.json.decode(row.document, type=Unit)
+    return decoding.decode(row.document, Unit)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-import msgspec
-
+from headrace import decoding
 from headrace.engine.entities.erasing.rewrite import rewrite
 from headrace.engine.entities.erasing.targets import Targets
 from headrace.engine.work.units import Unit
@@ -18,7 +17,7 @@ from headrace.pipeline.kernels.units import Place
 
 def perform(unit: Unit, here: Place) -> dict[str, Any]:
     """Write the segment of a unit anew; the object is durable when this returns."""
-    (source,), targets = unit.segments, msgspec.convert(unit.defined, tuple[Targets, ...])
+    (source,), targets = unit.segments, decoding.convert(unit.defined, tuple[Targets, ...])
     made = here.directory / "rewritten.parquet"
     with here.borrowed(source.key, source.bytes, "0.parquet") as path, made.open("wb") as file:
         reader = Reader(path, name=source.key, decoded=Decoded(0), sha256=source.sha256)
