@@ -12,10 +12,9 @@ from headrace.engine.entities.read.definitions import defined_of
 from headrace.format.state.names import state_key
 from headrace.format.state.reader import Reader
 from headrace.reduce.build_states import joined
-from headrace.reduce.states.coverage import base
-from headrace.reduce.states.merging import merged
+from headrace.reduce.states.coverage import base, merged
 from headrace.storage.database import Connection, connect
-from headrace.storage.states import States
+from headrace.storage.derived import States
 from headrace.storage.streams import Streams
 
 _CACHE_BYTES = 8 * 1024 * 1024

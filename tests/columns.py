@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.query.search import Field, Kind, Search
-from headrace.query.values import values
-from headrace.query.words import lower, words
+from headrace.query.values import lower, values, words
 from headrace.reduce import parts
 
 TYPES = {

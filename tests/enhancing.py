@@ -11,8 +11,8 @@ from headrace.reduce.fragments.build import name_of
 from headrace.reduce.fragments.candidates import Candidate
 from headrace.reduce.fragments.stats import Stats, pack
 from headrace.reduce.work_units import Job, Result, Settled
-from headrace.storage.enhancement_runs import Run
-from headrace.storage.schema_registry import EVERYBODY
+from headrace.storage.enhancements import Run
+from headrace.storage.entity_types import EVERYBODY
 from snapshotting import USER, Entities
 
 PATIENCE_S = 20.0

@@ -19,8 +19,7 @@ from headrace.engine.log.forks import Fork
 from headrace.engine.log.lifecycle import Change, Create
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.tiers import Cold
-from headrace.schema.entries import entries_of
-from headrace.schema.split import split_json
+from headrace.schema.entries import entries_of, split_json
 from headrace.storage.streams import StreamRow
 from headrace.types import JSON, OCTETS
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from headrace.format.manifest import Segment, listed, segment_name
 from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.gathering import Run
 from headrace.format.segment.layout import Sealed
 from headrace.format.segment.reader import Reader
+from headrace.format.segment.row_group import Run
 from headrace.format.segment.writer import Writer
 from headrace.schema.entries import entries_of
 

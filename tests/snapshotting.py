@@ -10,15 +10,14 @@ from headrace.engine.entities.read.listing import Wanted
 from headrace.engine.entities.read.snapshots import Asked, Shown
 from headrace.engine.entities.types.verbs import Outcome
 from headrace.engine.entities.write.observing import Observe
-from headrace.reduce.policies.batch import folded
+from headrace.reduce.policies.build import fold_observations
 from headrace.reduce.policies.reducer import TypeReducer
 from headrace.reduce.work_units import Job
-from headrace.schema.entity import change_request, registration, request
-from headrace.schema.entity.change_request import ChangeRequest
+from headrace.schema.entity import registration, request
 from headrace.schema.entity.nodes import ReducerConfig
 from headrace.schema.entity.observation import Observation, decode
-from headrace.schema.entity.registration import Registration
-from headrace.storage.schema_registry import EVERYBODY
+from headrace.schema.entity.registration import ChangeRequest, Registration
+from headrace.storage.entity_types import EVERYBODY
 from tabling import SECOND_US, Pipelines
 
 USER = "local"
@@ -51,7 +50,7 @@ class Entities(Pipelines):
 
     def register_type(self, payload: dict[str, Any], owner: str = EVERYBODY) -> Outcome:
         """Register a version, for everybody or for a user, and activate it."""
-        found = registration.read({**payload, "scope": "user" if owner else "global"})
+        found = registration.read_registration({**payload, "scope": "user" if owner else "global"})
         assert isinstance(found, Registration), found
         outcome = self.run(self.engine.types.register(found, owner, "tests"))
         assert not outcome.plan.refusals, outcome.plan.refusals
@@ -59,7 +58,7 @@ class Entities(Pipelines):
 
     def update_type(self, entity_type: str = "contact", owner: str = EVERYBODY, **wishes: Any) -> Outcome:
         """Change a type, for everybody or for a user."""
-        found = change_request.read({"scope": "user" if owner else "global", **wishes})
+        found = registration.read_change_request({"scope": "user" if owner else "global", **wishes})
         assert isinstance(found, ChangeRequest), found
         return self.run(self.engine.types.update(entity_type, found, owner, "tests"))
 
@@ -139,7 +138,7 @@ class Entities(Pipelines):
             schema = None if effective is None else effective.schema
             reducer = TypeReducer({"": ReducerConfig({}) if schema is None else schema.reducer_config})
             told = [(seq, 0, one) for seq, one in enumerate(observations)]
-            snapshot = reducer.finish(folded(reducer, told).get(entity_id.encode()), "", schema)
+            snapshot = reducer.finish(fold_observations(reducer, told).get(entity_id.encode()), "", schema)
             if snapshot is not None:
                 found[entity_id] = msgspec.json.encode(snapshot)
         return found

@@ -16,8 +16,8 @@ import msgspec
 
 from engine.search.oracle import Oracle
 from headrace.format.companion.layout import Companion
-from headrace.query import fields
 from headrace.query import request as requests
+from headrace.query import search_document
 from headrace.query.search import Search
 from logs import SEARCH, Logs, event
 from reduce import oracle as reduced
@@ -42,7 +42,7 @@ _TOGETHER = 25
 
 
 def _declared() -> Search:
-    search = fields.parse(SEARCH, current_version=1)
+    search = search_document.parse_search_document(SEARCH, current_version=1)
     assert isinstance(search, Search), search
     return search
 

@@ -18,7 +18,7 @@ from headrace.pipeline.kernels.units import result
 from headrace.reduce.features import lanes
 from headrace.reduce.work_units import Job, Result, Settled, Unit
 from headrace.schema.descriptor.document import Registration, read
-from headrace.schema.descriptor.envelope import Envelope
+from headrace.schema.descriptor.problem import Envelope
 from headrace.server.work import store_url
 from reduce.features.reducing import reduced
 from rig import Rig

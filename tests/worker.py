@@ -62,7 +62,7 @@ def _panes(unit: str, encoded: bytes, name: str, store: str) -> dict[str, Any]:
     """The file of merged panes: what Spark does between two kernels, by the reducers themselves."""
     numbers = pa.RecordBatch.from_pydict({"id": [0]})
     read = pa.Table.from_batches(compact.panes([[encoded]], store)(iter([numbers])))
-    merged = rollup.merge([read.filter(pc.is_valid(read["rollup"])).select(PANES.names)])
+    merged = rollup.merge_panes([read.filter(pc.is_valid(read["rollup"])).select(PANES.names)])
     # A row without a rollup keeps a unit in mind that has no panes.
     together = pa.concat_tables([pa.Table.from_pylist([{}], schema=PANES), merged])
     labelled = together.append_column("unit", pa.repeat(unit, together.num_rows))

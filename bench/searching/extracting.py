@@ -24,7 +24,7 @@ from bench.driver import DriverFailed
 from bench.searching import data
 from bench.searching.shape import STREAM, UPDATE
 from headrace.config import PipelineConfig
-from headrace.format.segment.gathering import Run
+from headrace.format.segment.row_group import Run
 from headrace.format.segment.writer import Writer
 from headrace.pipeline import jobs, session
 from headrace.pipeline.kernels import index

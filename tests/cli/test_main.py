@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.cli.arguments import spelled
 from headrace.cli.main import COMMANDS, app
-from headrace.cli.moments import spelled
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Headrace

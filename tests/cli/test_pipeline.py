@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headrace as hr
-from headrace.cli import output, waiting
+from headrace.cli import output
+from headrace.cli import work as cli_work
 from headrace.cli.pipeline import Changes
+from headrace.cli.work import Parked, wait_until_indexed
 from headrace.pipeline.work import Work
 from headrace.storage import database
 from headrace.storage.work import FailureRow
@@ -132,7 +134,7 @@ def work_when_due(url: str, stream: str) -> None:
 def test_waiting_says_so_where_nobody_works(
     at: ServerProcess, headrace: Headrace, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "_REST_S", 0.2)
+    monkeypatch.setattr(cli_work, "_REST_S", 0.2)
     later = threading.Timer(2.0, Worker(at.url).work)
     later.start()
     done = headrace("pipeline", "run", "--stream", stream, "--wait")
@@ -144,9 +146,9 @@ def test_waiting_says_so_where_nobody_works(
 def test_waiting_ends_where_a_part_is_parked(at: ServerProcess, headrace: Headrace, stream: str) -> None:
     headrace("pipeline", "run", "--stream", stream)
     park(at, stream, "no such thing")
-    expected = pytest.raises(waiting.Parked, match="5 times on events 0 to 9: no such thing")
+    expected = pytest.raises(Parked, match="5 times on events 0 to 9: no such thing")
     with Work(at.url) as work, hr.Client(at.url) as client, expected:
-        waiting.wait_until_indexed(work, client.stream(stream))
+        wait_until_indexed(work, client.stream(stream))
 
 
 @pytest.fixture

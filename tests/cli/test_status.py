@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.cli import output, standing
+from headrace.cli import output, stream
 from logs import SEARCH, Logs
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def test_a_line_says_how_far_an_index_is(facts: dict[str, Any], state: str, behi
         "routing_key_lexicon": {"configured": False},
         "search_families": [_family(**facts)],
     }
-    (line,) = standing.indexes(status)
+    (line,) = stream.index_rows(status)
     assert line == {
         "index": "columns",
         "of": "a, b",
@@ -86,4 +86,4 @@ def test_a_line_says_how_far_an_index_is(facts: dict[str, Any], state: str, behi
     [("0", "0 B"), ("1023", "1023 B"), ("1024", "1.0 KiB"), ("1536000", "1.5 MiB"), ("9" * 18, "909494.7 TiB")],
 )
 def test_bytes_have_a_unit_that_fits(given: str, said: str) -> None:
-    assert standing.size(given) == said
+    assert stream.size(given) == said

@@ -25,7 +25,7 @@ from headrace.reduce.features.table import Row, TableReducer
 from headrace.schema.descriptor import document
 from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.nodes import Life
-from headrace.schema.descriptor.resolve import resolve
+from headrace.schema.descriptor.validate import resolve
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
 

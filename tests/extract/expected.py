@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from headrace.query.definition import Definition, decoded
 from headrace.query.search import Kind
-from headrace.query.values import values
-from headrace.query.words import lower, words
+from headrace.query.values import lower, values, words
 from headrace.reduce import parts
 from headrace.schema import pointer
 from headrace.schema.registry import Boundary, Registry

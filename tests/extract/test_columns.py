@@ -13,7 +13,7 @@ from extract.expected import assert_equal, definition, documents_of, events, fie
 from headrace.extract.columns import Extractor
 from headrace.query.deadline import Cancelled, Deadline
 from headrace.query.definition import Definition
-from headrace.query.words import lower, words
+from headrace.query.values import lower, words
 from schema.lens.wire import lens_of
 
 #: One way opens events one by one, the other by DuckDB.

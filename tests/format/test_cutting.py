@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.format.segment.cutting import cut, cut_keys
-from headrace.schema.entries import entries_of
-from headrace.schema.split import split_json
+from headrace.format.segment.row_group import cut, cut_keys
+from headrace.schema.entries import entries_of, split_json
 
 
 def _entries(*bodies: bytes) -> list[str]:

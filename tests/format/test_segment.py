@@ -19,8 +19,8 @@ import pytest
 from headrace.errors import CorruptData
 from headrace.format.segment import bloom, layout
 from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.gathering import Run
 from headrace.format.segment.reader import Part, Reader
+from headrace.format.segment.row_group import Run
 from headrace.format.segment.writer import Writer
 from headrace.schema.entries import entries_of
 from sealing import START_US, Cell, opened, reader_of, runs_of, seal

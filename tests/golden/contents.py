@@ -11,7 +11,7 @@ import msgspec
 from headrace.format import manifest as manifests
 from headrace.format.companion.layout import Companion, Part
 from headrace.format.manifest import Manifest, Revision, Segment, range_name
-from headrace.format.segment.gathering import Run
+from headrace.format.segment.row_group import Run
 from headrace.format.segment.writer import Writer
 from headrace.format.state.layout import Info, State
 from headrace.format.state.writer import Packed

@@ -13,8 +13,8 @@ import pytest
 from golden.contents import ROWS_A_GROUP, STATE, STATE_ROWS, byte_runs, json_runs, manifest, manifest_v2, manifest_v4
 from headrace.format.manifest import Manifest, decode, manifest_key
 from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.gathering import Run
 from headrace.format.segment.reader import Reader
+from headrace.format.segment.row_group import Run
 from headrace.format.state.reader import Reader as StateReader
 
 HERE = Path(__file__).parent

@@ -13,7 +13,7 @@ import pytest
 
 from extract.expected import field, search
 from headrace.errors import CorruptData
-from headrace.format.segment.gathering import Run
+from headrace.format.segment.row_group import Run
 from headrace.format.segment.writer import Writer
 from headrace.pipeline.kernels.index import extracted
 from headrace.pipeline.kernels.units import place

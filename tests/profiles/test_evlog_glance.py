@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.profiles.evlog.glance import MOST_WAITING, Glance
-from headrace.profiles.evlog.normalising import Normaliser
-from headrace.profiles.evlog.shape import MOST_DEPTH, MOST_NAMES
-from headrace.profiles.evlog.tracing import Correlation
+from headrace.profiles.evlog.fast_path import MOST_DEPTH, MOST_NAMES, MOST_WAITING, Glance
+from headrace.profiles.evlog.normalise import Correlation, Normaliser
 from headrace.profiles.redaction import is_among
 
 KNOWN: dict[str, Any] = {"a": 1, "service": "api", "status": 200, "b": {"c": [{"d": 1.5}]}, "headers": {"token": "x"}}

@@ -11,9 +11,8 @@ from headrace.engine.log.append import PLAIN
 from headrace.errors import BadRequest
 from headrace.profiles import table
 from headrace.profiles.hook import Hook
-from headrace.profiles.metrics.envelope import KEYS, SCHEMA
-from headrace.profiles.metrics.registry import SEARCH
-from headrace.query import fields
+from headrace.profiles.metrics.envelope import KEYS, SCHEMA, SEARCH
+from headrace.query import search_document
 from headrace.schema.document import Validator, problems
 
 LEAST = {"metric": "cpu", "unit": "percent", "windowStart": 1000, "windowEnd": 11_000, "count": 2, "sum": 30}
@@ -40,7 +39,7 @@ def refused(**more: Any) -> str:
 
 def test_what_comes_with_the_profile_can_be_used() -> None:
     assert problems(SCHEMA) == []
-    assert not isinstance(fields.parse(SEARCH, current_version=1), list)
+    assert not isinstance(search_document.parse_search_document(SEARCH, current_version=1), list)
 
 
 def test_the_least_that_is_an_interval() -> None:

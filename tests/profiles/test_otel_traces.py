@@ -12,9 +12,8 @@ from headrace.errors import BadRequest
 from headrace.profiles import table
 from headrace.profiles.definition import Profile
 from headrace.profiles.otel_traces.hook import TracesHook
-from headrace.profiles.otel_traces.registry import SEARCH
-from headrace.profiles.otel_traces.span import KEYS, SCHEMA
-from headrace.query import fields
+from headrace.profiles.otel_traces.span import KEYS, SCHEMA, SEARCH
+from headrace.query import search_document
 from headrace.schema.document import Validator, problems
 
 TRACE, SPAN = "5b8efff798038103d269b633813fc60c", "086e83747d0e381e"
@@ -38,7 +37,7 @@ def span(settings: dict[str, Any] | None = None, /, **more: Any) -> dict[str, An
 
 def test_what_comes_with_the_profile_can_be_used() -> None:
     assert problems(SCHEMA) == []
-    assert not isinstance(fields.parse(SEARCH, current_version=1), list)
+    assert not isinstance(search_document.parse_search_document(SEARCH, current_version=1), list)
 
 
 def test_the_least_that_is_a_span() -> None:

@@ -19,8 +19,7 @@ from headrace.query.definition import decoded
 from headrace.query.search import Binding, Field, Kind
 from headrace.query.values import values
 from headrace.schema.apply import apply
-from headrace.schema.impact import ValueImpact
-from headrace.schema.plan import Plan
+from headrace.schema.plan import Plan, ValueImpact
 from headrace.schema.registry import KeySetting, Registry
 from headrace.schema.update import Update
 from schema.lens.oracle import Names, Number, has, look, names_of, promoted, spell, text

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from headrace.schema.canonical import same
 from headrace.schema.change import Classification, worst
 from headrace.schema.containment import contained
 from headrace.schema.diff import diff, judge
 from headrace.schema.document import Validator, problems
-from headrace.schema.equality import same
 from schema.sketches import DRAFTS, Guess, Sketch
 
 PAIRS_PER_SHARE = 250

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from format.companion.events import DEFINITION, FIELDS, FIRST_SEQ, Event, Oracle, columns_of, indexed_fields
 from format.companion.files import HASHES, ROLLUPS, made, opened
-from headrace.extract.memory import in_memory
+from headrace.extract.postings import in_memory
 from headrace.format.companion.layout import Limits
 from headrace.format.companion.merge import merge
 from headrace.format.companion.rows import Rows

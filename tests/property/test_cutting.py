@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.format.segment.cutting import cut
+from headrace.format.segment.row_group import cut
 from headrace.schema.entries import entries_of
 
 TEXTS = st.text(alphabet='{}[],"\\: aé', max_size=6)

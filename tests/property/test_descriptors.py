@@ -10,14 +10,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headrace.reduce.features.table import TableReducer
-from headrace.schema.descriptor.canonical import fingerprint
-from headrace.schema.descriptor.diff import diff
+from headrace.schema.descriptor.diff import diff, fingerprint
 from headrace.schema.descriptor.document import Registration, read
 from headrace.schema.descriptor.generated import json_schema, lens
 from headrace.schema.descriptor.nodes import Event, Life, Node, Table
 from headrace.schema.descriptor.order import ordered
-from headrace.schema.descriptor.resolve import resolve
-from headrace.schema.descriptor.validate import validate
+from headrace.schema.descriptor.validate import resolve, validate
 from headrace.schema.descriptor.wire import write
 from headrace.schema.diff import judge
 from headrace.schema.document import Validator

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.schema.entity import registration
-from headrace.schema.entity.bump import bump_of, differences
-from headrace.schema.entity.export import export
+from headrace.schema.entity.difference import bump_of, differences
 from headrace.schema.entity.nodes import SOURCE_KINDS, Schema
 from headrace.schema.entity.overlay import overlaid
+from headrace.schema.entity.registration import export
 from headrace.schema.entity.semver import Bump, parse
 from headrace.schema.entity.update import Updated, updated
 from schema.entity.samples import payload, schema
@@ -125,7 +125,7 @@ def valid(made: Schema) -> bool:
     members = {
         name: made.dump()[name] for name in ("schema_version", "schema_definition", "reducer_config", "metadata")
     }
-    found = registration.read(payload(**members))
+    found = registration.read_registration(payload(**members))
     assert isinstance(found, registration.Registration), found
     return (found.schema.schema_definition, found.schema.reducer_config) == (
         made.schema_definition,

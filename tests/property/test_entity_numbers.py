@@ -9,11 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.errors import BadRequest
-from headrace.schema.entity.canonical import part
-from headrace.schema.entity.constraints import check
-from headrace.schema.entity.converters import decimal
+from headrace.schema.entity.identity import part
 from headrace.schema.entity.nodes import Constraints
 from headrace.schema.entity.request import read
+from headrace.schema.entity.values import check, decimal
 
 NEAR = st.sampled_from([0, 2**53, 2**60, 10**18, 2**63, 10**22]).flatmap(lambda near: st.integers(near - 3, near + 3))
 TAILS = st.sampled_from(["", ".0", ".00", "e0", "0e-1", ".0E+0", ".5", ".00000000000000000000001"])

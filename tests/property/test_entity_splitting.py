@@ -12,13 +12,12 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace.schema.entity.canonical import normalised
-from headrace.schema.entity.converters import FUNCTIONS, LAST_MS
-from headrace.schema.entity.identity import Identity, resolve
+from headrace.schema.entity.identity import Identity, normalised, resolve
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.observation import Observation, decode, encode, observation_id
 from headrace.schema.entity.split import Splitter, rebuilt
 from headrace.schema.entity.update import Updated, updated
+from headrace.schema.entity.values import FUNCTIONS, LAST_MS
 from schema.entity.strategies import entities, entities_of, likely, numbers, schemas, shuffled, updates
 from schema.entity.updating import request
 

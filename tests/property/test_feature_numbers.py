@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from headrace.engine.features.source import Rules, Source
 from headrace.reduce.features.columns import columns, reduced
 from headrace.reduce.features.definition import Defined
-from headrace.reduce.features.event_shapes import Shapes
-from headrace.reduce.states.definition import Told
+from headrace.reduce.features.events import Shapes
+from headrace.reduce.states.definition import EventRun
 from headrace.schema.descriptor.generated import json_schema
 from headrace.schema.descriptor.nodes import Derivation, Event, Feature, Field, Life, Node, Op, Table
 from headrace.schema.document import Validator
@@ -59,12 +59,12 @@ def test_integers_are_taken_and_folded_as_their_digits_say(spelled: list[str]) -
     joined = b",".join(body for body, is_taken in zip(bodies, fits, strict=True) if is_taken)
     numbers = [number.numerator for number, is_taken in zip(exact, fits, strict=True) if is_taken]
     assert Source(Rules(EVENT), 100).unique(joined) == [str(number) for number in numbers]
-    told = Told(0, 1, [1_000] * len(numbers), joined)
+    told = EventRun(0, 1, [1_000] * len(numbers), joined)
     for name in TABLES:
         _assert_folded(_defined(name), told, numbers)
 
 
-def _assert_folded(defined: Defined, told: Told, numbers: list[int]) -> None:
+def _assert_folded(defined: Defined, told: EventRun, numbers: list[int]) -> None:
     shapes, reducer = Shapes(Registry.empty("events/E"), EVENT), defined.reducer
     events = shapes.events(told.body, told.version)
     rows: dict[bytes, Any] = {}

@@ -12,15 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.reduce.fragments.candidates import candidates, update_of
-from headrace.reduce.fragments.settings import Settings
+from headrace.reduce.fragments.rules import Settings
 from headrace.reduce.fragments.shapes import NULL, SHAPES, accepts, shape_of
 from headrace.reduce.fragments.stats import combined, of_everyone, pack, tallied, unpack
-from headrace.schema.entity.converters import FUNCTIONS, UNFIT, converted
 from headrace.schema.entity.nodes import Converter, Definition, Field, ReducerConfig, Schema
 from headrace.schema.entity.observation import Observation
 from headrace.schema.entity.split import Fragment, Splitter
 from headrace.schema.entity.update import Updated, updated
-from headrace.schema.entity.values import fits
+from headrace.schema.entity.values import FUNCTIONS, UNFIT, converted, fits
 from reduce.policies.samples import FIRST_US, observed, schema
 from schema.entity.strategies import simple, values
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.reduce.policies import arrays, bulk
-from headrace.reduce.policies.batch import folded, reduced
+from headrace.reduce.policies import arrays, build
+from headrace.reduce.policies.build import fold_observations, reduce_observations
 from headrace.reduce.policies.reducer import EVERYONE, Row, TypeReducer
 from headrace.schema.entity.nodes import DEFAULT_POLICY, Field, Policy, ReducerConfig
 from headrace.schema.entity.observation import Observation, decode, encode
@@ -74,7 +74,7 @@ def of_user(history: list[Told], entity: str) -> list[Observation]:
 @given(histories(), configs)
 def test_snapshots_are_what_the_rules_say(history: list[Told], config: ReducerConfig) -> None:
     reducer, seen = TypeReducer({EVERYONE: config}), schema(config, age="object", name="object", absent="string")
-    rows = folded(reducer, history)
+    rows = fold_observations(reducer, history)
     assert sorted(rows) == sorted({told.entity_id.encode() for _, _, told in history})
     for key, row in rows.items():
         told = [told for _, _, told in history if told.entity_id.encode() == key]
@@ -94,7 +94,7 @@ def test_a_life_of_a_user_is_what_their_policies_make_of_their_observations(
     history: list[Told], config: ReducerConfig
 ) -> None:
     reducer = reducer_of(config)
-    for key, row in folded(reducer, history).items():
+    for key, row in fold_observations(reducer, history).items():
         theirs = of_user(history, key.decode())
         assert ("ada" in row.lives) == bool(theirs)
         if theirs and not row.is_deleted:
@@ -111,7 +111,7 @@ def undying(observations: list[Observation]) -> list[Observation]:
 def test_the_order_of_observations_does_not_matter(history: list[Told], config: ReducerConfig, seed: int) -> None:
     reducer, other = reducer_of(config), list(history)
     random.Random(seed).shuffle(other)
-    assert list(reduced(reducer, history)) == list(reduced(reducer, other))
+    assert list(reduce_observations(reducer, history)) == list(reduce_observations(reducer, other))
 
 
 @given(histories(), configs, seeds)
@@ -120,13 +120,13 @@ def test_how_history_is_split_does_not_matter(history: list[Told], config: Reduc
     parts: list[list[Told]] = [[] for _ in range(draw.randint(1, 4))]
     for told in history:
         parts[draw.randrange(len(parts))].append(told)
-    packed = [dict(reduced(reducer, part)) for part in parts]
+    packed = [dict(reduce_observations(reducer, part)) for part in parts]
     whole = {}
     for key in {key for part in packed for key in part}:
         rows = [reducer.unpack(part[key]) for part in packed if key in part]
         draw.shuffle(rows)
         whole[key] = reducer.pack(grouped(reducer, rows, draw))
-    assert whole == dict(reduced(reducer, history))
+    assert whole == dict(reduce_observations(reducer, history))
 
 
 def grouped(reducer: TypeReducer, rows: list[Row], draw: random.Random) -> Row:
@@ -143,7 +143,7 @@ def test_observations_of_an_entity_give_the_same_at_once_as_one_after_the_other(
 ) -> None:
     reducer = reducer_of(config)
     together = sorted(history, key=lambda told: told[2].entity_id)
-    assert list(bulk.packed(reducer, together)) == list(reduced(reducer, history))
+    assert list(build.pack_entities(reducer, together)) == list(reduce_observations(reducer, history))
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(0, 1)), min_size=1, max_size=40), seeds)
@@ -156,11 +156,11 @@ def test_bounded_arrays_do_not_depend_on_order_or_splits(given_: list[tuple[int,
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrays, "MOST", 3)
-        ((_, whole),) = reduced(reducer, history)
-        assert list(bulk.packed(reducer, history)) == [(b"ent_1", whole)]
+        ((_, whole),) = reduce_observations(reducer, history)
+        assert list(build.pack_entities(reducer, history)) == [(b"ent_1", whole)]
         draw.shuffle(history)
         cut = draw.randrange(len(history) + 1)
-        parts = [row for part in (history[:cut], history[cut:]) for row in folded(reducer, part).values()]
+        parts = [row for part in (history[:cut], history[cut:]) for row in fold_observations(reducer, part).values()]
         assert reducer.pack(grouped(reducer, parts, draw)) == whole
         found = reducer.finish(reducer.unpack(whole), EVERYONE, None)
     expected = shown([told for _, _, told in history], config.dump(), None)
@@ -172,7 +172,7 @@ def test_bounded_arrays_do_not_depend_on_order_or_splits(given_: list[tuple[int,
 @given(histories(), configs)
 def test_what_is_folded_twice_changes_nothing_but_the_count(history: list[Told], config: ReducerConfig) -> None:
     reducer = reducer_of(config)
-    once, twice = folded(reducer, history), folded(reducer, [*history, *history[::-1]])
+    once, twice = fold_observations(reducer, history), fold_observations(reducer, [*history, *history[::-1]])
     for key, row in once.items():
         again = twice[key]
         assert again.count == 2 * row.count
@@ -186,7 +186,7 @@ def test_observations_that_claim_one_id_are_told_apart_by_what_they_say(
 ) -> None:
     reducer = reducer_of(config)
     same = [(seq, at_us, decode(encode(told).replace(told.id.encode(), b"id", 1))) for seq, at_us, told in history]
-    assert list(reduced(reducer, same)) == list(reduced(reducer, same[::-1]))
+    assert list(reduce_observations(reducer, same)) == list(reduce_observations(reducer, same[::-1]))
 
 
 @settings(max_examples=50)
@@ -201,7 +201,7 @@ def test_additions_never_change_the_values_that_are_shown(
     assert isinstance(made, Updated)
     before, after = (TypeReducer({EVERYONE: each.reducer_config}) for each in (base, made.schema))
     assert before.ids == after.ids
-    for key, packed in reduced(before, history):
+    for key, packed in reduce_observations(before, history):
         was = before.finish(before.unpack(packed), EVERYONE, base)
         now = after.finish(after.unpack(packed), EVERYONE, made.schema)
         assert (was is None) == (now is None), key

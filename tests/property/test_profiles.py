@@ -18,9 +18,8 @@ from headrace.profiles import table
 from headrace.profiles.definition import Profile
 from headrace.profiles.evlog import REDACTED_KEYS
 from headrace.profiles.evlog.envelope import KEYS, SCHEMA
-from headrace.profiles.evlog.glance import Glance
-from headrace.profiles.evlog.normalising import Normaliser
-from headrace.profiles.evlog.tracing import Correlation
+from headrace.profiles.evlog.fast_path import Glance
+from headrace.profiles.evlog.normalise import Correlation, Normaliser
 from headrace.profiles.hook import Hook
 from headrace.profiles.otel_traces.rules import REDACTED_KEYS as SPAN_REDACTED
 from headrace.profiles.otel_traces.span import SCHEMA as SPAN_SCHEMA

@@ -18,8 +18,7 @@ from headrace.schema.document import Validator, problems
 from headrace.schema.lens.document import parse
 from headrace.schema.lens.forward import Steps, forward, run
 from headrace.schema.lens.ops import Lens, Op
-from headrace.schema.lens.proof import prove
-from headrace.schema.lens.samples import documents
+from headrace.schema.lens.proof import documents, prove
 from headrace.schema.lens.values import LensFailure, Raw
 from headrace.schema.lens.walk import Place, Walk
 from headrace.schema.shape.read import shape_of

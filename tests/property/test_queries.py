@@ -11,14 +11,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headrace.query import fields, predicate
+from headrace.query import predicate, search_document
 from headrace.query.check import check
 from headrace.query.search import Binding, Field, Kind, Search
-from headrace.query.syntax import QuerySyntaxError, parse, text
-from headrace.query.tokens import is_word
+from headrace.query.syntax import QuerySyntaxError, is_word, parse, text
 from headrace.query.tree import And, Compare, Contains, Has, Node, Not, Or, Phrase, Term
-from headrace.query.values import canonical
-from headrace.query.words import has_phrase, has_words, lower, words
+from headrace.query.values import canonical, has_phrase, has_words, lower, words
 from headrace.schema import pointer
 from query.declarations import DOCUMENT, SEARCH
 
@@ -275,9 +273,9 @@ def test_a_search_document_is_read_and_given_back_or_refused_with_places(mistake
     for place, value in mistakes:
         if place in places(given_document):
             given_document = mutated(given_document, place, value)
-    found = fields.parse(given_document, current_version=3)
+    found = search_document.parse_search_document(given_document, current_version=3)
     if isinstance(found, Search):
-        assert fields.dump(found) == given_document
+        assert search_document.dump(found) == given_document
         assert all(field.pointer == field.binding(3).pointer for field in found.fields.values() if field.binding(3))
     else:
         assert found
@@ -287,6 +285,6 @@ def test_a_search_document_is_read_and_given_back_or_refused_with_places(mistake
 @pytest.mark.parametrize("place", [place for place in places(DOCUMENT) if isinstance(value_at(DOCUMENT, place), dict)])
 def test_nothing_unknown_is_dropped_in_silence(place: pointer.Pointer) -> None:
     changed = mutated(DOCUMENT, (*place, "unknown"), 1)
-    found = fields.parse(changed, current_version=3)
+    found = search_document.parse_search_document(changed, current_version=3)
     assert isinstance(found, list)
     assert any(problem.pointer.startswith(pointer.text((*place, "unknown"))) for problem in found)

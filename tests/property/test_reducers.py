@@ -18,10 +18,9 @@ from headrace.query.search import Search
 from headrace.query.syntax import parse
 from headrace.query.tree import Node
 from headrace.reduce import duck, histogram, rollup
-from headrace.reduce.answer import Aggregate
+from headrace.reduce.answer import Aggregate, Groups, lift, merge_into
 from headrace.reduce.measures import reducers
-from headrace.reduce.reference import Groups, lift, merge_into
-from headrace.reduce.state import PANES, STATE, State, merge
+from headrace.reduce.state import PANES, STATE, State, merge_states
 from reduce import oracle
 from reduce.answers import buckets
 from reduce.declarations import HOUR, MINUTE, ROLLUP, SEARCH
@@ -75,7 +74,7 @@ def test_parts_merged_in_any_order_answer_as_one_pass(
     made = [panes(part, name=name, intervals=[interval]) for part in parts(documents, at)]
     order.shuffle(made)
     while len(made) > 1:
-        made.append(rollup.merge([made.pop(), made.pop()]))
+        made.append(rollup.merge_panes([made.pop(), made.pop()]))
         order.shuffle(made)
     asked = Aggregate(rollup=given_rollup, interval=interval, start=EVER[0], end=EVER[1])
     answer = buckets(asked, SEARCH, history=made, documents=odd(documents))
@@ -137,10 +136,10 @@ def test_duckdb_makes_the_states_of_the_reference(documents: list[Any], name: st
 @given(events, events, events)
 def test_merging_panes_is_associative_and_commutative(left: list[Any], middle: list[Any], right: list[Any]) -> None:
     one, two, three = (panes(documents, intervals=[MINUTE]) for documents in (left, middle, right))
-    together = states(rollup.merge([one, two, three]))
-    assert states(rollup.merge([one, rollup.merge([two, three])])) == together
-    assert states(rollup.merge([rollup.merge([three, one]), two])) == together
-    assert states(rollup.merge([PANES.empty_table(), one])) == states(one)
+    together = states(rollup.merge_panes([one, two, three]))
+    assert states(rollup.merge_panes([one, rollup.merge_panes([two, three])])) == together
+    assert states(rollup.merge_panes([rollup.merge_panes([three, one]), two])) == together
+    assert states(rollup.merge_panes([PANES.empty_table(), one])) == states(one)
 
 
 @given(events, cuts)
@@ -173,9 +172,9 @@ values = st.builds(
 
 @given(values, values, values)
 def test_states_are_a_commutative_monoid(left: State, middle: State, right: State) -> None:
-    assert merge(merge(left, middle), right) == merge(left, merge(middle, right))
-    assert merge(left, right) == merge(right, left)
-    assert merge(State(), left) == merge(left, State()) == left
+    assert merge_states(merge_states(left, middle), right) == merge_states(left, merge_states(middle, right))
+    assert merge_states(left, right) == merge_states(right, left)
+    assert merge_states(State(), left) == merge_states(left, State()) == left
 
 
 @BOUNDED
@@ -218,7 +217,7 @@ def test_lists_of_histograms_are_merged_by_exponent(lists: list[list[dict[int, i
     array = pa.array([[list(counted.items()) for counted in counteds] for counteds in lists], kind)
     merged = histogram.merged(array).to_pylist()
     for counteds, found in zip(lists, merged, strict=True):
-        once = functools.reduce(merge, (State(histogram=counted) for counted in counteds), State()).histogram
+        once = functools.reduce(merge_states, (State(histogram=counted) for counted in counteds), State()).histogram
         assert (dict(found) if found else {}) == (once or {})
         assert found is None or list(dict(found)) == sorted(dict(found))
 

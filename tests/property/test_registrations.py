@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.schema.descriptor.document import Registration, read
 from headrace.schema.descriptor.problem import Problem
-from headrace.schema.descriptor.resolve import chain
-from headrace.schema.descriptor.validate import validate
+from headrace.schema.descriptor.validate import chain, validate
 from headrace.schema.descriptor.wire import write
 from schema.descriptor.payloads import derivation, event, filtered, op, table
 

@@ -14,7 +14,7 @@ from engine.search.searches import Searched
 from headrace.format.companion.layout import Limits
 from headrace.query.syntax import text
 from headrace.query.tree import And, Compare, Contains, Has, Node, Not, Or, Phrase, Term
-from headrace.query.words import words
+from headrace.query.values import words
 from rig import Rig
 
 SMALL = Limits(rows=3, postings=4, terms=3, filtered=2)

@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.errors import BadRequest
-from headrace.schema.entries import _split_slowly, entries_of
-from headrace.schema.split import slice_json, split_json
+from headrace.schema.entries import _split_slowly, entries_of, slice_json, split_json
 
 DEEPEST = 100
 

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.schema.document import problems
-from headrace.schema.findings import MOST_NAMED, Findings
 from headrace.schema.lens.document import filled, parse
 from headrace.schema.lens.ops import Lens
 from headrace.schema.lens.proof import prove, runnable
 from headrace.schema.registry import Registry
-from headrace.schema.trial import Trial
+from headrace.schema.trial import MOST_NAMED, Findings, Trial
 from schema.lens.evolutions import evolution, wild_ops
 from schema.lens.trying import brute_force, events, lens_document
 

@@ -17,7 +17,7 @@ from headrace.engine.derive.leases import LeaseLost
 from headrace.engine.history.verify import verify
 from headrace.format.companion.layout import Companion
 from headrace.reduce.work_units import Result
-from headrace.storage.companions import Companions
+from headrace.storage.derived import Companions
 from rig import Rig
 
 STORIES, STEPS = (200, 200) if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else (12, 60)

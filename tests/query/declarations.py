@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.query import fields, predicate, syntax
+from headrace.query import predicate, search_document, syntax
 from headrace.query.check import Mode, check
 from headrace.query.search import Search
 from headrace.query.tree import Fault
@@ -87,7 +87,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 def declared(document: dict[str, Any] = DOCUMENT, *, version: int = 3) -> Search:
-    search = fields.parse(document, current_version=version)
+    search = search_document.parse_search_document(document, current_version=version)
     assert isinstance(search, Search), search
     return search
 

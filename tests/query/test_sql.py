@@ -20,7 +20,7 @@ from query.declarations import SEARCH
 def rows(tree: Node, table: pa.Table, search: Search = SEARCH) -> list[bool]:
     """Where a query is true, and nowhere null."""
     many = {field.name: pa.types.is_list(field.type) for field in table.schema}
-    expression = sql.predicate(tree, search, many)
+    expression = sql.predicate_sql(tree, search, many)
     return list(duck.query(f"SELECT {expression} AS answer FROM events", {"events": table})["answer"].to_pylist())
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.query.deadline import Deadline
 from headrace.query.search import Search
 from headrace.reduce.answer import Aggregate, Buckets
-from headrace.reduce.limits import GroupLimits
+from headrace.reduce.groups import GroupLimits
 
 LIMITS = GroupLimits(1_000_000, 2**40)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.query import fields
+from headrace.query import search_document
 from headrace.query.search import Search
 
 MINUTE, HOUR = 60_000, 3_600_000
@@ -66,7 +66,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 def declared(document: dict[str, Any] = DOCUMENT) -> Search:
-    search = fields.parse(document, current_version=1)
+    search = search_document.parse_search_document(document, current_version=1)
     assert isinstance(search, Search), search
     return search
 

@@ -14,7 +14,7 @@ from headrace.query.deadline import Deadline, OutOfTime
 from headrace.query.search import Search
 from headrace.reduce import answer, rollup
 from headrace.reduce.answer import Aggregate, Buckets, iso
-from headrace.reduce.limits import GroupLimits
+from headrace.reduce.groups import GroupLimits
 from reduce import oracle
 from reduce.answers import buckets, decoded
 from reduce.declarations import MINUTE, declared, field

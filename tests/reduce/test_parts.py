@@ -32,7 +32,7 @@ NOTHING: Any = None
     ],
 )
 def test_a_summary_has_a_count_and_numbers(given: tuple[Any, ...], summary: Parts | None) -> None:
-    assert parts.parts(*given) == summary
+    assert parts.read_parts(*given) == summary
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_summary_has_a_count_and_numbers(given: tuple[Any, ...], summary: Part
     ],
 )
 def test_entries_that_are_no_label_and_count_are_passed_over(histogram: Any, counted: dict[int, int] | None) -> None:
-    assert parts.parts(1, 1, 1, 1, histogram) == Parts(1, 1.0, 1.0, 1.0, counted)
+    assert parts.read_parts(1, 1, 1, 1, histogram) == Parts(1, 1.0, 1.0, 1.0, counted)
 
 
 def test_every_part_has_a_column_of_its_own() -> None:

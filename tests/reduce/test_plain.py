@@ -15,8 +15,7 @@ from headrace.query import predicate
 from headrace.query.search import Rollup
 from headrace.query.tree import Node
 from headrace.reduce import plain, rollup
-from headrace.reduce.finishing import states
-from headrace.reduce.reference import lift
+from headrace.reduce.answer import lift, states
 from headrace.reduce.state import STATE, State
 from reduce.declarations import DOCUMENT, HOUR, MINUTE, declared
 

@@ -108,14 +108,14 @@ def test_counts_stop_at_the_greatest_that_fits() -> None:
     assert (row["count"], row["histogram"]) == (3 * 2**53, [(0, 3 * 2**53)])
     more = once
     for _ in range(11):
-        more = rollup.merge([more, more])
+        more = rollup.merge_panes([more, more])
     row = more.filter(pc.field("measure") == "given").to_pylist()[0]
     assert (row["count"], row["histogram"]) == (MOST, [(0, MOST)])
 
 
 def test_no_panes_merge_to_none() -> None:
-    assert rollup.merge([]) == PANES.empty_table()
-    assert rollup.merge([panes(), panes()]).num_rows == 0
+    assert rollup.merge_panes([]) == PANES.empty_table()
+    assert rollup.merge_panes([panes(), panes()]).num_rows == 0
 
 
 def test_threads_do_not_disturb_each_other() -> None:

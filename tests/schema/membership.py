@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from headrace.schema.canonical import exactly, json_number, value_text
 from headrace.schema.document import Validator
-from headrace.schema.shape.canonical import exactly, json_number, value_text
 from headrace.schema.shape.model import (
     SPELLED,
     WHOLE,

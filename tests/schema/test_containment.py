@@ -8,7 +8,7 @@ import pytest
 from headrace.schema.containment import RULES, contained
 from headrace.schema.document import Validator, problems
 from headrace.schema.problem import Problem
-from headrace.schema.shape.dialect import Dialect, asserting
+from headrace.schema.shape.source import Dialect, asserting
 from schema.sketches import DRAFTS
 
 TEXT, WHOLE = {"type": "string"}, {"type": "integer"}

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
+from headrace.schema.canonical import json_number, number_of, value_text
 from headrace.schema.document import Validator
 from headrace.schema.pointer import parse
-from headrace.schema.shape.canonical import json_number, number_of, value_text
 from headrace.schema.shape.edit import drop, edit, put, split, value_at
 from headrace.schema.shape.exact import given
-from headrace.schema.shape.join import MOST, join, merge, union
+from headrace.schema.shape.join import MOST, join, merge, union, vacant
 from headrace.schema.shape.meet import apart, meet_shapes
 from headrace.schema.shape.model import ANYTHING, NOTHING, Array, Object, Shape
-from headrace.schema.shape.places import vacant
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root
 from schema.membership import admits

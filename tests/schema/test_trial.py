@@ -7,9 +7,8 @@ import pytest
 
 from headrace.errors import CorruptData
 from headrace.schema.entries import TOO_DEEP
-from headrace.schema.findings import MOST_NAMED, MOST_TEXT, Findings, Misfit
 from headrace.schema.registry import Registry
-from headrace.schema.trial import Trial
+from headrace.schema.trial import MOST_NAMED, MOST_TEXT, Findings, Misfit, Trial
 from server.registries import TEXT, WHOLE, lens, rename, shape
 
 

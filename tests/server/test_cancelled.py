@@ -29,7 +29,7 @@ from headrace.server.reads import Reads
 from headrace.server.routing_keys import RoutingKeys
 from headrace.server.search import Searches
 from headrace.storage.keys import KeyStore
-from headrace.storage.wal_keys import WalKeys
+from headrace.storage.wal import WalKeys
 from headrace.types import JSON
 from rig import Rig, array
 from server.callers import Caller

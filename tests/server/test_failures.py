@@ -27,8 +27,8 @@ from headrace.server.dispatch import Dispatcher
 from headrace.server.exchange import Reply
 from headrace.server.heads import RequestHead
 from headrace.server.requestlog import RequestLog
-from headrace.storage.damage import Damage
 from headrace.storage.keys import KeyStore
+from headrace.storage.page_checksums import Damage
 from rig import Rig
 from server.callers import Caller
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from headrace.config import PipelineConfig
 from headrace.pipeline.driver import Driver, Orders
 from headrace.pipeline.failures import SparkFailed
-from headrace.pipeline.reports import take
-from headrace.pipeline.suspects import Suspects
+from headrace.pipeline.reports import Suspects, take
 
 _MOST_FAILURES = 4
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.engine.derive.generation import Generation
-from headrace.storage.states import States
+from headrace.storage.derived import States
 from snapshotting import POLICIES, Entities, contact
 from spark.working import work
 

@@ -19,11 +19,10 @@ from pyspark.sql import SparkSession
 from enhancing import Growing, bytes_of
 from headrace.config import PipelineConfig
 from headrace.reduce.fragments.build import name_of
-from headrace.reduce.fragments.distinct import counted
 from headrace.reduce.fragments.shapes import SHAPES
-from headrace.reduce.fragments.stats import of_everyone, of_user, tallied
+from headrace.reduce.fragments.stats import counted, of_everyone, of_user, tallied
 from headrace.schema.entity.observation import decode
-from headrace.storage.schema_registry import EVERYBODY
+from headrace.storage.entity_types import EVERYBODY
 from snapshotting import contact
 from spark.working import work
 

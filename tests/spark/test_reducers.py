@@ -92,7 +92,7 @@ def test_counts_stop_at_the_greatest_in_spark_too(session: SparkSession) -> None
         schema=PANES,
     )
     [found] = merged(session, [(0, table)])
-    [row], [same] = found.to_pylist(), rollup.merge([table]).to_pylist()
+    [row], [same] = found.to_pylist(), rollup.merge_panes([table]).to_pylist()
     assert row == same
     assert (row["count"], row["histogram"]) == (MOST, [(0, 7), (1, MOST), (2, 1)])
 

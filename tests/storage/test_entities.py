@@ -9,8 +9,7 @@ import pytest
 
 from headrace.errors import InvalidCursor
 from headrace.storage import database
-from headrace.storage.entities import Entities, EntityRow
-from headrace.storage.sources import SourceRange, Sources
+from headrace.storage.entities import Entities, EntityRow, SourceRange, Sources
 
 
 @pytest.fixture

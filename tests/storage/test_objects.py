@@ -17,7 +17,7 @@ from headrace.format.manifest import manifest_key, name_hash, segment_key, segme
 from headrace.storage.objects import ObjectMissing, Objects, StoreUnavailable
 from headrace.storage.objects.backend import PAGE
 from headrace.storage.objects.directory import STAGING, Directory
-from headrace.storage.objects.requests import STREAMS, Requests
+from headrace.storage.objects.store import STREAMS, Requests
 from s3 import S3
 from store_faults import Chance, Fault, Request
 

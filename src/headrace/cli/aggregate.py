@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from headrace.cli import output
-from headrace.cli.moments import moment
+from headrace.cli.arguments import moment, pointing
 from headrace.cli.output import AsJson, UsageError
-from headrace.cli.queries import pointing
 from headrace.cli.remote import LOCAL, Remote
 from headrace.types import parse_duration_us
 

@@ -2,15 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.cli import chart, output
+from headrace.cli import output
 from headrace.cli.output import UsageError
 
 if TYPE_CHECKING:
     from headrace.client import AggregateResult, Bucket, Group
+
+
+Number = int | float
+#: One number for each step of time; None where there is none.
+Series = Sequence[Number | None]
+#: What several steps become that share a column.
+Fold = Callable[[list[Number]], Number]
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_EIGHTHS = 8
+
+
+def bars(series: Series, *, width: int, height: int, fold: Fold = max) -> list[str]:
+    """Lines of a bar chart, the topmost first, with the greatest and the least value at their left."""
+    least, greatest = bounds([series])
+    margin = max(len(number(least)), len(number(greatest)))
+    columns = squeezed(series, width - margin - 2, fold)
+    least, greatest = bounds([columns])
+    levels = [_level(value, least, greatest, height * _EIGHTHS) for value in columns]
+    lines = []
+    for row in reversed(range(height)):
+        label = number(greatest) if row == height - 1 else number(least) if row == 0 else ""
+        cells = (_BLOCKS[min(max(level - row * _EIGHTHS, 0), _EIGHTHS)] for level in levels)
+        lines.append(f"{label:>{margin}} ┤{''.join(cells)}")
+    return lines
+
+
+def sparkline(series: Series, *, width: int, scale: tuple[Number, Number], fold: Fold = max) -> str:
+    """One line of bars between two bounds."""
+    levels = (_level(value, *scale, _EIGHTHS) for value in squeezed(series, width, fold))
+    return "".join(_BLOCKS[level] for level in levels)
+
+
+def bounds(many: Sequence[Series]) -> tuple[Number, Number]:
+    """Zero or the least value, and the greatest."""
+    values = [value for series in many for value in series if value is not None]
+    return min([0, *values]), max([0, *values])
+
+
+def squeezed(series: Series, width: int, fold: Fold) -> list[Number | None]:
+    """As many numbers as there are columns at most, each of neighbours."""
+    each = -(-len(series) // max(width, 1))
+    return list(_folded(series, each, fold)) if each > 1 else list(series)
+
+
+def number(value: Number) -> str:
+    """A number with few digits."""
+    if isinstance(value, int) or value == int(value):
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _folded(series: Series, each: int, fold: Fold) -> Iterator[Number | None]:
+    for at in range(0, len(series), each):
+        given = [value for value in series[at : at + each] if value is not None]
+        yield fold(given) if given else None
+
+
+def _level(value: Number | None, least: Number, greatest: Number, most: int) -> int:
+    """How many eighths high a value stands; what is there is seen."""
+    if value is None or greatest == least or not value:
+        return 0
+    return max(1, round((value - least) / (greatest - least) * most))
+
 
 _HEIGHT = 6
 #: Series that are drawn.
@@ -58,17 +122,17 @@ def _chart(result: AggregateResult, part: Part, width: int) -> Iterator[str]:
     fold = sum if part.name == "count" else max
     yield f"{part} by {result.interval}, {_short(result.buckets[0].start)} to {_short(result.buckets[-1].end)}"
     if len(series) == 1:
-        yield from chart.bars(next(iter(series.values())), width=width, height=_HEIGHT, fold=fold)
+        yield from bars(next(iter(series.values())), width=width, height=_HEIGHT, fold=fold)
         return
     largest = sorted(series, key=lambda label: -sum(value or 0 for value in series[label]))
     shown = {label: series[label] for label in largest[:_SERIES]}
     margin = max(map(len, shown))
     room = width - margin - 16
-    columns = {label: chart.squeezed(values, room, fold) for label, values in shown.items()}
-    scale = chart.bounds(list(columns.values()))
+    columns = {label: squeezed(values, room, fold) for label, values in shown.items()}
+    scale = bounds(list(columns.values()))
     for label, values in columns.items():
-        peak = chart.number(max((value for value in values if value is not None), default=0))
-        yield f"{label:<{margin}}  {chart.sparkline(values, width=room, scale=scale)}  {peak}"
+        peak = number(max((value for value in values if value is not None), default=0))
+        yield f"{label:<{margin}}  {sparkline(values, width=room, scale=scale)}  {peak}"
     if len(series) > _SERIES:
         yield f"and {len(series) - _SERIES:,} more"
 
@@ -127,7 +191,7 @@ def _table(result: AggregateResult, measures: Sequence[str]) -> None:
     for bucket in result.buckets:
         for group in bucket.groups:
             keys = (Text(output.cell(group.key[name])) for name in dimensions)
-            numbers = ("-" if (value := part.of(group)) is None else chart.number(value) for part in parts)
+            numbers = ("-" if (value := part.of(group)) is None else number(value) for part in parts)
             table.add_row(_short(bucket.start), *keys, *numbers)
     output.console().print(table)
 

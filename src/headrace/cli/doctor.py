@@ -21,7 +21,7 @@ from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.config import Config
-    from headrace.query.carrying import EmptiedField
+    from headrace.query.carry import EmptiedField
 
 _LITTLE_SPACE = 1024**3
 _SLOW_SYNC_MS = 10.0
@@ -152,7 +152,7 @@ def _search(config: Config) -> Finding:
 def _emptied_fields(path: Path) -> Iterator[tuple[str, EmptiedField]]:
     import msgspec
 
-    from headrace.query.carrying import emptied_fields
+    from headrace.query.carry import emptied_fields
     from headrace.schema.registry import Registry
     from headrace.storage import database
     from headrace.storage.registries import Registries

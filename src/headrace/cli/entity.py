@@ -11,9 +11,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import output
-from headrace.cli.amounts import whole
-from headrace.cli.documents import rows
-from headrace.cli.moments import spelled
+from headrace.cli.arguments import rows, spelled, whole
 from headrace.cli.output import AsJson, UsageError
 from headrace.cli.remote import LOCAL, Remote
 
@@ -30,7 +28,7 @@ app = App(
         "headrace entity correct ent_29ab6436c7c63c95d8ccc613 email=ada@example.com city=null",
     ),
 )
-app.command("headrace.cli.erasing:erase", name="erase", help="Remove the data of an entity for good.")
+app.command("headrace.cli.entity_erase:erase", name="erase", help="Remove the data of an entity for good.")
 
 
 @app.command

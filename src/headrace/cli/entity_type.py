@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import output, plans
-from headrace.cli.documents import document
+from headrace.cli.arguments import document
 from headrace.cli.output import AsJson, DryRun, UsageError
 from headrace.cli.remote import LOCAL, Remote
 

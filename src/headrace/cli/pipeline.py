@@ -61,9 +61,9 @@ def status(*, server: Remote = LOCAL, json: AsJson = False) -> None:
     if not output.wants_table(json):
         print(output.encode(told))
         return
-    from headrace.cli import working
+    from headrace.cli.work import show
 
-    working.show(told)
+    show(told)
 
 
 @app.command
@@ -81,7 +81,7 @@ def run(
 
     With --wait, 0 says that all of it is indexed, 1 that it cannot be, and 3 that the time is up.
     """
-    from headrace.cli import waiting
+    from headrace.cli.work import TIMED_OUT, wait_until_indexed
 
     if timeout is not None and not wait:
         raise UsageError("--timeout says how long to --wait, which is not asked for.")
@@ -92,9 +92,9 @@ def run(
             print(f"headrace: {stream} has no search configuration, so nothing is derived from it.", file=sys.stderr)
         elif wait:
             with server.connect() as client:
-                told = waiting.wait_until_indexed(work, client.stream(stream), seconds)
+                told = wait_until_indexed(work, client.stream(stream), seconds)
     output.show(told, as_json=json)
-    return output.OK if told.get("complete", True) else waiting.TIMED_OUT
+    return output.OK if told.get("complete", True) else TIMED_OUT
 
 
 @app.command

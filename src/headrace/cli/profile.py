@@ -9,7 +9,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import output, plans
-from headrace.cli.documents import document
+from headrace.cli.arguments import document
 from headrace.cli.output import AsJson, DryRun, UsageError, Yes
 from headrace.cli.remote import LOCAL, Remote
 from headrace.cli.schema import PlanRefused

@@ -12,8 +12,8 @@ import msgspec
 from cyclopts import Parameter
 
 from headrace.cli import output
+from headrace.cli.arguments import pointing
 from headrace.cli.output import AsJson, UsageError
-from headrace.cli.queries import pointing
 from headrace.cli.remote import LOCAL, Remote
 from headrace.types import rfc3339
 

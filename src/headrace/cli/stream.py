@@ -2,24 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from cyclopts import App, Parameter
 
-from headrace.cli import ingest, output, standing
-from headrace.cli.amounts import whole
-from headrace.cli.moments import spelled
+from headrace.cli import ingest, output
+from headrace.cli.arguments import pointing, spelled, whole
 from headrace.cli.output import AsJson, UsageError, Yes
-from headrace.cli.queries import pointing
 from headrace.cli.remote import LOCAL, Remote
 from headrace.types import JSON, media_type
 
 if TYPE_CHECKING:
     from headrace.client import Batch
     from headrace.client.requests import AppendOptions, CreateOptions
+
+
+COLUMNS = ("index", "of", "segments", "behind", "size", "state")
+
+_FAMILIES = {"exact": "exact values", "col": "columns", "fts": "full text", "agg": "rollups"}
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms"))
+
+
+def facts(details: dict[str, Any]) -> dict[str, Any]:
+    """What a stream holds, and where."""
+    stream, stored, status = details["stream"], details["storage"]["object_storage"], details["index_status"]
+    events = int(stream["next_offset"])
+    companions = status["bundled_companions"]
+    return {
+        "stream": stream["name"],
+        "content_type": stream["content_type"],
+        "events": f"{events:,} appended, {size(stream['total_size_bytes'])} retained",
+        "published": f"{int(stream['uploaded_through']) + 1:,} in {stored['segment_object_count']:,} segments, "
+        f"{size(stored['segments_bytes'])}",
+        "pending": f"{int(stream['pending_rows']):,}, {size(stream['pending_bytes'])}",
+        "companions": f"{companions['object_count']:,} objects, {size(companions['bytes_at_rest'])}",
+        "schema_version": details["schema"]["currentVersion"],
+        "last_append": stream["last_append_at"],
+        "closed": stream["closed"],
+    }
+
+
+def index_rows(status: dict[str, Any]) -> list[dict[str, Any]]:
+    """A line for every index that a stream should have."""
+    return list(_lines(status, status["segments"]["total_count"]))
+
+
+def _lines(status: dict[str, Any], total: int) -> Iterator[dict[str, Any]]:
+    if status["routing_key_lexicon"]["configured"]:
+        lexicon = status["routing_key_lexicon"]
+        yield _line("routing keys", "", lexicon, lexicon["indexed_segment_count"], total)
+    for family in status["search_families"]:
+        covered, outdated = family["covered_segment_count"], family["stale_segment_count"]
+        fields = ", ".join(family["fields"])
+        yield _line(_FAMILIES[family["family"]], fields, family, covered, total, outdated)
+
+
+def _line(name: str, fields: str, index: dict[str, Any], covered: int, total: int, outdated: int = 0) -> dict[str, Any]:
+    done = index["fully_indexed_uploaded_segments"]
+    return {
+        "index": name,
+        "of": fields,
+        "segments": f"{covered:,} of {total:,}",
+        "behind": None if index["lag_ms"] is None else span(int(index["lag_ms"])),
+        "size": size(index["bytes_at_rest"]),
+        "state": "complete" if done else f"{outdated:,} segments outdated" if outdated else "building",
+    }
+
+
+def size(digits: str) -> str:
+    """Bytes in a unit that leaves few digits."""
+    number, units = float(digits), iter(("B", "KiB", "MiB", "GiB", "TiB"))
+    unit = next(units)
+    while number >= 1024 and unit != "TiB":
+        number, unit = number / 1024, next(units)
+    return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+
+
+def span(millis: int) -> str:
+    """A time in its greatest unit."""
+    for length, unit in _UNITS:
+        if millis >= length:
+            return f"{millis / length:.0f} {unit}"
+    return "0 ms"
+
 
 Name = Annotated[str, Parameter(help="The stream.")]
 Offset = Annotated[str, Parameter(allow_leading_hyphen=True, help="Begin after this offset; -1 is the start.")]
@@ -182,10 +250,10 @@ def status(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> No
     if not output.wants_table(json):
         print(output.encode(details))
         return
-    output.show(standing.facts(details), as_json=False)
-    if indexes := standing.indexes(details["index_status"]):
+    output.show(facts(details), as_json=False)
+    if indexes := index_rows(details["index_status"]):
         print()
-        output.show_all(indexes, standing.COLUMNS, as_json=False)
+        output.show_all(indexes, COLUMNS, as_json=False)
 
 
 @app.command
@@ -234,14 +302,14 @@ def _print(batches: Iterable[Batch], limit: int | None, as_json: bool) -> None:
         if as_json:
             print(output.encode(_envelope(batch, left)), flush=True)
         else:
-            output.write_bytes(b"".join(_lines(batch, left)))
+            output.write_bytes(b"".join(_stream_lines(batch, left)))
         if left is not None:
             left = max(0, left - len(batch.raw_items))
             if not left:
                 return
 
 
-def _lines(batch: Batch, limit: int | None) -> Iterable[bytes]:
+def _stream_lines(batch: Batch, limit: int | None) -> Iterable[bytes]:
     """The events of a batch, each on a line of its own; what is not JSON as it is."""
     if media_type(batch.content_type) != JSON:
         return batch.raw_items[:limit]

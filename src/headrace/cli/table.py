@@ -15,8 +15,7 @@ from cyclopts import Parameter
 
 from headrace import decoding
 from headrace.cli import output
-from headrace.cli.documents import content
-from headrace.cli.moments import spelled
+from headrace.cli.arguments import content, spelled
 from headrace.cli.output import AsJson, UsageError
 from headrace.cli.remote import LOCAL, Remote
 from headrace.errors import KeyShapeMismatch

@@ -63,8 +63,8 @@ from headrace.engine.touch.touches import Touches
 from headrace.engine.warm_up import load_modules
 from headrace.extract.erasure_mask import Masks
 from headrace.storage import database, log_damage
-from headrace.storage.companions import Companions
-from headrace.storage.entity_changes import EntityChanges
+from headrace.storage.derived import Companions
+from headrace.storage.entity_types import EntityChanges
 from headrace.storage.feature_registry import FeatureRegistry
 from headrace.storage.lock import DirectoryLock, make_directory
 from headrace.storage.node import Node

@@ -8,7 +8,7 @@ from headrace.engine.log.stream import Stream
 from headrace.query import request as requests
 from headrace.query.definition import rounded
 from headrace.query.request import MAX_SIZE
-from headrace.query.tokens import quoted
+from headrace.query.syntax import quoted
 
 if TYPE_CHECKING:
     from headrace.engine.assembly import Engine

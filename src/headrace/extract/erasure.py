@@ -7,8 +7,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from headrace.extract.erasure_mask import ErasureMask, erased_rows
-from headrace.extract.erasure_targets import Targets
+from headrace.extract.erasure_mask import ErasureMask, Targets, erased_rows
 from headrace.format.segment import layout
 from headrace.format.segment.layout import Sealed
 from headrace.format.segment.mask import with_tombstones, without_keys

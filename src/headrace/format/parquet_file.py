@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import CorruptData
-from headrace.format.intact import intact
+from headrace.format.identity import intact
 
 T = TypeVar("T")
 

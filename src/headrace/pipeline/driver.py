@@ -27,10 +27,9 @@ from headrace.errors import HeadraceError, Unavailable
 from headrace.pipeline import jobs, session
 from headrace.pipeline.failures import SparkFailed, spark_failed, summary
 from headrace.pipeline.progress import Progress, Tasks, stages
-from headrace.pipeline.reports import ReportFile
-from headrace.pipeline.suspects import Unit, groups, key_of
+from headrace.pipeline.reports import ReportFile, UnitDocument, groups, key_of
 from headrace.pipeline.work import Lease, Refused, Work
-from headrace.storage.permissions import restrict_process
+from headrace.storage.files import restrict_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -183,7 +182,7 @@ class Driver:
             log.warning("%d units are to blame for failures of Spark: %s", len(chosen), results[0]["error"])
             self._commit(job, results)
 
-    def _perform(self, spark: SparkSession, job: _Job, units: list[Unit]) -> None:
+    def _perform(self, spark: SparkSession, job: _Job, units: list[UnitDocument]) -> None:
         """Perform some units of a lease and commit their results; raises SparkFailed where there are none."""
         self._report.performing = [key_of(unit) for unit in units]
         self._file.save()
@@ -206,7 +205,7 @@ class Driver:
             raise SparkFailed(f"executors cannot work: {next(iter(faults.values()))}")
         self._report.performing = []
 
-    def _commit(self, job: _Job, results: list[jobs.Result]) -> None:
+    def _commit(self, job: _Job, results: list[jobs.ResultDocument]) -> None:
         """Commit results of some units of a lease."""
         if not results:
             return
@@ -306,10 +305,10 @@ class _Job:
     def __init__(self, lease: Lease, progress: Progress) -> None:
         self.lease = lease
         self.progress = progress
-        self.open: list[Unit] = list(lease.units)
+        self.open: list[UnitDocument] = list(lease.units)
 
 
-def missing_results(units: Sequence[Unit], results: Sequence[jobs.Result]) -> dict[str, str]:
+def missing_results(units: Sequence[UnitDocument], results: Sequence[jobs.ResultDocument]) -> dict[str, str]:
     """The units without a result of their own, and why."""
     faults = {unit["unit"]: "Spark returned no result" for unit in units}
     for result in results:

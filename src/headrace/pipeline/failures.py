@@ -6,7 +6,7 @@ import re
 from typing import Literal
 
 from headrace.errors import HeadraceError
-from headrace.pipeline.connect import is_unavailable
+from headrace.pipeline.session import is_unavailable
 
 Kind = Literal["connection", "session", "context", "packages", "executors", "job"]
 

@@ -6,33 +6,164 @@ result and no failure of the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.config import PipelineConfig
-from headrace.pipeline.compaction import with_panes
-from headrace.pipeline.features import merged
-from headrace.pipeline.histories import answered
-from headrace.pipeline.kernels import compact, erase, features, index, verify
-from headrace.pipeline.kernels.units import Perform, over
+from headrace.pipeline.kernels import compact, erase, features, history, index, merging, verify
+from headrace.pipeline.kernels.units import Perform, failure, over
 from headrace.pipeline.progress import Progress
 from headrace.pipeline.work import Lease
-from headrace.reduce.work_units import FOLDED, JOBS
+from headrace.reduce import spark as reducing
+from headrace.reduce.features import lanes
+from headrace.reduce.features.parts import COLUMNS
+from headrace.reduce.work_units import FOLDED, JOBS, Unit
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-Unit = dict[str, Any]
-Result = dict[str, Any]
+
+UnitDocument = dict[str, Any]
+ResultDocument = dict[str, Any]
+
+
+def with_panes(
+    spark: SparkSession,
+    results: Sequence[ResultDocument],
+    units: Mapping[str, bytes],
+    packs: Sequence[Sequence[bytes]],
+    store: str,
+    partitions: int,
+) -> list[ResultDocument]:
+    """The results of merged companions, each with the panes that its rollups want."""
+    names = {one["unit"]: one["companion"]["name"] for one in results if "companion" in one}
+    wanted = {name for name in names if msgspec.json.decode(units[name]).get("rollups")}
+    chosen = [[unit for unit in pack if msgspec.json.decode(unit)["unit"] in wanted] for pack in packs]
+    chosen = [pack for pack in chosen if pack]
+    if not chosen:
+        return list(results)
+    frame = spark.range(0, len(chosen), 1, len(chosen))
+    read = frame.mapInArrow(compact.panes(chosen, store), f"unit string, {reducing.SCHEMA}")
+    merged = reducing.merge(read, by=["unit"]).repartition(partitions, "unit").sortWithinPartitions(*compact.SORTED)
+    rows = merged.mapInArrow(compact.panes_written(units, names, store), "unit string, part string, failure string")
+    parts = {row["unit"]: (row["part"], row["failure"]) for row in rows.collect()}
+    return [_with_part(one, *parts.get(one["unit"], (None, None))) if one["unit"] in wanted else one for one in results]
+
+
+def _with_part(result: ResultDocument, part: str | None, failed: str | None) -> ResultDocument:
+    if failed is not None:
+        return {"unit": result["unit"], **msgspec.json.decode(failed)}
+    if part is None:
+        return {"unit": result["unit"], "fault": "Spark returned nothing about its panes"}
+    return {**result, "companion": {**result["companion"], "panes": msgspec.json.decode(part)}}
+
+
+def answered(
+    spark: SparkSession, units: Sequence[dict[str, Any]], store: str, tasks: int, partitions: int
+) -> list[ResultDocument]:
+    """The rows that each unit asks for."""
+    if not units:
+        return []
+    known = {unit["unit"]: msgspec.json.encode(unit) for unit in units}
+    found = [one for unit in units for one in history.slices(decoding.convert(unit, Unit))]
+    packs = [found[start::tasks] for start in range(min(tasks, len(found)))]
+    rows: list[Any] = []
+    if packs:
+        read = spark.range(0, len(packs), 1, len(packs)).mapInArrow(history.pieces(packs, known, store), history.PIECES)
+        together = read.repartition(partitions, "unit", "key").sortWithinPartitions(*history.SORTED)
+        rows = together.mapInArrow(history.rows(known), history.ROWS).collect()
+    return [_result(unit, [row for row in rows if row["unit"] == unit["unit"]]) for unit in units]
+
+
+def _result(unit: dict[str, Any], rows: list[Any]) -> ResultDocument:
+    failed = next((row["failure"] for row in rows if row["failure"] is not None), None)
+    if failed is not None:
+        return {"unit": unit["unit"], **msgspec.json.decode(failed)}
+    told: list[dict[str, Any]] = [{} for _ in unit["question"]["asked"]]
+    for row in rows:
+        told[row["place"]] = msgspec.json.decode(row["row"])
+    return {"unit": unit["unit"], "rows": told}
+
+
+def merged(
+    spark: SparkSession, units: Mapping[str, bytes], packs: Sequence[Sequence[bytes]], store: str, partitions: int
+) -> list[ResultDocument]:
+    """The results of units that merge states."""
+    splits, failed = _split(units)
+    packs = [kept for pack in packs if (kept := [unit for unit in pack if unit in splits])]
+    if not packs:
+        return failed
+    lease = _Lease(spark, splits, packs, store)
+    frames = [frame for frame in (lease.in_lanes(False), lease.in_lanes(True), lease.in_order()) if frame is not None]
+    together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+    # Where a unit failed to be read, the row that says so is the first of it.
+    rows = together.repartition(partitions, "unit").sortWithinPartitions(*merging.SORTED)
+    results = rows.mapInArrow(merging.combined(lease.units, store), "result string").collect()
+    return [*failed, *(msgspec.json.decode(row["result"]) for row in results)]
+
+
+def _split(units: Mapping[str, bytes]) -> tuple[dict[bytes, merging.Split], list[ResultDocument]]:
+    """What Catalyst reduces of each unit, and the results of units whose definitions cannot be read."""
+    splits: dict[bytes, merging.Split] = {}
+    failed: list[ResultDocument] = []
+    for name, encoded in units.items():
+        try:
+            splits[encoded] = merging.split(decoding.decode(encoded, Unit))
+        except Exception as reason:  # that of one unit must not be that of the others
+            failed.append({"unit": name, **failure(reason)})
+    return splits, failed
+
+
+class _Lease:
+    """Units that are merged together, in packs that are read together."""
+
+    def __init__(
+        self, spark: SparkSession, splits: Mapping[bytes, merging.Split], packs: Sequence[Sequence[bytes]], store: str
+    ) -> None:
+        self._spark, self._store, self.units = spark, store, list(splits)
+        numbers = {unit: number for number, unit in enumerate(self.units)}
+        self._packs = [[numbers[unit] for unit in pack] for pack in packs]
+        self._splits = list(splits.values())
+
+    def in_lanes(self, gathers: bool) -> DataFrame | None:
+        """The lives that Catalyst reduces, reduced."""
+        from pyspark.sql import functions
+
+        found = [split.alike(gathers) for split in self._splits]
+        names = lanes.columns(lane for one in found for lane in one)
+        frame = self._read(merging.in_lanes(gathers), [bool(one) for one in found], names)
+        if frame is None:
+            return None
+        reduced = [functions.expr(COLUMNS[name].aggregate).alias(name) for name in names]
+        return frame.groupBy(*merging.SORTED).agg(*reduced)
+
+    def in_order(self) -> DataFrame | None:
+        """The others."""
+        return self._read(merging.in_order, [not split.lanes or bool(split.in_order) for split in self._splits], [])
+
+    def _read(self, read: merging.Read, wanted: Sequence[bool], names: Sequence[str]) -> DataFrame | None:
+        packs = [[number for number in pack if wanted[number]] for pack in self._packs]
+        packs = [pack for pack in packs if pack]
+        if not packs:
+            return None
+        kernel = merging.rows(read, packs, self.units, merging.shape(names), self._store)
+        columns = [f"{name} {COLUMNS[name].type}" for name in names]
+        return self._spark.range(0, len(packs), 1, len(packs)).mapInArrow(kernel, ", ".join([merging.KEYS, *columns]))
+
+
 Packs = list[list[bytes]]
 
 
-def run(spark: SparkSession, lease: Lease, config: PipelineConfig, progress: Progress | None = None) -> list[Result]:
+def run(
+    spark: SparkSession, lease: Lease, config: PipelineConfig, progress: Progress | None = None
+) -> list[ResultDocument]:
     """One result for every unit of a lease."""
     units = {job: [unit for unit in lease.units if unit["job"] == job] for job in JOBS}
-    steps: tuple[Callable[[], list[Result]], ...] = (
+    steps: tuple[Callable[[], list[ResultDocument]], ...] = (
         lambda: _mapped(spark, verify.perform, packed(units["verify"], config.tasks), lease.store),
         lambda: _mapped(spark, erase.perform, packed(units["erase"], config.tasks), lease.store),
         lambda: answered(spark, units["history"], lease.store, config.tasks, config.shuffle_partitions),
@@ -40,7 +171,7 @@ def run(spark: SparkSession, lease: Lease, config: PipelineConfig, progress: Pro
         lambda: _mapped(spark, index.perform, packed(units["index"], config.tasks), lease.store),
         lambda: _compacted(spark, units["compact"], lease.store, config),
     )
-    results: list[Result] = []
+    results: list[ResultDocument] = []
     for step in steps:
         results += step()
         if progress is not None:
@@ -48,7 +179,9 @@ def run(spark: SparkSession, lease: Lease, config: PipelineConfig, progress: Pro
     return results
 
 
-def _compacted(spark: SparkSession, units: Sequence[Unit], store: str, config: PipelineConfig) -> list[Result]:
+def _compacted(
+    spark: SparkSession, units: Sequence[UnitDocument], store: str, config: PipelineConfig
+) -> list[ResultDocument]:
     """Units that merge companions."""
     packs = packed(units, config.tasks)
     known = {unit["unit"]: msgspec.json.encode(unit) for unit in units}
@@ -57,7 +190,9 @@ def _compacted(spark: SparkSession, units: Sequence[Unit], store: str, config: P
     )
 
 
-def _folded(spark: SparkSession, units: Sequence[Unit], store: str, config: PipelineConfig) -> list[Result]:
+def _folded(
+    spark: SparkSession, units: Sequence[UnitDocument], store: str, config: PipelineConfig
+) -> list[ResultDocument]:
     """Units that fold events, and units that merge states."""
     merging = [unit for unit in units if unit.get("states")]
     folding = packed([unit for unit in units if not unit.get("states")], config.tasks)
@@ -68,7 +203,7 @@ def _folded(spark: SparkSession, units: Sequence[Unit], store: str, config: Pipe
     )
 
 
-def _mapped(spark: SparkSession, perform: Perform, packs: Packs, store: str) -> list[Result]:
+def _mapped(spark: SparkSession, perform: Perform, packs: Packs, store: str) -> list[ResultDocument]:
     """The results of a kernel, unit by unit."""
     if not packs:
         return []
@@ -76,7 +211,7 @@ def _mapped(spark: SparkSession, perform: Perform, packs: Packs, store: str) -> 
     return [msgspec.json.decode(row["result"]) for row in frame.collect()]
 
 
-def packed(units: Sequence[Unit], tasks: int) -> Packs:
+def packed(units: Sequence[UnitDocument], tasks: int) -> Packs:
     """Units in so many tasks at most, the largest first into the task that has least."""
     packs: Packs = [[] for _ in range(min(tasks, len(units)))]
     sizes = [0] * len(packs)
@@ -87,12 +222,12 @@ def packed(units: Sequence[Unit], tasks: int) -> Packs:
     return packs
 
 
-def weight(unit: Unit) -> int:
+def weight(unit: UnitDocument) -> int:
     """The bytes that a unit reads."""
-    read: list[Unit] = [*unit.get("segments", ()), *unit.get("states", ())]
+    read: list[UnitDocument] = [*unit.get("segments", ()), *unit.get("states", ())]
     read += [part for one in unit.get("inputs", ()) for part in _parts(one)]
     return sum(int(one["bytes"]) for one in read)
 
 
-def _parts(companion: Unit) -> list[Unit]:
+def _parts(companion: UnitDocument) -> list[UnitDocument]:
     return [part for name in ("columns", "postings", "panes") if (part := companion[name]) is not None]

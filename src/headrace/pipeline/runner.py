@@ -21,8 +21,7 @@ import msgspec
 from headrace.config import PipelineConfig
 from headrace.errors import HeadraceError
 from headrace.pipeline.driver import Orders, orders_line
-from headrace.pipeline.reports import Report, take
-from headrace.pipeline.suspects import Suspects
+from headrace.pipeline.reports import Report, Suspects, take
 from headrace.pipeline.work import Unreachable, Work, is_open
 
 log = logging.getLogger("headrace.pipeline")

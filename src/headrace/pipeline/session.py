@@ -13,10 +13,53 @@ from typing import TYPE_CHECKING
 import headrace
 from headrace.config import PipelineConfig
 from headrace.errors import Unavailable
-from headrace.pipeline import connect, java
+from headrace.pipeline import java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+#: How long a server may take to accept a connection.
+_CONNECT_S = 10.0
+#: The client tries an unavailable server again for about half a minute; by default it is ten.
+_RETRIES, _LONGEST_PAUSE_MS = 10, 5_000
+
+
+def reach(remote: str) -> None:
+    """Raise Unavailable where no server answers; a session would try for ten minutes."""
+    import grpc
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    channel = DefaultChannelBuilder(remote).toChannel()
+    try:
+        grpc.channel_ready_future(channel).result(timeout=_CONNECT_S)
+    except grpc.FutureTimeoutError as reason:
+        raise Unavailable(f"no Spark Connect server answers at {remote}", reason="no_connect_server") from reason
+    finally:
+        channel.close()
+
+
+def limit_retries(spark: SparkSession) -> None:
+    """Let a session fail soon where its server has gone."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_LONGEST_PAUSE_MS)])
+
+
+def is_unavailable(reason: BaseException) -> bool:
+    """Whether an exception says that a server did not answer."""
+    try:
+        import grpc
+        from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+    except ImportError:  # without the packages of Spark Connect
+        return False
+    code = None
+    if isinstance(reason, SparkConnectGrpcException):
+        code = reason.getGrpcStatusCode()
+    elif isinstance(reason, grpc.RpcError) and hasattr(reason, "code"):
+        code = reason.code()
+    return code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
 
 #: What kernels import where they run.
 NEEDED = ("duckdb", "obstore", "pyarrow", "numpy", "msgspec", "datasketches", "jsonschema_rs")
@@ -33,7 +76,7 @@ def start(config: PipelineConfig, scratch: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
     if config.remote.startswith("sc://"):
-        connect.reach(config.remote)
+        reach(config.remote)
 
     builder = SparkSession.builder.appName("headrace")
     for name, value in _settings(config, scratch).items():
@@ -42,7 +85,7 @@ def start(config: PipelineConfig, scratch: Path) -> SparkSession:
         warnings.simplefilter("ignore")  # Spark Connect on this machine warns that it is on this machine
         spark = (builder.remote(config.remote) if config.remote else builder.master(config.master)).getOrCreate()
     if config.remote:
-        connect.limit_retries(spark)
+        limit_retries(spark)
     if not is_local(config):
         spark.addArtifacts(str(_package(scratch)), pyfile=True)
     check_executors(spark)
@@ -95,7 +138,7 @@ def _package(scratch: Path) -> Path:
 
 def check_executors(spark: SparkSession) -> None:
     """Run one task; raises Unavailable where its executor lacks a package."""
-    from headrace.pipeline.kernels.check import missing
+    from headrace.pipeline.kernels.units import missing
 
     rows = spark.range(0, 1, 1, 1).mapInArrow(missing(NEEDED), "module string").collect()
     if rows:
@@ -105,7 +148,7 @@ def check_executors(spark: SparkSession) -> None:
 
 def check_store(spark: SparkSession, store: str) -> None:
     """Run one task; raises Unavailable where its executor cannot use the object store."""
-    from headrace.pipeline.kernels.check import store_failure
+    from headrace.pipeline.kernels.units import store_failure
 
     for row in spark.range(0, 1, 1, 1).mapInArrow(store_failure(store), "reason string").collect():
         raise Unavailable(f"executors cannot use the object store: {row['reason']}", reason="executor_store")

@@ -2,15 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from headrace.profiles.hook import Hook
-from headrace.query.part import Part
+from headrace.query.document_reader import Part
 from headrace.schema.registry import KeySetting
+
+MOST = 64
+MOST_LETTERS = 256
+
+
+def texts(part: Part, *, lowercase: bool = False, refused: Collection[str] = ()) -> list[str]:
+    """A list of words, trimmed and each once."""
+    found: list[str] = []
+    elements = part.elements()
+    if len(elements) > MOST:
+        part.note(f"has at most {MOST} elements")
+    for element in elements[:MOST]:
+        word = word_of(element)
+        if word is None:
+            continue
+        word = word.lower() if lowercase else word
+        if word in refused:
+            element.note(f"{word} is a member of the envelope itself")
+        elif word not in found:
+            found.append(word)
+    return found
+
+
+def nothing(part: Part) -> Settings:
+    """The settings of a profile that has none."""
+    part.knows(())
+    return {}
+
+
+def word_of(part: Part) -> str | None:
+    """A text that is not blank."""
+    given = part.text()
+    if given is None:
+        return None
+    word = given.strip()
+    if not 0 < len(word) <= MOST_LETTERS:
+        part.note(f"must have 1 to {MOST_LETTERS} letters")
+        return None
+    return word
+
+
+def counterpart(part: Part, name: str) -> Settings:
+    """``observability.request``, which names the stream of the other kind."""
+    if not part.knows(("request",)) or not part["request"].knows((name,)):
+        return {}
+    stream = word_of(part["request"][name])
+    return {} if stream is None else {"request": {name: stream}}
+
 
 API_VERSION = "durable.streams/profile/v1"
 
@@ -85,3 +133,24 @@ class Profile:
     def resource(self) -> dict[str, Any]:
         """What ``_profile`` answers."""
         return {"apiVersion": API_VERSION, "profile": self.document}
+
+
+def _bound(kind: str, pointer: str, **more: Any) -> dict[str, Any]:
+    return {"kind": kind, "bindings": [{"version": 1, "jsonPointer": pointer}], **more}
+
+
+def keyword(pointer: str, *, lowercase: bool = False, aggregatable: bool = False) -> dict[str, Any]:
+    """A word that is asked for as a whole or by how it begins."""
+    more: dict[str, Any] = {"normalizer": "lowercase_v1"} if lowercase else {}
+    more |= {"exact": True, "prefix": True, "exists": True, "sortable": True}
+    return _bound("keyword", pointer, **more, **({"aggregatable": True} if aggregatable else {}))
+
+
+def typed(kind: str, pointer: str) -> dict[str, Any]:
+    """A date, a number or a flag, with all that can be asked of one."""
+    return _bound(kind, pointer, exact=True, column=True, exists=True, sortable=True, aggregatable=True)
+
+
+def text(pointer: str) -> dict[str, Any]:
+    """Prose, with phrases."""
+    return _bound("text", pointer, analyzer="unicode_word_v1", exists=True, positions=True)

@@ -8,14 +8,16 @@ from typing import Any
 import msgspec
 
 from headrace.errors import CorruptData
-from headrace.profiles.definition import API_VERSION, Definition, Profile
+from headrace.profiles.definition import API_VERSION, Definition, Profile, nothing
 from headrace.profiles.evlog import EVLOG
-from headrace.profiles.generic import GENERIC
 from headrace.profiles.metrics import METRICS
 from headrace.profiles.otel_traces import OTEL_TRACES
 from headrace.profiles.state_protocol.profile import STATE_PROTOCOL
-from headrace.query.part import Part
+from headrace.query.document_reader import Part
 from headrace.schema.problem import Problem
+
+GENERIC = Definition(name="generic", read=nothing, hook=lambda settings: None, needs_json=False)
+
 
 PROFILES: dict[str, Definition] = {one.name: one for one in (GENERIC, EVLOG, METRICS, STATE_PROTOCOL, OTEL_TRACES)}
 

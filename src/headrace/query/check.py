@@ -12,8 +12,7 @@ from typing import Literal
 
 from headrace.query.search import ORDERED, Field, Kind, Search
 from headrace.query.tree import Clause, Compare, Contains, Fault, Has, Node, Phrase, Term, clauses
-from headrace.query.values import canonical
-from headrace.query.words import words
+from headrace.query.values import canonical, words
 
 Mode = Literal["filter", "search"]
 

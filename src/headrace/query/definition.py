@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from headrace.errors import CorruptData
-from headrace.query import fields
+from headrace.query import search_document
 from headrace.query.search import Kind, Rollup, Search, SummaryParts
 from headrace.query.tree import Clause, Node
 from headrace.schema import pointer as pointers
@@ -66,7 +66,7 @@ class Definition:
         """The definition of a stream, or None where it has no search configuration."""
         if registry.search is None:
             return None
-        search = fields.parse(registry.search, current_version=registry.current_version)
+        search = search_document.parse_search_document(registry.search, current_version=registry.current_version)
         if isinstance(search, list):
             raise CorruptData(f"a stored search cannot be read: {search[0].reason}", pointer=search[0].pointer)
         return cls(registry, search)

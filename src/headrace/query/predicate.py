@@ -11,8 +11,7 @@ from typing import Any
 
 from headrace.query.search import Field, Kind, Search
 from headrace.query.tree import And, Clause, Compare, Contains, Has, Node, Not, Operator, Or, Phrase, Term
-from headrace.query.values import canonical, values
-from headrace.query.words import has_phrase, has_words, lower, words
+from headrace.query.values import canonical, has_phrase, has_words, lower, values, words
 
 Predicate = Callable[[Any], bool]
 Test = Callable[[Any], bool]

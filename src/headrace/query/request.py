@@ -10,7 +10,7 @@ import msgspec
 from headrace.errors import BadRequest
 from headrace.query import sort
 from headrace.query.check import Mode, check
-from headrace.query.part import Part
+from headrace.query.document_reader import Part
 from headrace.query.search import Search
 from headrace.query.sort import Order, Place, SortKey
 from headrace.query.syntax import QuerySyntaxError, parse

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from headrace.query.predicate import value_test
 from headrace.query.search import Field, Kind, Search
 from headrace.query.tree import And, Node, Or, Phrase, Term
-from headrace.query.values import values
-from headrace.query.words import has_phrase, words
+from headrace.query.values import has_phrase, values, words
 
 K1, B = 1.2, 0.75
 #: Scores are whole multiples of 1/STEPS, so that sums in another order are the same.

@@ -13,8 +13,7 @@ from typing import Any
 from headrace.query.predicate import value_test
 from headrace.query.search import STRINGS, Field, Kind, Search
 from headrace.query.tree import And, Clause, Contains, Node, Or, Phrase, Term
-from headrace.query.values import canonical, raw_values
-from headrace.query.words import has_phrase, lower, words
+from headrace.query.values import canonical, has_phrase, lower, raw_values, words
 
 LENGTH, BEFORE = 160, 40
 

@@ -11,23 +11,22 @@ from collections.abc import Callable, Mapping
 
 from headrace.query.search import Field, Kind, Search
 from headrace.query.tree import And, Clause, Compare, Contains, Has, Node, Not, Operator, Or, Phrase, Term
-from headrace.query.values import Canonical, canonical
-from headrace.query.words import lower, words
+from headrace.query.values import Canonical, canonical, lower, words
 
 Test = Callable[[str], str]
 
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
 
 
-def predicate(tree: Node, search: Search, many: Mapping[str, bool]) -> str:
+def predicate_sql(tree: Node, search: Search, many: Mapping[str, bool]) -> str:
     """Whether an event matches, for a tree that ``check`` finds no fault in; ``many`` says which columns hold lists."""
     match tree:
         case And(parts=parts):
-            return f"({' AND '.join(predicate(part, search, many) for part in parts)})"
+            return f"({' AND '.join(predicate_sql(part, search, many) for part in parts)})"
         case Or(parts=parts):
-            return f"({' OR '.join(predicate(part, search, many) for part in parts)})"
+            return f"({' OR '.join(predicate_sql(part, search, many) for part in parts)})"
         case Not(part=part):
-            return f"(NOT {predicate(part, search, many)})"
+            return f"(NOT {predicate_sql(part, search, many)})"
         case Clause():
             asked = [_holds(tree, field, many) for field in search.asked(tree)]
             return f"({' OR '.join(asked)})" if asked else "false"

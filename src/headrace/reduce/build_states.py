@@ -15,9 +15,8 @@ from typing import Any, Protocol
 
 from headrace.format.state.layout import Info, State
 from headrace.format.state.writer import Packed, write
-from headrace.reduce.states.coverage import Chain, holding
+from headrace.reduce.states.coverage import Chain, holding, merged
 from headrace.reduce.states.definition import Definition
-from headrace.reduce.states.merging import merged
 from headrace.reduce.work_units import Job, Unit
 
 #: A key, the number of the input that has it, and what it has there.

@@ -2,15 +2,268 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
 
 from headrace.query import predicate
-from headrace.query.search import Count, Distinct, Measure, Quantiles, Rollup, Search, Summary, SummaryParts
-from headrace.reduce.reducer import Expression, Reducer
-from headrace.reduce.sketching import Distinguishing, Sketching
-from headrace.reduce.source import Source
-from headrace.reduce.state import State
-from headrace.reduce.summarising import Summarising, SummarisingParts
+from headrace.query.search import (
+    Count,
+    Distinct,
+    Field,
+    Kind,
+    Measure,
+    Quantiles,
+    Rollup,
+    Search,
+    Summary,
+    SummaryParts,
+)
+from headrace.query.sql import identifier, predicate_sql
+from headrace.query.tree import Node
+from headrace.query.values import values
+from headrace.reduce import histogram, parts, sketches
+from headrace.reduce.state import MOST, State
+
+
+class Source:
+    """The columns of events; ``known`` names columns that already say where a query is true."""
+
+    def __init__(self, schema: pa.Schema, search: Search, known: Mapping[Node, str]) -> None:
+        self._search = search
+        self._known = known
+        self.many = {field.name: _is_list(field.type) for field in schema}
+
+    def holds(self, tree: Node) -> str:
+        """Whether an event matches a query."""
+        known = self._known.get(tree)
+        return predicate_sql(tree, self._search, self.many) if known is None else identifier(known)
+
+    def one(self, field: str) -> str:
+        """The value of a field where an event has exactly one, else null."""
+        place = identifier(f"f.{field}")
+        return f"(CASE WHEN len({place}) = 1 THEN {place}[1] END)" if self.many[f"f.{field}"] else place
+
+    def at_most_one(self, field: str) -> str:
+        """Whether an event has no two values of a field."""
+        place = identifier(f"f.{field}")
+        return f"coalesce(len({place}) = 1, true)" if self.many[f"f.{field}"] else "true"
+
+    def different(self, field: str) -> str:
+        """All the values of a field in some events, each once; an aggregate."""
+        place = identifier(f"f.{field}")
+        if self.many[f"f.{field}"]:
+            return f"list_distinct(flatten(list({place}) FILTER ({place} IS NOT NULL)))"
+        return f"list(DISTINCT {place}) FILTER ({place} IS NOT NULL)"
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+NOTHING = State(count=0)
+
+
+class Expression(NamedTuple):
+    """A component of a state in DuckDB: an aggregate over events, and what makes states of the lists it gathers."""
+
+    sql: str
+    made: Callable[[pa.ListArray], pa.Array] | None = None
+
+
+class Reducer(Protocol):
+    """A measure over events."""
+
+    def lift(self, document: Any) -> State:
+        """The state of one event."""
+
+    def columns(self, source: Source) -> dict[str, Expression]:
+        """The components of the state of many events."""
+
+    def finish(self, state: State) -> dict[str, Any]:
+        """The answer as it goes over the wire."""
+
+
+def number(value: float | None) -> float | None:
+    """A number as JSON has it: whole ones without a fraction, none beyond the range of doubles."""
+    if value is None or isinstance(value, int) or not math.isfinite(value):
+        return value if isinstance(value, int) else None
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
+
+class Summarising:
+    """Count, sum, least and greatest of the events that have exactly one number."""
+
+    def __init__(self, field: Field, *, has_histogram: bool) -> None:
+        self._field = field
+        self._has_histogram = has_histogram
+        self._is_integer = field.kind is Kind.INTEGER
+
+    def lift(self, document: Any) -> State:
+        """The summary of one number."""
+        found = values(self._field, document)
+        if len(found) != 1:
+            return NOTHING
+        given: Any = found[0]
+        counted = {histogram.exponent(given): 1} if self._has_histogram else None
+        if self._is_integer:
+            return State(count=1, sum_int=given, min_int=given, max_int=given, histogram=counted)
+        return State(count=1, sum=given, min=given, max=given, histogram=counted)
+
+    def columns(self, source: Source) -> dict[str, Expression]:
+        """The components, integers exactly."""
+        value = source.one(self._field.name)
+        kind = "_int" if self._is_integer else ""
+        total = f"sum({value})::DECIMAL(38, 0)" if self._is_integer else f"sum({value})"
+        made = {
+            "count": f"count({value})",
+            f"sum{kind}": total,
+            f"min{kind}": f"min({value})",
+            f"max{kind}": f"max({value})",
+        }
+        if self._has_histogram:
+            bucket = histogram.exponent_of_integer if self._is_integer else histogram.exponent_of_float
+            counted = f"histogram({bucket(value)}) FILTER ({value} IS NOT NULL)"
+            made["histogram"] = f"({counted})::MAP(INTEGER, BIGINT)"
+        return {name: Expression(sql) for name, sql in made.items()}
+
+    def finish(self, state: State) -> dict[str, Any]:
+        """The summary; percentiles are null without a histogram."""
+        if self._is_integer:
+            return _summary(state, state.sum_int, state.min_int, state.max_int, has_histogram=self._has_histogram)
+        return _summary(state, state.sum, state.min, state.max, has_histogram=self._has_histogram)
+
+
+class SummarisingParts:
+    """A summary of the events that are summaries themselves."""
+
+    def __init__(self, rollup: str, name: str, measure: SummaryParts) -> None:
+        self._rollup = rollup
+        self._name = name
+        self._measure = measure
+
+    def lift(self, document: Any) -> State:
+        """The summary that the event is."""
+        given = parts.read(self._measure, document)
+        if given is None:
+            return NOTHING
+        return State(count=given.count, sum=given.sum, min=given.min, max=given.max, histogram=given.histogram)
+
+    def columns(self, source: Source) -> dict[str, Expression]:
+        """The components, from columns of their own."""
+        count, total, least, greatest, counted = (
+            identifier(parts.column(self._rollup, self._name, part)) for part in parts.TYPES
+        )
+        return {
+            "count": Expression(f"least(coalesce(sum({count}), 0), {MOST})::BIGINT"),
+            "sum": Expression(f"sum({total})"),
+            "min": Expression(f"min({least})"),
+            "max": Expression(f"max({greatest})"),
+            "histogram": Expression(f"list({counted}) FILTER ({counted} IS NOT NULL)", histogram.merged),
+        }
+
+    def finish(self, state: State) -> dict[str, Any]:
+        """The summary."""
+        return _summary(state, state.sum, state.min, state.max, has_histogram=self._measure.histogram is not None)
+
+
+def _summary(
+    state: State, total: float | None, least: float | None, greatest: float | None, *, has_histogram: bool
+) -> dict[str, Any]:
+    count = state.count or 0
+    counted: Mapping[int, int] = state.histogram or {}
+    answer = {
+        "count": count,
+        "sum": number(total or 0),
+        "min": number(least),
+        "max": number(greatest),
+        "avg": _average(total, count),
+        **histogram.percentiles(counted),
+    }
+    return {**answer, "histogram": histogram.labelled(counted)} if has_histogram else answer
+
+
+def _average(total: float | None, count: int) -> float | None:
+    try:
+        return number((total or 0) / count) if count else None
+    except OverflowError:
+        return None
+
+
+class Sketching:
+    """How the numbers of the events that have exactly one are distributed."""
+
+    def __init__(self, field: Field) -> None:
+        self._field = field
+
+    def lift(self, document: Any) -> State:
+        """The sketch of one number, as a double."""
+        found = values(self._field, document)
+        given = _double(found[0]) if len(found) == 1 else None
+        if given is None:
+            return NOTHING
+        return State(count=1, sketch=sketches.quantiles(np.array([given])))
+
+    def columns(self, source: Source) -> dict[str, Expression]:
+        """How many numbers, and their sketch."""
+        value = source.one(self._field.name)
+        numbers = f"list({value}::DOUBLE) FILTER ({value} IS NOT NULL)"
+        return {"count": Expression(f"count({value})"), "sketch": Expression(numbers, _each(_quantiles))}
+
+    def finish(self, state: State) -> dict[str, Any]:
+        """How many, the least, the greatest, and quantiles."""
+        if state.sketch is None:
+            return {"count": 0, **dict.fromkeys(("min", "max", *sketches.RANKS))}
+        return {name: number(value) for name, value in sketches.distribution(state.sketch).items()}
+
+
+class Distinguishing:
+    """How many values differ, all values of every event counted."""
+
+    def __init__(self, field: Field) -> None:
+        self._field = field
+
+    def lift(self, document: Any) -> State:
+        """The sketch of the values of one event; how many there were counts for nothing."""
+        found = values(self._field, document)
+        return State(count=0, sketch=sketches.distinct_of(found)) if found else NOTHING
+
+    def columns(self, source: Source) -> dict[str, Expression]:
+        """The sketch."""
+        gathered = source.different(self._field.name)
+        return {"count": Expression("0::BIGINT"), "sketch": Expression(gathered, _each(sketches.distinct))}
+
+    def finish(self, state: State) -> dict[str, Any]:
+        """About how many."""
+        return {"distinct": 0 if state.sketch is None else sketches.distinct_count(state.sketch)}
+
+
+def _double(value: Any) -> float | None:
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _quantiles(numbers: pa.Array) -> bytes:
+    return sketches.quantiles(numbers.to_numpy())
+
+
+def _each(sketch: Callable[[pa.Array], bytes]) -> Callable[[pa.ListArray], pa.Array]:
+    """A sketch for every list; null for an empty one."""
+
+    def made(lists: pa.ListArray) -> pa.Array:
+        offsets, gathered = lists.offsets.to_pylist(), lists.values
+        found = [
+            sketch(gathered.slice(start, end - start)) if end > start else None for start, end in pairwise(offsets)
+        ]
+        return pa.array(found, pa.binary())
+
+    return made
 
 
 def reducers(rollup: Rollup, search: Search) -> dict[str, Reducer]:

@@ -77,10 +77,10 @@ def read(measure: SummaryParts, document: Any) -> Parts | None:
     places = (measure.count, measure.sum, measure.min, measure.max)
     count, total, least, greatest = (resolve(document, place)[1] for place in places)
     histogram = resolve(document, measure.histogram)[1] if measure.histogram is not None else None
-    return parts(count, total, least, greatest, histogram)
+    return read_parts(count, total, least, greatest, histogram)
 
 
-def parts(count: Any, total: Any, least: Any, greatest: Any, histogram: Any = None) -> Parts | None:
+def read_parts(count: Any, total: Any, least: Any, greatest: Any, histogram: Any = None) -> Parts | None:
     """The summary that these JSON values are, or None."""
     many = _count(count)
     if many == 0:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.query.search import Count, Rollup, Summary
 from headrace.query.tree import Node
-from headrace.reduce.limits import require_groups
+from headrace.reduce.groups import require_groups
 from headrace.reduce.state import STATE
 
 Int64s = NDArray[np.int64]

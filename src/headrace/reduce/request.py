@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.errors import BadRequest
-from headrace.query.part import Part
+from headrace.query.document_reader import Part
 from headrace.query.request import query
 from headrace.query.search import Rollup, Search
 from headrace.query.tree import Node

@@ -14,16 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.query.deadline import Deadline
-from headrace.query.rollups import LONGEST_MS
 from headrace.query.search import Count, Rollup, Search
+from headrace.query.search_document import LONGEST_MS
 from headrace.query.tree import Node
 from headrace.reduce import duck, histogram, plain, sketches
-from headrace.reduce.keys import keys
-from headrace.reduce.limits import require_groups
-from headrace.reduce.measures import reducers
+from headrace.reduce.groups import keys, require_groups
+from headrace.reduce.measures import Expression, Source, reducers
 from headrace.reduce.plain import Groups
-from headrace.reduce.reducer import Expression
-from headrace.reduce.source import Source
 from headrace.reduce.state import KEYS, PANES, STATE
 
 #: The first and the last millisecond that panes hold.
@@ -83,7 +80,7 @@ def panes(
     return pa.concat_tables([PANES.empty_table(), *found]).sort_by(_SORTED)
 
 
-def merge(tables: Sequence[pa.Table], deadline: Deadline | None = None) -> pa.Table:
+def merge_panes(tables: Sequence[pa.Table], deadline: Deadline | None = None) -> pa.Table:
     """The panes of all the events of several tables of panes; raises OutOfTime where the deadline passes."""
     together = pa.concat_tables([PANES.empty_table(), *tables]).combine_chunks()
     if together.group_by(KEYS.names, use_threads=False).aggregate([]).num_rows == together.num_rows:

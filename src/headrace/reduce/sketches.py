@@ -24,7 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.query.values import Canonical
-from headrace.reduce.keys import sound
+from headrace.reduce.groups import sound
 
 KLL_K = 200
 HLL_LG_K = 12

@@ -67,7 +67,7 @@ class State(msgspec.Struct, frozen=True, gc=False):
     sketch: bytes | None = None
 
 
-def merge(left: State, right: State) -> State:
+def merge_states(left: State, right: State) -> State:
     """The state of the events of both; associative and commutative, up to rounding and the error of sketches."""
     return State(
         count=_both(_counted, left.count, right.count),

@@ -9,7 +9,7 @@ import msgspec
 from headrace.format.companion.layout import Companion
 from headrace.format.manifest import Segment
 from headrace.format.state.layout import State
-from headrace.schema.findings import Findings
+from headrace.schema.trial import Findings
 
 Job = Literal["verify", "history", "erase", "features", "snapshots", "enhance", "compact", "index"]
 #: What makes states.

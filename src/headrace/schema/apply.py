@@ -13,22 +13,19 @@ from msgspec.structs import replace
 
 from headrace.schema import document
 from headrace.schema import pointer as pointers
+from headrace.schema.canonical import same
 from headrace.schema.change import Change, Classification
-from headrace.schema.crossings import Crossings
 from headrace.schema.diff import diff, judge
-from headrace.schema.equality import same
-from headrace.schema.impact import ValueImpact
-from headrace.schema.keyword.member import NEW_AND_REQUIRED, NO_LONGER_ALLOWED, NOW_REQUIRED, REMOVE_REMEDY
+from headrace.schema.keyword_changes import NEW_AND_REQUIRED, NO_LONGER_ALLOWED, NOW_REQUIRED, REMOVE_REMEDY
 from headrace.schema.lens import document as lens_document
-from headrace.schema.lens.carry import Crossing, Effect
+from headrace.schema.lens.carry import CarryEffect, Crossing, KeyReader
+from headrace.schema.lens.chain import Crossings
 from headrace.schema.lens.ops import Add, In, Lens, Map, Op, Remove
 from headrace.schema.lens.proof import prove, runnable
-from headrace.schema.lens.reader import KeyReader
-from headrace.schema.plan import Plan, PlannedLens, Refusal
+from headrace.schema.plan import Plan, PlannedLens, Refusal, ValueImpact
 from headrace.schema.problem import Problem
 from headrace.schema.registry import MAX_BOUNDARY, Registry
-from headrace.schema.settings import routing_key_carried, routing_key_changes, search_changes
-from headrace.schema.update import UNSET, Update
+from headrace.schema.update import UNSET, Update, routing_key_carried, routing_key_changes, search_changes
 
 MAX_REFUSALS = 200
 
@@ -240,10 +237,12 @@ def _keyed(plan: Plan[Registry], update: Update, crossings: Crossings) -> Plan[R
     version = plan.registry.current_version
     carried = crossings[version - 1].carry(pointers.parse(current.pointer) or (), KeyReader())
     moved = replace(current, pointer=pointers.text(carried.pointer))
-    changes = (*plan.changes, *routing_key_carried(current, moved, lost=carried.effect is Effect.LOST))
+    changes = (*plan.changes, *routing_key_carried(current, moved, lost=carried.effect is CarryEffect.LOST))
     impact = plan.impact
     if carried.effect is not None:
-        what = "no event has the routing key" if carried.effect is Effect.LOST else "events have other routing keys"
+        what = (
+            "no event has the routing key" if carried.effect is CarryEffect.LOST else "events have other routing keys"
+        )
         reason = f"{what} from version {version} on; stored events keep their keys"
         impact += (ValueImpact("/routingKey", carried.effect, version, reason, f"/lens{carried.op}"),)
     return replace(plan, changes=changes, impact=impact, registry=replace(plan.registry, routing_key=moved))

@@ -11,31 +11,30 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from headrace.schema import pointer
+from headrace.schema import keyword_changes, pointer
+from headrace.schema.canonical import same
 from headrace.schema.change import Change, Classification, worst
 from headrace.schema.containment import gaps
 from headrace.schema.containment.check import Gap
 from headrace.schema.document import Validator
-from headrace.schema.equality import same
-from headrace.schema.keyword import member, value
-from headrace.schema.keyword.finding import Finding, Node, Pair, Place, moved
+from headrace.schema.keyword_changes import Finding, Node, Pair, Place, moved
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root, Source
 
 MAX_CHANGES = 1000
 
 _RULES = (
-    value.types,
-    value.choices,
-    value.bounds,
-    value.constraints,
-    member.properties,
-    member.others,
-    member.elements,
-    member.alternatives,
+    keyword_changes.types,
+    keyword_changes.choices,
+    keyword_changes.bounds,
+    keyword_changes.constraints,
+    keyword_changes.properties,
+    keyword_changes.others,
+    keyword_changes.elements,
+    keyword_changes.alternatives,
 )
 _RULED = {
-    *("type", "enum", "const", *value.LOWER, *value.UPPER, *value.CONSTRAINTS),
+    *("type", "enum", "const", *keyword_changes.LOWER, *keyword_changes.UPPER, *keyword_changes.CONSTRAINTS),
     *("properties", "required", "additionalProperties", "patternProperties", "prefixItems", "items", "anyOf", "allOf"),
 }
 #: They assert nothing themselves, and yet what other keywords mean depends on them.

@@ -21,7 +21,7 @@ from jsonschema_rs import ValidationErrorKind as Kind
 
 from headrace.schema import date_time, entries, pointer
 from headrace.schema.entries import Failure
-from headrace.schema.glance import Glance, glance
+from headrace.schema.fast_validator import Glance, glance
 from headrace.schema.pointer import Pointer
 from headrace.schema.problem import Problem
 from headrace.schema.subschemas import MAX_HEIGHT, MAX_UNFOLDED, Subschemas, find

@@ -13,7 +13,30 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from headrace.schema.change import Change, Classification, worst
-from headrace.schema.impact import ValueImpact
+from headrace.schema.lens.carry import CarryEffect
+
+
+class ValueImpact(msgspec.Struct, frozen=True):
+    """A setting whose values change or are lost from a schema version on, and the lens operation that does it.
+
+    ``subject`` and ``op`` are pointers: into the registry, and into the request.
+    """
+
+    subject: str
+    effect: CarryEffect
+    from_version: int
+    reason: str
+    op: str | None = None
+
+    def dump(self) -> dict[str, Any]:
+        """The impact as a JSON object."""
+        return {
+            "subject": self.subject,
+            "effect": self.effect.value,
+            "from_version": self.from_version,
+            "op": self.op,
+            "reason": self.reason,
+        }
 
 
 class Document(Protocol):

@@ -25,7 +25,7 @@ from headrace.server.failures import unexpected
 from headrace.server.quotas import Quota
 from headrace.server.requestlog import RequestLog
 from headrace.server.wire import common_headers, request_id
-from headrace.storage.damage import Damage
+from headrace.storage.page_checksums import Damage
 
 #: Of a request whose failure was logged.
 _TOLD = "headrace.failed"

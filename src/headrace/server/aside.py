@@ -11,7 +11,7 @@ from headrace.errors import HeadraceError, TimedOut
 from headrace.query.deadline import Deadline
 from headrace.server.exchange import Exchange, Headers, Reply, Request
 from headrace.server.failures import unexpected
-from headrace.storage.damage import Damage
+from headrace.storage.page_checksums import Damage
 
 Found = TypeVar("Found")
 

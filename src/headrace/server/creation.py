@@ -11,7 +11,7 @@ from headrace.engine.log.append import Terms
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.errors import BadRequest, Conflict, Gone, ManagedStream, NotFound, OffsetGone, ReservedStream
-from headrace.schema.split import split_json
+from headrace.schema.entries import split_json
 from headrace.server import target, values
 from headrace.server.auth import SHARED
 from headrace.server.exchange import Headers, Reply, Request

@@ -13,7 +13,7 @@ from headrace.format.manifest import name_hash
 from headrace.profiles import table
 from headrace.server import index_status
 from headrace.server.watched import DetailsWait, Watched
-from headrace.storage.objects.requests import Verb
+from headrace.storage.objects.store import Verb
 from headrace.types import NEVER_US, rfc3339
 
 __all__ = ["Details", "DetailsWait", "describe"]

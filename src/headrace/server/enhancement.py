@@ -23,9 +23,8 @@ from headrace.server.auth import Principal
 from headrace.server.bodies import read, require_json
 from headrace.server.entity_types import TYPES
 from headrace.server.values import only
-from headrace.storage.enhancement_runs import Run
-from headrace.storage.enhancements import Recommendation
-from headrace.storage.schema_registry import EVERYBODY
+from headrace.storage.enhancements import Recommendation, Run
+from headrace.storage.entity_types import EVERYBODY
 from headrace.types import rfc3339
 
 _BODY_BYTES = 1024 * 1024

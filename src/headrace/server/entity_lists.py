@@ -20,7 +20,7 @@ from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest, EntityNotFound, InvalidCursor, OffsetGone
 from headrace.format import offset as offsets
 from headrace.reduce.duplicates import LEAST, Pair, duplicates
-from headrace.schema.entity.canonical import part
+from headrace.schema.entity.identity import part
 from headrace.server.answer import json_response
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.entities import admit, asked_of, snapshot, user_of

@@ -9,10 +9,9 @@ from starlette.responses import Response
 
 from headrace.engine.entities.types import journal
 from headrace.engine.entities.types.verbs import Outcome
-from headrace.schema.entity.refusal import refusal
+from headrace.schema.entity.plan import refusal
 from headrace.server.answer import json_response
-from headrace.storage.entity_changes import EntityChangeRow
-from headrace.storage.schema_registry import SchemaRow
+from headrace.storage.entity_types import EntityChangeRow, SchemaRow
 from headrace.types import rfc3339
 
 

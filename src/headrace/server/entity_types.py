@@ -14,19 +14,17 @@ from headrace.engine.entities.types.exporting import files
 from headrace.engine.entities.types.rekeying import Rekeyed, is_rekeyed, rekey
 from headrace.engine.entities.types.verbs import Outcome
 from headrace.errors import BadRequest
-from headrace.schema.entity import change_request, registration
-from headrace.schema.entity.change_request import ChangeRequest
-from headrace.schema.entity.problem import INVALID, Place, Problem
-from headrace.schema.entity.refusal import refusal, unknown
-from headrace.schema.entity.registration import Registration, read_version, scope_of
-from headrace.schema.entity.shape import Reader, choice, flag, members
+from headrace.schema.entity import registration
+from headrace.schema.entity.plan import refusal, unknown
+from headrace.schema.entity.problem import INVALID, Place, Problem, Reader, choice, flag, members
+from headrace.schema.entity.registration import ChangeRequest, Registration, read_version, scope_of
 from headrace.server import entity_type_documents as documents
 from headrace.server import values
 from headrace.server.answer import json_response
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.bodies import read, require_json
 from headrace.server.values import only
-from headrace.storage.schema_registry import EVERYBODY, SchemaRow
+from headrace.storage.entity_types import EVERYBODY, SchemaRow
 
 TYPES = "/v1/entity-types"
 _BODY_BYTES = 4 * 1024 * 1024
@@ -141,7 +139,7 @@ class Api:
         """POST ``/v1/entity-types``: store a version, and make it the active one where that is asked for."""
         payload, user = await self._payload(request)
         principal: Principal = request.state.principal
-        given = registration.read(payload, guard=principal is not LOCAL)
+        given = registration.read_registration(payload, guard=principal is not LOCAL)
         if not isinstance(given, Registration):
             raise refusal(given)
         owner = _owner(request, given.schema.scope, user, given.schema.entity_type)
@@ -152,7 +150,7 @@ class Api:
         """POST ``/v1/entity-types/{type}/update``: the next version of what holds, in parts."""
         payload, user = await self._payload(request)
         entity_type = self._named(request, user)
-        given = change_request.read(payload)
+        given = registration.read_change_request(payload)
         if not isinstance(given, ChangeRequest):
             raise refusal(given)
         owner = _owner(request, given.scope, user, entity_type)

@@ -14,7 +14,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.entities.erasure.planning import Plan
 from headrace.engine.entities.read.snapshots import Asked
 from headrace.errors import BadRequest, InvalidCursor
-from headrace.extract.erasure_targets import load
+from headrace.extract.erasure_mask import load
 from headrace.server.answer import json_response
 from headrace.server.auth import Principal
 from headrace.server.bodies import read, require_json

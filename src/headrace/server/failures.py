@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from headrace.errors import HeadraceError
-from headrace.storage.damage import Damage
+from headrace.storage.page_checksums import Damage
 
 log = logging.getLogger("headrace.server")
 

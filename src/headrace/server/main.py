@@ -61,9 +61,9 @@ from headrace.server.subscriptions import routes as subscription_routes
 from headrace.server.tls import open_certificate
 from headrace.server.uvicorn_adapter import HttpServer
 from headrace.storage import log_damage
+from headrace.storage.files import restrict_process
 from headrace.storage.keys import KeyStore
 from headrace.storage.lock import make_directory
-from headrace.storage.permissions import restrict_process
 
 log = getLogger("headrace.server")
 

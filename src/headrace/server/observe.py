@@ -15,10 +15,10 @@ from headrace.engine.request_lookup import Seeker, look_up
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, TimedOut
 from headrace.profiles import table
-from headrace.profiles.observing import asked as questions
-from headrace.profiles.observing.asked import Asked
-from headrace.profiles.observing.telling import primary, summary, timeline
-from headrace.profiles.observing.trace import Trace
+from headrace.profiles.request_story import question as questions
+from headrace.profiles.request_story.question import RequestQuestion
+from headrace.profiles.request_story.story import primary, summary, timeline
+from headrace.profiles.request_story.trace import Trace
 from headrace.query.deadline import Cancelled, Deadline
 from headrace.server import bodies
 from headrace.server.answer import json_response
@@ -66,7 +66,9 @@ class Observer:
         finally:
             watch.cancel()
 
-    async def _work(self, asked: Asked, events: Stream | None, traces: Stream | None, deadline: Deadline) -> Response:
+    async def _work(
+        self, asked: RequestQuestion, events: Stream | None, traces: Stream | None, deadline: Deadline
+    ) -> Response:
         try:
             async with asyncio.timeout(deadline.left_s):
                 await self._gate.__aenter__()
@@ -92,7 +94,9 @@ class Observer:
             self._engine.log.catalog.note_access(stream)
         return stream
 
-    def _answer(self, asked: Asked, events: Stream | None, traces: Stream | None, deadline: Deadline) -> dict[str, Any]:
+    def _answer(
+        self, asked: RequestQuestion, events: Stream | None, traces: Stream | None, deadline: Deadline
+    ) -> dict[str, Any]:
         window = tuple(None if ms is None else rfc3339(ms * 1000) for ms in (asked.from_ms, asked.to_ms))
         seekers = [
             None if stream is None else Seeker(self._engine, stream, most, (window[0], window[1]), deadline)
@@ -110,7 +114,7 @@ async def _watch(request: Request, deadline: Deadline, work: asyncio.Task[Respon
     work.cancel()
 
 
-def _told(asked: Asked, events: Seeker | None, traces: Seeker | None, known: list[str]) -> dict[str, Any]:
+def _told(asked: RequestQuestion, events: Seeker | None, traces: Seeker | None, known: list[str]) -> dict[str, Any]:
     logged = [] if events is None else events.events()
     trace = Trace([] if traces is None else list(traces.found.values()))
     first = next(iter(known), None)
@@ -134,12 +138,12 @@ def _told(asked: Asked, events: Seeker | None, traces: Seeker | None, known: lis
     }
 
 
-def _logged(asked: Asked, chosen: Any, logged: list[tuple[str, Any]]) -> dict[str, Any]:
+def _logged(asked: RequestQuestion, chosen: Any, logged: list[tuple[str, Any]]) -> dict[str, Any]:
     matches = [{"offset": offset, "event": event} for offset, event in logged]
     return {"stream": asked.events, "primary": chosen, "matches": matches}
 
 
-def _traced(asked: Asked, first: str | None, trace: Trace, seeker: Seeker) -> dict[str, Any]:
+def _traced(asked: RequestQuestion, first: str | None, trace: Trace, seeker: Seeker) -> dict[str, Any]:
     covered = seeker.coverage()
     return {
         "stream": asked.traces,

@@ -15,8 +15,7 @@ from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.engine.runtime.computing import LONG_BYTES
 from headrace.errors import BadRequest, HeadraceError, NotFound, UnknownEvent, UnsupportedMedia
-from headrace.schema.entries import entries_of
-from headrace.schema.split import check_text, split_json
+from headrace.schema.entries import check_text, entries_of, split_json
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL
 from headrace.server.exchange import Exchange, Reply, Request

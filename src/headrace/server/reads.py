@@ -18,7 +18,7 @@ from headrace.errors import BadRequest, HeadraceError, OffsetGone
 from headrace.format import offset as offsets
 from headrace.query.deadline import Cancelled
 from headrace.query.filter import Filter, Filtered
-from headrace.reduce.features.view import Derived
+from headrace.reduce.features.events import Derived
 from headrace.schema.entries import entries_of
 from headrace.server import values
 from headrace.server.aside import Aside

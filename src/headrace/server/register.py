@@ -20,9 +20,8 @@ from headrace.errors import BadRequest, Conflict, ResetDisabled
 from headrace.schema.descriptor import wire
 from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.document import read as read_registration
-from headrace.schema.descriptor.envelope import Envelope
 from headrace.schema.descriptor.nodes import Event, Node, Table
-from headrace.schema.descriptor.problem import Problem
+from headrace.schema.descriptor.problem import Envelope, Problem
 from headrace.server import values
 from headrace.server.answer import json_response
 from headrace.server.auth import Principal

@@ -28,7 +28,7 @@ from headrace.errors import (
     StreamClosed,
     TimedOut,
 )
-from headrace.schema.split import check_text, split_json
+from headrace.schema.entries import check_text, split_json
 from headrace.server import creation, target, values
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL, SHARED

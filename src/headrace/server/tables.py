@@ -15,7 +15,7 @@ from headrace.engine.features.histories import Answer
 from headrace.engine.features.past import Past
 from headrace.engine.features.registry import EVENTS
 from headrace.errors import BatchTooLarge
-from headrace.reduce.features.history import Question
+from headrace.reduce.features.replay import Question
 from headrace.server.answer import json_response
 from headrace.server.bodies import read, require_json
 from headrace.server.values import only

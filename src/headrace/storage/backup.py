@@ -24,13 +24,12 @@ from headrace.format.companion.names import companion_key
 from headrace.format.state.names import state_key
 from headrace.storage import database
 from headrace.storage.database import SQLiteError
-from headrace.storage.fsync import fsync_path
+from headrace.storage.files import DIRECTORY, copy_private, create_private, fsync_path, make_directories, write_private
 from headrace.storage.lock import DirectoryLock, make_directory
 from headrace.storage.log_damage import mark_restored, refuse_log_damage
 from headrace.storage.node import EPOCHS, NODES, skip_epochs
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.page_checksums import connect_to_copy
-from headrace.storage.permissions import DIRECTORY, copy_private, create_private, make_directories, write_private
 from headrace.types import Clock
 
 VERSION = 1

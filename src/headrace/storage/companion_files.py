@@ -26,9 +26,9 @@ from headrace.format.companion.reader import FileCompanion
 from headrace.format.parquet_file import ParquetSource
 from headrace.format.segment.decoded import Decoded
 from headrace.storage.fetching import check, download, log_dropped
+from headrace.storage.files import make_directories
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.open_files import most_open_files
-from headrace.storage.permissions import make_directories
 
 #: Files of companions that may be open.
 MOST_OPEN = 256

@@ -11,6 +11,7 @@ from typing import Any
 import apsw
 
 from headrace.errors import HeadraceError, Unavailable
+from headrace.storage.files import create_private
 from headrace.storage.page_checksums import (
     RESERVED_BYTES,
     checksum_vfs,
@@ -20,7 +21,6 @@ from headrace.storage.page_checksums import (
     rebuild_with_checksums,
     require_checksums,
 )
-from headrace.storage.permissions import create_private
 
 Connection = apsw.Connection
 SQLiteError = apsw.Error

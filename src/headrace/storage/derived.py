@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
+from headrace import decoding
+from headrace.format.companion.layout import Companion
+from headrace.format.companion.names import companion_key
+from headrace.format.state.layout import State
+from headrace.format.state.names import state_key
 from headrace.storage.database import Connection
 
 Kind = TypeVar("Kind")
@@ -78,3 +83,48 @@ class Derived(Generic[Kind]):
     def _found(self, stream: int, clause: str) -> list[Kind]:
         sql = f"SELECT document FROM {self.table} WHERE stream = ? AND {clause} ORDER BY {self.order}"
         return [self.decoder.decode(row[0]) for row in self._connection.execute(sql, (stream,))]
+
+
+class Companions(Derived[Companion]):
+    """Those that count are listed by their first entries; of those that begin together the newest comes last."""
+
+    table = "companions"
+    order = "first_seq, id"
+    decoder = decoding.make_decoder(Companion)
+
+    def are_there(self) -> bool:
+        """Whether any stream has one."""
+        return bool(self._connection.execute("SELECT EXISTS (SELECT 1 FROM companions)").get)
+
+    def add(self, stream: int, companion: Companion) -> None:
+        """List a companion; once more is no more."""
+        document = msgspec.json.encode(companion).decode()
+        values = (stream, companion.name, companion.first_seq, companion.count, document)
+        sql = "INSERT OR IGNORE INTO companions (stream, name, first_seq, count, document) VALUES (?, ?, ?, ?, ?)"
+        self._connection.execute(sql, values)
+
+
+def companion_object_keys(stream: str, incarnation: str, companions: Iterable[Companion]) -> Iterator[str]:
+    """The keys of all objects of some companions."""
+    for companion in companions:
+        yield from (companion_key(stream, incarnation, companion.name, part) for part in companion.parts)
+
+
+class States(Derived[State]):
+    """Those that count are listed by table and first event."""
+
+    table = "states"
+    order = '"table", first_seq, id'
+    decoder = decoding.make_decoder(State)
+
+    def add(self, stream: int, state: State) -> None:
+        """List a state."""
+        document = msgspec.json.encode(state).decode()
+        values = (stream, state.table, state.name, state.first_seq, state.count, document)
+        sql = 'INSERT INTO states (stream, "table", name, first_seq, count, document) VALUES (?, ?, ?, ?, ?, ?)'
+        self._connection.execute(sql, values)
+
+
+def state_object_keys(stream: str, incarnation: str, states: Iterable[State]) -> Iterator[str]:
+    """The keys of the objects of some states."""
+    return (state_key(stream, incarnation, state.name) for state in states)

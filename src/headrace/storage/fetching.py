@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import CorruptData, Unavailable
+from headrace.storage.files import open_private
 from headrace.storage.objects import Objects
-from headrace.storage.permissions import open_private
 
 log = logging.getLogger("headrace.cache")
 

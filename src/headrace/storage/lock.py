@@ -10,7 +10,7 @@ from typing import TextIO
 
 from headrace.config import ConfigError
 from headrace.errors import Unavailable
-from headrace.storage.permissions import DIRECTORY, make_directories, open_private
+from headrace.storage.files import DIRECTORY, make_directories, open_private
 
 _MARK = "used"
 

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 from headrace.errors import CorruptData
 from headrace.storage import database
 from headrace.storage.database import PAGE_BYTES, Connection
-from headrace.storage.fsync import fsync_path
+from headrace.storage.files import copy_private, fsync_path
 from headrace.storage.lock import DirectoryLock
 from headrace.storage.page_checksums import RESERVED_BYTES
-from headrace.storage.permissions import copy_private
 from headrace.storage.streams import Streams
 
 if TYPE_CHECKING:

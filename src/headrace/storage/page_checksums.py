@@ -14,8 +14,7 @@ import apsw
 import apsw.sqlite_extra
 
 from headrace.errors import CorruptData, HeadraceError
-from headrace.storage.fsync import fsync_path
-from headrace.storage.permissions import create_private
+from headrace.storage.files import create_private, fsync_path
 
 RESERVED_BYTES = 8
 _VFS = "cksmvfs"
@@ -131,3 +130,19 @@ def vacuum_with_checksums(connection: apsw.Connection) -> None:
     connection.pragma("cache_spill", False)  # the first page, by which the VFS goes, is written first
     connection.reserve_bytes("main", RESERVED_BYTES)
     connection.execute("VACUUM")
+
+
+class Damage:
+    """Tells damage of the database from other failures, and remembers the first; for any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        #: The first damage that was found.
+        self.found: CorruptData | None = None
+
+    def note(self, reason: BaseException) -> CorruptData | None:
+        """The error that names the database, where a failure comes from a page that does not match its checksum."""
+        if not is_bad_checksum(reason):
+            return None
+        self.found = self.found or damaged(self._path, reason)
+        return damaged(self._path, reason)

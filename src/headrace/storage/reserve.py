@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headrace.errors import Unavailable
 from headrace.storage.database import WriteAheadLog
-from headrace.storage.permissions import open_private
+from headrace.storage.files import open_private
 
 MiB = 1024 * 1024
 #: What is left to others when the file comes back, and the least that is worth keeping.

@@ -24,9 +24,9 @@ from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.mask import Mask
 from headrace.format.segment.reader import Checksums, Reader
 from headrace.storage.fetching import check, download, log_dropped
+from headrace.storage.files import make_directories
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.open_files import most_open_files
-from headrace.storage.permissions import make_directories
 
 KNOWN_FILES = 20_000
 MOST_READERS = 512

@@ -31,9 +31,9 @@ from headrace.errors import CorruptData, Unavailable
 from headrace.format.state.layout import State
 from headrace.format.state.names import state_key
 from headrace.storage.fetching import check, download, log_dropped
+from headrace.storage.files import make_directories
 from headrace.storage.objects import Objects
 from headrace.storage.open_files import most_open_files
-from headrace.storage.permissions import make_directories
 
 if TYPE_CHECKING:
     from headrace.format.state.reader import Reader

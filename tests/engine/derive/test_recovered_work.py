@@ -15,8 +15,8 @@ from headrace.config import StorageConfig
 from headrace.engine.derive.leases import LeaseLost
 from headrace.engine.history.verify import verify
 from headrace.storage.backup import back_up, restore
-from headrace.storage.companions import Companions
 from headrace.storage.database import Connection, connect, migrations
+from headrace.storage.derived import Companions
 from headrace.types import SystemClock
 from machines import Machines
 from rig import Rig, array

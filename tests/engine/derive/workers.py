@@ -18,7 +18,7 @@ from headrace.format.companion.names import companion_key
 from headrace.query.definition import Definition
 from headrace.reduce.work_units import JOBS, Result, Unit
 from headrace.schema.registry import Registry
-from headrace.storage.companions import Companions
+from headrace.storage.derived import Companions
 from headrace.storage.objects import Objects
 from headrace.storage.work import FailureRow, Work
 from headrace.types import JSON

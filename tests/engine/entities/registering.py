@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.engine.entities.types.verbs import Outcome
-from headrace.schema.entity import change_request, registration
-from headrace.schema.entity.change_request import ChangeRequest
-from headrace.schema.entity.registration import Registration
-from headrace.storage.schema_registry import EVERYBODY
+from headrace.schema.entity import registration
+from headrace.schema.entity.registration import ChangeRequest, Registration
+from headrace.storage.entity_types import EVERYBODY
 from rig import Rig
 
 Payload = dict[str, Any]
@@ -34,7 +33,7 @@ def schema(version: str = "1.0.0", entity_type: str = "contact", **more: Any) ->
 
 def asked(payload: Payload) -> Registration:
     """A registration as it is read."""
-    found = registration.read(payload)
+    found = registration.read_registration(payload)
     assert isinstance(found, Registration), found
     return found
 
@@ -47,7 +46,7 @@ def register(rig: Rig, payload: Payload, owner: str = EVERYBODY) -> Outcome:
 
 def change(**wishes: Any) -> ChangeRequest:
     """An update as it is read."""
-    found = change_request.read(wishes)
+    found = registration.read_change_request(wishes)
     assert isinstance(found, ChangeRequest), found
     return found
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.engine.features.proposing import Change
 from headrace.schema.descriptor.document import Registration, read
-from headrace.schema.descriptor.envelope import Envelope
+from headrace.schema.descriptor.problem import Envelope
 from rig import Rig
 
 Payload = dict[str, Any]

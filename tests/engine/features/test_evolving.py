@@ -4,7 +4,7 @@ import pytest
 
 from headrace.engine.features.evolving import created, evolved, stepped
 from headrace.engine.features.source import source_of
-from headrace.query import fields
+from headrace.query import search_document
 from headrace.query.search import Search
 from headrace.schema.descriptor.nodes import Event, Field, Type
 from headrace.schema.registry import Registry
@@ -81,12 +81,12 @@ def test_whatever_fields_an_event_has_they_can_be_asked_for() -> None:
     types: dict[str, Type] = {"user": "str", "has": "f64", "AND": "bool", "at": "datetime", "contains": "i64"}
     odd: dict[str, Type] = {"_score": "f64", "x" * 65: "str", "blob": "bytes"}
     event = Event("Txn", {name: Field(kind) for name, kind in {**types, **odd}.items()})
-    found = fields.parse(created("events/Txn", event).registry.search, current_version=1)
+    found = search_document.parse_search_document(created("events/Txn", event).registry.search, current_version=1)
     assert isinstance(found, Search)
     assert (found.fields.keys(), found.primary_timestamp) == (types.keys(), "at")
 
 
 def test_an_event_without_moments_can_be_asked_too() -> None:
-    found = fields.parse(created("events/Txn", BASE).registry.search, current_version=1)
+    found = search_document.parse_search_document(created("events/Txn", BASE).registry.search, current_version=1)
     assert isinstance(found, Search)
     assert found.primary_timestamp not in BASE.schema

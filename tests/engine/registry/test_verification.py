@@ -19,8 +19,8 @@ from headrace.errors import BadRequest, Conflict, NotFound, Overloaded
 from headrace.pipeline.kernels import verify
 from headrace.pipeline.kernels.units import result
 from headrace.reduce.work_units import Result, Unit
-from headrace.schema.findings import Findings, Misfit
 from headrace.schema.registry import Registry
+from headrace.schema.trial import Findings, Misfit
 from headrace.storage.verifications import VerificationRow
 from headrace.types import JSON
 from rig import Rig, array

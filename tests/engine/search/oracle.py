@@ -12,8 +12,7 @@ from headrace.query.request import SearchRequest
 from headrace.query.search import Field, Kind, Search
 from headrace.query.sort import SortKey
 from headrace.query.tree import And, Node, Or, Phrase, Term
-from headrace.query.values import values
-from headrace.query.words import words
+from headrace.query.values import values, words
 
 K1, B = 1.2, 0.75
 

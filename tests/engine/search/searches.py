@@ -23,7 +23,7 @@ from headrace.query import request as requests
 from headrace.query.deadline import Deadline
 from headrace.query.definition import decoded
 from headrace.query.search import Search
-from headrace.storage.companions import Companions
+from headrace.storage.derived import Companions
 from headrace.types import JSON
 from query.declarations import DOCUMENT
 from rig import Rig, array

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from engine.derive.workers import search
 from headrace.engine.search.index_shares import Shares, split
 from headrace.format.companion.layout import Companion, Part
-from headrace.query import fields
+from headrace.query import search_document
 from headrace.query.search import Search
 
 
@@ -42,7 +42,7 @@ def test_parts_are_the_whole(total: int, weights: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_postings_are_split_by_how_many_there_are(declared: bool) -> None:
-    parsed = fields.parse(search("user"), current_version=1)
+    parsed = search_document.parse_search_document(search("user"), current_version=1)
     assert isinstance(parsed, Search)
     shares = Shares(parsed if declared else None)
     shares.add([companion(400, "user", "message", words=15), companion(200, "user", "message", words=5)])

@@ -17,7 +17,7 @@ from headrace.errors import BadRequest, CorruptData, NotFound, OffsetFenced, Una
 from headrace.format.companion.layout import Limits
 from headrace.format.companion.names import companion_key
 from headrace.query.deadline import Deadline
-from headrace.storage.companions import Companions
+from headrace.storage.derived import Companions
 from rig import Rig, array
 from server.registries import lens
 

@@ -10,8 +10,7 @@ import pyarrow as pa
 from headrace.extract.postings import VALUE_BITS, indexed, term
 from headrace.query.definition import Definition
 from headrace.query.search import Field, Kind
-from headrace.query.values import Canonical
-from headrace.query.words import lower, words
+from headrace.query.values import Canonical, lower, words
 from headrace.schema.registry import Registry
 
 FIRST_SEQ = 1_000

@@ -16,9 +16,8 @@ from headrace.format.companion.layout import Limits
 from headrace.format.companion.merge import merge
 from headrace.format.companion.merged import merged
 from headrace.format.companion.names import file_name
-from headrace.format.companion.posting_file import Block
+from headrace.format.companion.posting_file import Block, Sink
 from headrace.format.companion.reader import FileCompanion
-from headrace.format.companion.sink import Sink
 
 ONE = [Event({"time": [5], "service": ["a"], "message": ["x y"], "status": [1]}, key="k")]
 TWO = [

@@ -12,7 +12,7 @@ from headrace.reduce.features.columns import columns, reduced
 from headrace.reduce.features.table import Row, TableReducer
 from headrace.schema.descriptor.nodes import Event, Feature, Field, Life, Op, Table
 from headrace.schema.descriptor.operators import OPERATORS
-from headrace.schema.descriptor.resolve import resolve
+from headrace.schema.descriptor.validate import resolve
 from reduce.features.events import TYPES, events
 from reduce.features.law import assert_same, features
 

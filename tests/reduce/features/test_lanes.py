@@ -12,8 +12,7 @@ from headrace.reduce.features.definition import Defined
 from headrace.reduce.features.lanes import Lane, columns, exploded, imploded, lanes
 from headrace.reduce.features.operators import operator
 from headrace.reduce.features.packing import pack, unpack
-from headrace.reduce.features.partials import parts_of
-from headrace.reduce.features.parts import COLUMNS, INTEGERS
+from headrace.reduce.features.parts import COLUMNS, INTEGERS, parts_of
 from headrace.reduce.features.table import TableReducer
 from headrace.schema.descriptor.nodes import Event, Feature, Field, Life, Table
 from headrace.schema.descriptor.operators import OPERATORS

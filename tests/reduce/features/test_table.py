@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.errors import KeyShapeMismatch
 from headrace.reduce.features.table import Row, TableReducer
 from headrace.schema.descriptor.nodes import Event, Feature, Field, Life, Op, Table
-from headrace.schema.descriptor.resolve import resolve
+from headrace.schema.descriptor.validate import resolve
 
 SCHEMA = {
     "user": Field("str"),

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.reduce.fragments.candidates import Candidate, candidates, update_of
-from headrace.reduce.fragments.naming import BANNED, Banned
-from headrace.reduce.fragments.settings import Settings
+from headrace.reduce.fragments.rules import BANNED, Banned, Settings
 from headrace.schema.entity.nodes import Converter, Field, ReducerConfig, Schema
 from headrace.schema.entity.semver import Bump
 from headrace.schema.entity.update import Updated, updated

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from headrace.reduce.fragments import distinct
-from headrace.reduce.fragments.stats import LONGEST_EXAMPLE, MOST_EXAMPLES, of_everyone, of_user, tallied
+from headrace.reduce.fragments.stats import (
+    LONGEST_EXAMPLE,
+    MOST,
+    MOST_EXAMPLES,
+    counted,
+    note,
+    of_everyone,
+    of_user,
+    tallied,
+)
 from headrace.schema.entity.split import Fragment
 from reduce.fragments.samples import stats, told
 from reduce.policies.samples import FIRST_US, observed
@@ -45,10 +53,10 @@ def test_a_few_examples_are_kept_and_long_ones_cut() -> None:
 
 def test_many_different_texts_are_counted_within_the_error() -> None:
     held: set[int] = set()
-    for number in range(distinct.MOST - 1):
-        distinct.note(held, f"source {number}")
-    assert distinct.counted(held) == distinct.MOST - 1
+    for number in range(MOST - 1):
+        note(held, f"source {number}")
+    assert counted(held) == MOST - 1
     for number in range(20_000):
-        distinct.note(held, f"source {number}")
-    assert abs(distinct.counted(held) - 20_000) < 20_000 * 0.15
-    assert len(held) <= 2 * distinct.MOST
+        note(held, f"source {number}")
+    assert abs(counted(held) - 20_000) < 20_000 * 0.15
+    assert len(held) <= 2 * MOST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.reduce.policies.batch import folded
+from headrace.reduce.policies.build import fold_observations
 from headrace.reduce.policies.reducer import EVERYONE, Row, TypeReducer
 from headrace.reduce.policies.snapshot import Snapshot
 from headrace.schema.entity.nodes import Definition, Field, Policy, ReducerConfig, Schema
@@ -49,7 +49,9 @@ def schema(config: ReducerConfig, **fields: Field | str) -> Schema:
 
 def row(reducer: TypeReducer, *observations: Observation) -> Row:
     """The state of the only entity that is told of."""
-    (found,) = folded(reducer, ((seq, FIRST_US + seq, given) for seq, given in enumerate(observations))).values()
+    (found,) = fold_observations(
+        reducer, ((seq, FIRST_US + seq, given) for seq, given in enumerate(observations))
+    ).values()
     return found
 
 

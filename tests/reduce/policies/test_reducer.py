@@ -6,9 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.reduce.policies import arrays
-from headrace.reduce.policies.batch import reduced
-from headrace.reduce.policies.lives import life_of
-from headrace.reduce.policies.reducer import EVERYONE, TypeReducer
+from headrace.reduce.policies.build import reduce_observations
+from headrace.reduce.policies.reducer import EVERYONE, TypeReducer, life_of
 from headrace.schema.entity.nodes import Converter, Field, ReducerConfig
 from headrace.schema.entity.observation import Observation
 from reduce.policies.samples import FIRST_US, config, observed, row, schema, snapshot
@@ -248,6 +247,6 @@ def test_configurations_that_fold_differently_are_different_lives() -> None:
 def test_a_batch_comes_out_in_the_order_of_keys() -> None:
     reducer = TypeReducer({EVERYONE: PLAIN})
     given = [observed(f"o{at}", at, entity_id=f"ent_{at * 7 % 10}", age=at) for at in range(20)]
-    found = list(reduced(reducer, ((seq, FIRST_US, each) for seq, each in enumerate(given))))
+    found = list(reduce_observations(reducer, ((seq, FIRST_US, each) for seq, each in enumerate(given))))
     assert [key for key, _ in found] == [f"ent_{number}".encode() for number in range(10)]
     assert all(reducer.unpack(packed).count == 2 for _, packed in found)

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.schema.descriptor.nodes import Table
 from headrace.schema.descriptor.operators import OPERATORS, inputs, result_type
-from headrace.schema.descriptor.resolve import resolve
+from headrace.schema.descriptor.validate import resolve
 from schema.descriptor.payloads import event, nodes, op, table, told
 
 SCHEMA = {

@@ -56,7 +56,7 @@ def payload(**changes: Any) -> dict[str, Any]:
 
 def schema(**changes: Any) -> Schema:
     """The schema of a registration that is right."""
-    found = registration.read(payload(**changes))
+    found = registration.read_registration(payload(**changes))
     assert isinstance(found, registration.Registration), found
     return found.schema
 

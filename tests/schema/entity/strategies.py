@@ -7,9 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from headrace.schema.entity.converters import FUNCTIONS
 from headrace.schema.entity.nodes import SOURCE_KINDS, Schema
-from headrace.schema.entity.validators import VALIDATORS
+from headrace.schema.entity.values import FUNCTIONS, VALIDATORS
 from schema.entity.samples import schema
 
 Document = dict[str, Any]

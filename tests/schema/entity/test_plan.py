@@ -3,9 +3,9 @@ from __future__ import annotations
 import msgspec
 
 from headrace.schema.change import Classification
-from headrace.schema.entity import change_request
-from headrace.schema.entity.change_request import ChangeRequest
+from headrace.schema.entity import registration
 from headrace.schema.entity.plan import planned_activation, planned_registration, planned_update
+from headrace.schema.entity.registration import ChangeRequest
 from headrace.schema.entity.update import Update
 from headrace.schema.plan import Effect, Impact
 from schema.entity.samples import CONTACT, schema
@@ -14,7 +14,7 @@ BASE = schema()
 
 
 def asked(**payload: object) -> Update:
-    found = change_request.read(payload)
+    found = registration.read_change_request(payload)
     assert isinstance(found, ChangeRequest)
     return found.update
 

@@ -14,18 +14,18 @@ from schema.entity.samples import CONTACT, NANOS, NUMERIC, POLICIES, codes, payl
 
 def broken(**options: Any) -> dict[str, str]:
     """The problems of a contact with other declarations."""
-    return codes(registration.read(payload(schema_definition={**CONTACT, **options})))
+    return codes(registration.read_registration(payload(schema_definition={**CONTACT, **options})))
 
 
 def fielded(**field: Any) -> dict[str, str]:
     """The problems of one field."""
     document = {"fields": {"x": field}}
-    found = registration.read(payload(schema_definition=document, reducer_config={"merge_policies": {}}))
+    found = registration.read_registration(payload(schema_definition=document, reducer_config={"merge_policies": {}}))
     return codes(found) if isinstance(found, list) else {}
 
 
 def test_a_registration_is_read_whole() -> None:
-    found = registration.read(payload(schema_version="1.2", activate=True, scope="user", dry_run=True))
+    found = registration.read_registration(payload(schema_version="1.2", activate=True, scope="user", dry_run=True))
     assert isinstance(found, Registration)
     assert (found.schema.entity_type, found.schema.schema_version, found.schema.scope) == ("contact", "1.2.0", "user")
     assert (found.activate, found.force, found.dry_run) == (True, False, True)
@@ -44,11 +44,11 @@ def test_what_was_read_is_written_as_it_was() -> None:
 @pytest.mark.parametrize("name", ["entity_type", "schema_version", "schema_definition", "reducer_config"])
 def test_nothing_of_the_quartet_may_be_missing_or_null(name: str) -> None:
     for given in ({key: value for key, value in payload().items() if key != name}, {**payload(), name: None}):
-        assert codes(registration.read(given)) == {f"/{name}": "missing_member"}
+        assert codes(registration.read_registration(given)) == {f"/{name}": "missing_member"}
 
 
 def test_every_problem_is_told_at_once_when_there_are_many() -> None:
-    found = registration.read(
+    found = registration.read_registration(
         {
             "entity_type": 7,
             "schema_version": "one",
@@ -108,19 +108,22 @@ def test_every_problem_is_told_at_once_when_there_are_many() -> None:
 
 @pytest.mark.parametrize("given", [None, [], "x", 3])
 def test_what_is_no_object_is_refused_without_more_ado(given: Any) -> None:
-    assert codes(registration.read(given))[""] == "schema_invalid"
-    assert codes(registration.read(payload(schema_definition=given or [])))["/schema_definition"] == "schema_invalid"
+    assert codes(registration.read_registration(given))[""] == "schema_invalid"
+    assert (
+        codes(registration.read_registration(payload(schema_definition=given or [])))["/schema_definition"]
+        == "schema_invalid"
+    )
 
 
 def test_a_definition_of_only_fields_guesses_names_and_says_so() -> None:
-    found = registration.read(payload(schema_definition={"fields": CONTACT["fields"]}))
+    found = registration.read_registration(payload(schema_definition={"fields": CONTACT["fields"]}))
     assert isinstance(found, Registration)
     assert found.schema.schema_definition.identity_opt_out == "heuristic_canonical_name"
     assert [notice.code for notice in found.notices] == ["IDENTITY_OPT_OUT_IMPLIED"]
 
 
 def test_a_definition_that_says_more_must_say_what_identifies() -> None:
-    found = registration.read(payload(schema_definition={"fields": CONTACT["fields"], "aliases": ["x"]}))
+    found = registration.read_registration(payload(schema_definition={"fields": CONTACT["fields"], "aliases": ["x"]}))
     assert codes(found) == {"/schema_definition/canonical_name_fields": "identity_missing"}
 
 
@@ -212,24 +215,24 @@ def test_all_six_types_and_every_option_of_a_field_are_taken() -> None:
 
 @pytest.mark.parametrize("name", ["test_thing", "contacts"])
 def test_an_odd_name_is_told_and_where_guarded_refused_unless_forced(name: str) -> None:
-    told = registration.read(payload(entity_type=name))
+    told = registration.read_registration(payload(entity_type=name))
     assert isinstance(told, Registration)
     [notice] = told.notices
-    assert codes(registration.read(payload(entity_type=name), guard=True)) == {"/entity_type": notice.code}
-    forced = registration.read(payload(entity_type=name, force=True), guard=True)
+    assert codes(registration.read_registration(payload(entity_type=name), guard=True)) == {"/entity_type": notice.code}
+    forced = registration.read_registration(payload(entity_type=name, force=True), guard=True)
     assert isinstance(forced, Registration)
     assert forced.notices == told.notices
 
 
 def test_the_two_ways_to_say_the_scope_must_agree() -> None:
     assert schema(user_specific=True).scope == "user"
-    found = registration.read(payload(user_specific=True, scope="global"))
+    found = registration.read_registration(payload(user_specific=True, scope="global"))
     assert codes(found) == {"/user_specific": "schema_invalid"}
 
 
 def test_a_policy_that_makes_lists_of_scalars_is_told() -> None:
     config = {"merge_policies": {"name": {"strategy": "merge_array"}}}
-    found = registration.read(payload(reducer_config=config))
+    found = registration.read_registration(payload(reducer_config=config))
     assert isinstance(found, Registration)
     assert [(notice.code, notice.fields) for notice in found.notices] == [("MERGE_ARRAY_OF_SCALARS", ("name",))]
 

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.schema.entity import change_request
-from headrace.schema.entity.change_request import ChangeRequest
+from headrace.schema.entity import registration
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.problem import Problem
+from headrace.schema.entity.registration import ChangeRequest
 from headrace.schema.entity.semver import Bump
 from headrace.schema.entity.update import Updated, updated
 from schema.entity.samples import CONTACT, NANOS, NUMERIC, POLICIES, codes, defined, schema
@@ -18,7 +18,7 @@ SHOE = {"field_name": "shoe", "field_type": "number"}
 
 
 def tried(base: Schema, taken: tuple[str, ...] = (), **asked: Any) -> Updated | list[Problem]:
-    request = change_request.read(asked)
+    request = registration.read_change_request(asked)
     return request if isinstance(request, list) else updated(base, request.update, taken)
 
 
@@ -188,7 +188,7 @@ def test_one_field_must_remain() -> None:
 
 
 def test_the_shape_of_a_request_is_judged_at_once() -> None:
-    found = change_request.read(
+    found = registration.read_change_request(
         {
             "fields_to_add": [
                 {"field_name": "x", "field_type": "text"},
@@ -217,8 +217,12 @@ def test_the_shape_of_a_request_is_judged_at_once() -> None:
 
 
 def test_a_request_activates_and_is_global_unless_it_says_otherwise() -> None:
-    assert change_request.read({}) == ChangeRequest(update=change_request.Update(), activate=True, scope="global")
-    found = change_request.read({"user_specific": True, "activate": False, "migrate_existing": True, "dry_run": True})
+    assert registration.read_change_request({}) == ChangeRequest(
+        update=registration.Update(), activate=True, scope="global"
+    )
+    found = registration.read_change_request(
+        {"user_specific": True, "activate": False, "migrate_existing": True, "dry_run": True}
+    )
     assert isinstance(found, ChangeRequest)
     assert (found.scope, found.activate, found.migrate_existing, found.dry_run) == ("user", False, True, True)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.schema.entity import change_request
+from headrace.schema.entity import registration
 from headrace.schema.entity.update import Update
 
 
 def request(asked: dict[str, Any]) -> Update:
     """The update that a request of the right shape asks for."""
-    found = change_request.read(asked)
-    assert isinstance(found, change_request.ChangeRequest), found
+    found = registration.read_change_request(asked)
+    assert isinstance(found, registration.ChangeRequest), found
     return found.update

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.schema.descriptor.nodes import Type
 from headrace.schema.expression import Expr
-from headrace.schema.expression.tree import Binary, Cast, Constant, Field, IsNull, Quadkey, Unary
+from headrace.schema.expression.tree import Binary, Cast, Constant, FieldReference, IsNull, Quadkey, Unary
 
 TYPES: dict[str, Type] = {
     "i": "i64",
@@ -75,7 +75,7 @@ def expressions(kind: Type, depth: int = 4) -> st.SearchStrategy[Expr]:
 @cache
 def _leaves(kind: Type) -> st.SearchStrategy[Expr]:
     names = [name for name, known in TYPES.items() if known == kind]
-    fields: st.SearchStrategy[Expr] = st.sampled_from(names).map(Field)
+    fields: st.SearchStrategy[Expr] = st.sampled_from(names).map(FieldReference)
     if kind in ("bytes", "datetime"):
         return fields
     return fields | fields | VALUES[kind].map(Constant) | st.just(Constant(None))

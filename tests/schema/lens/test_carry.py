@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from headrace.query.reader import FieldReader
+from headrace.query.carry import FieldReader
 from headrace.query.search import Kind
 from headrace.schema import pointer as pointers
-from headrace.schema.lens.carry import Carried, Crossing, Effect
+from headrace.schema.lens.carry import Carried, CarryEffect, Crossing, KeyReader, Reader, WholeReader
 from headrace.schema.lens.ops import Lens
-from headrace.schema.lens.reader import KeyReader, Reader, WholeReader
 from schema.lens.vocabulary import (
     LEVELS,
     OPTIONAL,
@@ -37,7 +36,7 @@ from schema.lens.vocabulary import (
 from schema.lens.wire import lens
 
 KEYWORD, INTEGER = FieldReader(Kind.KEYWORD, False), FieldReader(Kind.INTEGER, False)
-CHANGED, LOST = Effect.CHANGED, Effect.LOST
+CHANGED, LOST = CarryEffect.CHANGED, CarryEffect.LOST
 FLAT = closed({"a": TEXT, "b": TEXT, "n": WHOLE})
 NESTED = closed({"o": closed({"a": TEXT, "b": TEXT}), "c": TEXT})
 LIST = closed({"l": listed(TEXT, minItems=1), "c": TEXT})
@@ -52,7 +51,7 @@ def crossing(schema: Any, *ops: dict[str, Any]) -> Crossing:
     return Crossing(schema, True, made)
 
 
-def carried(schema: Any, place: str, *ops: dict[str, Any], reader: Reader = KEYWORD) -> tuple[str, Effect | None]:
+def carried(schema: Any, place: str, *ops: dict[str, Any], reader: Reader = KEYWORD) -> tuple[str, CarryEffect | None]:
     found = crossing(schema, *ops).carry(pointers.parse(place) or (), reader)
     return pointers.text(found.pointer), found.effect
 
@@ -120,7 +119,7 @@ def carried(schema: Any, place: str, *ops: dict[str, Any], reader: Reader = KEYW
     ],
 )  # fmt: skip
 def test_a_pointer_goes_where_its_value_goes(
-    schema: Any, place: str, ops: list[dict[str, Any]], expected: tuple[str, Effect | None]
+    schema: Any, place: str, ops: list[dict[str, Any]], expected: tuple[str, CarryEffect | None]
 ) -> None:
     assert carried(schema, place, *ops) == expected
 
@@ -136,7 +135,7 @@ def test_a_pointer_goes_where_its_value_goes(
     ],
 )
 def test_a_routing_key_is_one_string(
-    schema: Any, place: str, ops: list[dict[str, Any]], expected: tuple[str, Effect | None]
+    schema: Any, place: str, ops: list[dict[str, Any]], expected: tuple[str, CarryEffect | None]
 ) -> None:
     assert carried(schema, place, *ops, reader=KeyReader()) == expected
 
@@ -179,7 +178,7 @@ def test_whole_numbers_stay_the_same_as_text() -> None:
     ],
 )
 def test_dates_stay_the_same_as_text_unless_their_digits_are_another_date(
-    low: int | None, high: int | None, effect: Effect | None
+    low: int | None, high: int | None, effect: CarryEffect | None
 ) -> None:
     limits = {name: limit for name, limit in (("minimum", low), ("maximum", high)) if limit is not None}
     op = convert("/n", "integer>string", "int_to_string")
@@ -196,7 +195,7 @@ def test_dates_stay_the_same_as_text_unless_their_digits_are_another_date(
     ],
 )
 def test_listed_numbers_are_looked_up_with_all_their_digits(
-    reader: Reader, number: Decimal, table: dict[str, Any], effect: Effect | None
+    reader: Reader, number: Decimal, table: dict[str, Any], effect: CarryEffect | None
 ) -> None:
     op = convert("/n", "number>number", {"map": table})
     place = {"const": number}

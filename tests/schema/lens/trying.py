@@ -12,7 +12,7 @@ import msgspec
 from headrace.schema.document import Validator
 from headrace.schema.lens.forward import forward, run
 from headrace.schema.lens.ops import Lens
-from headrace.schema.lens.samples import documents
+from headrace.schema.lens.proof import documents
 from headrace.schema.lens.values import LensFailure, Raw
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root

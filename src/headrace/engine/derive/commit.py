@@ -23,12 +23,11 @@ from headrace.format.manifest import Segment, segment_key, segment_place
 from headrace.format.ranges import Range
 from headrace.format.state.layout import State
 from headrace.format.state.names import state_key, state_place
-from headrace.reduce.features.history import Known
+from headrace.reduce.features.replay import Known
 from headrace.reduce.work_units import DERIVED, FOLDED, MARKED, Outcome, Result, Settled, Unit
-from headrace.schema.findings import MOST_NAMED, Findings
-from headrace.storage.companions import Companions, object_keys
+from headrace.schema.trial import MOST_NAMED, Findings
+from headrace.storage.derived import Companions, States, companion_object_keys
 from headrace.storage.erasures import Erasures
-from headrace.storage.states import States
 from headrace.storage.streams import LIVE, StreamRow
 from headrace.storage.work import UnitRow, Work
 
@@ -321,7 +320,7 @@ class _Settling:
         if result.segment is not None and self._batch.published.is_orphan(unit.incarnation, result.segment.name):
             keys.append(segment_key(unit.stream, unit.incarnation, result.segment.name))
         if result.companion is not None and not self._companions.has(row.stream, result.companion.name):
-            keys += object_keys(unit.stream, unit.incarnation, [result.companion])
+            keys += companion_object_keys(unit.stream, unit.incarnation, [result.companion])
         if result.state is not None and not self._states.has(row.stream, result.state.name):
             keys.append(state_key(unit.stream, unit.incarnation, result.state.name))
         self._batch.published.discard(keys, self._batch.now_us)

@@ -12,10 +12,9 @@ from typing import Any
 from headrace.errors import CorruptData
 from headrace.format.segment.decoded import Decoded
 from headrace.format.state.layout import State
-from headrace.reduce.states.coverage import Base, Chain
+from headrace.reduce.states.coverage import Base, Chain, merged
 from headrace.reduce.states.definition import Definition
 from headrace.reduce.states.fold import ROW_OVERHEAD, SPREAD, Fold
-from headrace.reduce.states.merging import merged
 from headrace.storage.state_files import StateFile
 
 #: Rows of a tail that are kept as they are, where nothing else is said; the others are packed.

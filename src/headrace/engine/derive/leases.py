@@ -15,9 +15,8 @@ from headrace.engine.derive.unit_cutter import Planned
 from headrace.engine.log.batch import Batch
 from headrace.errors import Conflict
 from headrace.reduce.work_units import MARKED, Unit
-from headrace.storage.companions import Companions
+from headrace.storage.derived import Companions, States
 from headrace.storage.published import Grave
-from headrace.storage.states import States
 from headrace.storage.streams import LIVE
 from headrace.storage.work import LeaseRow, UnitRow, Work
 

@@ -22,8 +22,8 @@ from headrace.engine.search.stream_view import View, Viewer
 from headrace.errors import CorruptData
 from headrace.format.ranges import Range, size
 from headrace.reduce.work_units import DERIVED, Job
-from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
+from headrace.storage.derived import Companions
 from headrace.storage.erasures import Erasures
 from headrace.storage.published import Published
 from headrace.storage.work import DueRow, Work

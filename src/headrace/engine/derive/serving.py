@@ -24,8 +24,7 @@ from headrace.errors import HeadraceError, NotFound
 from headrace.format.state.layout import State
 from headrace.reduce.states.coverage import Base, base
 from headrace.reduce.states.definition import Defined, Definitions, Keying, Shapes
-from headrace.storage.derived import Stamp
-from headrace.storage.states import States
+from headrace.storage.derived import Stamp, States
 from headrace.storage.wal import Wal
 
 log = logging.getLogger("headrace.states")

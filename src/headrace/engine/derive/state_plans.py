@@ -25,9 +25,9 @@ from headrace.reduce.states.coverage import base, missing, span, useless
 from headrace.reduce.states.definition import Definition
 from headrace.reduce.work_units import FOLDED, Job, Unit
 from headrace.storage.database import Connection
+from headrace.storage.derived import States
 from headrace.storage.published import Published
 from headrace.storage.registries import Registries
-from headrace.storage.states import States
 from headrace.storage.streams import LIVE, StreamRow, Streams
 from headrace.storage.work import DueRow, Work
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from headrace.engine.derive.generation import Generation
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.reduce.states.definition import Shapes, Told
+from headrace.reduce.states.definition import EventRun, Shapes
 from headrace.reduce.states.fold import of_batch
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
@@ -165,7 +165,7 @@ class Follower:
         self.let_go()
         return True
 
-    def fold(self, shapes: Shapes, found: Iterable[Told]) -> None:
+    def fold(self, shapes: Shapes, found: Iterable[EventRun]) -> None:
         """Fold events into every tail that lacks them."""
         tails = list(self.generations.values())
         begun, count = thread_time(), 0
@@ -230,11 +230,11 @@ def fold_through(
     return True
 
 
-def of_rows(rows: Iterable[Entries], start: int) -> Iterator[Told]:
+def of_rows(rows: Iterable[Entries], start: int) -> Iterator[EventRun]:
     """Rows of the log from an event on."""
     for row in rows:
         if row.seq >= start:
-            yield Told(row.seq, row.version, [row.append_us] * row.count, row.body)
+            yield EventRun(row.seq, row.version, [row.append_us] * row.count, row.body)
             continue
         left = entries_of(row.body)[start - row.seq :]
-        yield Told(start, row.version, [row.append_us] * len(left), b",".join(left))
+        yield EventRun(start, row.version, [row.append_us] * len(left), b",".join(left))

@@ -11,15 +11,14 @@ import msgspec
 from headrace import decoding
 from headrace.errors import BadRequest
 from headrace.profiles.hook import Hook
-from headrace.reduce.policies.lives import life_of
+from headrace.reduce.policies.reducer import life_of
 from headrace.schema.descriptor.nodes import Life
 from headrace.schema.entity.accept import Acceptor
 from headrace.schema.entity.nodes import Definition, ReducerConfig, Schema
 from headrace.schema.entries import Failure
 from headrace.storage.database import Connection
 from headrace.storage.enhancements import Enhancements
-from headrace.storage.entity_changes import EntityChanges
-from headrace.storage.schema_registry import EVERYBODY, SchemaRegistry, SchemaRow
+from headrace.storage.entity_types import EVERYBODY, EntityChanges, SchemaRegistry, SchemaRow
 
 if TYPE_CHECKING:
     from headrace.engine.log.append import Terms

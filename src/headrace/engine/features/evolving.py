@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.engine.features.source import Rules, Source, source_of
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.schema.descriptor.canonical import alike
+from headrace.schema.descriptor.diff import alike
 from headrace.schema.descriptor.generated import json_schema, lens, search
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.registry import Registry

@@ -15,9 +15,8 @@ from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.computing import Computing
 from headrace.errors import BadRequest, Conflict, HeadraceError
-from headrace.schema.descriptor.envelope import Envelope, Status
 from headrace.schema.descriptor.nodes import Event
-from headrace.schema.descriptor.problem import Problem
+from headrace.schema.descriptor.problem import Envelope, Problem, Status
 from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
 from headrace.storage.streams import LIVE
 

@@ -13,14 +13,13 @@ from headrace.engine.derive.readable import parts, pieces
 from headrace.engine.derive.unit_cutter import Planned
 from headrace.engine.log.batch import Batch
 from headrace.format.ranges import Range
-from headrace.reduce.features.history import Known, Part, Question
-from headrace.reduce.features.replay import Beginning, beginning
+from headrace.reduce.features.replay import Beginning, Known, Part, Question, beginning
 from headrace.reduce.work_units import Source, Unit
 from headrace.storage.database import Connection
+from headrace.storage.derived import States
 from headrace.storage.histories import DONE, FAILED, RUNNING, Histories, HistoryRow
 from headrace.storage.published import Published
 from headrace.storage.registries import Registries
-from headrace.storage.states import States
 from headrace.storage.streams import LIVE, StreamRow, Streams
 from headrace.storage.work import Work
 

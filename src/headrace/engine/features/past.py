@@ -16,8 +16,7 @@ from headrace.engine.log.tiers import Cold
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import CorruptData, TimedOut
 from headrace.reduce.features.definition import Defined
-from headrace.reduce.features.history import Question
-from headrace.reduce.features.replay import Asked, Beginning, Replay, beginning
+from headrace.reduce.features.replay import Asked, Beginning, Question, Replay, beginning
 from headrace.reduce.states.fold import of_batch
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing

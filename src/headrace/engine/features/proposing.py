@@ -8,8 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.engine.features.registry import DEFAULT_APP, Current, Document
-from headrace.schema.descriptor.canonical import fingerprint
-from headrace.schema.descriptor.diff import Diff, diff
+from headrace.schema.descriptor.diff import Diff, diff, fingerprint
 from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.nodes import Node, Table
 from headrace.schema.descriptor.order import upstream

@@ -17,7 +17,7 @@ from headrace.types import Steps
 
 if TYPE_CHECKING:
     from headrace.reduce.features.definition import Defined
-    from headrace.reduce.features.view import Derived
+    from headrace.reduce.features.events import Derived
 
 #: What the streams of event sources are called.
 EVENTS = "events/"
@@ -130,7 +130,7 @@ class Current:
             return None
         found = self._derived.get(name)
         if found is None:
-            from headrace.reduce.features.view import Derived
+            from headrace.reduce.features.events import Derived
 
             found = self._derived[name] = Derived(self.nodes, name, self.version)
         return found

@@ -17,8 +17,8 @@ from headrace.engine.log.stream import Head
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.errors import FeatureNotInTable
 from headrace.reduce.features.definition import Defined
-from headrace.reduce.features.event_shapes import Shapes
-from headrace.storage.states import States
+from headrace.reduce.features.events import Shapes
+from headrace.storage.derived import States
 from headrace.storage.wal import Wal
 from headrace.types import Clock
 

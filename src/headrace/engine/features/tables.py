@@ -16,8 +16,8 @@ from headrace.engine.features.training import Training
 from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.log import Log
 from headrace.storage.database import Connection
+from headrace.storage.derived import States
 from headrace.storage.published import Published
-from headrace.storage.states import States
 from headrace.storage.wal import Wal
 from headrace.types import Clock
 

@@ -23,7 +23,7 @@ from headrace.engine.features.past import Past, Pasts
 from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.log import Log
 from headrace.errors import HeadraceError, NotFound, Overloaded
-from headrace.reduce.features.history import Question
+from headrace.reduce.features.replay import Question
 from headrace.storage.database import Connection
 from headrace.storage.histories import RUNNING, Histories, HistoryRow
 

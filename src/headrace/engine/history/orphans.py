@@ -8,10 +8,9 @@ from functools import cache
 from headrace.format.companion.names import COMPANIONS, companion_place
 from headrace.format.manifest import MANIFESTS
 from headrace.format.state.names import STATES, state_place
-from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
+from headrace.storage.derived import Companions, States
 from headrace.storage.objects import Objects
-from headrace.storage.states import States
 from headrace.storage.streams import Streams
 
 

@@ -13,10 +13,9 @@ from headrace.engine.log.lifecycle import Chore
 from headrace.engine.log.stream import Stream
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Segment
-from headrace.storage.companions import Companions, object_keys
+from headrace.storage.derived import Companions, States, companion_object_keys
+from headrace.storage.derived import state_object_keys as state_keys
 from headrace.storage.published import Grave, Placed
-from headrace.storage.states import States
-from headrace.storage.states import object_keys as state_keys
 from headrace.storage.streams import DELETED
 from headrace.storage.work import Work
 
@@ -107,7 +106,7 @@ class Publish(Chore):
         row = snapshot.row
         Companions(batch.connection).remove(row.id, (one.name for one in snapshot.retired))
         States(batch.connection).remove(row.id, (one.name for one in snapshot.retired_states))
-        keys = [*object_keys(row.name, row.incarnation, snapshot.retired)]
+        keys = [*companion_object_keys(row.name, row.incarnation, snapshot.retired)]
         keys += state_keys(row.name, row.incarnation, snapshot.retired_states)
         batch.published.discard(keys, batch.now_us)
         work.forgive(row.id, row.first_seq)

@@ -16,17 +16,16 @@ from headrace.engine.history.snapshot import Snapshot, manifest, take
 from headrace.format import manifest as manifests
 from headrace.format.companion.names import COMPANIONS
 from headrace.format.state.names import STATES
-from headrace.storage.companions import Companions
-from headrace.storage.companions import object_keys as companion_keys
 from headrace.storage.database import Connection
-from headrace.storage.entity_changes import EntityChanges
+from headrace.storage.derived import Companions, States
+from headrace.storage.derived import companion_object_keys as companion_keys
+from headrace.storage.derived import state_object_keys as state_keys
+from headrace.storage.entity_types import EntityChanges
+from headrace.storage.files import make_directories
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
-from headrace.storage.permissions import make_directories
 from headrace.storage.published import Placed, Published
 from headrace.storage.segments import Segments
-from headrace.storage.states import States
-from headrace.storage.states import object_keys as state_keys
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
 from headrace.types import Clock

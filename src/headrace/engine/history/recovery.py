@@ -24,12 +24,11 @@ from headrace.engine.log.lifecycle import release
 from headrace.errors import CorruptData, Fenced, Unavailable
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Manifest
-from headrace.storage.companions import Companions
+from headrace.storage.derived import Companions, States
 from headrace.storage.node import holder_of
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.published import Grave
 from headrace.storage.registries import RegistryRow
-from headrace.storage.states import States
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow, Streams
 from headrace.storage.work import Work
 from headrace.types import RESERVED

@@ -33,7 +33,7 @@ from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.repeated import RepeatedWarning
 from headrace.errors import Fenced, Unavailable
 from headrace.storage.database import Connection
-from headrace.storage.entity_changes import EntityChanges
+from headrace.storage.entity_types import EntityChanges
 from headrace.storage.feature_registry import FeatureRegistry
 from headrace.storage.published import Backlog
 from headrace.storage.published import Published as PublishedObjects

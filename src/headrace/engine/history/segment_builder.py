@@ -20,11 +20,11 @@ from headrace.engine.log.expiry import lifetime_steps
 from headrace.errors import CorruptData
 from headrace.format.manifest import Segment, listed, segment_name
 from headrace.format.packing import LEAST_BYTES
-from headrace.format.segment.gathering import Notes, Run
 from headrace.format.segment.layout import GROUP_BYTES, GROUP_ROWS
+from headrace.format.segment.row_group import Notes, Run
 from headrace.format.segment.writer import Writer
 from headrace.schema.entries import entries_of
-from headrace.storage.permissions import open_private
+from headrace.storage.files import open_private
 from headrace.storage.published import Placed
 from headrace.storage.segments import Segments
 from headrace.storage.wal import Bundle, Entries, Wal

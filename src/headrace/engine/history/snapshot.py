@@ -8,12 +8,10 @@ from headrace.engine.log.forks import read_by_forks
 from headrace.format.companion.layout import Companion
 from headrace.format.manifest import Manifest, Revision, Segment
 from headrace.format.state.layout import State
-from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
-from headrace.storage.derived import Stamp
+from headrace.storage.derived import Companions, Stamp, States
 from headrace.storage.published import Placed, Published
 from headrace.storage.registries import Registries, RegistryRow
-from headrace.storage.states import States
 from headrace.storage.streams import LIVE, SOFT_DELETED, StreamRow, Streams
 
 _STATES = {LIVE: "live", SOFT_DELETED: "soft_deleted"}

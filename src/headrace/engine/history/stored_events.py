@@ -17,7 +17,7 @@ from headrace.engine.log.read import Owned, owned
 from headrace.engine.log.stream import Head, Stream
 from headrace.format.segment import layout
 from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.gathering import Gathering, Run
+from headrace.format.segment.row_group import Gathering, Run
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.published import Placed, Published

@@ -13,8 +13,8 @@ from headrace.engine.log.batch import Batch, Operation, commit_alone
 from headrace.engine.log.wal_names import Logged
 from headrace.errors import CorruptData, HeadraceError
 from headrace.storage import database
-from headrace.storage.damage import Damage
 from headrace.storage.database import Connection, DiskFull, SQLiteError
+from headrace.storage.page_checksums import Damage
 from headrace.storage.reserve import LEAST_BYTES, Reserve
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal

@@ -13,8 +13,7 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import View
 from headrace.engine.log.tiers import Cell, Cold, Tiers
 from headrace.errors import CorruptData, NotRepresentable
-from headrace.schema.entries import entries_of
-from headrace.schema.split import slice_json
+from headrace.schema.entries import entries_of, slice_json
 from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US, Piece
 

@@ -16,8 +16,7 @@ from headrace.engine.log.forks import read_by_forks
 from headrace.engine.log.lifecycle import Chore
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.registry.verification_job import KEPT, KEPT_US
-from headrace.storage.dedupe import Dedupe
-from headrace.storage.idempotency import Idempotency
+from headrace.storage.dedupe import Dedupe, Idempotency
 from headrace.storage.published import Placed, Published
 from headrace.storage.streams import DELETED, LIVE
 from headrace.storage.verifications import Verifications

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from headrace.errors import BadRequest, CorruptData, NotRepresentable
-from headrace.query.carrying import EmptiedField, emptied_fields
+from headrace.query.carry import EmptiedField, emptied_fields
 from headrace.schema import pointer as pointers
 from headrace.schema.document import Validator
 from headrace.schema.entries import Failure

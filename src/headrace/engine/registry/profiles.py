@@ -21,9 +21,9 @@ from headrace.engine.registry.schemas import Schemas, refused
 from headrace.errors import Conflict, NotFound
 from headrace.profiles import table
 from headrace.profiles.definition import Defaults, Profile
+from headrace.schema.canonical import same
 from headrace.schema.change import Change, Classification
 from headrace.schema.diff import diff
-from headrace.schema.equality import same
 from headrace.schema.plan import Plan, Refusal
 from headrace.schema.registry import Registry
 from headrace.schema.update import UNSET, Update

@@ -15,8 +15,8 @@ from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.computing import Computing
 from headrace.errors import BadRequest, Conflict, HeadraceError, LensUnsound, NotFound, RegistryFull
-from headrace.query import fields
-from headrace.query.carrying import carry_search
+from headrace.query import search_document
+from headrace.query.carry import carry_search
 from headrace.schema import apply as changes
 from headrace.schema.plan import Plan, Refusal
 from headrace.schema.problem import Problem
@@ -151,8 +151,8 @@ def refused(refusals: tuple[Refusal, ...]) -> HeadraceError:
 
 
 def _check_search(given: Any, version: int, stored: Any) -> list[Problem]:
-    found = fields.parse(given, current_version=version)
-    return found if isinstance(found, list) else fields.reserved(given, stored)
+    found = search_document.parse_search_document(given, current_version=version)
+    return found if isinstance(found, list) else search_document.reserved(given, stored)
 
 
 SEARCH = changes.SearchRules(_check_search, carry_search)

@@ -30,9 +30,8 @@ from headrace.engine.runtime.gates import Gate
 from headrace.engine.runtime.repeated import RepeatedWarning
 from headrace.errors import Conflict, CorruptData, HeadraceError, NotFound, Overloaded
 from headrace.format.ranges import Range
-from headrace.schema.findings import Findings
 from headrace.schema.registry import Registry
-from headrace.schema.trial import Trial
+from headrace.schema.trial import Findings, Trial
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing
 from headrace.storage.streams import LIVE, StreamRow, Streams

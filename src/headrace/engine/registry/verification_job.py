@@ -17,7 +17,7 @@ from headrace.engine.derive.unit_cutter import Cutter, Planned
 from headrace.engine.log.batch import Batch
 from headrace.format.ranges import Range, joined, without
 from headrace.reduce.work_units import Unit
-from headrace.schema.findings import Findings
+from headrace.schema.trial import Findings
 from headrace.storage.database import Connection
 from headrace.storage.published import Published
 from headrace.storage.streams import LIVE, StreamRow, Streams

@@ -35,8 +35,7 @@ from headrace.query.search import SummaryParts
 from headrace.query.values import values
 from headrace.reduce import parts
 from headrace.reduce.answer import Buckets
-from headrace.reduce.chosen import chosen, wanted
-from headrace.reduce.keys import narrowed
+from headrace.reduce.groups import chosen, narrowed, wanted
 from headrace.reduce.request import AggregateRequest
 from headrace.reduce.rollup import Span, panes, trees
 

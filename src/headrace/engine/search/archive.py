@@ -30,7 +30,7 @@ from headrace.format.ranges import Range, without
 from headrace.format.segment.decoded import Decoded
 from headrace.query.deadline import Deadline
 from headrace.reduce import duck
-from headrace.reduce.limits import GroupLimits
+from headrace.reduce.groups import GroupLimits
 from headrace.storage import database
 from headrace.storage.companion_files import CompanionFiles
 from headrace.storage.objects import Objects

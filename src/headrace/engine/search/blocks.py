@@ -28,7 +28,7 @@ from headrace.engine.runtime.allocators import drop_mapped_pages
 from headrace.engine.search.definitions import Defined
 from headrace.engine.search.mapped_tables import spilled
 from headrace.extract.columns import Extractor
-from headrace.extract.memory import in_memory
+from headrace.extract.postings import in_memory
 from headrace.format.companion import tables
 from headrace.format.companion.memory import MemoryCompanion, Tables
 from headrace.format.ranges import Range

@@ -9,9 +9,8 @@ from headrace.engine.log.stream import Stream
 from headrace.engine.search.companion_cover import is_current, may_answer, widest
 from headrace.engine.search.definitions import Defined, Definitions
 from headrace.format.companion.layout import Companion
-from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
-from headrace.storage.derived import Stamp
+from headrace.storage.derived import Companions, Stamp
 
 #: Companions that are kept decoded, of all streams together, and questions that are kept answered of each.
 _KEPT = 20_000

@@ -18,7 +18,7 @@ from headrace.engine.search.attempts import tried, trusting
 from headrace.engine.search.definitions import Defined
 from headrace.engine.search.documents import Documents
 from headrace.errors import NotRepresentable
-from headrace.extract.match import windows
+from headrace.extract.match import columns
 from headrace.extract.match.columns import Window
 from headrace.extract.match.evaluate import Evaluator, asked_fields
 from headrace.extract.match.selection import Selection, within
@@ -132,7 +132,7 @@ class _Read:
         first = companion.first_seq
         evaluator = Evaluator(companion, self._search, self._tally)
         groups = evaluator.columns.groups("odd")
-        for window in windows.growing(groups, piece.start - first, piece.stop - first, backward=False):
+        for window in columns.growing(groups, piece.start - first, piece.stop - first, backward=False):
             start = first + window.start
             odd = set(within(evaluator.odd, window.start, window.stop).tolist())
             rows = evaluator.select(self._tree, window).rows().tolist()

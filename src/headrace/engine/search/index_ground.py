@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from headrace.engine.derive.readable import Part
 from headrace.format.ranges import Range, joined
-from headrace.storage.counts import Counts, Touched
+from headrace.storage.published import Counts, Touched
 
 
 class Covered(NamedTuple):

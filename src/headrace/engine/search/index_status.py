@@ -17,10 +17,9 @@ from headrace.errors import NotFound
 from headrace.format.companion.layout import Companion, PartName
 from headrace.format.ranges import Range, joined
 from headrace.query.search import Kind, Search
-from headrace.storage.companions import Companions
-from headrace.storage.counts import Counts
 from headrace.storage.database import Connection
-from headrace.storage.derived import Stamp
+from headrace.storage.derived import Companions, Stamp
+from headrace.storage.published import Counts
 from headrace.storage.streams import StreamRow, Streams
 
 _KEPT = 1_000

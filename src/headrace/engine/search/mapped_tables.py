@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.format.companion.memory import Tables
-from headrace.storage.permissions import make_directories
+from headrace.storage.files import make_directories
 
 _ALIGNED = 64
 

@@ -26,12 +26,12 @@ from headrace.format.companion.layout import KEYS, Companion, PartName
 from headrace.format.ranges import Range, without
 from headrace.format.segment.decoded import Decoded
 from headrace.query.deadline import Deadline
-from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
+from headrace.storage.derived import Companions
 from headrace.storage.objects import ObjectMissing
 from headrace.storage.published import Placed, Published
 from headrace.storage.streams import LIVE, Streams
-from headrace.storage.wal_keys import WalKeys
+from headrace.storage.wal import WalKeys
 
 if TYPE_CHECKING:
     from headrace.engine.assembly import Engine

@@ -20,7 +20,7 @@ from headrace.engine.search.documents import Documents
 from headrace.engine.search.hits import Found, Hit
 from headrace.engine.search.walk import Walk
 from headrace.errors import BadRequest, OffsetGone
-from headrace.extract.match import windows
+from headrace.extract.match import columns
 from headrace.extract.match.columns import Window
 from headrace.extract.match.evaluate import Evaluator, asked_fields, families
 from headrace.extract.match.scores import count, scores
@@ -148,8 +148,8 @@ class _Search:
     def _windows(self, evaluator: Evaluator, start: int, stop: int) -> Iterator[Window]:
         key = self._order[0]
         if key.field is None:
-            return windows.growing(evaluator.columns.groups("odd"), start, stop, backward=self._backward)
-        return windows.by_group(evaluator.columns.groups(f"f.{key.name}"), start, stop, backward=self._backward)
+            return columns.growing(evaluator.columns.groups("odd"), start, stop, backward=self._backward)
+        return columns.by_group(evaluator.columns.groups(f"f.{key.name}"), start, stop, backward=self._backward)
 
     def _bounds(self, evaluator: Evaluator, window: Window) -> Bounds | None:
         """What the first key can be in a window."""

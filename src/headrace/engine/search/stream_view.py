@@ -9,8 +9,8 @@ from headrace.engine.search.companion_cover import is_current, span, widest
 from headrace.engine.search.definitions import Defined, Definitions
 from headrace.format.companion.layout import Companion
 from headrace.format.ranges import Range, without
-from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
+from headrace.storage.derived import Companions
 from headrace.storage.registries import Registries
 from headrace.storage.streams import LIVE, StreamRow, Streams
 

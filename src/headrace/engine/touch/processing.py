@@ -9,9 +9,8 @@ from headrace.engine.touch.journal import Journal
 from headrace.engine.touch.parking import Parking
 from headrace.engine.touch.pressure import COARSE_ONLY, RESTRICTED, Pressure
 from headrace.engine.touch.roster import Active, Roster
-from headrace.profiles.state_protocol.derivation import touched
 from headrace.profiles.state_protocol.keys import Key, table_key
-from headrace.profiles.state_protocol.messages import Change
+from headrace.profiles.state_protocol.messages import Change, touched
 from headrace.profiles.state_protocol.templates import Template
 
 _ENTITIES = 4096

@@ -20,9 +20,8 @@ from headrace.engine.touch.parking import Parking, Waiter
 from headrace.engine.touch.pressure import Pressure
 from headrace.engine.touch.processing import Bucket, Processor
 from headrace.errors import NotRepresentable
-from headrace.profiles.state_protocol.derivation import NoBefore
 from headrace.profiles.state_protocol.keys import Key, id_of
-from headrace.profiles.state_protocol.messages import changes_of
+from headrace.profiles.state_protocol.messages import NoBefore, changes_of
 from headrace.profiles.state_protocol.settings import Touch
 
 if TYPE_CHECKING:

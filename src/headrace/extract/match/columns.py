@@ -175,3 +175,25 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+#: So many row groups are looked at together at most.
+_MOST = 16
+
+
+def by_group(groups: Sequence[Group], start: int, stop: int, *, backward: bool) -> Iterator[Window]:
+    """Row group by row group: for orders whose bounds rule many of them out."""
+    for group in reversed(groups) if backward else groups:
+        low, high = max(group.start, start), min(group.stop, stop)
+        if low < high:
+            yield Window(low, high)
+
+
+def growing(groups: Sequence[Group], start: int, stop: int, *, backward: bool) -> Iterator[Window]:
+    """One row group, then two, then four: for orders in which the first rows may be enough."""
+    pending = list(by_group(groups, start, stop, backward=backward))
+    at, size = 0, 1
+    while at < len(pending):
+        together = pending[at : at + size]
+        yield Window(min(window.start for window in together), max(window.stop for window in together))
+        at, size = at + size, min(2 * size, _MOST)

@@ -1,7 +1,7 @@
 """The reading side of companions: what one in files and one in memory both answer.
 
 Row r is event ``first_seq + r``. Terms and parts are asked for in canonical form (``extract.postings.term``, words and
-lower-cased parts as ``query.words`` makes them). Every array of rows is ascending; a position is a pattern of 32 bits,
+lower-cased parts as ``query.values`` makes them). Every array of rows is ascending; a position is a pattern of 32 bits,
 value ordinal << 20 | word index, to be compared as unsigned (``positions.view(np.uint32)``).
 """
 

@@ -16,9 +16,8 @@ import pyarrow as pa
 from headrace.format.companion.index import ColumnsIndex, PanesIndex
 from headrace.format.companion.layout import LIMITS, Companion, Info, Limits, Part, PartName, listed
 from headrace.format.companion.names import file_name
-from headrace.format.companion.posting_file import PostingsWriter, blocks
+from headrace.format.companion.posting_file import PostingsWriter, Sink, blocks
 from headrace.format.companion.postings import one_array
-from headrace.format.companion.sink import Sink
 from headrace.format.companion.tables import zone
 from headrace.format.manifest import range_name
 

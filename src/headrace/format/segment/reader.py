@@ -21,15 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import CorruptData
-from headrace.format.intact import intact
+from headrace.format.identity import intact
 from headrace.format.parquet_file import Opened, ParquetSource
 from headrace.format.segment import bloom, layout, pages
-from headrace.format.segment.columns import int32s, pieces, text
+from headrace.format.segment.columns import Payloads, int32s, pieces, text
 from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.footer import Group, groups_of
+from headrace.format.segment.footer import Group, Places, groups_of
 from headrace.format.segment.mask import Mask, with_tombstones, without_keys
-from headrace.format.segment.payloads import Payloads
-from headrace.format.segment.places import Places
 from headrace.types import Piece
 
 _COLUMNS = ["seq", "append_time", "key", "version", "first", "payload"]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow.compute as pc
 
 from headrace.format.segment import layout
-from headrace.format.segment.payloads import Payloads
+from headrace.format.segment.columns import Payloads
 
 
 class Stretch(NamedTuple):

@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.format.segment import layout, pages
-from headrace.format.segment.cutting import Split
-from headrace.format.segment.gathering import Gathering, Notes, Run, listed, payload_bytes
 from headrace.format.segment.layout import Info, Sealed
+from headrace.format.segment.row_group import Gathering, Notes, Run, Split, listed, payload_bytes
 from headrace.types import NEVER_US
 
 _FALSE_POSITIVES = 0.01

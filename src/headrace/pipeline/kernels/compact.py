@@ -18,8 +18,7 @@ from headrace.format.companion.names import companion_key, file_name
 from headrace.format.companion.reader import FileCompanion, sources_of
 from headrace.format.companion.writer import write_panes
 from headrace.format.segment.decoded import Decoded
-from headrace.pipeline.kernels.definitions import defined
-from headrace.pipeline.kernels.units import Kernel, Place, attempt, failure, place
+from headrace.pipeline.kernels.units import Kernel, Place, attempt, defined, failure, place
 from headrace.reduce.state import PANES
 from headrace.reduce.work_units import Unit
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace import decoding
 from headrace.extract.erasure import rewrite
-from headrace.extract.erasure_targets import Targets
+from headrace.extract.erasure_mask import Targets
 from headrace.format.manifest import listed, segment_key
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.reader import Reader

@@ -9,8 +9,8 @@ from typing import Any
 
 from headrace.format.state.names import state_key
 from headrace.format.state.writer import Packed
-from headrace.pipeline.kernels.reading import batches as events
 from headrace.pipeline.kernels.units import Place
+from headrace.pipeline.kernels.units import batches as events
 from headrace.reduce import build_states
 from headrace.reduce.work_units import Unit
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 from headrace import decoding
 from headrace.format.state.names import state_key
 from headrace.format.state.reader import Reader
-from headrace.pipeline.kernels.reading import batches as events
 from headrace.pipeline.kernels.units import Kernel, failure, place
-from headrace.reduce.features.event_shapes import Shapes
-from headrace.reduce.features.history import BEFORE, Known, Piece, Pieces, Question, answered
+from headrace.pipeline.kernels.units import batches as events
+from headrace.reduce.features.events import Shapes
+from headrace.reduce.features.replay import BEFORE, Known, Piece, Pieces, Question, answered
 from headrace.reduce.states.fold import of_batch
 from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry

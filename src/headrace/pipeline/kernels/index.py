@@ -15,9 +15,7 @@ from headrace.extract.postings import described, postings, stored
 from headrace.format.companion import tables
 from headrace.format.companion.layout import Companion
 from headrace.format.companion.writer import write
-from headrace.pipeline.kernels.definitions import defined, extractor
-from headrace.pipeline.kernels.reading import batches
-from headrace.pipeline.kernels.units import Place, attempt
+from headrace.pipeline.kernels.units import Place, attempt, batches, defined, extractor
 from headrace.query.definition import Definition
 from headrace.reduce import rollup as rollups
 from headrace.reduce.work_units import Unit

@@ -12,17 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 from headrace import decoding
 from headrace.config import ConfigError
-from headrace.errors import StoreUnavailable
+from headrace.errors import CorruptData, StoreUnavailable
+from headrace.extract.columns import Extractor
 from headrace.format.companion.layout import Companion, PartName
 from headrace.format.companion.names import companion_key, file_name
+from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.reader import Reader
+from headrace.query.definition import Definition
 from headrace.reduce.work_units import Unit
+from headrace.schema.registry import Registry
 from headrace.storage.objects import ObjectMissing, Objects
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 _REASON_LENGTH = 2_000
 #: What an executor lacks; no unit is to blame for that.
@@ -127,3 +134,87 @@ def place(store: str) -> Iterator[Place]:
 def opened(store: str) -> Objects:
     """The store of a URL; its credentials come from the environment of this machine."""
     return Objects.open(store)
+
+
+def batches(unit: Unit, here: Place) -> Iterator[pa.RecordBatch]:
+    """Row group by row group, in order."""
+    for number, source in enumerate(unit.segments):
+        with here.borrowed(source.key, source.bytes, f"{number}.parquet") as path:
+            reader = Reader(path, name=source.key, decoded=Decoded(0), sha256=source.sha256)
+            yield from reader.batches(*_wanted(unit, number))
+
+
+def _wanted(unit: Unit, number: int) -> tuple[int, int]:
+    """The entries of a segment up to where the next one begins: a fork leaves its source within a segment."""
+    source, following = unit.segments[number], unit.segments[number + 1 : number + 2]
+    ends = unit.end_seq, source.first_seq + source.count, *(one.first_seq for one in following)
+    return max(unit.first_seq, source.first_seq), min(ends)
+
+
+_KEPT = 64
+
+
+def defined(unit: Unit) -> Definition:
+    """What is derived from the events of a unit."""
+    return _definition(_text(unit))
+
+
+def extractor(unit: Unit) -> Extractor:
+    """What makes columns of them."""
+    return _extractor(_text(unit))
+
+
+def _text(unit: Unit) -> bytes:
+    return msgspec.json.encode(unit.registry, order="sorted")
+
+
+@lru_cache(maxsize=_KEPT)
+def _definition(registry: bytes) -> Definition:
+    definition = Definition.of(Registry.load(msgspec.json.decode(registry)))
+    if definition is None:
+        raise CorruptData("a stream without a search configuration has nothing to derive")
+    return definition
+
+
+@lru_cache(maxsize=_KEPT)
+def _extractor(registry: bytes) -> Extractor:
+    return Extractor(_definition(registry))
+
+
+_ABSENT = "segments/absent"
+
+
+def missing(modules: Sequence[str]) -> Kernel:
+    """A kernel that yields the modules which cannot be imported where it runs."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        from importlib.util import find_spec
+
+        for _ in batches:
+            absent = [name for name in modules if find_spec(name) is None]
+            if "pyarrow" not in absent:
+                import pyarrow as pa
+
+                yield pa.RecordBatch.from_pydict({"module": pa.array(absent, pa.string())})
+
+    return run
+
+
+def store_failure(store: str) -> Kernel:
+    """A kernel that yields why the object store cannot be used where it runs, and nothing where it can."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        from headrace.errors import HeadraceError
+        from headrace.storage.objects import ObjectMissing
+
+        for _ in batches:
+            try:
+                opened(store).head(_ABSENT)
+            except ObjectMissing:
+                continue
+            except HeadraceError as reason:
+                yield pa.RecordBatch.from_pydict({"reason": pa.array([reason.message], pa.string())})
+
+    return run

@@ -9,12 +9,10 @@ import msgspec
 
 from headrace.errors import CorruptData
 from headrace.format.segment.stretches import stretches
-from headrace.pipeline.kernels.reading import batches
-from headrace.pipeline.kernels.units import Place
+from headrace.pipeline.kernels.units import Place, batches
 from headrace.reduce.work_units import Unit
-from headrace.schema.findings import Findings
 from headrace.schema.registry import Registry
-from headrace.schema.trial import Trial
+from headrace.schema.trial import Findings, Trial
 
 #: Payload that is decoded together.
 SLICE_BYTES = 1024 * 1024

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.profiles.definition import Definition, Settings
-from headrace.profiles.evlog.envelope import KEYS
+from headrace.profiles.definition import Definition, Settings, counterpart, texts
+from headrace.profiles.evlog.envelope import DEFAULTS, KEYS
 from headrace.profiles.evlog.hook import EvlogHook
-from headrace.profiles.evlog.registry import DEFAULTS
-from headrace.profiles.evlog.tracing import Correlation
-from headrace.profiles.settings import counterpart, texts
-from headrace.query.part import Part
+from headrace.profiles.evlog.normalise import Correlation
+from headrace.query.document_reader import Part
 
 #: What is redacted in any case.
 REDACTED_KEYS = ("password", "token", "secret", "authorization", "cookie", "apikey")

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace.profiles.definition import Defaults, keyword, text, typed
+
 LEVELS = ("debug", "info", "warn", "error")
 Level = Literal["debug", "info", "warn", "error"]
 
@@ -65,3 +67,55 @@ SCHEMA: dict[str, Any] = {
     "required": list(KEYS),
     "properties": {name: _OTHERS.get(name, _TEXT) for name in KEYS},
 }
+
+
+_CLASSES = {f"{first}xx": f"status:>={first}00 status:<{first + 1}00" for first in range(1, 6)}
+
+_FIELDS: dict[str, Any] = {
+    "timestamp": typed("date", "/timestamp"),
+    **{
+        name: keyword(f"/{name}", lowercase=True, aggregatable=True)
+        for name in ("level", "service", "environment", "method")
+    },
+    "path": keyword("/path", aggregatable=True),
+    **{name: keyword(f"/{name}") for name in ("requestId", "traceId", "spanId")},
+    "status": typed("integer", "/status"),
+    "duration": typed("float", "/duration"),
+    **{name: text(f"/{name}") for name in ("message", "why", "fix")},
+    "error.message": text("/context/error/message"),
+}
+
+SEARCH: dict[str, Any] = {
+    "profile": "evlog",
+    "primaryTimestampField": "timestamp",
+    "aliases": {
+        "env": "environment",
+        "msg": "message",
+        "req": "requestId",
+        "span": "spanId",
+        "time": "timestamp",
+        "trace": "traceId",
+        "ts": "timestamp",
+    },
+    "defaultFields": [
+        {"field": "message", "boost": 2},
+        {"field": "why", "boost": 1.5},
+        {"field": "fix", "boost": 1.25},
+        {"field": "error.message", "boost": 2},
+    ],
+    "fields": _FIELDS,
+    "rollups": {
+        "requests": {
+            "dimensions": ["service", "level", "environment"],
+            "intervals": ["1m", "5m", "1h"],
+            "measures": {
+                "requests": {"kind": "count"},
+                "errors": {"kind": "count", "include": "level:error"},
+                **{name: {"kind": "count", "include": query} for name, query in _CLASSES.items()},
+                "latency": {"kind": "summary", "field": "duration", "histogram": "log2_v1"},
+            },
+        },
+    },
+}
+
+DEFAULTS = Defaults(schema=SCHEMA, search=SEARCH)

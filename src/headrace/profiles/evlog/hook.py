@@ -14,14 +14,13 @@ import msgspec
 
 from headrace import decoding
 from headrace.profiles.evlog.envelope import SCHEMA, Envelope
-from headrace.profiles.evlog.glance import Glance
-from headrace.profiles.evlog.normalising import Normaliser
-from headrace.profiles.evlog.tracing import Correlation
+from headrace.profiles.evlog.fast_path import Glance
+from headrace.profiles.evlog.normalise import Correlation, Normaliser
 from headrace.profiles.hook import Hook, refusal
 from headrace.profiles.redaction import is_among
 from headrace.schema import entries
+from headrace.schema.canonical import same
 from headrace.schema.entries import Failure
-from headrace.schema.equality import same
 from headrace.schema.routing import MAX_FAILURES, MAX_KEY_BYTES
 from headrace.types import rfc3339
 

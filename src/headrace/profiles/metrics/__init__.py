@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.profiles.definition import Definition
+from headrace.profiles.definition import Definition, nothing
+from headrace.profiles.metrics.envelope import DEFAULTS
 from headrace.profiles.metrics.hook import MetricsHook
-from headrace.profiles.metrics.registry import DEFAULTS
-from headrace.profiles.settings import nothing
 
 METRICS = Definition(name="metrics", read=nothing, hook=lambda settings: MetricsHook(), defaults=DEFAULTS)

@@ -2,17 +2,222 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from headrace import decoding
-from headrace.profiles.hook import Hook, made, refusal
-from headrace.profiles.metrics.envelope import SCHEMA
-from headrace.profiles.metrics.normalising import interval
+from headrace.profiles.hook import Hook, Misfit, made, refusal
+from headrace.profiles.metrics.envelope import API_VERSION, KEYS, SCHEMA, Interval, Summary
 from headrace.schema import entries
-from headrace.schema.equality import same
+from headrace.schema.canonical import same
+from headrace.schema.pointer import text
 from headrace.schema.routing import MAX_FAILURES
+
+_SHARES = {"p50": 50, "p95": 95, "p99": 99}
+_LABEL = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?", re.ASCII)
+_EXACT = 2**53
+_KNOWN = frozenset(KEYS)
+_NUMBERS = (int, float, Decimal)
+
+
+def interval(given: dict[str, Any]) -> Interval:
+    """The interval that a record is; raises Misfit."""
+    for name in given:
+        if name not in _KNOWN:
+            raise Misfit(text((name,)), "is not a member of an interval; what tells series apart belongs to attributes")
+    summary = _object(given, "summary")
+    start, end = _moment(given, "windowStart"), _moment(given, "windowEnd")
+    if end < start:
+        raise Misfit("/windowEnd", "lies before windowStart")
+    count, total = _counted(given, summary), _one(given, summary, "sum")
+    if total is None:
+        raise Misfit("/sum", "is required")
+    histogram = _histogram(given, summary)
+    least, greatest = (_bound(given, summary, name, count) for name in ("min", "max"))
+    words = {name: _word(given, name) for name in ("metric", "unit")}
+    metric_kind, temporality = _word(given, "metricKind", "summary"), _word(given, "temporality", "delta")
+    instance, stream = _word(given, "instance", None), _word(given, "stream", None)
+    attributes = _attributes(given)
+    pairs = [f"{name}={value}" for name, value in attributes.items()]
+    dimension_key = "\0".join(pairs) if pairs else None
+    series = (metric_kind, temporality, words["metric"], words["unit"], stream, instance, dimension_key)
+    made = Interval(
+        api_version=_constant(given, "apiVersion", API_VERSION),
+        kind=_constant(given, "kind", "interval"),
+        metric=words["metric"] or "",
+        unit=words["unit"] or "",
+        metric_kind=metric_kind or "",
+        temporality=temporality or "",
+        window_start=start,
+        window_end=end,
+        interval_ms=end - start if given.get("intervalMs") is None else _moment(given, "intervalMs"),
+        instance=instance,
+        stream=stream,
+        tags=attributes,
+        attributes=attributes,
+        dimension_pairs=pairs,
+        dimension_key=dimension_key,
+        series_key="|".join(part or "" for part in series),
+        count=count,
+        sum=total,
+        min=least,
+        max=greatest,
+        avg=_derived(given, "avg", _average(total, count)),
+        **{name: _derived(given, name, _percentile(histogram, share)) for name, share in _SHARES.items()},
+        buckets=histogram,
+        summary=Summary(count, total, least, greatest, histogram),
+    )
+    _check_derived(given, made)
+    return made
+
+
+def _check_derived(given: dict[str, Any], made: Interval) -> None:
+    """What follows from the rest may be said, but not otherwise."""
+    for name, value in (
+        ("dimensionPairs", made.dimension_pairs),
+        ("dimensionKey", made.dimension_key),
+        ("seriesKey", made.series_key),
+    ):
+        if given.get(name, value) not in (value, None):
+            raise Misfit(f"/{name}", "follows from the rest of the record, and says something else")
+
+
+def _constant(given: dict[str, Any], name: str, value: str) -> str:
+    if given.get(name, value) != value:
+        raise Misfit(f"/{name}", f"must be {value}")
+    return value
+
+
+def _word(given: dict[str, Any], name: str, *otherwise: str | None) -> str | None:
+    value = given.get(name)
+    word = value.strip() if isinstance(value, str) else ""
+    if word:
+        return word
+    if (value is not None and not isinstance(value, str)) or not otherwise:
+        raise Misfit(f"/{name}", "must be a text that is not blank")
+    return otherwise[0]
+
+
+def _object(given: dict[str, Any], name: str) -> dict[str, Any]:
+    value = given.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Misfit(f"/{name}", "must be an object")
+    if name == "summary":
+        for inner in value:
+            if inner not in ("count", "sum", "min", "max", "histogram"):
+                raise Misfit(text(("summary", inner)), "is not a member of a summary")
+    return value
+
+
+def _number(value: Any, pointer: str) -> Any:
+    if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not math.isfinite(value):
+        raise Misfit(pointer, "must be a number")
+    return value
+
+
+def _moment(given: dict[str, Any], name: str) -> int:
+    return int(_number(given.get(name), f"/{name}"))
+
+
+def _one(given: dict[str, Any], summary: dict[str, Any], name: str) -> Any:
+    """A number that stands at the top, in the summary, or in both alike."""
+    top, inner = given.get(name), summary.get(name)
+    if top is not None and inner is not None and top != inner:
+        raise Misfit(f"/summary/{name}", f"differs from {name}")
+    value = inner if top is None else top
+    return None if value is None else _number(value, f"/{name}")
+
+
+def _counted(given: dict[str, Any], summary: dict[str, Any]) -> int:
+    count = _one(given, summary, "count")
+    if count is None or count != math.trunc(count) or not 0 <= count <= _EXACT:
+        raise Misfit("/count", "must be a whole number, 0 or more")
+    return int(count)
+
+
+def _bound(given: dict[str, Any], summary: dict[str, Any], name: str, count: int) -> Any:
+    """The least or the greatest; of nothing there is none."""
+    value = _one(given, summary, name)
+    return None if not count else 0 if value is None else value
+
+
+def _attributes(given: dict[str, Any]) -> dict[str, str]:
+    """What tells series apart, as texts, in the order of the names."""
+    found: dict[str, str] = {}
+    for member in ("attributes", "tags"):
+        for name, value in _object(given, member).items():
+            if value is None:
+                continue
+            word = _scalar(value, text((member, name)))
+            if found.setdefault(name, word) != word:
+                raise Misfit(text((member, name)), "differs from the attribute of that name")
+    return dict(sorted(found.items()))
+
+
+def _scalar(value: Any, pointer: str) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, _NUMBERS):
+        return str(_plain(value))
+    raise Misfit(pointer, "must be a text, a number or a flag")
+
+
+def _histogram(given: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
+    """Counts by bucket, the smallest bucket first; empty buckets are left out."""
+    top, inner = _object(given, "buckets"), summary.get("histogram")
+    if inner is not None and not isinstance(inner, dict):
+        raise Misfit("/summary/histogram", "must be an object")
+    if top and inner and top != inner:
+        raise Misfit("/summary/histogram", "differs from buckets")
+    found = {}
+    for label, count in (top or inner or {}).items():
+        pointer = text(("buckets", label))
+        if not _LABEL.fullmatch(label):
+            raise Misfit(pointer, "is no number, as the name of a bucket must be")
+        if _number(count, pointer) < 0:
+            raise Misfit(pointer, "must not be below 0")
+        if count:
+            found[label] = count
+    return {label: found[label] for label in sorted(found, key=float)}
+
+
+def _derived(given: dict[str, Any], name: str, otherwise: Any) -> Any:
+    value = given.get(name)
+    return otherwise if value is None else _number(value, f"/{name}")
+
+
+def _average(total: Any, count: int) -> Any:
+    return _plain(float(total) / count) if count else 0
+
+
+def _percentile(histogram: dict[str, Any], share: int) -> Any:
+    """The least bucket with at least that share at or below it; 0 where there are no buckets."""
+    below, total = 0, _sum(histogram.values())
+    for label, count in histogram.items():
+        below += count
+        if below * 100 >= share * total:
+            return _plain(float(label))
+    return 0
+
+
+def _sum(counts: Iterable[Any]) -> Any:
+    return sum(counts)
+
+
+def _plain(number: Any) -> Any:
+    """A number without a fraction where it has none."""
+    whole = isinstance(number, float) and number.is_integer() and abs(number) < _EXACT
+    return int(number) if whole else number
+
 
 _ENCODE = msgspec.json.Encoder(decimal_format="number").encode
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headrace.profiles.definition import Definition
 from headrace.profiles.otel_traces.hook import TracesHook
-from headrace.profiles.otel_traces.registry import DEFAULTS
 from headrace.profiles.otel_traces.rules import read, rules_of
+from headrace.profiles.otel_traces.span import DEFAULTS
 
 #: Where exports are sent to.
 EXPORT = "_otlp/v1/traces"

@@ -8,12 +8,12 @@ import msgspec
 
 from headrace import decoding
 from headrace.profiles.hook import Hook, made, refusal
-from headrace.profiles.otel_traces.normalising import Normaliser
+from headrace.profiles.otel_traces.normalise import Normaliser
 from headrace.profiles.otel_traces.rules import Rules
 from headrace.profiles.otel_traces.span import SCHEMA
 from headrace.schema import entries
+from headrace.schema.canonical import same
 from headrace.schema.entries import Failure
-from headrace.schema.equality import same
 from headrace.schema.routing import MAX_FAILURES
 
 _ENCODE = msgspec.json.Encoder(decimal_format="number").encode

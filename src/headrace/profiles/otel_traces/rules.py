@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 
 from headrace import decoding
-from headrace.profiles.definition import Settings
+from headrace.profiles.definition import Settings, counterpart, texts
 from headrace.profiles.otel_traces.span import GROUPS, KEYS
-from headrace.profiles.settings import counterpart, texts
-from headrace.query.part import Part
+from headrace.query.document_reader import Part
 
 #: What is redacted in any case.
 REDACTED_KEYS = (

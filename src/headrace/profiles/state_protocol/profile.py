@@ -7,7 +7,7 @@ from headrace.profiles.definition import Definition, Settings
 from headrace.profiles.hook import Hook
 from headrace.profiles.state_protocol import messages, settings
 from headrace.profiles.state_protocol.settings import Touch
-from headrace.query.part import Part
+from headrace.query.document_reader import Part
 from headrace.schema.entries import Failure
 
 #: The resources of a stream that this profile serves, where touch is on.

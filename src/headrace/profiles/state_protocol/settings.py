@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from headrace import decoding
-from headrace.query.part import Part
+from headrace.query.document_reader import Part
 
 SKIP_BEFORE = "skipBefore"
 _Above = Annotated[float, Meta(gt=0)]

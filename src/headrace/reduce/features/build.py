@@ -11,7 +11,7 @@ import msgspec
 from headrace.errors import CorruptData
 from headrace.format.state.writer import Packed
 from headrace.reduce.features.definition import Defined
-from headrace.reduce.features.event_shapes import Shapes
+from headrace.reduce.features.events import Shapes
 from headrace.reduce.states.fold import of_batch
 from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry

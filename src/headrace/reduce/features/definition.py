@@ -2,20 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace import decoding
 from headrace.reduce.features.table import TableReducer
-from headrace.schema.descriptor.nodes import Event, Life, Node, Table
-from headrace.schema.descriptor.resolve import resolve
+from headrace.schema.descriptor.nodes import Event, Life, Node, Op, Table
+from headrace.schema.descriptor.validate import resolve
+from headrace.schema.entries import whole_or_double
 from headrace.types import Steps
 
 if TYPE_CHECKING:
-    from headrace.reduce.features.keying import FieldKeying, RowKeying
+    from headrace.reduce.features.events import Shapes
+    from headrace.reduce.states.definition import EventRun
+
+
+_KEY = msgspec.msgpack.Decoder(list[Any])
+
+
+class FieldKeying:
+    """Keys that are fields of the event as it is pushed: no more of it is decoded."""
+
+    def __init__(self, reducer: TableReducer, event: Event, fields: Sequence[str]) -> None:
+        self.name: object = (event.name, *fields)
+        self._rows = RowKeying(reducer)
+        names = [f"f{number}" for number in range(len(fields))]
+        made = [(name, Any, event.schema[field].default) for name, field in zip(names, fields, strict=True)]
+        probe = msgspec.defstruct("Probe", made, rename=dict(zip(names, fields, strict=True)), gc=False)
+        self._decode = decoding.make_decoder(list[probe], float_hook=whole_or_double).decode  # type: ignore[valid-type]
+        self._values = attrgetter(*names) if names else None
+
+    def of_events(self, shapes: Shapes, told: EventRun) -> NDArray[np.int64]:
+        """The hashes of the keys of events."""
+        if self._values is None:
+            return np.zeros(len(told.times_us), np.int64)
+        if not shapes.is_newest(told.version):
+            events = shapes.events(told.body, told.version)
+            return self._hashes([self._rows.key(event) for event in events])
+        found = self._decode(b"[" + told.body + b"]")
+        return np.fromiter(map(hash, map(self._values, found)), np.int64, len(found))
+
+    def of_key(self, key: bytes) -> int:
+        """The hash of a key as it is asked for."""
+        values = _KEY.decode(key)
+        if not values:
+            return 0
+        return hash(values[0] if len(values) == 1 else tuple(values))
+
+    def _hashes(self, keys: Sequence[bytes | None]) -> NDArray[np.int64]:
+        return np.array([0 if key is None else self.of_key(key) for key in keys], np.int64)
+
+
+class RowKeying:
+    """Keys that steps make: events are decoded, and go through the steps."""
+
+    def __init__(self, reducer: TableReducer) -> None:
+        self.name: object = reducer
+        self._place = reducer.place
+
+    def key(self, event: dict[str, Any]) -> bytes | None:
+        """The key of an event; None where it has none."""
+        placed = self._place(event)
+        return None if placed is None else placed[0]
+
+    def of_events(self, shapes: Shapes, told: EventRun) -> NDArray[np.int64]:
+        """The hashes of the keys of events."""
+        keys = map(self.key, shapes.events(told.body, told.version))
+        return np.fromiter(map(hash, keys), np.int64, len(told.times_us))
+
+    def of_key(self, key: bytes) -> int:
+        """The hash of a key as it is asked for."""
+        return hash(key)
+
+
+def keying(reducer: TableReducer, event: Event, ops: Sequence[Op]) -> FieldKeying | RowKeying:
+    """How the keys of a table are hashed, given the steps from its source to it."""
+    fields = _source_fields(reducer.keys.fields, ops)
+    if fields is None or any(event.schema[field].type == "datetime" for field in fields):
+        return RowKeying(reducer)
+    return FieldKeying(reducer, event, fields)
+
+
+def _source_fields(names: Sequence[str], ops: Sequence[Op]) -> list[str] | None:
+    """The fields of the source that these of the rows are as they were; None where one is made by a step."""
+    found = list(names)
+    for op in reversed(ops):
+        if any(name in op.exprs or name in op.type_map or name in op.defaults for name in found):
+            return None
+        before = {new: old for old, new in op.mapping.items()}
+        found = [before.get(name, name) for name in found]
+    return found
+
 
 _KEPT = 256
 
@@ -66,7 +149,6 @@ class Defined(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def keying(self) -> FieldKeying | RowKeying:
         """How the keys of its events are hashed."""
-        from headrace.reduce.features.keying import keying
 
         return keying(self.reducer, self.event, resolve(self.nodes, self.table).ops)
 

@@ -7,11 +7,16 @@ into sketches is canonical: an integral f64 as the i64, a moment as its text in 
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from headrace.reduce import sketches
 from headrace.reduce.features.operator import OfValues, Operator, canonical
+from headrace.schema.descriptor.nodes import Type
 
 EXACT = 256
 
@@ -80,3 +85,49 @@ def united(states: Sequence[list[Any]]) -> list[Any]:
 
 def _sketched(values: dict[Any, int], parts: Sequence[bytes | None]) -> bytes:
     return sketches.union([*(part for part in parts if part is not None), sketches.distinct_of(values)])
+
+
+_ENCODE = msgspec.msgpack.Encoder().encode
+
+
+class BloomMember(OfValues):
+    """Whether the newest value had been there before; false without any."""
+
+    def __init__(self, field: str, kind: Type, expected: int, chance: float) -> None:
+        super().__init__(field, kind)
+        bits = math.ceil(-expected * math.log(chance) / math.log(2) ** 2)
+        self._bytes = max(1, -(-bits // 8))
+        self._probes = max(1, round(8 * self._bytes / expected * math.log(2)))
+
+    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
+        """One more value, the newest."""
+        bits = bytearray(self._bytes) if state is None else state[0]
+        if not isinstance(bits, bytearray):
+            bits = bytearray(bits)
+        hashed = _hashed(canonical(value, self.kind))
+        known = self._has(bits, hashed)
+        for place in self._places(hashed):
+            bits[place >> 3] |= 1 << (place & 7)
+        return [bits, hashed, known]
+
+    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+        """The bits of both; the newest value may have been there in the left."""
+        bits = (int.from_bytes(left[0], "little") | int.from_bytes(right[0], "little")).to_bytes(self._bytes, "little")
+        return [bits, right[1], right[2] or self._has(left[0], right[1])]
+
+    def finish(self, state: list[Any] | None, now_ms: int) -> bool:
+        """Whether it had been there."""
+        return state is not None and state[2]
+
+    def _has(self, bits: bytes | bytearray, hashed: bytes) -> bool:
+        return all(bits[place >> 3] >> (place & 7) & 1 for place in self._places(hashed))
+
+    def _places(self, hashed: bytes) -> list[int]:
+        start = int.from_bytes(hashed[:8], "little")
+        step = int.from_bytes(hashed[8:], "little") | 1
+        size = 8 * self._bytes
+        return [(start + turn * step) % size for turn in range(self._probes)]
+
+
+def _hashed(value: Any) -> bytes:
+    return hashlib.blake2b(_ENCODE(value), digest_size=16).digest()

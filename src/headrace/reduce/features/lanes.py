@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.reduce.features.packing import pack, unpack_all
-from headrace.reduce.features.partials import parts_of
-from headrace.reduce.features.parts import COLUMNS, Parts
+from headrace.reduce.features.parts import COLUMNS, Parts, parts_of
 from headrace.reduce.features.table import TableReducer
 from headrace.reduce.features.window import Windowed
 

@@ -10,19 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from headrace.reduce.features import (
-    bloom,
     categories,
     core,
     decay,
     distinct,
+    distributions,
     geo,
-    histograms,
     moments,
     ordinal,
     outliers,
-    quantiles,
     recency,
-    streaks,
     velocity,
 )
 from headrace.reduce.features.operator import Operator
@@ -57,13 +54,13 @@ _MAKERS: dict[str, Maker] = {
     "std": lambda params, field, kind: moments.Spread(field, kind, moments.deviation),
     "ratio": lambda params, field, kind: core.Ratio(),
     "n_unique": lambda params, field, kind: distinct.NUnique(field, kind),
-    "quantile": lambda params, field, kind: quantiles.Quantile(field, kind, params["q"]),
+    "quantile": lambda params, field, kind: distributions.Quantile(field, kind, params["q"]),
     "top_k": lambda params, field, kind: categories.TopK(field, kind, params["k"]),
     "entropy": lambda params, field, kind: categories.Entropy(field, kind, params["max_categories"]),
-    "bloom_member": lambda params, field, kind: bloom.BloomMember(field, kind, params["expected_n"], params["fpr"]),
-    "histogram": lambda params, field, kind: histograms.histogram(field, params["buckets"]),
-    "hour_of_day_histogram": lambda params, field, kind: histograms.hour_of_day(),
-    "dow_hour_histogram": lambda params, field, kind: histograms.hour_of_week(),
+    "bloom_member": lambda params, field, kind: distinct.BloomMember(field, kind, params["expected_n"], params["fpr"]),
+    "histogram": lambda params, field, kind: distributions.histogram(field, params["buckets"]),
+    "hour_of_day_histogram": lambda params, field, kind: distributions.hour_of_day(),
+    "dow_hour_histogram": lambda params, field, kind: distributions.hour_of_week(),
     "event_type_mix": lambda params, field, kind: categories.Mix(
         field, kind, params["max_categories"], params.get("categories")
     ),
@@ -82,9 +79,9 @@ _MAKERS: dict[str, Maker] = {
     "time_since": lambda params, field, kind: recency.TimeSince(),
     "time_since_last_n": lambda params, field, kind: recency.TimeSinceLastN(params["n"]),
     "first_seen_in_window": lambda params, field, kind: recency.SeenWithin(params["window"]),
-    "streak": lambda params, field, kind: streaks.Streak(wanted=True),
-    "negative_streak": lambda params, field, kind: streaks.Streak(wanted=False),
-    "max_streak": lambda params, field, kind: streaks.MaxStreak(),
+    "streak": lambda params, field, kind: ordinal.Streak(wanted=True),
+    "negative_streak": lambda params, field, kind: ordinal.Streak(wanted=False),
+    "max_streak": lambda params, field, kind: ordinal.MaxStreak(),
     "ewma": lambda params, field, kind: decay.Weighted(field, kind, params["half_life"], decay.mean),
     "ewvar": lambda params, field, kind: decay.Weighted(field, kind, params["half_life"], decay.variance),
     "ew_zscore": lambda params, field, kind: decay.Weighted(field, kind, params["half_life"], decay.score),

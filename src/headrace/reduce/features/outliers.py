@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from headrace.reduce.features import quantiles
+from headrace.reduce.features import distributions
 from headrace.reduce.features.moments import Moments, added, both, deviation
 from headrace.reduce.features.operator import OfValues
 from headrace.reduce.features.window import Windowed
@@ -32,11 +32,11 @@ class Outliers(OfValues):
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """One more value."""
         moments, numbers = (None, None) if state is None else state
-        return [added(moments, value), quantiles.gathered(numbers, value)]
+        return [added(moments, value), distributions.gathered(numbers, value)]
 
     def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The values of both."""
-        return [both(left[0], right[0]), quantiles.united([left[1], right[1]])]
+        return [both(left[0], right[0]), distributions.united([left[1], right[1]])]
 
     def finish(self, state: list[Any] | None, now_ms: int) -> int:
         """How many; without a value its others have other moments, which gives one distance from the mean for all."""
@@ -46,7 +46,7 @@ class Outliers(OfValues):
         if n <= LEAST or squares <= 0:
             return 0
         away = self.sigma * math.sqrt(squares * (n - 1) / (n * (n + self.sigma**2)))
-        return quantiles.outside(numbers, mean - away, mean + away)
+        return distributions.outside(numbers, mean - away, mean + away)
 
 
 class OutliersInWindow(Windowed):
@@ -64,6 +64,6 @@ class OutliersInWindow(Windowed):
         for moments, numbers in self.counting(in_order, now_ms):
             if before is not None and before[0] >= LEAST and before[2] > 0:
                 away = self._sigma * deviation(before)
-                found += quantiles.outside(numbers, before[1] - away, before[1] + away)
+                found += distributions.outside(numbers, before[1] - away, before[1] + away)
             before = both(before, moments)
         return found

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
+from headrace.reduce.features import core, distinct, distributions, geo, moments, outliers, recency, velocity
+from headrace.reduce.features.operator import OfValues, Operator
 from headrace.reduce.features.packing import pack, unpack_all
+from headrace.reduce.features.window import Windowed
 from headrace.reduce.sketches import KLL_K
 
 _HALF = 32
@@ -156,3 +159,61 @@ class Alone(Parts):
     def implode(self, columns: Sequence[Values]) -> list[Any]:
         """The states of many rows."""
         return list(self._part.whole(*columns))
+
+
+def parts_of(found: Operator) -> Parts | None:
+    """What the states of an operator are made of, those of each pane where it has a window; None where nobody says."""
+    inner = found.inner if isinstance(found, Windowed) else found
+    made = _MADE_OF.get(type(inner))
+    return made(inner) if callable(made) else made
+
+
+def _summed(found: Operator) -> Part:
+    return double("total") if cast(OfValues, found).kind == "f64" else INTEGERS
+
+
+def _extreme(found: Operator) -> Parts:
+    assert isinstance(found, core.Extreme)
+    is_greatest = found.choose is max
+    if found.kind == "f64":
+        return Alone(double("upper" if is_greatest else "lower"))
+    return Alone(plain("greatest" if is_greatest else "least"))
+
+
+def _different(exact: list[dict[Any, int]], sketch: bytes | None) -> list[Any]:
+    return distinct.united([[{}, sketch], *([values, None] for values in exact)])
+
+
+def _numbers(exact: list[list[float]], sketch: bytes | None) -> list[Any]:
+    return distributions.united([[[], sketch], *([numbers, None] for numbers in exact)])
+
+
+_FIRST, _LAST = Alone(plain("earliest")), Alone(plain("latest"))
+_DISTINCT = Parts(EXACT, plain("different"), together=_different)
+
+_MADE_OF: dict[type[Operator], Parts | Callable[[Operator], Parts]] = {
+    core.Count: Alone(plain("n")),
+    core.Sum: lambda found: Alone(_summed(found)),
+    core.Mean: lambda found: Parts(_summed(found), plain("n")),
+    core.Extreme: _extreme,
+    core.Ratio: Parts(plain("m"), plain("n")),
+    moments.Spread: Alone(pooled("moments")),
+    geo.GeoSpread: Parts(pooled("moments"), pooled("others")),
+    distinct.NUnique: _DISTINCT,
+    distinct.BurstCount: _DISTINCT,
+    distributions.Quantile: Parts(EXACT, plain("numbers"), together=_numbers),
+    outliers.Outliers: Parts(
+        pooled("moments"),
+        EXACT,
+        plain("numbers"),
+        apart=lambda state: [state[0], *state[1]],
+        together=lambda moments, exact, sketch: [moments, _numbers(exact, sketch)],
+    ),
+    recency.FirstSeen: _FIRST,
+    recency.Age: _FIRST,
+    recency.LastSeen: _LAST,
+    recency.TimeSince: _LAST,
+    recency.HasSeen: _LAST,
+    recency.SeenWithin: _LAST,
+    velocity.InterArrival: Parts(plain("earliest"), plain("latest"), plain("n")),
+}

@@ -23,7 +23,7 @@ from headrace.schema.descriptor.nodes import Life
 from headrace.schema.expression import compiled, parse
 
 if TYPE_CHECKING:
-    from headrace.schema.descriptor.resolve import Resolved
+    from headrace.schema.descriptor.validate import Resolved
 
 NEVER = float("inf")
 

@@ -13,9 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from headrace import decoding
-from headrace.reduce.fragments.naming import BANNED, Banned
-from headrace.reduce.fragments.proposing import confidence
-from headrace.reduce.fragments.reasons import MIXED, TOO_FEW_USERS, UNSURE, Reason, of_name
+from headrace.reduce.fragments.candidates import confidence
+from headrace.reduce.fragments.rules import BANNED, MIXED, TOO_FEW_USERS, UNSURE, Banned, Reason, of_name
 from headrace.schema.entity.fields import TYPES
 from headrace.schema.entity.nodes import DEFAULT_POLICY, Field, Schema
 from headrace.schema.entity.update import Addition

@@ -12,7 +12,7 @@ from headrace import decoding
 from headrace.errors import CorruptData
 from headrace.format.state.writer import Packed
 from headrace.reduce.fragments.reducer import LIFE, FragmentReducer, Keys
-from headrace.reduce.states.definition import Folded, Told
+from headrace.reduce.states.definition import EventRun, Folded
 from headrace.reduce.states.fold import of_batch
 from headrace.reduce.work_units import Unit
 from headrace.schema.descriptor.nodes import Life
@@ -71,7 +71,7 @@ class FragmentsDefined(msgspec.Struct, frozen=True, dict=True):
 class Shapes:
     """Turns stored bodies into observations with their fragments."""
 
-    def folded(self, told: Told) -> Iterator[Folded]:
+    def folded(self, told: EventRun) -> Iterator[Folded]:
         """The observations of a body, with the time they were appended in microseconds."""
         found = _OBSERVATIONS.decode(b"[" + told.body + b"]")
         return zip(range(told.first_seq, told.first_seq + len(found)), told.times_us, found, strict=True)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from headrace.schema.entity.converters import FUNCTIONS, LAST_MS
 from headrace.schema.entity.nodes import Converter, Field, Type
-from headrace.schema.entity.values import is_iso
+from headrace.schema.entity.values import FUNCTIONS, LAST_MS, is_iso
 
 NULL = "null"
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from headrace.reduce.policies.order import Key, Said, comes_first
-from headrace.schema.shape.canonical import value_text
+from headrace.schema.canonical import value_text
 
 MOST = 1_000
 

@@ -8,8 +8,7 @@ from functools import cached_property, lru_cache
 import msgspec
 
 from headrace import decoding
-from headrace.reduce.policies.lives import life_of
-from headrace.reduce.policies.reducer import TypeReducer
+from headrace.reduce.policies.reducer import TypeReducer, life_of
 from headrace.schema.descriptor.nodes import Life
 from headrace.schema.entity.nodes import ReducerConfig
 

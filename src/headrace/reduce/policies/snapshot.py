@@ -13,8 +13,8 @@ import msgspec
 from headrace.reduce.policies.arrays import Gathered, listed, ordered
 from headrace.reduce.policies.fields import Fields, Held
 from headrace.reduce.policies.order import Said
-from headrace.schema.entity.converters import UNFIT, converted
 from headrace.schema.entity.nodes import Field, Schema
+from headrace.schema.entity.values import UNFIT, converted
 
 
 class Snapshot(msgspec.Struct, frozen=True):

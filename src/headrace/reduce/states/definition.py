@@ -11,7 +11,7 @@ from headrace.schema.descriptor.nodes import Life
 Folded = tuple[int, int, Any]
 
 
-class Told(NamedTuple):
+class EventRun(NamedTuple):
     """Consecutive stored events of one schema version, joined by commas, and when each was appended."""
 
     first_seq: int
@@ -23,7 +23,7 @@ class Told(NamedTuple):
 class Shapes(Protocol):
     """How stored bodies become what is folded."""
 
-    def folded(self, told: Told) -> Iterator[Folded]:
+    def folded(self, told: EventRun) -> Iterator[Folded]:
         """The events of a body, one after the other."""
 
 
@@ -34,7 +34,7 @@ class Keying(Protocol):
     def name(self) -> object:
         """Hashable; what has the same name hashes alike."""
 
-    def of_events(self, shapes: Any, told: Told) -> Any:
+    def of_events(self, shapes: Any, told: EventRun) -> Any:
         """The hashes of the keys of events, as an array of integers."""
 
     def of_key(self, key: bytes) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.reduce.states.definition import Definition, Reducer, Told
+from headrace.reduce.states.definition import Definition, EventRun, Reducer
 
 _PACKED = msgspec.msgpack.Decoder(dict[str, bytes])
 _PACK = msgspec.msgpack.Encoder().encode
@@ -25,7 +25,7 @@ _MEASURED_FIRST, _MEASURED_EVERY = 16, 4096
 _ENTRY_BYTES = 200
 
 
-def of_batch(batch: Any, most_bytes: int) -> Iterator[Told]:
+def of_batch(batch: Any, most_bytes: int) -> Iterator[EventRun]:
     """A record batch in the columns of a segment."""
     from headrace.format.segment import layout
     from headrace.format.segment.stretches import stretches
@@ -36,7 +36,7 @@ def of_batch(batch: Any, most_bytes: int) -> Iterator[Told]:
     first = batch.column(layout.SEQ)[0].as_py()
     for stretch in stretches(batch, most_bytes):
         at = stretch.first_seq - first
-        yield Told(stretch.first_seq, stretch.version, times[at : at + stretch.entries], stretch.body)
+        yield EventRun(stretch.first_seq, stretch.version, times[at : at + stretch.entries], stretch.body)
 
 
 class Fold:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.format.packing import pack, unpack
-from headrace.reduce.states.definition import Folded, Keying, Shapes, Told
+from headrace.reduce.states.definition import EventRun, Folded, Keying, Shapes
 from headrace.schema.entries import entries_of
 
 #: Bodies that are packed together; about so much is unpacked for an event.
@@ -46,10 +46,10 @@ class Block(NamedTuple):
         """About what it takes in memory, in bytes."""
         return len(self.body) + 8 * len(self.times_us) + _OVERHEAD
 
-    def told(self) -> Told:
+    def told(self) -> EventRun:
         """Its events."""
         body = self.body if self.size is None else unpack(self.body, self.size)
-        return Told(self.first_seq, self.version, self.times_us, body)
+        return EventRun(self.first_seq, self.version, self.times_us, body)
 
 
 class Column:
@@ -107,9 +107,9 @@ class Pending:
         """Whether these events are here."""
         return self.start <= start and end <= self.end
 
-    def append(self, found: Iterable[Told]) -> None:
+    def append(self, found: Iterable[EventRun]) -> None:
         """Keep the next events, in order."""
-        rows: list[Told] = []
+        rows: list[EventRun] = []
         size = 0
         for told in (part for one in found for part in _parts(one)):
             if rows and (size >= _BLOCK_BYTES or told.version != rows[0].version):
@@ -130,7 +130,7 @@ class Pending:
         for column in self._columns.values():
             column.drop_before(self.start)
 
-    def next(self, start: int, most: int) -> Told:
+    def next(self, start: int, most: int) -> EventRun:
         """Some events from one on."""
         told = self._blocks[bisect_right(self._starts, start) - 1].told()
         skipped = start - told.first_seq
@@ -138,7 +138,7 @@ class Pending:
             return told
         times_us = told.times_us[skipped : skipped + most]
         body = b",".join(entries_of(told.body)[skipped : skipped + most])
-        return Told(start, told.version, times_us, body)
+        return EventRun(start, told.version, times_us, body)
 
     def since(self, start: int) -> list[Block]:
         """The blocks that hold what there is from an event on."""
@@ -174,11 +174,11 @@ class Pending:
             body = b",".join([entries[seq - first] for seq in chosen])
             times_us = [told.times_us[seq - first] for seq in chosen]
             for seq, (_, time, event) in zip(
-                chosen, shapes.folded(Told(chosen[0], told.version, times_us, body)), strict=True
+                chosen, shapes.folded(EventRun(chosen[0], told.version, times_us, body)), strict=True
             ):
                 yield seq, time, event
 
-    def _pack(self, rows: list[Told]) -> None:
+    def _pack(self, rows: list[EventRun]) -> None:
         body = rows[0].body if len(rows) == 1 else b",".join([row.body for row in rows])
         times_us = array("q", [at_us for row in rows for at_us in row.times_us])
         packed = pack(body)
@@ -190,7 +190,7 @@ class Pending:
         self.end = block.end_seq
 
 
-def _parts(told: Told) -> Iterator[Told]:
+def _parts(told: EventRun) -> Iterator[EventRun]:
     """Events that are not much longer than a block."""
     count = len(told.times_us)
     most = max(1, count * _BLOCK_BYTES // max(1, len(told.body)))
@@ -200,4 +200,4 @@ def _parts(told: Told) -> Iterator[Told]:
     entries = entries_of(told.body)
     for at in range(0, count, most):
         some = slice(at, at + most)
-        yield Told(told.first_seq + at, told.version, told.times_us[some], b",".join(entries[some]))
+        yield EventRun(told.first_seq + at, told.version, told.times_us[some], b",".join(entries[some]))

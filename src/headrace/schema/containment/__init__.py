@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.schema import pointer
-from headrace.schema.containment import applicators, containers, scalars
+from headrace.schema.containment import containers, scalars
 from headrace.schema.containment.check import Check, Exhausted, Gap, Oracle, Place
 from headrace.schema.problem import Problem
 from headrace.schema.shape.model import Shape
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root, Source
 
-RULES = {**scalars.RULES, **containers.RULES, **applicators.RULES}
+RULES = {**scalars.RULES, **containers.CONTAINER_RULES, **containers.APPLICATOR_RULES}
 
 
 def gaps(shape: Shape, schema: Source, oracle: Oracle | None = None) -> list[Gap]:

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from headrace.schema.containment.check import Check, Gap, Place, Rule
-from headrace.schema.containment.words import described, some, spelled
-from headrace.schema.shape.canonical import exactly, number_of, value_text
-from headrace.schema.shape.dialect import Dialect
+from headrace.schema.canonical import exactly, number_of, value_text
+from headrace.schema.containment.check import Check, Gap, Place, Rule, described, some, spelled
 from headrace.schema.shape.exact import listed, whole
+from headrace.schema.shape.join import element, vacant
 from headrace.schema.shape.model import (
     SPELLED,
     WHOLE,
@@ -25,8 +24,7 @@ from headrace.schema.shape.model import (
     Shape,
     Text,
 )
-from headrace.schema.shape.places import element, vacant
-from headrace.schema.shape.source import Source
+from headrace.schema.shape.source import Dialect, Source
 
 _FEW = 64
 _EXACT = 2**53

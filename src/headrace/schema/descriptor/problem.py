@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 
 class Problem(NamedTuple):
@@ -42,3 +44,46 @@ def joined(path: str, name: str | int) -> str:
     if isinstance(name, int):
         return f"{path}[{name}]"
     return f"{path}.{name}" if path else name
+
+
+Status = Literal["ok", "conflict", "invalid"]
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """The answer to a change, made or not."""
+
+    status: Status
+    registry_version: int
+    added: list[str] = []
+    removed: list[str] = []
+    changed: list[dict[str, Any]] = []
+    #: What becomes of features and streams: the rest of the diff.
+    features: list[dict[str, Any]] = []
+    streams: list[dict[str, Any]] = []
+    #: Why it is refused, or would be.
+    errors: list[Problem] = []
+    refused: bool = False
+
+    @property
+    def http_status(self) -> int:
+        """200, or why not."""
+        return 200 if not self.refused else 409 if self.status == "conflict" else 400
+
+    def body(self) -> dict[str, Any]:
+        """The JSON answer."""
+        answer: dict[str, Any] = {
+            "status": self.status,
+            "registry_version": self.registry_version,
+            "added": self.added,
+            "removed": self.removed,
+            "changed": self.changed,
+            "plan": {"features": self.features, "streams": self.streams},
+        }
+        errors = [one._asdict() for one in self.errors]
+        if errors and self.refused:
+            first = self.errors[0]
+            more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+            answer["error"] = {"code": first.code, "message": first.message + more, "errors": errors}
+        elif errors:
+            answer["plan"]["refusals"] = errors
+        return answer

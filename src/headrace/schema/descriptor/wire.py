@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.schema.descriptor import durations
+from headrace.schema.descriptor import values
 from headrace.schema.descriptor.nodes import Derivation, Event, Feature, Field, Node, Op
 from headrace.schema.descriptor.operators import OPERATORS
 
@@ -41,7 +41,7 @@ def _event(node: Event) -> dict[str, Any]:
     for name in ("keep_events_for", "cold_after", "dedupe_window"):
         millis = getattr(node, f"{name}_ms")
         if millis is not None:
-            written[name] = durations.text(millis)
+            written[name] = values.text(millis)
     if node.dedupe_key is not None:
         written["dedupe_key"] = node.dedupe_key
     return written
@@ -66,7 +66,7 @@ def write_feature(feature: Feature) -> dict[str, Any]:
     """An operator, and the parameters that are not its defaults."""
     known = OPERATORS[feature.op].params
     params = {
-        name: durations.text(value) if known[name].kind == "duration" else value
+        name: values.text(value) if known[name].kind == "duration" else value
         for name, value in feature.params.items()
         if value != known[name].default
     }

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from headrace.schema.entity.constraints import Limits, Violation
 from headrace.schema.entity.identity import Identity, Resolver, Unresolved, missing
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.problem import Notice
 from headrace.schema.entity.split import Fragment, Splitter
+from headrace.schema.entity.values import Limits, Violation
 
 
 class Accepted(NamedTuple):

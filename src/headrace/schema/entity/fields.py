@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, get_args
 
-from headrace.schema.entity.constraints import is_pattern
-from headrace.schema.entity.converters import FUNCTIONS
-from headrace.schema.entity.nodes import Constraints, Converter, Field, Type
-from headrace.schema.entity.problem import INVALID, Place
-from headrace.schema.entity.shape import choice, flag, listed, members, text
-from headrace.schema.entity.validators import VALIDATORS
+from headrace.schema.entity.nodes import OPT_OUT, Constraints, Converter, Definition, Field, ReducerConfig, Schema, Type
+from headrace.schema.entity.problem import INVALID, Place, choice, flag, listed, members, text
+from headrace.schema.entity.values import FUNCTIONS, VALIDATORS, is_iso, is_pattern, kind
 
 MOST_FIELDS = 1_000
 LONGEST_NAME = 128
@@ -171,3 +171,36 @@ _FIELD = {
     "constraints": _constraints,
     "sensitivity_class": choice("public", "internal", "sensitive", "restricted"),
 }
+
+
+#: As many entities as are looked at.
+MOST_ROWS = 100
+
+
+def inferred(entity_type: str, given: Iterable[Mapping[str, Any]]) -> Schema | None:
+    """A schema whose fields are all optional, of the type that most values have; None where there are no values."""
+    kinds: dict[str, Counter[Type]] = {}
+    for row in islice(given, MOST_ROWS):
+        for name, value in row.items():
+            if (found := _kind(value)) is not None and is_name(name):
+                kinds.setdefault(name, Counter())[found] += 1
+    fields = {name: Field(_type(counted)) for name, counted in islice(kinds.items(), MOST_FIELDS)}
+    if not fields:
+        return None
+    return Schema(
+        entity_type=entity_type,
+        schema_version="1.0.0",
+        schema_definition=Definition(fields=fields, identity_opt_out=OPT_OUT),
+        reducer_config=ReducerConfig({}),
+    )
+
+
+def _kind(value: Any) -> Type | None:
+    return "date" if isinstance(value, str) and is_iso(value) else kind(value)
+
+
+def _type(counted: Counter[Type]) -> Type:
+    """The type of most values; dates among other texts are texts."""
+    if counted["string"]:
+        counted["string"] += counted.pop("date", 0)
+    return max(TYPES, key=lambda name: counted[name])

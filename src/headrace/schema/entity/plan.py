@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
-from headrace.schema.entity.bump import bump_of, differences, rekeys
+from headrace.errors import (
+    AliasTaken,
+    BadRequest,
+    Conflict,
+    ForbiddenEntityType,
+    HeadraceError,
+    PluralEntityType,
+    RegistryFull,
+    UnknownEntityType,
+    VersionTaken,
+)
+from headrace.schema.entity.difference import bump_of, differences, rekeys
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.problem import Problem
 from headrace.schema.entity.semver import distance, parse
@@ -76,3 +88,30 @@ def _understated(active: Schema | None, schema: Schema) -> list[str]:
     if old is None or new is None or new <= old or distance(old, new) >= bump:
         return []
     return [f"this is a {bump.name.lower()} change against {old}, which {new} does not say"]
+
+
+NAME_TAKEN = "name_taken"
+_CONFLICTS: dict[str, type[HeadraceError]] = {
+    NAME_TAKEN: Conflict,
+    **{kind.code: kind for kind in (VersionTaken, AliasTaken, RegistryFull)},
+}
+_BAD: dict[str, type[HeadraceError]] = {kind.code: kind for kind in (ForbiddenEntityType, PluralEntityType)}
+
+
+def refusal(problems: Sequence[Problem | Refusal]) -> HeadraceError:
+    """The error for what cannot be done: the gravest reason, and all of them as facts."""
+    told = [_told(problem) for problem in problems]
+    first = next((one for one in told if one["code"] in _CONFLICTS), told[0])
+    kind = _CONFLICTS.get(first["code"]) or _BAD.get(first["code"]) or BadRequest
+    return kind(first["message"], field=first["path"] or "body", problems=told)
+
+
+def _told(problem: Problem | Refusal) -> dict[str, Any]:
+    if isinstance(problem, Problem):
+        return problem.dump()
+    return {"code": problem.code, "path": problem.pointer, "message": problem.message, **problem.facts}
+
+
+def unknown(entity_type: str) -> UnknownEntityType:
+    """That a caller sees no such type."""
+    return UnknownEntityType("there is no entity type of this name", entity_type=entity_type)

@@ -5,6 +5,7 @@ Codes in capitals are those of the reference interface; ours are in lower case.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from headrace.schema import pointer
@@ -58,3 +59,80 @@ class Place(NamedTuple):
     def refuse(self, code: str, message: str) -> None:
         """Note a problem with what stands here."""
         self.problems.append(Problem(code, pointer.text(self.path), message))
+
+
+MOST_MEMBERS = 1_000
+LONGEST_TEXT = 10_000
+
+Reader = Callable[[Any, Place], Any]
+
+
+def members(given: Any, readers: Mapping[str, Reader], place: Place, required: Collection[str] = ()) -> dict[str, Any]:
+    """The members that were read; each unknown, missing or unreadable one is noted. A null is as if not given."""
+    if not isinstance(given, dict):
+        place.refuse(INVALID, "this is an object")
+        return {}
+    for name in given:
+        if name not in readers:
+            place.at(name).refuse(UNKNOWN, f"there is no {name!r} here, only {', '.join(readers)}")
+    for name in required:
+        if given.get(name) is None:
+            place.at(name).refuse(MISSING, f"{name} is missing")
+    return {
+        name: reader(given[name], place.at(name)) for name, reader in readers.items() if given.get(name) is not None
+    }
+
+
+def text(given: Any, place: Place) -> str:
+    """A text that is not blank."""
+    if isinstance(given, str) and given.strip() and len(given) <= LONGEST_TEXT:
+        return given
+    place.refuse(INVALID, f"this is a text of 1 to {LONGEST_TEXT} characters")
+    return ""
+
+
+def flag(given: Any, place: Place) -> bool:
+    """True or false."""
+    if not isinstance(given, bool):
+        place.refuse(INVALID, "this is true or false")
+    return given is True
+
+
+def share(given: Any, place: Place) -> float:
+    """A number from 0 to 1."""
+    if isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given <= 1:
+        return given
+    place.refuse(INVALID, "this is a number from 0 to 1")
+    return 0.0
+
+
+def choice(*words: str) -> Reader:
+    """One of some words."""
+
+    def read(given: Any, place: Place) -> Any:
+        if not (isinstance(given, str) and given in words):
+            place.refuse(INVALID, f"this is one of {', '.join(words)}")
+        return given
+
+    return read
+
+
+def listed(item: Reader) -> Reader:
+    """A list, of which every element is read alike."""
+
+    def read(given: Any, place: Place) -> tuple[Any, ...]:
+        if not isinstance(given, list) or len(given) > MOST_MEMBERS:
+            place.refuse(INVALID, f"this is a list of at most {MOST_MEMBERS}")
+            return ()
+        return tuple(item(element, place.at(number)) for number, element in enumerate(given))
+
+    return read
+
+
+def distinct(given: Any, place: Place) -> tuple[str, ...]:
+    """A list of texts, none of them twice."""
+    found: tuple[str, ...] = listed(text)(given, place)
+    for number, name in enumerate(found):
+        if name in found[:number]:
+            place.at(number).refuse(INVALID, f"{name!r} is there already")
+    return found

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from headrace.schema.entity.canonical import part
-from headrace.schema.entity.identity import entity_id
+from headrace.schema.entity.identity import entity_id, part
 from headrace.schema.entity.nodes import Definition
 
 #: The relationship of a reference that names none.

@@ -11,8 +11,8 @@ import msgspec
 
 from headrace import decoding
 from headrace.errors import BadRequest, BatchTooLarge
+from headrace.schema.entries import check_text
 from headrace.schema.entries import read as read_exactly
-from headrace.schema.split import check_text
 from headrace.types import json_fault, parse_timestamp_us
 
 MOST_ENTITIES = 10_000

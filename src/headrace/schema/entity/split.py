@@ -10,10 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from headrace.schema.entity.converters import UNFIT, converted
 from headrace.schema.entity.nodes import Definition, Field, Type
-from headrace.schema.entity.validators import VALIDATORS
-from headrace.schema.entity.values import PLAIN
+from headrace.schema.entity.values import PLAIN, UNFIT, VALIDATORS, converted
 
 Reason = Literal["unknown_field", "converted_value_original"]
 

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.schema.entity.bump import bump_of, differences
-from headrace.schema.entity.difference import Difference
+from headrace.schema.entity.difference import Difference, bump_of, differences
 from headrace.schema.entity.fields import CONVERTER_MISMATCH, MOST_FIELDS
 from headrace.schema.entity.nodes import Composite, Converter, Definition, Field, Policy, ReducerConfig, Schema
+from headrace.schema.entity.overlay import identifiable, pruned, pruned_config
 from headrace.schema.entity.problem import DANGLING, INVALID, Notice, Place, Problem
-from headrace.schema.entity.prune import identifiable, pruned, pruned_config
 from headrace.schema.entity.semver import Bump, Version, distance, following, parse
 
 VERSION_NOT_NEWER = "version_not_newer"

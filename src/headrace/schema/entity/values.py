@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import date
-from typing import Any
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, timedelta
+from decimal import InvalidOperation
+from typing import Any, NamedTuple
 
-from headrace.schema.entity.nodes import Type
+from headrace.schema import document
+from headrace.schema.canonical import exactly
+from headrace.schema.date_time import is_date_time
+from headrace.schema.entity.nodes import Constraints, Definition, Field, Type
+from headrace.schema.entity.problem import Notice
+from headrace.schema.entries import exactly as exact_number
 
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?)?"
 _ZONE = r"(?:Z|[+-](?:[01][0-9]|2[0-3]):?[0-5][0-9])?"
@@ -55,3 +62,229 @@ def is_day(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+_TEXT: tuple[Type, ...] = ("string", "date")
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOST = rf"(?:{_LABEL}(?:\.{_LABEL})*\.?|\[[0-9A-Fa-f:.]+\])"
+_URL = rf"[A-Za-z][A-Za-z0-9+.-]*://(?:[^\s/?#@]+@)?{_HOST}(?::[0-9]{{1,5}})?(?:[/?#]\S*)?"
+_UUID = "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+_PHONE = re.compile(r"\+?[0-9(][0-9 ().-]*[0-9]")
+
+
+class Validator(NamedTuple):
+    """A validator: the types it can judge, what it accepts, and that in words."""
+
+    types: tuple[Type, ...]
+    accepts: Callable[[Any], bool]
+    wants: str
+
+
+def _matching(pattern: str) -> Callable[[Any], bool]:
+    compiled = re.compile(pattern)
+    return lambda value: compiled.fullmatch(value) is not None
+
+
+def _email(value: str) -> bool:
+    """One local part without blanks and a domain of labels; the whole is no longer than mail allows."""
+    local, at, domain = value.rpartition("@")
+    if not at or not 1 <= len(local) <= 64 or len(domain) > 253 or ".." in local:
+        return False
+    return _LOCAL(local) and "." in domain and _DOMAIN(domain)
+
+
+def _phone(value: str) -> bool:
+    return _PHONE.fullmatch(value) is not None and 5 <= sum(map(str.isdigit, value)) <= 15
+
+
+_LOCAL = _matching(r"[^\s@.\"(),:;<>\[\]\\](?:[^\s@\"(),:;<>\[\]\\]*[^\s@.\"(),:;<>\[\]\\])?")
+_DOMAIN = _matching(rf"{_LABEL}(?:\.{_LABEL})*")
+
+VALIDATORS: dict[str, Validator] = {
+    "email": Validator(("string",), _email, "an address such as name@example.org"),
+    "url": Validator(("string",), _matching(_URL), "an absolute address such as https://example.org/page"),
+    "iso_date": Validator(_TEXT, is_day, "a day such as 2026-01-31"),
+    "iso_datetime": Validator(_TEXT, is_date_time, "a moment with a zone such as 2026-01-31T12:00:00Z"),
+    "phone": Validator(("string",), _phone, "a telephone number of 5 to 15 digits"),
+    "currency": Validator(("string",), _matching("[A-Z]{3}"), "a currency code of three capitals"),
+    "country": Validator(("string",), _matching("[A-Z]{2}"), "a country code of two capitals"),
+    "slug": Validator(("string",), _matching("[a-z0-9]+(?:-[a-z0-9]+)*"), "small letters, digits and single hyphens"),
+    "uuid": Validator(("string",), _matching(_UUID), "a UUID"),
+    "non_empty": Validator(
+        ("string", "date", "array", "object"),
+        lambda value: bool(value.strip() if isinstance(value, str) else value),
+        "something that is not empty",
+    ),
+    "integer": Validator(("number",), lambda value: value == value // 1, "a whole number"),
+    "positive": Validator(("number",), lambda value: value > 0, "a number above zero"),
+    "non_negative": Validator(("number",), lambda value: value >= 0, "a number not below zero"),
+}
+
+
+class Violation(NamedTuple):
+    """A value that its field does not allow: what forbids it, by name and value, and a sentence."""
+
+    field: str
+    message: str
+    constraint: str
+    constraint_value: Any
+
+    def notice(self) -> Notice:
+        """The warning where such a value is stored all the same."""
+        facts = self.constraint, self.constraint_value
+        return Notice("CONSTRAINT_VIOLATION", self.message, (self.field,), *facts)
+
+
+class Broken(NamedTuple):
+    """A constraint that a value breaks, and why it does."""
+
+    constraint: str
+    constraint_value: Any
+    reason: str
+
+
+Check = Callable[[Any], Broken | None]
+
+
+class Limits:
+    """The constraints of a definition, compiled once to judge many observations."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.rejects = definition.constraint_violation_policy == "reject"
+        self._checks = {
+            name: check(field.constraints) for name, field in definition.fields.items() if field.constraints is not None
+        }
+
+    def violations(self, fields: Mapping[str, Any]) -> list[Violation]:
+        """What values break; a null breaks nothing."""
+        found = []
+        for name, judge in self._checks.items():
+            value = fields.get(name)
+            broken = None if value is None else judge(value)
+            if broken is not None:
+                found.append(Violation(name, f"{name}: {broken.reason}", broken.constraint, broken.constraint_value))
+        return found
+
+
+def check(constraints: Constraints) -> Check:
+    """A function that gives the first constraint that a value breaks, or None where it breaks none."""
+    least, greatest = _exact(constraints.min), _exact(constraints.max)
+    choices, banned = list(map(_exact, constraints.enum)), list(map(_exact, constraints.banned))
+    pattern = None if constraints.pattern is None else document.Validator({"pattern": constraints.pattern})
+
+    def judge(value: Any) -> Broken | None:
+        exact = _exact(value)
+        if least is not None and exact < least:
+            return Broken("min", constraints.min, f"is below {constraints.min}")
+        if greatest is not None and exact > greatest:
+            return Broken("max", constraints.max, f"is above {constraints.max}")
+        if choices and exact not in choices:
+            return Broken("enum", constraints.enum, f"is none of {', '.join(map(repr, constraints.enum))}")
+        if exact in banned:
+            return Broken("banned", constraints.banned, "is a value that is banned")
+        if pattern is not None and not pattern.accepts(value):
+            return Broken("pattern", constraints.pattern, f"does not match {constraints.pattern}")
+        return None
+
+    return judge
+
+
+def _exact(value: Any) -> Any:
+    """A number as its digits say, which the nearest double may not; other values as they are."""
+    return exactly(value) if isinstance(value, float) else value
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text is a pattern that runs in linear time."""
+    return not document.problems({"pattern": text})
+
+
+#: What ``converted`` gives for a value that is not of the type and does not become so.
+UNFIT: Any = object()
+
+#: The start of the year 2100: what lies beyond is no moment in this unit.
+LAST_MS = 4_102_444_800_000
+#: Longer texts are no numbers that anybody wrote.
+MOST_DIGITS = 400
+
+_EPOCH = datetime(1970, 1, 1)  # of UTC; none of the arithmetic needs a zone
+_NUMBER = re.compile(r"[+-]?[0-9]+(?P<fraction>\.[0-9]+)?(?P<exponent>[eE][+-]?[0-9]+)?")
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+class Function(NamedTuple):
+    """A converter: what it takes, what it makes, and how."""
+
+    from_type: Type
+    to_type: Type
+    convert: Callable[[Any], Any]
+
+
+def converted(field: Field, value: Any) -> Any:
+    """The value if it is of the field's type, else what the first converter that can makes of it, else UNFIT."""
+    if fits(value, field.type):
+        return value
+    given = kind(value)
+    for converter in field.converters:
+        if converter.from_type == given:
+            function = FUNCTIONS[converter.function]
+            made = function.convert(value) if function.to_type == field.type else None
+            if made is not None:
+                return made
+    return UNFIT
+
+
+def _moment(per_second: int, whole: bool = False) -> Callable[[Any], str | None]:
+    """A converter of moments since 1970 in a unit, cut to milliseconds; some are of whole numbers only."""
+
+    def convert(value: Any) -> str | None:
+        exact = exactly(value)
+        millis = exact * 1_000 // per_second
+        if exact < 0 or millis > LAST_MS or (whole and not isinstance(exact, int)):
+            return None
+        return (_EPOCH + timedelta(milliseconds=int(millis))).isoformat(timespec="milliseconds") + "Z"
+
+    return convert
+
+
+def decimal(value: float) -> str:
+    """The decimal digits of a number: never an exponent, no fraction of zeros, no negative zero."""
+    exact = exactly(value)
+    return str(exact) if isinstance(exact, int) else format(exact, "f")
+
+
+def _number(text: str) -> int | float | None:
+    found = _NUMBER.fullmatch(text.strip()) if len(text) <= MOST_DIGITS else None
+    if found is None:
+        return None
+    if found["fraction"] is None and found["exponent"] is None:
+        return int(found[0])
+    number = float(found[0])
+    if not math.isfinite(number):
+        return None
+    try:
+        exact = exact_number(found[0])
+    except InvalidOperation:
+        return None
+    if isinstance(exact, int):
+        return exact
+    return number if number or not exact else None
+
+
+def _text(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _boolean(text: str) -> bool | None:
+    return _BOOLEANS.get(text.strip().lower())
+
+
+FUNCTIONS: dict[str, Function] = {
+    "timestamp_nanos_to_iso": Function("number", "date", _moment(1_000_000_000, whole=True)),
+    "timestamp_ms_to_iso": Function("number", "date", _moment(1_000)),
+    "timestamp_s_to_iso": Function("number", "date", _moment(1)),
+    "number_to_string": Function("number", "string", decimal),
+    "string_to_number": Function("string", "number", _number),
+    "boolean_to_string": Function("boolean", "string", _text),
+    "string_to_boolean": Function("string", "boolean", _boolean),
+}

@@ -14,7 +14,7 @@ from headrace.schema.expression.tree import (
     Expr,
     ExpressionError,
     Fault,
-    Field,
+    FieldReference,
     IsNull,
     Quadkey,
     Scalar,
@@ -81,7 +81,7 @@ class _Checking:
     def type_of(self, expr: Expr, inner: tuple[Found, ...]) -> Found:
         """The type of an expression whose parts have these types."""
         match expr:
-            case Field(name=name):
+            case FieldReference(name=name):
                 return self._field(name)
             case Constant(value=value):
                 return type_of_constant(value)

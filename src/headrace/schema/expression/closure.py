@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from headrace.schema.descriptor.nodes import Type
 from headrace.schema.expression.checking import ARITHMETIC, DEEPEST_ZOOM, TARGETS, type_of_constant
-from headrace.schema.expression.tree import Binary, Cast, Constant, Expr, Field, IsNull, Unary, fold
+from headrace.schema.expression.tree import Binary, Cast, Constant, Expr, FieldReference, IsNull, Unary, fold
 from headrace.types import parse_timestamp_us
 
 Row: TypeAlias = Mapping[str, Any]
@@ -38,7 +38,7 @@ def compiled(expr: Expr, types: Mapping[str, Type]) -> Closure:
 
 def _typed(expr: Expr, inner: tuple[Typed, ...], types: Mapping[str, Type]) -> Typed:
     match expr:
-        case Field(name=name):
+        case FieldReference(name=name):
             return (lambda row: row.get(name)), types[name]
         case Constant(value=value):
             return (lambda _: value), type_of_constant(value)
@@ -57,7 +57,7 @@ def _typed(expr: Expr, inner: tuple[Typed, ...], types: Mapping[str, Type]) -> T
             return _or(inner[0][0], inner[1][0]), "bool"
         case Binary(sign=sign) if sign in ARITHMETIC:
             return _arithmetic(sign, *inner)
-        case Binary(sign=sign, left=Field(name=name), right=Constant(value=value)) if value is not None:
+        case Binary(sign=sign, left=FieldReference(name=name), right=Constant(value=value)) if value is not None:
             return _against(sign, name, types[name], value), "bool"
         case Binary(sign=sign):
             return _compared(sign, *inner), "bool"

@@ -13,7 +13,18 @@ from typing import TypeAlias
 from headrace.schema.descriptor.nodes import Type
 from headrace.schema.expression.checking import ARITHMETIC, DEEPEST_ZOOM, TARGETS, type_of_constant
 from headrace.schema.expression.closure import DECIMAL, GREATEST, INTEGER, LEAST, NORTHMOST
-from headrace.schema.expression.tree import Binary, Cast, Constant, Expr, Field, IsNull, Scalar, Unary, depth, fold
+from headrace.schema.expression.tree import (
+    Binary,
+    Cast,
+    Constant,
+    Expr,
+    FieldReference,
+    IsNull,
+    Scalar,
+    Unary,
+    depth,
+    fold,
+)
 
 #: The time that DuckDB takes to read lambdas grows with the cube of how deep they are nested.
 DEEPEST = 64
@@ -55,7 +66,7 @@ def constant(value: Scalar, kind: Type | None) -> str:
 
 def _typed(expr: Expr, inner: tuple[Typed, ...], types: Mapping[str, Type]) -> Typed:
     match expr:
-        case Field(name=name):
+        case FieldReference(name=name):
             return identifier(name), types[name]
         case Constant(value=value):
             kind = type_of_constant(value)

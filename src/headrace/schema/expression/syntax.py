@@ -22,7 +22,7 @@ from headrace.schema.expression.tree import (
     Constant,
     Expr,
     ExpressionError,
-    Field,
+    FieldReference,
     IsNull,
     Quadkey,
     Unary,
@@ -161,7 +161,7 @@ class _Reading:
             raise ExpressionError(token.position, f"a value is missing before {token.text!r}")
         else:
             name = token.text.removeprefix(f"{self._source}.") if self._source else token.text
-            self._values.append(Field(name))
+            self._values.append(FieldReference(name))
         return True
 
     def _open(self, sign: str, token: _Token) -> bool:
@@ -234,7 +234,7 @@ def _call(opened: _Waiting, given: list[Expr]) -> Expr:
         return IsNull(given[0])
     if opened.sign == "quadkey":
         return Quadkey(*given)
-    if not isinstance(given[1], Field):
+    if not isinstance(given[1], FieldReference):
         raise ExpressionError(opened.position, "cast takes the name of a type: str, int, float or bool")
     return Cast(given[0], _TARGETS.get(given[1].name, given[1].name))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.schema.expression.tree import Binary, Cast, Constant, Expr, Field, IsNull, Scalar, Unary, fold
+from headrace.schema.expression.tree import Binary, Cast, Constant, Expr, FieldReference, IsNull, Scalar, Unary, fold
 
 
 def render(expr: Expr) -> str:
@@ -12,7 +12,7 @@ def render(expr: Expr) -> str:
 
 def _rendered(expr: Expr, inner: tuple[str, ...]) -> str:
     match expr:
-        case Field(name=name):
+        case FieldReference(name=name):
             return name
         case Constant(value=value):
             return _constant(value)

@@ -33,7 +33,7 @@ class ExpressionError(Exception):
         self.code = code
 
 
-class Field(msgspec.Struct, frozen=True):
+class FieldReference(msgspec.Struct, frozen=True):
     """The value of a field."""
 
     name: str
@@ -81,7 +81,7 @@ class Quadkey(msgspec.Struct, frozen=True):
     zoom: Expr
 
 
-Expr: TypeAlias = Field | Constant | Unary | Binary | Cast | IsNull | Quadkey
+Expr: TypeAlias = FieldReference | Constant | Unary | Binary | Cast | IsNull | Quadkey
 
 
 def parts(expr: Expr) -> tuple[Expr, ...]:
@@ -122,5 +122,5 @@ def depth(expr: Expr) -> int:
 def fields(expr: Expr) -> frozenset[str]:
     """The fields an expression looks at."""
     found: set[str] = set()
-    fold(expr, lambda here, _: found.add(here.name) if isinstance(here, Field) else None)
+    fold(expr, lambda here, _: found.add(here.name) if isinstance(here, FieldReference) else None)
     return frozenset(found)

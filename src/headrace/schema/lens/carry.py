@@ -7,25 +7,90 @@ of what an event may be before each of them. Several places can hold the value a
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
 
 from headrace.schema import pointer as pointers
+from headrace.schema.entries import decoded
 from headrace.schema.lens import ops
+from headrace.schema.lens.builtins import conversion
 from headrace.schema.lens.document import filled
-from headrace.schema.lens.ops import Lens, Op
-from headrace.schema.lens.reader import Reader
-from headrace.schema.lens.values import LensFailure
+from headrace.schema.lens.image import converted, finite
+from headrace.schema.lens.ops import Convert, Lens, Op
+from headrace.schema.lens.values import LensFailure, Raw, encoded
 from headrace.schema.lens.walk import Place as Position
 from headrace.schema.lens.walk import Walk
 from headrace.schema.pointer import Pointer
 from headrace.schema.shape.edit import split, value_at
-from headrace.schema.shape.join import union
-from headrace.schema.shape.model import Array, Object, Shape
-from headrace.schema.shape.places import child, empty, vacant
+from headrace.schema.shape.join import child, empty, union, vacant
+from headrace.schema.shape.model import Alternative, Array, Null, Object, Shape, Text
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """Reads values of a kind; ``flattens`` says that elements of arrays are values of their own.
+
+    ``whole`` says that the value counts with everything inside it.
+    """
+
+    flattens: ClassVar[bool] = True
+    whole: ClassVar[bool] = False
+
+    def values(self, value: Any) -> list[Any]:
+        """What is read of a JSON value."""
+        raise NotImplementedError
+
+    def reads(self, one: Alternative) -> bool:
+        """Whether something may be read of values of one kind."""
+        raise NotImplementedError
+
+    def keeps(self, op: Convert, one: Alternative) -> bool:
+        """Whether the same is read of values and of what they are converted to; raises LensFailure like the op."""
+        known = finite(one)
+        if known is None:
+            return self.keeps_all(op, one)
+        convert = conversion(op.from_type, op.to_type, op.forward)
+        texts = [Raw(str(value).encode()) if isinstance(value, Decimal) else encoded(value) for value in known]
+        return all(self.values(decoded(text)) == self.values(decoded(convert(text))) for text in texts)
+
+    def keeps_all(self, op: Convert, one: Alternative) -> bool:
+        """The same for values that are too many to list."""
+        return not self.reads(one) and not any(map(self.reads, converted(op, Shape((one,))).shape.alternatives))
+
+
+class KeyReader(Reader, frozen=True):
+    """Reads a routing key: a string that is not empty."""
+
+    flattens = False
+
+    def values(self, value: Any) -> list[Any]:
+        """The string itself."""
+        return [value] if isinstance(value, str) and value else []
+
+    def reads(self, one: Alternative) -> bool:
+        """Whether there are strings that are not empty."""
+        return isinstance(one, Text) and one.high != 0 and one.values != frozenset(("",))
+
+
+class WholeReader(Reader, frozen=True):
+    """Reads a JSON value as it is."""
+
+    flattens = False
+    whole = True
+
+    def values(self, value: Any) -> list[Any]:
+        """The value itself, and nothing where it is null."""
+        return [] if value is None else [value]
+
+    def reads(self, one: Alternative) -> bool:
+        """Whether there is anything but null."""
+        return not isinstance(one, Null)
+
 
 #: More places than this are not followed.
 MAX_PLACES = 16
@@ -33,7 +98,7 @@ MAX_PLACES = 16
 MAX_SHAPES = 10_000
 
 
-class Effect(StrEnum):
+class CarryEffect(StrEnum):
     """What a lens does to the values that are read at a pointer."""
 
     CHANGED = "changed"
@@ -46,7 +111,7 @@ class Carried(NamedTuple):
     """Where a pointer leads after a lens, what became of its values, and the operation that did it."""
 
     pointer: Pointer
-    effect: Effect | None = None
+    effect: CarryEffect | None = None
     op: str = ""
 
 
@@ -109,9 +174,9 @@ class Crossing:
         """Whether no event has a value at a pointer after the lens."""
         return vacant(value_at(self.shapes[-1], names))
 
-    def _effect(self, before: Pointer, after: Pointer, reader: Reader) -> Effect | None:
+    def _effect(self, before: Pointer, after: Pointer, reader: Reader) -> CarryEffect | None:
         had, has = (may_read(value_at(shape, names), reader) for shape, names in self._ends(before, after))
-        return Effect.CHANGED if has else Effect.LOST if had else None
+        return CarryEffect.CHANGED if has else CarryEffect.LOST if had else None
 
     def _ends(self, before: Pointer, after: Pointer) -> tuple[tuple[Shape, Pointer], ...]:
         return (self.shapes[0], before), (self.shapes[-1], after)

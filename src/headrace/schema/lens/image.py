@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace.schema.canonical import number_of
+from headrace.schema.containment.check import described, some, spelled
 from headrace.schema.containment.scalars import highest, lowest, texts
-from headrace.schema.containment.words import described, some, spelled
 from headrace.schema.lens.builtins import BUILTINS, FIRST_MILLIS, LAST_MILLIS, is_type, text_of
 from headrace.schema.lens.ops import Convert
-from headrace.schema.shape.canonical import number_of
 from headrace.schema.shape.exact import given, whole
 from headrace.schema.shape.join import union
 from headrace.schema.shape.model import (

@@ -13,17 +13,15 @@ import msgspec
 
 from headrace.schema import pointer
 from headrace.schema.containment import gaps
-from headrace.schema.containment.check import Oracle
-from headrace.schema.containment.words import described, spelled
+from headrace.schema.containment.check import Oracle, described, spelled
 from headrace.schema.lens import ops
 from headrace.schema.lens.image import converted
 from headrace.schema.lens.ops import Op
 from headrace.schema.pointer import Pointer
 from headrace.schema.shape.edit import drop, edit, put, split, value_at
 from headrace.schema.shape.exact import given
-from headrace.schema.shape.join import member, merge, union
+from headrace.schema.shape.join import child, element, empty, member, merge, union, vacant
 from headrace.schema.shape.model import NOTHING, Alternative, Array, Object, Shape, changed
-from headrace.schema.shape.places import child, element, empty, vacant
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root
 

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.schema.pointer import Pointer, index
-from headrace.schema.shape.join import member, union
+from headrace.schema.shape.join import child, member, union, vacant
 from headrace.schema.shape.meet import narrowest
 from headrace.schema.shape.model import NOTHING, Alternative, Array, Member, Object, Shape, changed, narrowed
-from headrace.schema.shape.places import child, vacant
 
 
 def split(shape: Shape, names: Pointer) -> tuple[Shape, Shape]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from headrace.schema.shape.canonical import number_of, value_text
+from headrace.schema.canonical import number_of, value_text
 from headrace.schema.shape.model import (
     ANY_NUMBER,
     NOTHING,

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
-from headrace.schema.shape.canonical import number_of
-from headrace.schema.shape.join import MOST, member, union
+from headrace.schema.canonical import number_of
+from headrace.schema.shape.join import DEPTH, MOST, empty, member, union
 from headrace.schema.shape.model import (
     NOTHING,
     WHOLE,
@@ -22,7 +22,6 @@ from headrace.schema.shape.model import (
     Shape,
     Text,
 )
-from headrace.schema.shape.places import DEPTH, empty
 
 Alternatives = tuple[Alternative, ...]
 

@@ -26,8 +26,7 @@ from headrace.server.openapi.words import (
     query,
     record,
 )
-from headrace.storage.enhancement_runs import State
-from headrace.storage.enhancements import ChangeKind, Status
+from headrace.storage.enhancements import ChangeKind, State, Status
 
 SHARE: Node = {"type": "number", "minimum": 0, "maximum": 1}
 NUMBER: Node = {"type": "integer", "minimum": 1, "maximum": 1_000_000}

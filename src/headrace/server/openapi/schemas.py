@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.schema.findings import MOST_NAMED
+from headrace.schema.trial import MOST_NAMED
 from headrace.server.openapi.streams import NAME
 from headrace.server.openapi.words import (
     MINTED,

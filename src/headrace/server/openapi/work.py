@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.engine.derive.lease_scheduler import MOST_UNITS
 from headrace.reduce.work_units import JOBS
-from headrace.schema.findings import MOST_NAMED, MOST_TEXT
+from headrace.schema.trial import MOST_NAMED, MOST_TEXT
 from headrace.server.openapi.words import (
     COUNTER,
     FLAG,

@@ -15,16 +15,16 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from headrace.storage.fsync import fsync_path
-from headrace.storage.objects.backend import PAGE, ObjectInfo
-from headrace.storage.permissions import (
+from headrace.storage.files import (
     DIRECTORY,
     copy_private,
     file_mode,
+    fsync_path,
     make_directories,
     make_directory,
     write_private,
 )
+from headrace.storage.objects.backend import PAGE, ObjectInfo
 
 STAGING = ".staging"
 _ABANDONED_S = 86_400.0

@@ -2,22 +2,88 @@
 
 from __future__ import annotations
 
+import re
+import threading
 import time
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 from urllib.parse import unquote, urlsplit
 
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
 from headrace.config import ConfigError
 from headrace.errors import ObjectMissing, StoreUnavailable
+from headrace.format.companion.names import COMPANIONS
+from headrace.format.manifest import MANIFESTS, SEGMENTS
 from headrace.storage.objects.backend import PAGE, Backend, ObjectInfo
-from headrace.storage.objects.causes import cause
 from headrace.storage.objects.directory import Directory
 from headrace.storage.objects.remote import Remote
-from headrace.storage.objects.requests import Outcome, Requests, Verb
+
+_STATUS = re.compile(r"status code: ([0-9]{3}[^:\n]*)")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
+_SYSTEM = re.compile(r'(?:Os|Custom) \{[^}]*(?:message|error): "([^"]*)"')
+_LONGEST = 200
+
+
+def cause(reason: Exception) -> str:
+    """The cause of a failure."""
+    if isinstance(reason, OSError) and reason.strerror:
+        return reason.strerror
+    text = str(reason)
+    if status := _STATUS.search(text):
+        code = _CODE.search(text)
+        return f"it answered {status[1].strip()}" + (f" ({code[1]})" if code else "")
+    kind, system = _KIND.search(text), _SYSTEM.search(text)
+    if kind is not None and kind[1] == "Timeout":
+        return "it did not answer in time"
+    if system is not None:
+        return system[1]
+    if kind is not None:
+        return {"Connect": "it cannot be reached"}.get(kind[1], f"the connection failed ({kind[1]})")
+    return text.partition("\n")[0][:_LONGEST] or type(reason).__name__
+
+
+Verb = Literal["put", "get", "head", "list", "delete"]
+Outcome = Literal["ok", "missing", "error"]
+
+_ARTIFACTS = {MANIFESTS: "manifest", SEGMENTS: "segment", COMPANIONS: "bundled_companion"}
+STREAMS = 2_000
+
+
+class Requests:
+    """Counts of requests; those of a stream are forgotten when many others came after it, the totals never."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._totals: Counter[tuple[str, Verb, Outcome]] = Counter()
+        self._streams: OrderedDict[str, Counter[tuple[str, Verb]]] = OrderedDict()
+
+    def count(self, verb: Verb, key: str, outcome: Outcome) -> None:
+        """One more request for the object, or the prefix, of this key."""
+        top, _, rest = key.partition("/")
+        artifact, stream = _ARTIFACTS.get(top, "meta"), rest.partition("/")[0]
+        with self._lock:
+            self._totals[artifact, verb, outcome] += 1
+            if stream and artifact != "meta":
+                self._streams.setdefault(stream, Counter())[artifact, verb] += 1
+                self._streams.move_to_end(stream)
+                if len(self._streams) > STREAMS:
+                    self._streams.popitem(last=False)
+
+    def totals(self) -> dict[tuple[str, Verb, Outcome], int]:
+        """(artifact, verb, outcome) → requests since the start."""
+        with self._lock:
+            return dict(self._totals)
+
+    def of(self, name_hash: str) -> dict[tuple[str, Verb], int]:
+        """(artifact, verb) → requests for one stream, by the hash of its name."""
+        with self._lock:
+            return dict(self._streams.get(name_hash, {}))
+
 
 SCHEMES = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "memory")
 

@@ -12,12 +12,12 @@ import pytest
 from enhancing import Growing, bytes_of
 from headrace.engine.derive import local_worker
 from headrace.errors import NoSchemaForEntityType, UnknownEntityType
-from headrace.reduce.fragments.reasons import BAD_NAME, BLACKLISTED, MIXED, TOO_FEW, TOO_FEW_SOURCES
 from headrace.reduce.fragments.reducer import MOST_KEYS
+from headrace.reduce.fragments.rules import BAD_NAME, BLACKLISTED, MIXED, TOO_FEW, TOO_FEW_SOURCES
 from headrace.reduce.fragments.stats import of_everyone, of_user, tallied
 from headrace.schema.entity.observation import Observation, decode
 from headrace.schema.entries import entries_of
-from headrace.storage.schema_registry import EVERYBODY
+from headrace.storage.entity_types import EVERYBODY
 from snapshotting import contact
 
 NANOS = 1_700_000_000_123_456_789

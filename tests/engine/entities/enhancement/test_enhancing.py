@@ -15,10 +15,9 @@ from enhancing import Growing
 from headrace.engine.entities.enhancement import queue
 from headrace.engine.entities.enhancement.enhancing import ITSELF
 from headrace.errors import BadRequest, NotFound
-from headrace.reduce.fragments.reasons import DECIDED
-from headrace.storage.enhancement_runs import EnhancementRuns
-from headrace.storage.enhancements import Recommendation
-from headrace.storage.schema_registry import EVERYBODY
+from headrace.reduce.fragments.rules import DECIDED
+from headrace.storage.enhancements import EnhancementRuns, Recommendation
+from headrace.storage.entity_types import EVERYBODY
 from snapshotting import contact
 
 

@@ -16,9 +16,9 @@ from headrace.engine.entities.read.snapshots import Asked
 from headrace.engine.entities.write.aliasing import Moved
 from headrace.errors import BadRequest, Conflict, NotFound
 from headrace.schema.entity import request
-from headrace.storage.enhancement_runs import Run
+from headrace.storage.enhancements import Run
 from headrace.storage.entities import Entities
-from headrace.storage.schema_registry import EVERYBODY
+from headrace.storage.entity_types import EVERYBODY
 from snapshotting import contact
 
 NICK = {"fields_to_add": [{"field_name": "nick", "field_type": "string"}]}

@@ -10,7 +10,7 @@ import pytest
 
 from enhancing import Growing
 from headrace.errors import NoSchemaForEntityType
-from headrace.reduce.fragments.reasons import MIXED, TOO_FEW_USERS
+from headrace.reduce.fragments.rules import MIXED, TOO_FEW_USERS
 from snapshotting import contact
 
 USERS = ("ann", "bob", "eve")

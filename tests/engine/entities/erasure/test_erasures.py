@@ -30,7 +30,7 @@ from headrace.reduce.work_units import Result
 from headrace.schema.entity.observation import decode
 from headrace.server.work import store_url
 from headrace.storage import database
-from headrace.storage.entity_changes import EntityChanges
+from headrace.storage.entity_types import EntityChanges
 from headrace.storage.erasures import ErasureRow
 from s3 import S3
 from snapshotting import USER, Entities, contact

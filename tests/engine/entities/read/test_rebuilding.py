@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from headrace.storage.states import States
+from headrace.storage.derived import States
 from snapshotting import POLICIES, Entities, contact
 
 OBSERVATIONS, PEOPLE, TOGETHER = 10_000, 1_000, 500

@@ -12,7 +12,7 @@ from headrace.engine.entities.types.applying import Apply
 from headrace.engine.entities.types.proposing import Make
 from headrace.engine.log.lifecycle import carry_out
 from headrace.errors import AliasTaken, Conflict
-from headrace.storage.schema_registry import EVERYBODY
+from headrace.storage.entity_types import EVERYBODY
 from rig import Rig
 
 

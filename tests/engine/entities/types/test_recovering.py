@@ -9,9 +9,8 @@ from pathlib import Path
 from engine.entities.registering import activate, added, deactivate, register, schema, update, version_of
 from engine.entities.store import Store
 from headrace.format import entity_registry as format_
-from headrace.storage.entity_changes import EntityChanges
+from headrace.storage.entity_types import EntityChanges, SchemaRegistry
 from headrace.storage.objects import Objects
-from headrace.storage.schema_registry import SchemaRegistry
 from rig import Rig
 
 #: What is known of entities, without the numbers of their streams, which are others on every node.

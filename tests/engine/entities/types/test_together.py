@@ -11,8 +11,7 @@ from headrace.engine.entities.kind import EntityKind, schema_of
 from headrace.engine.entities.types import journal
 from headrace.engine.entities.types.verbs import EntityTypes, Outcome
 from headrace.storage.database import Connection
-from headrace.storage.entity_changes import EntityChanges
-from headrace.storage.schema_registry import EVERYBODY, SchemaRegistry
+from headrace.storage.entity_types import EVERYBODY, EntityChanges, SchemaRegistry
 from rig import Rig
 
 CLIENTS = 16

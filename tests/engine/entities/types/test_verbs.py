@@ -22,7 +22,7 @@ from headrace.engine.entities.types.exporting import files
 from headrace.engine.entities.types.verbs import Outcome
 from headrace.errors import AliasTaken, NoSchemaForEntityType, UnknownEntityType, VersionTaken
 from headrace.schema.entity.nodes import ReducerConfig, Schema
-from headrace.storage.schema_registry import EVERYBODY
+from headrace.storage.entity_types import EVERYBODY
 from rig import Rig
 
 

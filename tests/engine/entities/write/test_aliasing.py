@@ -12,7 +12,7 @@ import pytest
 from headrace.engine.entities.read.snapshots import Asked
 from headrace.engine.entities.write.splitting import Predicate, moved, target
 from headrace.errors import Conflict, EntityAlreadyMerged, EntityNotFound, MergeTargetAlreadyMerged
-from headrace.reduce.policies.batch import folded
+from headrace.reduce.policies.build import fold_observations
 from headrace.reduce.policies.reducer import TypeReducer
 from headrace.schema.entity.observation import Observation, decode
 from snapshotting import USER, Entities, contact
@@ -129,7 +129,7 @@ def expected(entities: Entities, groups: dict[str, str], places: dict[str, str])
     found = {}
     for about, told in rows.items():
         state = None
-        for row in folded(reducer, told).values():
+        for row in fold_observations(reducer, told).values():
             state = row if state is None else reducer.merge(state, row)
         found[about] = reducer.finish(state, "", effective.schema)
     return found

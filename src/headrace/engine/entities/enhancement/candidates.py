@@ -25,15 +25,15 @@ from headrace.engine.log.stream import Stream
 from headrace.errors import NoSchemaForEntityType, UnknownEntityType
 from headrace.reduce.fragments.build import SHAPES, FragmentsDefined, name_of
 from headrace.reduce.fragments.candidates import Candidate, candidates
-from headrace.reduce.fragments.reasons import UNSURE, Reason
 from headrace.reduce.fragments.reducer import FragmentReducer, Keys
+from headrace.reduce.fragments.rules import UNSURE, Reason
 from headrace.schema.entity.nodes import Schema
-from headrace.schema.entity.refusal import unknown
+from headrace.schema.entity.plan import unknown
 from headrace.storage.database import Connection
+from headrace.storage.derived import States
 from headrace.storage.enhancements import SETTLED, Enhancements, Recommendation
 from headrace.storage.entities import Entities
-from headrace.storage.schema_registry import EVERYBODY
-from headrace.storage.states import States
+from headrace.storage.entity_types import EVERYBODY
 from headrace.storage.wal import Wal
 
 #: Users that are looked at before others come to their turn.

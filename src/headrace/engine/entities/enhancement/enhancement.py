@@ -15,10 +15,9 @@ from headrace.engine.entities.enhancement.reconciling import Reconciling
 from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.entities.write.stores import Stores
 from headrace.engine.log.log import Log
-from headrace.schema.entity.change_request import ChangeRequest
+from headrace.schema.entity.registration import ChangeRequest
 from headrace.storage.database import Connection
-from headrace.storage.enhancement_runs import Run
-from headrace.storage.enhancements import Enhancements
+from headrace.storage.enhancements import Enhancements, Run
 from headrace.types import Clock
 
 if TYPE_CHECKING:

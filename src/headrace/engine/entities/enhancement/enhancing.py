@@ -19,10 +19,9 @@ from headrace.engine.entities.types.resolving import Base
 from headrace.engine.entities.types.verbs import EntityTypes, Outcome
 from headrace.errors import BadRequest, NotFound
 from headrace.reduce.fragments.candidates import Candidate, update_of
-from headrace.reduce.fragments.reasons import DECIDED, MIXED, TOO_FEW, TOO_FEW_SOURCES, UNSURE
-from headrace.schema.entity.change_request import ChangeRequest
-from headrace.storage.enhancement_runs import Run
-from headrace.storage.enhancements import ChangeKind, Enhancements, Recommendation, Status
+from headrace.reduce.fragments.rules import DECIDED, MIXED, TOO_FEW, TOO_FEW_SOURCES, UNSURE
+from headrace.schema.entity.registration import ChangeRequest
+from headrace.storage.enhancements import ChangeKind, Enhancements, Recommendation, Run, Status
 from headrace.types import Clock
 
 #: Who does what a type does by itself.

@@ -26,12 +26,11 @@ from headrace.engine.entities.write.observing import Outdated
 from headrace.engine.entities.write.stores import Stores
 from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest, Conflict, NotFound
-from headrace.schema.entity.change_request import ChangeRequest
-from headrace.schema.entity.refusal import unknown
+from headrace.schema.entity.plan import unknown
+from headrace.schema.entity.registration import ChangeRequest
 from headrace.storage.database import Connection
-from headrace.storage.enhancement_runs import EnhancementRuns, Run
-from headrace.storage.enhancements import Enhancements
-from headrace.storage.schema_registry import EVERYBODY
+from headrace.storage.enhancements import EnhancementRuns, Enhancements, Run
+from headrace.storage.entity_types import EVERYBODY
 from headrace.types import Clock
 
 if TYPE_CHECKING:

@@ -15,17 +15,16 @@ from headrace import decoding
 from headrace.engine.entities.kind import dedupe_key
 from headrace.engine.entities.write.accepting import Draft, Prepared, Typed, bodies
 from headrace.engine.log.stream import Stream
-from headrace.extract.erasure_targets import load
+from headrace.extract.erasure_mask import load
 from headrace.reduce.states.fold import of_batch
 from headrace.schema.entity.answer import Told, Warnings
-from headrace.schema.entity.constraints import Limits
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.observation import MIGRATED, Kind, Observation, observation_id, of_scope
 from headrace.schema.entity.split import Splitter
+from headrace.schema.entity.values import Limits
 from headrace.schema.entries import entries_of
-from headrace.storage.aliases import Aliases
 from headrace.storage.database import Connection
-from headrace.storage.entities import Entities
+from headrace.storage.entities import Aliases, Entities
 from headrace.storage.erasures import Erasures
 
 if TYPE_CHECKING:

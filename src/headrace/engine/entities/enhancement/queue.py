@@ -27,8 +27,7 @@ from headrace.engine.log.stream import Stream
 from headrace.engine.runtime.repeated import RepeatedWarning
 from headrace.errors import HeadraceError
 from headrace.storage.database import Connection
-from headrace.storage.enhancement_runs import EnhancementRuns, Run
-from headrace.storage.enhancements import Enhancements
+from headrace.storage.enhancements import EnhancementRuns, Enhancements, Run
 from headrace.types import Clock
 
 log = logging.getLogger("headrace.entities")

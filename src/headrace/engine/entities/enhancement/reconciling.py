@@ -12,13 +12,13 @@ from headrace.engine.entities.types import proposing
 from headrace.engine.entities.types.verbs import EntityTypes, Outcome
 from headrace.errors import NoSchemaForEntityType
 from headrace.reduce.fragments.agreement import Adoption, Agreement, agreements
-from headrace.schema.entity.change_request import ChangeRequest
-from headrace.schema.entity.refusal import unknown
+from headrace.schema.entity.plan import unknown
+from headrace.schema.entity.registration import ChangeRequest
 from headrace.schema.entity.update import Update
 from headrace.storage.database import Connection
 from headrace.storage.enhancements import Enhancements
 from headrace.storage.entities import Entities
-from headrace.storage.schema_registry import EVERYBODY
+from headrace.storage.entity_types import EVERYBODY
 
 
 class Reconciled(NamedTuple):

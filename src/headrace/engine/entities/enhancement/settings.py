@@ -8,11 +8,10 @@ import msgspec
 
 from headrace import decoding
 from headrace.errors import BadRequest
-from headrace.reduce.fragments.naming import BANNED, Banned
-from headrace.reduce.fragments.settings import TRUSTED, Settings
+from headrace.reduce.fragments.rules import BANNED, TRUSTED, Banned, Settings
 from headrace.schema.entity.nodes import SOURCE_KINDS
 from headrace.storage.enhancements import Enhancements
-from headrace.storage.schema_registry import EVERYBODY
+from headrace.storage.entity_types import EVERYBODY
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]

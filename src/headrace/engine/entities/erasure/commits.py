@@ -18,21 +18,16 @@ from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import Change
 from headrace.engine.log.stream import Stream
 from headrace.errors import Conflict, EntityNotFound
-from headrace.extract.erasure_targets import Targets
-from headrace.schema.entity.observation import decode
+from headrace.extract.erasure_mask import Targets
+from headrace.schema.entity.observation import decode, tombstone
 from headrace.schema.entity.request import ADDRESSED
-from headrace.schema.entity.tombstone import tombstone
 from headrace.schema.entries import entries_of
-from headrace.storage.aliases import Aliases
-from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
-from headrace.storage.dedupe import Dedupe
-from headrace.storage.entities import Entities
-from headrace.storage.entity_changes import EntityChangeRow, EntityChanges
+from headrace.storage.dedupe import Dedupe, Idempotency
+from headrace.storage.derived import Companions, States
+from headrace.storage.entities import Aliases, Entities, Sources
+from headrace.storage.entity_types import EntityChangeRow, EntityChanges
 from headrace.storage.erasures import RUNNING, ErasureRow, Erasures
-from headrace.storage.idempotency import Idempotency
-from headrace.storage.sources import Sources
-from headrace.storage.states import States
 from headrace.storage.streams import LIVE
 from headrace.storage.wal import Entries, Wal
 

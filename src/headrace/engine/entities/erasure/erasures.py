@@ -36,15 +36,13 @@ from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.repeated import RepeatedWarning
 from headrace.errors import HeadraceError, NotFound
-from headrace.extract.erasure_mask import ErasureMask, Masks
-from headrace.extract.erasure_targets import Targets, load
+from headrace.extract.erasure_mask import ErasureMask, Masks, Targets, load
 from headrace.storage import database
-from headrace.storage.aliases import Aliases
-from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
+from headrace.storage.derived import Companions, States
+from headrace.storage.entities import Aliases
 from headrace.storage.erasures import OFFERED, RUNNING, ErasureRow, Erasures
 from headrace.storage.published import Published
-from headrace.storage.states import States
 from headrace.storage.streams import Streams
 from headrace.storage.work import Work
 from headrace.types import Clock

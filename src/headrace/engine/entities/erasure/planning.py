@@ -11,15 +11,13 @@ import msgspec
 from headrace.engine.entities.read.observed import Observations, Observed
 from headrace.engine.log.stream import Head, Stream
 from headrace.errors import Conflict
-from headrace.extract.erasure_targets import Targets
+from headrace.extract.erasure_mask import Targets
 from headrace.schema.entity.observation import decode
-from headrace.storage.aliases import Aliases
-from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
-from headrace.storage.idempotency import Idempotency
+from headrace.storage.dedupe import Idempotency
+from headrace.storage.derived import Companions, States
+from headrace.storage.entities import Aliases, SourceRange, Sources
 from headrace.storage.published import Placed, Published
-from headrace.storage.sources import SourceRange, Sources
-from headrace.storage.states import States
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
 

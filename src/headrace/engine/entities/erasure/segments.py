@@ -11,12 +11,12 @@ from headrace.engine.history.publication import Built, Swaps
 from headrace.engine.history.snapshot import Snapshot
 from headrace.errors import CorruptData
 from headrace.extract.erasure import holds, rewrite
-from headrace.extract.erasure_targets import Targets, load
+from headrace.extract.erasure_mask import Targets, load
 from headrace.format.manifest import Segment, listed, segment_key, segment_name
 from headrace.format.segment.reader import Reader
 from headrace.storage.database import Connection
 from headrace.storage.erasures import OFFERED, Erasures
-from headrace.storage.permissions import open_private
+from headrace.storage.files import open_private
 from headrace.storage.published import Placed
 
 if TYPE_CHECKING:

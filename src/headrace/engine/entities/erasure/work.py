@@ -10,7 +10,7 @@ import msgspec
 from headrace import decoding
 from headrace.engine.derive.unit_cutter import Planned
 from headrace.engine.entities.erasure.planning import Plan
-from headrace.extract.erasure_targets import load
+from headrace.extract.erasure_mask import load
 from headrace.format.manifest import SEGMENTS, name_hash, range_name
 from headrace.reduce.work_units import Source, Unit
 from headrace.storage.database import Connection

@@ -8,8 +8,7 @@ from headrace.engine.entities.kind import ENTITIES, EntityKind
 from headrace.errors import UnknownEntityType
 from headrace.reduce.policies.definition import TypeDefined
 from headrace.storage.database import Connection
-from headrace.storage.entity_changes import EntityChanges
-from headrace.storage.schema_registry import SchemaRegistry
+from headrace.storage.entity_types import EntityChanges, SchemaRegistry
 
 #: Types by name, each with the number of its last change.
 Known = dict[str, tuple[int, TypeDefined]]

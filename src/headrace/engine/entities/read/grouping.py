@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from headrace.engine.entities.read.observed import Observations, Observed
 from headrace.errors import EntityNotFound
-from headrace.storage.aliases import Aliases, SplitRow
 from headrace.storage.database import Connection
-from headrace.storage.entities import Entities, EntityRow
+from headrace.storage.entities import Aliases, Entities, EntityRow, SplitRow
 from headrace.storage.erasures import Erasures
 
 _EVER = 1 << 62

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 from headrace.engine.entities.read.observed import Observed
 from headrace.engine.entities.read.snapshots import Asked, Shown, Snapshots, View
-from headrace.storage.aliases import Aliases
 from headrace.storage.database import Connection
-from headrace.storage.entities import Entities, EntityRow
+from headrace.storage.entities import Aliases, Entities, EntityRow
 
 #: Entities that are looked at together, and for how long a page is filled.
 _STEP = 64

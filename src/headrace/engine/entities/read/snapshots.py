@@ -23,16 +23,15 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import EntityNotFound, NotFound
 from headrace.format.segment.decoded import Decoded
+from headrace.reduce.policies.build import SHAPES
 from headrace.reduce.policies.definition import TypeDefined
-from headrace.reduce.policies.lives import life_of
-from headrace.reduce.policies.observations import SHAPES
-from headrace.reduce.policies.reducer import EVERYONE, Row, TypeReducer
+from headrace.reduce.policies.reducer import EVERYONE, Row, TypeReducer, life_of
 from headrace.reduce.policies.snapshot import Snapshot
 from headrace.schema.entity import semver
 from headrace.schema.entity.nodes import ReducerConfig, Schema
 from headrace.storage.database import Connection
-from headrace.storage.schema_registry import EVERYBODY, SchemaRegistry
-from headrace.storage.states import States
+from headrace.storage.derived import States
+from headrace.storage.entity_types import EVERYBODY, SchemaRegistry
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
 

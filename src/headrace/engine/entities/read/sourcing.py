@@ -16,7 +16,7 @@ from headrace.schema.entity.request import ADDRESSED, address
 from headrace.schema.entity.split import rebuilt
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
-from headrace.storage.sources import SourceRange, Sources
+from headrace.storage.entities import SourceRange, Sources
 from headrace.storage.streams import LIVE, Streams
 from headrace.types import rfc3339
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.engine.log.stream import Stream
 from headrace.storage.database import Connection
-from headrace.storage.wal_keys import WalKeys
+from headrace.storage.wal import WalKeys
 
 #: Entries that are indexed, of all streams together: 16 bytes each.
 MOST_ENTRIES = 2_000_000

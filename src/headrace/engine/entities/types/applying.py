@@ -15,8 +15,7 @@ from headrace.engine.log.lifecycle import Change, create_managed
 from headrace.engine.log.stream import Stream
 from headrace.errors import AliasTaken, Conflict
 from headrace.storage.enhancements import Enhancements
-from headrace.storage.entity_changes import EntityChangeRow, EntityChanges
-from headrace.storage.schema_registry import SchemaRegistry
+from headrace.storage.entity_types import EntityChangeRow, EntityChanges, SchemaRegistry
 from headrace.storage.streams import DELETED, LIVE
 from headrace.types import JSON
 

@@ -12,10 +12,10 @@ import msgspec
 
 from headrace.engine.entities.types.journal import Action, Document
 from headrace.engine.entities.types.resolving import Base, followers
-from headrace.reduce.policies.lives import life_of
+from headrace.reduce.policies.reducer import life_of
 from headrace.schema.entity.nodes import ReducerConfig, Schema
 from headrace.schema.plan import Effect, Impact, Plan
-from headrace.storage.schema_registry import EVERYBODY, SchemaRow
+from headrace.storage.entity_types import EVERYBODY, SchemaRow
 
 #: How many entities and observations there are, as far as that is known.
 Counts = Mapping[str, int]

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from headrace.engine.entities.kind import schema_of
-from headrace.schema.entity import export
-from headrace.storage.schema_registry import SchemaRow
+from headrace.schema.entity import registration
+from headrace.storage.entity_types import SchemaRow
 
 
 class File(NamedTuple):
@@ -20,4 +20,4 @@ class File(NamedTuple):
 def files(rows: Iterable[SchemaRow]) -> Iterator[File]:
     """The file of each version, in the order of their paths."""
     made = (schema_of(row) for row in rows)
-    yield from sorted(File(export.path(schema), export.export(schema)) for schema in made)
+    yield from sorted(File(registration.path(schema), registration.export(schema)) for schema in made)

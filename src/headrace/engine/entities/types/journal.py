@@ -9,13 +9,11 @@ import msgspec
 from headrace import decoding
 from headrace.engine.entities.kind import ENTITIES, schema_of
 from headrace.errors import CorruptData
-from headrace.extract.erasure_targets import load as load_targets
+from headrace.extract.erasure_mask import load as load_targets
 from headrace.storage.database import Connection
-from headrace.storage.enhancement_runs import EnhancementRuns, Run
-from headrace.storage.enhancements import Enhancements, Recommendation
-from headrace.storage.entity_changes import EntityChangeRow
+from headrace.storage.enhancements import EnhancementRuns, Enhancements, Recommendation, Run
+from headrace.storage.entity_types import EntityChangeRow, SchemaRegistry, SchemaRow
 from headrace.storage.erasures import ErasureRow, Erasures
-from headrace.storage.schema_registry import SchemaRegistry, SchemaRow
 from headrace.storage.streams import Streams
 
 #: ``follow`` is a user's schema after a change of the global one; ``infer`` a type that nobody had registered. The

@@ -12,16 +12,15 @@ from headrace.engine.entities.types.consequences import Counts, Owned, after, im
 from headrace.engine.entities.types.journal import NONE, Action, Document
 from headrace.engine.entities.types.resolving import Base, next_version, parsed
 from headrace.errors import NoSchemaForEntityType
-from headrace.schema.entity.change_request import ChangeRequest
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.overlay import overlaid
 from headrace.schema.entity.plan import planned_activation, planned_registration, planned_update
 from headrace.schema.entity.problem import Notice
-from headrace.schema.entity.registration import Registration
+from headrace.schema.entity.registration import ChangeRequest, Registration
 from headrace.schema.entity.semver import Bump
 from headrace.schema.entity.update import updated
 from headrace.schema.plan import Effect, Impact, Plan, Refusal
-from headrace.storage.schema_registry import EVERYBODY, SchemaRow
+from headrace.storage.entity_types import EVERYBODY, SchemaRow
 
 #: How many versions an owner may have of a type.
 MOST_VERSIONS = 1_000

@@ -12,7 +12,7 @@ from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import Chore
 from headrace.format import entity_registry as format_
 from headrace.storage.database import Connection
-from headrace.storage.entity_changes import EntityChangeRow, EntityChanges
+from headrace.storage.entity_types import EntityChangeRow, EntityChanges
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 

@@ -16,9 +16,8 @@ from headrace.engine.log.lifecycle import create_managed
 from headrace.errors import CorruptData
 from headrace.format import entity_registry as format_
 from headrace.storage.enhancements import Enhancements
-from headrace.storage.entity_changes import EntityChangeRow, EntityChanges
+from headrace.storage.entity_types import EntityChangeRow, EntityChanges, SchemaRegistry
 from headrace.storage.objects import Objects
-from headrace.storage.schema_registry import SchemaRegistry
 from headrace.storage.streams import DELETED, StreamRow
 
 #: Set while what is known of entities has to be read from their observations again.

@@ -14,10 +14,10 @@ import msgspec
 
 from headrace.engine.entities.read.snapshots import Asked, Snapshots
 from headrace.engine.entities.types.proposing import Proposal
-from headrace.schema.entity.bump import rekeys
+from headrace.schema.entity.difference import rekeys
 from headrace.schema.entity.identity import Resolver, Unresolved
 from headrace.storage.entities import Entities, EntityRow
-from headrace.storage.schema_registry import EVERYBODY
+from headrace.storage.entity_types import EVERYBODY
 
 _PAGE = 500
 #: As many entities are looked at, for as long, and told of by name.

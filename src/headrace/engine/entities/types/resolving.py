@@ -8,12 +8,12 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.engine.entities.kind import EntityKind, schema_of
-from headrace.schema.entity.bump import bump_of, differences
+from headrace.schema.entity.difference import bump_of, differences
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.overlay import overlaid
 from headrace.schema.entity.semver import Bump, Version, following, parse
 from headrace.schema.plan import Refusal
-from headrace.storage.schema_registry import EVERYBODY, SchemaRegistry, SchemaRow
+from headrace.storage.entity_types import EVERYBODY, SchemaRegistry, SchemaRow
 
 ALIAS_TAKEN = "alias_taken"
 

@@ -24,15 +24,13 @@ from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.computing import Computing
 from headrace.errors import BadRequest, Conflict, UnknownEntityType
 from headrace.schema.entity import names
-from headrace.schema.entity.change_request import ChangeRequest
 from headrace.schema.entity.nodes import Schema
-from headrace.schema.entity.refusal import NAME_TAKEN, refusal, unknown
-from headrace.schema.entity.registration import Registration
+from headrace.schema.entity.plan import NAME_TAKEN, refusal, unknown
+from headrace.schema.entity.registration import ChangeRequest, Registration
 from headrace.schema.plan import Plan, Refusal
 from headrace.storage.database import Connection
 from headrace.storage.entities import Entities
-from headrace.storage.entity_changes import EntityChangeRow, EntityChanges
-from headrace.storage.schema_registry import EVERYBODY, SchemaRegistry, SchemaRow
+from headrace.storage.entity_types import EVERYBODY, EntityChangeRow, EntityChanges, SchemaRegistry, SchemaRow
 from headrace.storage.streams import LIVE
 from headrace.types import Clock
 

@@ -16,8 +16,8 @@ from headrace.schema.entity import identity as identities
 from headrace.schema.entity.accept import Accepted, Refused
 from headrace.schema.entity.answer import Answer, Issue, Told, Warnings, issues_of, refusal
 from headrace.schema.entity.answer import encode as encode_answer
+from headrace.schema.entity.fields import inferred
 from headrace.schema.entity.identity import Identity
-from headrace.schema.entity.infer import inferred
 from headrace.schema.entity.nodes import OPT_OUT, Definition, ReducerConfig, Schema
 from headrace.schema.entity.observation import (
     CORRECTED,
@@ -30,7 +30,7 @@ from headrace.schema.entity.observation import (
 )
 from headrace.schema.entity.problem import Notice, Problem
 from headrace.schema.entity.request import Asked, Meta, Saying, check_source, convert
-from headrace.storage.idempotency import stored_key
+from headrace.storage.dedupe import stored_key
 
 if TYPE_CHECKING:
     from headrace.engine.log.stream import Stream

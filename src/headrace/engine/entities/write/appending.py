@@ -19,8 +19,7 @@ from headrace.schema.entity.observation import Observation, encode
 from headrace.schema.entity.request import Envelope, asked
 from headrace.schema.entries import read
 from headrace.storage.database import Connection
-from headrace.storage.entities import Entities
-from headrace.storage.sources import SourceRange, Sources
+from headrace.storage.entities import Entities, SourceRange, Sources
 
 if TYPE_CHECKING:
     from headrace.engine.entities.kind import EntityKind

@@ -12,8 +12,6 @@ from headrace.engine.entities.kind import dedupe_key
 from headrace.engine.entities.write.accepting import Draft, Prepared, Typed, bodies
 from headrace.schema.entity.accept import Refused
 from headrace.schema.entity.answer import Told, Warnings, issues_of, refusal
-from headrace.schema.entity.constraints import Limits, Violation
-from headrace.schema.entity.converters import UNFIT, converted
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.nodes import Definition, Field
 from headrace.schema.entity.observation import (
@@ -26,8 +24,8 @@ from headrace.schema.entity.observation import (
 )
 from headrace.schema.entity.problem import Notice
 from headrace.schema.entity.split import Fragment
-from headrace.schema.entity.validators import VALIDATORS
-from headrace.storage.idempotency import stored_key
+from headrace.schema.entity.values import UNFIT, VALIDATORS, Limits, Violation, converted
+from headrace.storage.dedupe import stored_key
 
 Deed = Literal["correction", "deletion", "restoration"]
 _PRIORITIES = {"correction": CORRECTED, "deletion": DELETED, "restoration": RESTORED}

@@ -13,8 +13,7 @@ from headrace.schema.entity.answer import Issue
 from headrace.schema.entity.observation import Observation
 from headrace.schema.entity.problem import Notice, Problem
 from headrace.storage.dedupe import Dedupe
-from headrace.storage.entities import Entities
-from headrace.storage.sources import SourceRange, Sources
+from headrace.storage.entities import Entities, SourceRange, Sources
 
 
 class Share:

@@ -19,8 +19,8 @@ from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
 from headrace.errors import Conflict, IdempotencyCollision
 from headrace.schema.entity.answer import refusal
+from headrace.storage.dedupe import Answered, Idempotency
 from headrace.storage.erasures import Erasures
-from headrace.storage.idempotency import Answered, Idempotency
 from headrace.storage.streams import LIVE
 
 _PREVIEWED = {"created": "would_create", "updated": "would_match_existing", "unchanged": "would_match_existing"}

@@ -15,9 +15,8 @@ from headrace.errors import (
     MergeTargetAlreadyMerged,
 )
 from headrace.schema.entity.observation import Kind, Observation, observation_id, of_scope
-from headrace.storage.aliases import Aliases, AliasRow, SplitRow
 from headrace.storage.database import Connection
-from headrace.storage.entities import Entities, EntityRow
+from headrace.storage.entities import Aliases, AliasRow, Entities, EntityRow, SplitRow
 
 #: Whoever merges or splits decides for people.
 _SOURCE = "human"

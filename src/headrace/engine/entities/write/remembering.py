@@ -11,7 +11,7 @@ from headrace.engine.entities.types.recovering import ENTITIES_DUE, managed
 from headrace.engine.entities.write import appending, relating
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.stream import Stream
-from headrace.extract.erasure_targets import Targets, load
+from headrace.extract.erasure_mask import Targets, load
 from headrace.reduce.states.fold import of_batch
 from headrace.schema.entity.observation import decode
 from headrace.schema.entries import entries_of
@@ -20,7 +20,7 @@ from headrace.storage.dedupe import Dedupe
 from headrace.storage.erasures import Erasures
 
 if TYPE_CHECKING:
-    from headrace.reduce.states.definition import Told
+    from headrace.reduce.states.definition import EventRun
     from headrace.storage.segments import Segments
 
 _SLICE_BYTES = 1024 * 1024
@@ -44,7 +44,7 @@ def remember(
     batch.streams.set_meta(ENTITIES_DUE, 0)
 
 
-def _told(stream: Stream, connection: Connection, segments: Callable[[], Segments]) -> Iterator[Told]:
+def _told(stream: Stream, connection: Connection, segments: Callable[[], Segments]) -> Iterator[EventRun]:
     """All observations of a type."""
     from headrace.engine.history.stored_events import Events
     from headrace.format.segment.decoded import Decoded
@@ -58,7 +58,9 @@ def _told(stream: Stream, connection: Connection, segments: Callable[[], Segment
         at = chunk.stop
 
 
-def _note(connection: Connection, stream: int, told: Told, running: list[Targets], erased: Mapping[str, int]) -> None:
+def _note(
+    connection: Connection, stream: int, told: EventRun, running: list[Targets], erased: Mapping[str, int]
+) -> None:
     """What a run of observations says, without those that are being erased, and without entities that were."""
     found = map(decode, map(bytes, entries_of(told.body)))
     numbered = zip(count(told.first_seq), told.times_us, found, strict=False)

@@ -9,8 +9,7 @@ from headrace.engine.entities.read.observed import Observed
 from headrace.engine.entities.read.snapshots import View
 from headrace.engine.entities.write.relating import Moved
 from headrace.errors import BadRequest
-from headrace.schema.entity.canonical import part
-from headrace.schema.entity.identity import entity_id
+from headrace.schema.entity.identity import entity_id, part
 from headrace.storage.entities import EntityRow
 
 _ASIDE = ("merge", "split", "undo")

@@ -1,0 +1,92 @@
+"""Amounts on the command line: whole numbers from 1 on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from cyclopts import Token
+
+from headrace.cli.output import UsageError
+from headrace.errors import BadRequest
+
+
+def whole(kind: Any, tokens: Sequence[Token]) -> int:
+    """The number that is written there; cyclopts itself would round a fraction, and take what is negative."""
+    text = tokens[0].value
+    if not (text.isascii() and text.isdigit()) or not int(text):
+        raise ValueError(f"{text} is not a whole number from 1 on")
+    return int(text)
+
+
+def moment(text: str) -> datetime | str:
+    """A date, or a date and time, in UTC unless it says otherwise; what else there is, the server judges."""
+    if text.isdigit():
+        return text
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def spelled(text: str | None) -> str | None:
+    """The same as it is written on the wire; nothing where nothing is given."""
+    if text is None:
+        return None
+    found = moment(text)
+    return found if isinstance(found, str) else found.isoformat()
+
+
+@contextmanager
+def pointing(query: str, *, as_json: bool) -> Iterator[None]:
+    """Mark every fault of a query that the server refuses, for people."""
+    try:
+        yield
+    except BadRequest as refusal:
+        marks = _marks(refusal)
+        if as_json or not marks:
+            raise
+        line = "".join("^" if at in marks else " " for at in range(max(marks) + 1))
+        # A query may have several lines, and then the marks would stand anywhere.
+        shown = "".join(" " if letter.isspace() else letter for letter in query)
+        raise BadRequest(f"{refusal.message}\n  {shown}\n  {line}", **refusal.facts) from refusal
+
+
+def _marks(refusal: BadRequest) -> set[int]:
+    faults = refusal.facts.get("problems") or [refusal.facts]
+    return {fault["position"] for fault in faults if "position" in fault}
+
+
+def document(file: Path) -> Any:
+    """The JSON value that a file holds."""
+    try:
+        return msgspec.json.decode(content(file))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as reason:
+        raise UsageError(f"{file} is not JSON: {reason}") from reason
+
+
+def rows(file: Path) -> Iterator[Any]:
+    """The JSON values of a file: the items of its array, else one on each line that is not blank."""
+    text = content(file)
+    if text.lstrip()[:1] == b"[":
+        yield from document(file)
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                yield msgspec.json.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as reason:
+                raise UsageError(f"line {number} of {file} is not JSON: {reason}") from reason
+
+
+def content(file: Path) -> bytes:
+    """The bytes of a file."""
+    try:
+        return file.read_bytes()
+    except OSError as reason:
+        raise UsageError(f"{file} cannot be read: {reason.strerror}") from reason

@@ -1,0 +1,299 @@
+"""Correlation: the request, the trace and the span that an event belongs to, wherever it says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from headrace.profiles.evlog.envelope import LEVELS, Envelope, Redaction
+from headrace.profiles.redaction import REDACTED, Listed, Redactor
+from headrace.schema.entries import exactly
+from headrace.types import rfc3339
+
+#: The way to a value in the context: names from the outside in.
+Way = tuple[str, ...]
+Ids = tuple[str | None, str | None, str | None]
+
+_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
+_PARENTS: tuple[Way, ...] = (("traceparent",), ("traceContext", "traceparent"), ("headers", "traceparent"))
+_HINTS = frozenset({"requestId", *(way[0] for way in _PARENTS)})
+_NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
+
+
+class Correlation:
+    """Where identifiers are looked for: in the fields that the settings name, then where they usually are."""
+
+    def __init__(
+        self, request_fields: tuple[str, ...] = (), trace_fields: tuple[str, ...] = (), *, traceparent: bool = True
+    ) -> None:
+        """Fields are dotted paths; ``context.`` may lead them."""
+        self._request = tuple(_way(field) for field in request_fields)
+        self._trace = tuple(_way(field) for field in trace_fields if _last(field) == "traceId")
+        self._span = tuple(_way(field) for field in trace_fields if _last(field) == "spanId")
+        self._parents = (*(_way(field) for field in trace_fields if _last(field) == "traceparent"), *_PARENTS)
+        self._traceparent = traceparent
+        self.is_plain = not (request_fields or trace_fields)
+
+    def may_add(
+        self, request_id: str | None, trace_id: str | None, span_id: str | None, context: dict[str, Any]
+    ) -> bool:
+        """Whether :meth:`ids` may find others than an event has of its own."""
+        if request_id is None or trace_id is None or span_id is None:
+            return not self.is_plain or not _HINTS.isdisjoint(context)
+        return not self.is_plain
+
+    def looks_into(self, name: str) -> bool:
+        """Whether :meth:`ids` may find something in a member of the context, where no field is named to it."""
+        return name in _HINTS
+
+    def ids(self, request_id: str | None, trace_id: str | None, span_id: str | None, context: dict[str, Any]) -> Ids:
+        """The identifiers of an event, given those that it has of its own and its context."""
+        if not self.is_plain:
+            given = {"requestId": request_id, "traceId": trace_id, "spanId": span_id}
+            request_id = self._chosen(self._request, "requestId", given, context)
+            trace_id = self._chosen(self._trace, "traceId", given, context)
+            span_id = self._chosen(self._span, "spanId", given, context)
+        if request_id is None and "requestId" in context:
+            request_id = _text(context["requestId"])
+        if (trace_id is None or span_id is None) and context:
+            trace_id, span_id = self._traced(trace_id, span_id, context)
+        return request_id, trace_id, span_id
+
+    def _chosen(
+        self, ways: tuple[Way, ...], name: str, given: dict[str, str | None], context: dict[str, Any]
+    ) -> str | None:
+        """What a configured field says, else what the event has; a value that gives way to another is kept."""
+        own = given[name]
+        for way in ways:
+            found = given[way[0]] if len(way) == 1 and way[0] in given else _find(context, way)
+            if found is not None:
+                if own is not None and own != found:
+                    _keep(context, name, own)
+                return found
+        return own
+
+    def _traced(
+        self, trace_id: str | None, span_id: str | None, context: dict[str, Any]
+    ) -> tuple[str | None, str | None]:
+        if "traceContext" in context:
+            trace_id = trace_id or _find(context, ("traceContext", "traceId"))
+            span_id = span_id or _find(context, ("traceContext", "spanId"))
+        if self._traceparent and (trace_id is None or span_id is None):
+            for way in self._parents:
+                parent = parsed(_find(context, way)) if way[0] in context else None
+                if parent is not None and trace_id in {None, parent[0]}:
+                    return parent[0], span_id or parent[1]
+        return trace_id, span_id
+
+
+def parsed(text: str | None) -> tuple[str, str] | None:
+    """The trace and the span of a W3C ``traceparent``; None for anything else."""
+    match = None if text is None else _TRACEPARENT.fullmatch(text.lower())
+    if match is None or match[1] == "ff" or (match[1] == "00" and match[5]):
+        return None
+    return None if match[2] == _NO_TRACE or match[3] == _NO_SPAN else (match[2], match[3])
+
+
+def _way(field: str) -> Way:
+    names = tuple(field.split("."))
+    return names[1:] if len(names) > 1 and names[0] == "context" else names
+
+
+def _last(field: str) -> str:
+    return field.rpartition(".")[2]
+
+
+def _find(context: dict[str, Any], way: Way) -> str | None:
+    value: Any = context
+    for name in way:
+        if type(value) is not dict:
+            return None
+        value = value.get(name)
+    return _text(value)
+
+
+def _text(value: Any) -> str | None:
+    if type(value) is not str or value == REDACTED:
+        return None
+    return value.strip() or None
+
+
+def _keep(context: dict[str, Any], name: str, value: str) -> None:
+    free = name
+    while free in context and context[free] != value:
+        free += "_"
+    context[free] = value
+
+
+TEXTS = (
+    "timestamp", "level", "service", "environment", "version", "region", "requestId", "traceId", "spanId",
+    "method", "path", "message", "why", "fix", "link",
+)  # fmt: skip
+LEVEL_OF: dict[Any, Any] = {level: level for level in LEVELS}
+NOTHING = Redaction([])
+_WHOLE = re.compile(r"[+-]?\d{1,15}", re.ASCII)
+_NUMBER = re.compile(r"[+-]?\d{1,30}(\.\d{1,30})?([eE][+-]?\d{1,2})?", re.ASCII)
+#: The first and the last moment that have a text, in milliseconds.
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+
+
+class Normaliser:
+    """The rules of one stream."""
+
+    def __init__(self, listed: Listed, correlation: Correlation) -> None:
+        self._listed = listed
+        self._redactor = Redactor(listed)
+        self._correlation = correlation
+        #: Whether an event can be seen to have nothing to find.
+        self.is_plain = correlation.is_plain
+
+    def envelope(self, event: dict[str, Any], now: str) -> Envelope:
+        """The envelope of an event, which is used up."""
+        take = event.pop
+        given = [take(name, None) for name in TEXTS]
+        odd: dict[str, Any] = {}
+        try:
+            texts: list[Any] = [None if value is None else value.strip() or None for value in given]
+        except AttributeError:
+            texts = [_normalising_text(name, value, odd) for name, value in zip(TEXTS, given, strict=True)]
+        status, duration, sampling = take("status", None), take("duration", None), take("sampling", None)
+        if status is not None and type(status) is not int:
+            status = _whole(status, odd)
+        if duration is not None and type(duration) is not float and type(duration) is not int:
+            duration = _number(duration, odd)
+        if sampling is not None and type(sampling) is not dict:
+            odd["sampling"], sampling = sampling, None
+        redaction = take("redaction", None)
+        paths = [] if redaction is None else _paths(redaction, odd)
+        (
+            timestamp, level, service, environment, version, region, request_id, trace_id, span_id,
+            method, path, message, why, fix, link,
+        ) = texts  # fmt: skip
+        if timestamp is None:
+            timestamp = _moment(odd, now)
+        context = self._context(take("context", None), event, odd)
+        known = LEVEL_OF.get(level)
+        if known is None:
+            if level is not None and (known := LEVEL_OF.get(level.lower())) is None:
+                _add(context, {"level": level}, self._listed)
+            known = known or inferred(why or fix or link, status)
+        made = Envelope(
+            timestamp, known, service, environment, version, region, request_id, trace_id, span_id,
+            method, path, status, duration, message, why, fix, link, sampling,
+            Redaction(paths) if paths else NOTHING, context,
+        )  # fmt: skip
+        if sampling is not None or not self._redactor.is_clean(context):
+            self.redact(made)
+        self.identify(made)
+        return made
+
+    def redact(self, envelope: Envelope) -> None:
+        """Replace what is listed in an envelope, and tell where it was."""
+        found: list[str] = []
+        self._redactor.redact(envelope.context, found)
+        if envelope.sampling is not None:
+            self._redactor.redact(envelope.sampling, found, "sampling.")
+        if found:
+            told = envelope.redaction.keys
+            if told or len(found) > 1:
+                found = [*told, *(path for path in dict.fromkeys(found) if path not in told)]
+            envelope.redaction = Redaction(found)
+
+    def identify(self, envelope: Envelope) -> None:
+        """Find the identifiers that an envelope lacks."""
+        context, ids = envelope.context, (envelope.request_id, envelope.trace_id, envelope.span_id)
+        if self._correlation.may_add(*ids, context):
+            envelope.request_id, envelope.trace_id, envelope.span_id = self._correlation.ids(*ids, context)
+
+    def is_settled(self, envelope: Envelope) -> bool:
+        """Whether it is seen at a glance that an envelope has nothing to redact or to find."""
+        context, ids = envelope.context, (envelope.request_id, envelope.trace_id, envelope.span_id)
+        return self._redactor.is_clean(context) and not self._correlation.may_add(*ids, context)
+
+    def doubts(self, name: str, inside: Iterable[str]) -> bool:
+        """Whether an event with this member, which has names inside, may have anything to redact or to find."""
+        return self._correlation.looks_into(name) or any(map(self._listed, (name, *inside)))
+
+    def _context(self, given: Any, event: dict[str, Any], odd: dict[str, Any]) -> dict[str, Any]:
+        """Everything that the envelope has no place for."""
+        if given is None or given == {}:
+            context = event
+        else:
+            context = given if type(given) is dict else {"context": given}
+            if event:
+                _add(context, event, self._listed)
+        if odd:
+            _add(context, odd, self._listed)
+        return context
+
+
+def _normalising_text(name: str, value: Any, odd: dict[str, Any]) -> str | None:
+    if type(value) is str:
+        return value.strip() or None
+    if value is not None:
+        odd[name] = value
+    return None
+
+
+def _add(context: dict[str, Any], more: Mapping[str, Any], listed: Listed) -> None:
+    """Put members into the context, under free names; a listed name that is taken is redacted with the other."""
+    for name, value in more.items():
+        free = name
+        while free in context:
+            free += "_"
+        if free is name or not listed(name):
+            context[free] = value
+
+
+def _paths(given: Any, odd: dict[str, Any]) -> list[str]:
+    """What was redacted before."""
+    if type(given) is dict and len(given) == 1:
+        keys = given.get("keys")
+        if type(keys) is list and all(type(key) is str for key in keys):
+            return keys
+    odd["redaction"] = given
+    return []
+
+
+def _whole(given: Any, odd: dict[str, Any]) -> int | None:
+    if type(given) is str:
+        text = given.strip()
+        if _WHOLE.fullmatch(text):
+            return int(text)
+        if not text:
+            return None
+    elif type(given) is float and given.is_integer() and abs(given) < 2**53:
+        return int(given)
+    odd["status"] = given
+    return None
+
+
+def _number(given: Any, odd: dict[str, Any]) -> Any:
+    if type(given) is Decimal:
+        return given
+    if type(given) is str:
+        text = given.strip()
+        if not text:
+            return None
+        if _NUMBER.fullmatch(text):
+            return exactly(text)
+    odd["duration"] = given
+    return None
+
+
+def _moment(odd: dict[str, Any], now: str) -> str:
+    """A moment that was given as a number of milliseconds, else now."""
+    given = odd.get("timestamp")
+    if type(given) is not int or not _FIRST_MS <= given <= _LAST_MS:
+        return now
+    del odd["timestamp"]
+    return rfc3339(given * 1000)
+
+
+def inferred(explained: str | None, status: int | None) -> Any:
+    """The level of an event that has none, from what else it says."""
+    if explained or (status is not None and status >= 500):
+        return "error"
+    return "warn" if status is not None and status >= 400 else "info"

@@ -1,0 +1,118 @@
+"""The stored events of a source as values, with every digit of their integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.reduce.features.rows import Rows
+from headrace.reduce.states.definition import EventRun, Folded
+from headrace.schema.descriptor.nodes import Event, Field, Node
+from headrace.schema.descriptor.validate import chain
+from headrace.schema.entries import whole_or_double
+from headrace.schema.lens import document as lens_document
+from headrace.schema.lens.chain import Chain
+from headrace.schema.lens.ops import Lens
+from headrace.schema.lens.values import LensFailure
+from headrace.schema.registry import Registry
+from headrace.types import Piece
+
+_PLAIN = msgspec.json.Decoder(list[dict[str, Any]])
+_EXACT = msgspec.json.Decoder(list[dict[str, Any]], float_hook=whole_or_double)
+
+
+class EventDecoder:
+    """Decodes events; only integers that are spelled with a fraction or an exponent take a second reading."""
+
+    def __init__(self, schema: Mapping[str, Field]) -> None:
+        self._integers = [name for name, field in schema.items() if field.type == "i64"]
+
+    def decode(self, joined: Piece) -> list[dict[str, Any]]:
+        """The events of a body, in which they are joined by commas."""
+        body = b"[" + joined + b"]"
+        events = _PLAIN.decode(body)
+        rounded = [name for name in self._integers if float in map(type, [event.get(name) for event in events])]
+        if rounded:
+            for event, exact in zip(events, _EXACT.decode(body), strict=True):
+                event.update((name, exact[name]) for name in rounded if name in exact)
+        return events
+
+
+class Shapes:
+    """Turns the stored events of a source into its newest shape; those before a break keep the last they can have."""
+
+    def __init__(self, registry: Registry, event: Event) -> None:
+        self._registry = registry
+        self._chain = Chain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
+        self._decoder = EventDecoder(event.schema)
+        self._blank = {name: field.default for name, field in event.schema.items()}
+        self._optional = [
+            (name, field.default)
+            for name, field in event.schema.items()
+            if not field.required or field.default is not None
+        ]
+
+    def events(self, joined: bytes, version: int) -> list[dict[str, Any]]:
+        """Events joined by commas, each with every field of the source."""
+        current = self._registry.current_version
+        target = min((cut for cut in self._registry.breaks if cut >= version), default=current)
+        if version not in (target, 0):
+            joined = self._promoted(joined, version, target)
+        events = self._decoder.decode(joined)
+        if target != current:
+            return [{**self._blank, **event} for event in events]
+        for event in events if self._optional else ():
+            for name, default in self._optional:
+                event.setdefault(name, default)
+        return events
+
+    def is_newest(self, version: int) -> bool:
+        """Whether events that are stored under a version have the newest shape, apart from fields that are left out."""
+        current = self._registry.current_version
+        return version == current or (version == 0 and not self._registry.breaks)
+
+    def folded(self, told: EventRun) -> Iterator[Folded]:
+        """The same, one after the other."""
+        for at, event in enumerate(self.events(told.body, told.version)):
+            yield told.first_seq + at, told.times_us[at] // 1000, event
+
+    def _promoted(self, joined: bytes, version: int, target: int) -> bytes:
+        try:
+            return self._chain.promote(joined, version, target)
+        except LensFailure:
+            return joined  # a lens is proven before it is taken; what it cannot carry all the same is taken as it is
+
+
+def _lens(document: Any) -> Lens:
+    lens = lens_document.parse(document)
+    assert not isinstance(lens, list), "a stored lens was parsed before it was stored"
+    return lens
+
+
+_ENCODE = msgspec.json.Encoder().encode
+
+
+class Derived:
+    """One derivation, ready for use; never changed, only replaced."""
+
+    def __init__(self, nodes: Mapping[str, Node], name: str, version: int) -> None:
+        self.name = name
+        #: The version of the registry that it is of.
+        self.version = version
+        found = chain(nodes, name)
+        self.root = found.root.name
+        schema = found.root.schema
+        self._blank = {field: given.default for field, given in schema.items()}
+        self._decoder = EventDecoder(schema)
+        self._rows = Rows(schema, found.ops, schema)
+
+    def turned(self, parts: Iterable[Piece]) -> list[Piece]:
+        """Events joined by commas, in the newest version of their source, as events of this one."""
+        found = (self._turned(part) for part in parts)
+        return [part for part in found if part]
+
+    def _turned(self, joined: Piece) -> bytes:
+        rows = (self._rows.of({**self._blank, **event}) for event in self._decoder.decode(joined))
+        return _ENCODE([row for row in rows if row is not None])[1:-1]

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from headrace.format.companion.layout import Companion, Part
+from headrace.format.manifest import Segment
+from headrace.storage import database
+from headrace.storage.database import Connection
+from headrace.storage.derived import Companions
+from headrace.storage.published import Counts, Published, Touched, Within
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[Connection]:
+    opened = database.connect(tmp_path / "t.db", cache_bytes=1 << 20)
+    database.migrate(opened)
+    for stream, edges in {1: (0, 10, 30, 35), 2: (0, 100)}.items():
+        for first, end in pairwise(edges):
+            Published(opened).add(stream, segment(first, end))
+    yield opened
+    opened.close()
+
+
+def segment(first: int, end: int) -> Segment:
+    return Segment(
+        name=f"{first:016}-{end - first}-x",
+        first_seq=first,
+        count=end - first,
+        bytes=1,
+        payload_bytes=1,
+        before_bytes=0,
+        total_bytes=1,
+        min_us=first,
+        max_us=end - 1,
+        sha256="",
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "found"),
+    [
+        (0, 35, Touched(3, 0, 35)),
+        (0, 10, Touched(1, 0, 10)),
+        (9, 11, Touched(2, 0, 30)),
+        (12, 20, Touched(1, 10, 30)),
+        (34, 99, Touched(1, 30, 35)),
+        (35, 40, Touched(0, 35, 40)),
+    ],
+)
+def test_segments_that_hold_some_of_a_range_are_touched(
+    connection: Connection, first: int, end: int, found: Touched
+) -> None:
+    assert Counts(connection).touched(1, first, end) == found
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "found"),
+    [
+        (0, 35, Within(3, 34)),
+        (0, 30, Within(2, 29)),
+        (1, 34, Within(1, 29)),
+        (10, 29, Within(0, None)),
+        (35, 40, Within(0, None)),
+    ],
+)
+def test_segments_are_within_a_range_as_a_whole(connection: Connection, first: int, end: int, found: Within) -> None:
+    assert Counts(connection).within(1, first, end) == found
+
+
+def test_a_stream_without_segments_has_none(connection: Connection) -> None:
+    assert Counts(connection).touched(3, 5, 9) == Touched(0, 5, 9)
+    assert Counts(connection).within(3, 0, 9) == Within(0, None)
+
+
+def test_every_companion_that_comes_is_newer(connection: Connection) -> None:
+    counts, companions = Counts(connection), Companions(connection)
+    seen = [counts.newest_companion()]
+    for stream in (1, 2):
+        part = Part(1, "")
+        facts = {"first_seq": 0, "count": 1, "level": 0, "through_version": 0, "fields": {}, "rollups": {}}
+        shape = {"keys": True, "columns": part, "postings": part, "panes": None, "times": None, "segments": 1}
+        companions.add(stream, Companion(name=f"{0:016}-1-a{stream}", words={}, **facts, **shape))  # type: ignore[arg-type]
+        seen.append(counts.newest_companion())
+    assert seen == sorted(set(seen))
