@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
-import pyarrow as pa
 
 from headrace import decoding
 from headrace.errors import CorruptData
@@ -34,12 +31,3 @@ def decode(document: bytes | None, type: type[Info], *, name: str, kind: str, ne
         return decoding.decode(document, type)
     except msgspec.DecodeError as reason:
         raise CorruptData(f"{name} has a damaged identity: {reason}", object=name, check="identity") from reason
-
-
-@contextmanager
-def intact(name: str) -> Iterator[None]:
-    """Raise CorruptData, naming the file, for whatever the Parquet library or a decoder finds wrong with it."""
-    try:
-        yield
-    except (pa.ArrowException, msgspec.DecodeError, OSError, ValueError, LookupError) as reason:
-        raise CorruptData(f"{name} is damaged: {reason}", object=name, check="parquet") from reason

@@ -10,15 +10,16 @@ from __future__ import annotations
 import hashlib
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import CorruptData
-from headrace.format.identity import intact
 
 T = TypeVar("T")
 
@@ -126,3 +127,12 @@ def _footer_checksum(source: Any) -> int:
         return 0
     length = int.from_bytes(source.read_at(4, size - _TRAILER_BYTES), "little") + _TRAILER_BYTES
     return zlib.crc32(source.read_at(min(length, size), max(0, size - length)))
+
+
+@contextmanager
+def intact(name: str) -> Iterator[None]:
+    """Raise CorruptData, naming the file, for whatever the Parquet library or a decoder finds wrong with it."""
+    try:
+        yield
+    except (pa.ArrowException, msgspec.DecodeError, OSError, ValueError, LookupError) as reason:
+        raise CorruptData(f"{name} is damaged: {reason}", object=name, check="parquet") from reason

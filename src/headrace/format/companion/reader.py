@@ -19,8 +19,7 @@ from headrace.format.companion.names import file_name
 from headrace.format.companion.posting_file import Block
 from headrace.format.companion.postings import Lists, Run, flat, one_array
 from headrace.format.companion.rows import Group, Int32s
-from headrace.format.identity import intact
-from headrace.format.parquet_file import Opened, ParquetSource
+from headrace.format.parquet_file import Opened, ParquetSource, intact
 from headrace.format.segment.decoded import Decoded
 
 # What an open footer takes for each column of each row group, measured.

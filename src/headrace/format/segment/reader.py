@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import CorruptData
-from headrace.format.identity import intact
-from headrace.format.parquet_file import Opened, ParquetSource
+from headrace.format.parquet_file import Opened, ParquetSource, intact
 from headrace.format.segment import bloom, layout, pages
 from headrace.format.segment.columns import Payloads, int32s, pieces, text
 from headrace.format.segment.decoded import Decoded

@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from headrace.format.identity import intact
-from headrace.format.parquet_file import ParquetSource
+from headrace.format.parquet_file import ParquetSource, intact
 from headrace.format.state.layout import FRAME, KEY, LIFE, METADATA, decode_info
 
 
