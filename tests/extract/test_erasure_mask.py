@@ -17,6 +17,7 @@ from headrace.engine.entities.erasure.erasures import is_over
 from headrace.engine.history.takeover import recover_directory
 from headrace.engine.log.lifecycle import carry_out
 from headrace.engine.log.tiers import Cold
+from headrace.engine.products import JOURNALS
 from headrace.errors import EntityNotFound, NotFound
 from headrace.schema.entity import request
 from headrace.schema.entity.observation import decode
@@ -82,11 +83,13 @@ def test_a_server_that_takes_over_from_the_store_hides_it(rig: Held, tmp_path: P
     assert rig.work() and rig.states_of()
     rig.seal_type()  # so that the manifest lists them
     rig.run(rig.engine.erasing.begin(gone, USER))
-    rig.run(rig.engine.sealer.publish_entities())
+    rig.run(rig.engine.sealer.publish_journals())
     shutil.copytree(tmp_path / "data" / "objects", tmp_path / "store")
     if ahead:
         recover_directory(
-            StorageConfig(data_dir=str(tmp_path / "copy"), object_store=str(tmp_path / "store")), rig.clock
+            StorageConfig(data_dir=str(tmp_path / "copy"), object_store=str(tmp_path / "store")),
+            rig.clock,
+            journals=JOURNALS,
         )
     with Held(tmp_path / "copy", storage={"object_store": str(tmp_path / "store")}) as copy:
         assert kinds(copy) == ["erased", "observation", "erased"] and copy.states_of() == []

@@ -14,6 +14,7 @@ from engine.registries import change
 from headrace.config import StorageConfig
 from headrace.engine.derive.leases import LeaseLost
 from headrace.engine.history.verify import verify
+from headrace.engine.products import JOURNALS
 from headrace.storage.backup import back_up, restore
 from headrace.storage.companions import Companions
 from headrace.storage.database import Connection, connect, migrations
@@ -150,7 +151,7 @@ def test_every_object_of_a_companion_is_verified(tmp_path: Path) -> None:
         rig.publish("s")
         forget(rig)
         objects = rig.engine.objects
-        (report,) = verify(objects)
+        (report,) = verify(objects, JOURNALS)
         assert (report.segments, report.companions, report.damage, report.orphans) == (3, 3, [], [])
         keys = sorted(info.key for info in objects.list("companions"))
         objects.delete(keys[:1])
@@ -160,7 +161,7 @@ def test_every_object_of_a_companion_is_verified(tmp_path: Path) -> None:
         objects.put(stray, b"")
         foreign = f"companions/{'0' * 32}/9/{keys[3].rpartition('/')[2]}"
         objects.put(foreign, b"")
-        ours, strays = verify(objects)
+        ours, strays = verify(objects, JOURNALS)
         assert sorted((one.object, one.check) for one in ours.damage) == [
             (keys[0], "present"),
             (keys[1], "size"),
@@ -180,7 +181,7 @@ def test_a_backup_with_its_store_has_the_companions(tmp_path: Path) -> None:
     with opened(tmp_path / "b") as rig:
         assert listed(rig, "s") == before
         assert {one.name for one in before} == stored(rig)
-        assert not [report for report in verify(rig.engine.objects) if report.damage]
+        assert not [report for report in verify(rig.engine.objects, JOURNALS) if report.damage]
 
 
 def test_a_deleted_stream_leaves_nothing_in_the_store(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from engine.features.pipelines import event, register, registered, table
 from headrace.engine.features.source import source_of
 from headrace.format import feature_registry as format_
+from headrace.storage.feature_registry import FeatureRegistry
 from rig import Rig, array
 
 KEYED = event(schema={"user": "str", "amount": "f64", "id": {"type": "str", "required": False}}, dedupe_key="id")
@@ -29,7 +30,7 @@ def opened(tmp_path: Path, name: str) -> Iterator[Rig]:
 
 
 def publish(rig: Rig, *streams: str) -> None:
-    rig.run(rig.engine.sealer.publish_features())
+    rig.run(rig.engine.sealer.publish_journals())
     for stream in streams:
         rig.publish(stream)
 
@@ -181,7 +182,7 @@ def test_versions_are_published_once(tmp_path: Path, version: int) -> None:
     with opened(tmp_path, "first") as rig:
         for number in range(version):
             assert register(rig, event(), *([table()] if number else [])).status == "ok"
-        rig.run(rig.engine.sealer.publish_features())
+        rig.run(rig.engine.sealer.publish_journals())
         keys = sorted(path.name for path in (tmp_path / "store" / "features").iterdir())
         assert keys == [f"registry-{number:012}.json" for number in range(1, version + 1)]
-        assert not rig.engine.sealer._features.unpublished(1)
+        assert not FeatureRegistry(rig.engine._reader).unpublished(0, 1)

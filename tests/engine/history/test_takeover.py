@@ -13,6 +13,7 @@ from headrace.config import ConfigError, StorageConfig
 from headrace.engine.history.recovery import parted_at
 from headrace.engine.history.verify import verify
 from headrace.engine.log import batch
+from headrace.engine.products import JOURNALS
 from headrace.errors import CorruptData, Fenced, OffsetFenced
 from headrace.format import manifest as manifests
 from headrace.format import offset as offsets
@@ -90,7 +91,7 @@ def test_a_directory_that_was_passed_goes_on_from_the_newer_manifest(machines: M
         rig.append("s", array(4), producer=("p", 0, 2))
         rig.publish("s")
         assert rig.read("s") == [b"1", b"2", b"3", b"4"]
-    assert not [report for report in verify(machines.objects) if report.damage]
+    assert not [report for report in verify(machines.objects, JOURNALS) if report.damage]
 
 
 def test_a_directory_with_entries_of_its_own_is_refused_before_it_takes_over(machines: Machines) -> None:
@@ -144,7 +145,7 @@ def test_only_the_missing_commit_is_made_up_for_where_the_database_is_further(ma
         assert (head.published_seq, head.next_seq, head.stream_seq) == (2, 3, "9")
         rig.publish("s")
     assert machines.manifest("s").generation == 3
-    assert not [report for report in verify(machines.objects) if report.damage]
+    assert not [report for report in verify(machines.objects, JOURNALS) if report.damage]
 
 
 def test_a_restored_directory_goes_on_from_what_was_published_since(machines: Machines) -> None:
@@ -218,7 +219,7 @@ def test_a_directory_is_restored_with_its_store_where_that_lies_inside(tmp_path:
         assert rig.find("s").epochs[:-1] == used
         rig.append("s", array(4))
         rig.publish("s")
-        assert not [report for report in verify(rig.engine.objects) if report.damage]
+        assert not [report for report in verify(rig.engine.objects, JOURNALS) if report.damage]
 
 
 def test_a_store_of_others_is_refused(machines: Machines) -> None:

@@ -43,6 +43,11 @@ class Rules(msgspec.Struct, frozen=True, tag="entity", tag_field="kind"):
         """The rules as they are stored."""
         return msgspec.json.encode(self).decode()
 
+    @classmethod
+    def load(cls, text: str) -> Rules:
+        """Read them back."""
+        return msgspec.json.decode(text, type=cls)
+
 
 class Effective(NamedTuple):
     """The schema that holds for a user, and what accepts entities by it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace.engine.history.snapshot import Snapshot
 from headrace.engine.log.batch import Batch
@@ -14,11 +14,15 @@ from headrace.engine.log.stream import Stream
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Segment
 from headrace.storage.companions import Companions, object_keys
+from headrace.storage.database import Connection
 from headrace.storage.published import Grave, Placed
 from headrace.storage.states import States
 from headrace.storage.states import object_keys as state_keys
 from headrace.storage.streams import DELETED
 from headrace.storage.work import Work
+
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
 
 TRIM_ROWS = 2_000
 
@@ -37,6 +41,17 @@ class Swaps(NamedTuple):
     #: Those of them that are not in the store yet.
     built: list[Built]
     left: int
+
+
+class SegmentRewriter(Protocol):
+    """Writes segments anew of which something has to go; for the thread that publishes."""
+
+    def pending(self, stream: int) -> Callable[[Snapshot], Swaps] | None:
+        """Rewrites the next segments of a stream, given a snapshot of it; None where nothing has to go."""
+
+
+#: Makes a rewriter, given the database, the segments, and a directory for new files.
+MakeRewriter = Callable[[Connection, "Segments", Path], SegmentRewriter]
 
 
 class Publication(NamedTuple):

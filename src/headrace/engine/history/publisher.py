@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from headrace.config import StorageConfig
-from headrace.engine.entities.erasure.segments import SegmentEraser
-from headrace.engine.entities.types import publishing as entities
-from headrace.engine.features import publishing as features
+from headrace.engine.history.journal import Journal
 from headrace.engine.history.orphans import orphans
-from headrace.engine.history.publication import Built, Publication, Swaps
+from headrace.engine.history.publication import Built, MakeRewriter, Publication, Swaps
 from headrace.engine.history.seal_pace import Pace
 from headrace.engine.history.segment_builder import Builder
 from headrace.engine.history.snapshot import Snapshot, manifest, take
@@ -19,7 +19,6 @@ from headrace.format.state.names import STATES
 from headrace.storage.companions import Companions
 from headrace.storage.companions import object_keys as companion_keys
 from headrace.storage.database import Connection
-from headrace.storage.entity_changes import EntityChanges
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.storage.permissions import make_directories
@@ -47,6 +46,8 @@ class Publisher:
         clock: Clock,
         directory: Path,
         config: StorageConfig,
+        journals: Sequence[Journal[Any]],
+        make_rewriter: MakeRewriter,
     ) -> None:
         self._connection = connection
         self._objects = objects
@@ -58,7 +59,8 @@ class Publisher:
         for left in directory.iterdir():
             left.unlink()
         self._builder = Builder(Wal(connection), segments, directory, config)
-        self._eraser = SegmentEraser(connection, segments, directory)
+        self._journals = journals
+        self._rewriter = make_rewriter(connection, segments, directory)
 
     def publish(self, stream: int, pace: Pace) -> Publication | None:
         """Put into the store what it lacks of a stream; None where the stream is gone."""
@@ -67,32 +69,24 @@ class Publisher:
         if snapshot is None:
             return None
         try:
-            targets = self._eraser.targets(stream)
-            # What is erased is not copied into another segment first.
-            built, replaced = self._builder.build(snapshot, pace, alone=bool(targets))
-            swaps = self._eraser.swaps(snapshot, targets)
+            rewrite = self._rewriter.pending(stream)
+            # What is to be rewritten is not copied into another segment first.
+            built, replaced = self._builder.build(snapshot, pace, alone=rewrite is not None)
+            swaps = Swaps([], [], 0) if rewrite is None else rewrite(snapshot)
             for one in (*built, *swaps.built):
                 self._upload(snapshot, one)
             if snapshot.row.managed:
-                self.publish_features()
-                self.publish_entities()  # a stream in the store never knows more than its registry there
+                for journal in self._journals:
+                    self.publish_journal(journal)  # a stream in the store never knows more than its registry there
             announced = self._announce(snapshot, built, replaced, swaps)
             return Publication(snapshot, *announced, built, replaced, swaps)
         finally:
             for left in self._directory.iterdir():
                 left.unlink()
 
-    def publish_features(self) -> int:
-        """Put versions of the feature registry into the store that it lacks; answers the newest of them."""
-        self._node.check()
-        return features.publish(self._objects, self._node, self._connection)
-
-    def publish_entities(self) -> int:
-        """Put changes of entity types into the store that it lacks; answers the newest of them."""
-        if not EntityChanges(self._connection).waits():
-            return 0
-        self._node.check()
-        return entities.publish(self._objects, self._node, self._connection)
+    def publish_journal(self, journal: Journal[Any]) -> int:
+        """Put records of a journal into the store that it lacks; returns the number of the last, 0 for none."""
+        return journal.publish(self._objects, self._node, self._connection)
 
     def _upload(self, snapshot: Snapshot, built: Built) -> None:
         key = manifests.segment_key(snapshot.row.name, snapshot.row.incarnation, built.segment.name)

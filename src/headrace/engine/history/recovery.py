@@ -9,15 +9,14 @@ gets a new epoch: offsets of lost entries never lead to others.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.engine.entities.types import recovering as entities
-from headrace.engine.features import recovering as features
+from headrace.engine.history.journal import Journal
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import release
 from headrace.errors import CorruptData, Fenced, Unavailable
@@ -181,21 +180,31 @@ def _place(row: StreamRow) -> Place:
 
 
 def recover(
-    objects: Objects, batch: Batch, reserve: Callable[[Batch], None] | None = None, tell: Tell | None = None
+    objects: Objects,
+    batch: Batch,
+    journals: Sequence[Journal[Any]],
+    reserve: Callable[[Batch], None] | None = None,
+    tell: Tell | None = None,
 ) -> Recovered:
     """Bring a database up to what was published, in one commit; ``reserve`` provides more epochs where they run out.
 
     Raises Fenced where that would drop entries that are nowhere else.
     """
-    return _Recovery(objects, batch, reserve, tell).run()
+    return _Recovery(objects, batch, journals, reserve, tell).run()
 
 
 class _Recovery:
     def __init__(
-        self, objects: Objects, batch: Batch, reserve: Callable[[Batch], None] | None, tell: Tell | None
+        self,
+        objects: Objects,
+        batch: Batch,
+        journals: Sequence[Journal[Any]],
+        reserve: Callable[[Batch], None] | None,
+        tell: Tell | None,
     ) -> None:
         self._objects = objects
         self._batch = batch
+        self._journals = journals
         self._reserve = reserve
         self._tell = tell or (lambda done, total, brought: None)
         self._recovered = Recovered(problems=[])
@@ -222,8 +231,8 @@ class _Recovery:
         for number, (_, key) in enumerate(sorted(forks), done + 1):
             self._tell(number, len(found), self._take_fork(key))
         self._release_ancestors()
-        features.recover(self._objects, self._batch, self._new_epoch, self._complain)
-        entities.recover(self._objects, self._batch, self._new_epoch, self._complain)
+        for journal in self._journals:
+            journal.recover(self._objects, self._batch, self._new_epoch, self._complain)
         self._open_epochs()
         return self._recovered
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.config import StorageConfig
+from headrace.engine.history.journal import Journal
 from headrace.engine.history.object_removal import Cleaner
+from headrace.engine.history.publication import MakeRewriter
 from headrace.storage import database
 from headrace.storage.database import Connection
 from headrace.storage.node import Node
@@ -32,8 +34,12 @@ class Workshop:
         config: StorageConfig,
         vfs: str | None,
         close: Callable[[Collection[str]], None],
+        journals: Sequence[Journal[Any]],
+        make_rewriter: MakeRewriter,
     ) -> None:
         """``close`` closes the files of objects that were removed."""
+        self.journals = journals
+        self._make_rewriter = make_rewriter
         self._objects = objects
         self.node = node
         self._segments = segments
@@ -60,6 +66,8 @@ class Workshop:
             self._clock,
             data_dir / "sealing",
             self._config,
+            self.journals,
+            self._make_rewriter,
         )
 
     @cached_property

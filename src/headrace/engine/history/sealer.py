@@ -7,11 +7,10 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headrace.config import StorageConfig
-from headrace.engine.entities.types.publishing import Published as PublishedEntities
-from headrace.engine.features.publishing import Published
+from headrace.engine.history.journal import Journal, NotePublished
 from headrace.engine.history.object_removal import Forget
 from headrace.engine.history.publication import (
     TRIM_ROWS,
@@ -33,10 +32,7 @@ from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.repeated import RepeatedWarning
 from headrace.errors import Fenced, Unavailable
 from headrace.storage.database import Connection
-from headrace.storage.entity_changes import EntityChanges
-from headrace.storage.feature_registry import FeatureRegistry
-from headrace.storage.published import Backlog
-from headrace.storage.published import Published as PublishedObjects
+from headrace.storage.published import Backlog, Published
 from headrace.storage.reserve import is_disk_full
 from headrace.storage.streams import Streams
 from headrace.types import Clock
@@ -64,9 +60,8 @@ class Sealer:
         events: Log,
         writer: Writer,
         streams: Streams,
-        published: PublishedObjects,
-        features: FeatureRegistry,
-        entities: EntityChanges,
+        published: Published,
+        reader: Connection,
         workshop: Workshop,
         connect: Callable[[], Connection],
         clock: Clock,
@@ -77,8 +72,7 @@ class Sealer:
         self._writer = writer
         self._streams = streams
         self._published = published
-        self._features = features
-        self._entities = entities
+        self._reader = reader
         self._workshop = workshop
         self._clock = clock
         self._config = config
@@ -141,8 +135,7 @@ class Sealer:
 
     async def work(self) -> None:
         """Publish every stream that is due, and clear away what nothing refers to."""
-        await self.publish_features()
-        await self.publish_entities()
+        await self.publish_journals()
         for stream in await self._due():
             try:
                 await self.publish(stream)
@@ -168,23 +161,15 @@ class Sealer:
         pause_s = min(TICK_S * 2**failures, _LONGEST_PUT_OFF_S)
         self._put_off[stream] = failures + 1, self._clock.now_us() + int(pause_s * 1e6)
 
-    async def publish_features(self) -> None:
-        """Publish the feature registry where it has changed."""
-        if self._features.unpublished(1):
-            until = await self._aside(self._publish_features)
-            await carry_out(self._writer, Published, until)
+    async def publish_journals(self) -> None:
+        """Publish new records of every journal."""
+        for journal in self._workshop.journals:
+            if journal.is_due(self._reader):
+                until = await self._aside(partial(self._publish_journal, journal))
+                await carry_out(self._writer, NotePublished, journal, until)
 
-    def _publish_features(self) -> int:
-        return self._workshop.publisher.publish_features()
-
-    async def publish_entities(self) -> None:
-        """Publish what was done to entity types since."""
-        if self._entities.waits():
-            until = await self._aside(self._publish_entities)
-            await carry_out(self._writer, PublishedEntities, until)
-
-    def _publish_entities(self) -> int:
-        return self._workshop.publisher.publish_entities()
+    def _publish_journal(self, journal: Journal[Any]) -> int:
+        return self._workshop.publisher.publish_journal(journal)
 
     async def _reserve_epochs(self) -> None:
         """Have a block of epochs to spare."""

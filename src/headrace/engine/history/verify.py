@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace.engine.history.journal import Journal
 from headrace.engine.history.recovery import Place, newest_valid
-from headrace.engine.history.verify_journals import Journal, journals
 from headrace.errors import CorruptData
 from headrace.format import manifest as manifests
 from headrace.format.companion.layout import Part
@@ -48,7 +48,7 @@ class Damage(NamedTuple):
 class Report(msgspec.Struct):
     """One stream as the store has it; without a name where no manifest can be read.
 
-    A registry of the whole node has no name either: it is told by its state, its newest number is the generation.
+    A journal has no name either: its state is the name of the journal, its generation its newest number.
     """
 
     stream: str | None
@@ -65,14 +65,17 @@ class Report(msgspec.Struct):
     orphans: list[str] = []
 
 
-def verify(objects: Objects, *, stream: str | None = None, tell: Tell | None = None) -> Iterator[Report]:
-    """Verify one stream or all of them; raises where the store does not answer."""
-    return _Verification(objects, stream, tell or (lambda done, total: None)).run()
+def verify(
+    objects: Objects, journals: Sequence[Journal[Any]], *, stream: str | None = None, tell: Tell | None = None
+) -> Iterator[Report]:
+    """Verify one stream, or all of them and the journals; raises where the store does not answer."""
+    return _Verification(objects, journals, stream, tell or (lambda done, total: None)).run()
 
 
 class _Verification:
-    def __init__(self, objects: Objects, stream: str | None, tell: Tell) -> None:
+    def __init__(self, objects: Objects, journals: Sequence[Journal[Any]], stream: str | None, tell: Tell) -> None:
         self._objects = objects
+        self._journals = journals
         self._under = "" if stream is None else f"/{manifests.name_hash(stream)}"
         self._tell = tell
         self._done = self._total = 0
@@ -84,7 +87,22 @@ class _Verification:
             yield self._verify_newest(place, generations)
         yield from self._strays(places)
         if not self._under:
-            yield from map(_registry, journals(self._objects))
+            yield from filter(None, map(self._verify_journal, self._journals))
+
+    def _verify_journal(self, journal: Journal[Any]) -> Report | None:
+        """The report on a journal; None where the store has nothing of it."""
+        contents = journal.verify(self._objects)
+        if not contents.records and not contents.damage:
+            return None
+        return Report(
+            None,
+            "",
+            generation=contents.newest,
+            state=journal.name,
+            entries=contents.records,
+            bytes=contents.bytes,
+            damage=[_damage(reason) for reason in contents.damage],
+        )
 
     def _places(self, prefix: str) -> dict[Place, list[int]]:
         return manifests.generations(info.key for info in self._objects.list(prefix))
@@ -206,18 +224,6 @@ class _Verification:
         for found, keys in sorted(strays.items()):
             if not self._places(f"{manifests.MANIFESTS}/{'/'.join(found)}"):
                 yield Report(None, found[1], orphans=sorted(keys))
-
-
-def _registry(found: Journal) -> Report:
-    return Report(
-        None,
-        "",
-        generation=found.newest,
-        state=found.kind,
-        entries=found.entries,
-        bytes=found.bytes,
-        damage=[_damage(reason) for reason in found.damage],
-    )
 
 
 def _segments(manifest: Manifest) -> dict[str, Segment]:

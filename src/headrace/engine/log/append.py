@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.engine.features.deduping import numbered
 from headrace.engine.log.batch import Batch, Operation
+from headrace.engine.log.deduplication import numbered
 from headrace.engine.log.stream import Head, Producer, Stream, deleted
 from headrace.engine.log.stream_registry import StreamRegistry, stored_keys
 from headrace.errors import (

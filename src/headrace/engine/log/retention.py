@@ -9,13 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from headrace.engine.features.deduping import horizon
 from headrace.engine.log import read as reading
 from headrace.engine.log.batch import Batch
+from headrace.engine.log.deduplication import horizon
 from headrace.engine.log.forks import read_by_forks
 from headrace.engine.log.lifecycle import Chore
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.registry.verification_job import KEPT, KEPT_US
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.idempotency import Idempotency
 from headrace.storage.published import Placed, Published
@@ -27,6 +26,8 @@ from headrace.types import NEVER_US, Steps
 PURGE_ROWS = 2_000
 #: How long rows of deleted streams are kept: a recovery tells by them what was deleted from what was lost.
 REMEMBER_DELETED_US = 86_400_000_000
+#: How many verifications are kept once they have ended, and for how long.
+KEPT, KEPT_US = 1_000, 86_400_000_000
 #: For how long a request is answered again as it was, and how many answers of how many bytes are kept for that.
 ANSWERED_US, ANSWERED, ANSWERED_BYTES = 7 * 86_400_000_000, 50_000, 256 * 1024 * 1024
 

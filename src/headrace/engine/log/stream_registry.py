@@ -22,7 +22,7 @@ from headrace.schema.routing import RoutingKey
 
 if TYPE_CHECKING:
     from headrace.engine.log.append import Terms
-    from headrace.engine.log.append_hook import Kind
+    from headrace.engine.log.append_hook import AppendHook
 
 _COMPILED = 1024
 
@@ -85,7 +85,7 @@ class StreamRegistry:
         "vouched",
     )  # fmt: skip
 
-    def __init__(self, registry: Registry, revision: int, kind: Kind | None = None) -> None:
+    def __init__(self, registry: Registry, revision: int, kind: AppendHook | None = None) -> None:
         """``kind`` is what the entries are to whoever the stream belongs to; None for a plain stream."""
         self.registry = registry
         self.revision = revision
@@ -158,7 +158,7 @@ class StreamRegistry:
             entries.key, entries.keys = entries.terms.key, None
         entries.version, entries.registry = self.version, self
 
-    def of_kind(self, kind: Kind) -> StreamRegistry:
+    def of_kind(self, kind: AppendHook) -> StreamRegistry:
         """The same revision, with another kind of entries."""
         made = copy(self)
         made.kind = kind

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from headrace.engine.entities.kind import ENTITIES
-from headrace.engine.features.features import Features
 from headrace.engine.log import retention
+from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.lifecycle import Change, Delete, carry_out, settling
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
@@ -31,15 +30,25 @@ class Sweeper:
     """Expires streams, drops what is not retained, persists accesses and removes what is gone."""
 
     def __init__(
-        self, writer: Writer, log: Log, streams: Streams, wal: Wal, published: Published, features: Features
+        self,
+        *,
+        writer: Writer,
+        log: Log,
+        streams: Streams,
+        wal: Wal,
+        published: Published,
+        hooks: AppendHooks,
+        held_from: Callable[[Stream], int | None],
     ) -> None:
+        """``held_from`` says from which event on a managed stream must be kept, whatever its retention rule says."""
         self._writer = writer
         self._log = log
         self._catalog = log.catalog
         self._streams = streams
         self._wal = wal
         self._published = published
-        self._features = features
+        self._hooks = hooks
+        self.held_from = held_from
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -110,14 +119,14 @@ class Sweeper:
         while rows := self._streams.retained(after, _STREAMS):
             for row in rows:
                 after = row.id
-                if row.managed and row.name.startswith(ENTITIES):
-                    continue  # observations are kept, and so is what tells them apart
+                if not self._hooks.is_retained(row):
+                    continue
                 stream = self._catalog.find(row.name)
                 if stream is not None and stream.id == row.id:
                     await self._retain_one(stream)
 
     async def _retain_one(self, stream: Stream) -> None:
-        held_from = self._features.holds(stream) if stream.managed else None
+        held_from = self.held_from(stream) if stream.managed else None
         first = retention.first_retained(self._wal, self._published, stream, stream.head, self._log.clock.now_us())
         if first.seq > stream.head.first_seq and (held_from is None or first.seq <= held_from):
             await self._run(retention.Retain, stream)

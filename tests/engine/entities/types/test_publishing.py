@@ -9,6 +9,7 @@ import pytest
 from engine.entities.registering import register, schema
 from headrace.errors import Fenced
 from headrace.format import entity_registry as format_
+from headrace.storage.entity_changes import EntityChanges
 from machines import take_over_before
 from rig import Rig
 
@@ -20,6 +21,6 @@ def test_who_is_replaced_meanwhile_writes_over_nothing_and_notes_nothing(tmp_pat
         register(rig, schema())
         take_over_before(rig.engine.objects, key, theirs)
         with pytest.raises(Fenced):
-            rig.run(rig.engine.sealer.publish_entities())
-        assert rig.engine.sealer._entities.waits()
+            rig.run(rig.engine.sealer.publish_journals())
+        assert EntityChanges(rig.engine._reader).unpublished(0, 1)
         assert theirs in (None, rig.engine.objects.get(key))

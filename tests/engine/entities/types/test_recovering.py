@@ -31,7 +31,7 @@ def opened(tmp_path: Path, name: str) -> Iterator[Rig]:
 
 
 def publish(rig: Rig, *streams: str) -> None:
-    rig.run(rig.engine.sealer.publish_entities())
+    rig.run(rig.engine.sealer.publish_journals())
     for stream in streams:
         rig.publish(stream)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 
 from headrace.engine.entities.write.accepting import Draft, bodies
-from headrace.engine.features.deduping import remembered
 from headrace.engine.log.append import Append
 from headrace.engine.log.batch import Batch
+from headrace.engine.log.deduplication import remembered
 from headrace.errors import EntityNotFound
 from headrace.schema.entity.answer import Issue
 from headrace.schema.entity.observation import Observation

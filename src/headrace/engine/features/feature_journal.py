@@ -1,4 +1,4 @@
-"""A recovery takes the feature registry over from the object store, and lets the streams of event sources follow it.
+"""The feature registry as a journal: published version by version; a recovery lets streams of event sources follow it.
 
 The registry in the store is at least as new as any stream there. A stream may lack events that were lost; whatever
 begins with one of those begins with the next event instead.
@@ -7,73 +7,111 @@ begins with one of those begins with the next event instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.engine.features import publishing
 from headrace.engine.features.applying import create
 from headrace.engine.features.evolving import created, evolved
 from headrace.engine.features.registry import EVENTS, Document, Plan, load
 from headrace.engine.features.source import Rules, Source, source_of
+from headrace.engine.history.journal import Complain, Journal
 from headrace.engine.log.batch import Batch
+from headrace.engine.log.deduplication import horizon
 from headrace.engine.log.lifecycle import save_registry
+from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.errors import CorruptData
 from headrace.format import feature_registry as format_
+from headrace.reduce.states.fold import of_batch
 from headrace.schema.descriptor.nodes import Event, Life
 from headrace.schema.registry import Registry
+from headrace.storage.database import Connection
+from headrace.storage.dedupe import Dedupe
 from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
-from headrace.storage.objects import Objects
-from headrace.storage.published import Grave
+from headrace.storage.published import Grave, Published
 from headrace.storage.streams import DELETED, StreamRow
 from headrace.types import Steps
 
-#: Set while the keys of events have to be read from the events again.
-DEDUPE_DUE = "dedupe_due"
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
+
 _PAGE = 500
+_SLICE_BYTES = 1024 * 1024
 
 
-def recover(objects: Objects, batch: Batch, new_epoch: Callable[[], int], complain: Callable[[str], None]) -> None:
-    """Bring the feature registry up to what the store has, after its streams."""
-    registry = FeatureRegistry(batch.connection)
-    _take_versions(objects, registry, complain)
-    history = list(_history(registry))
-    _judge_strangers(batch, history, complain)
-    if not history:
-        return
-    batch.streams.set_meta(DEDUPE_DUE, 1)
-    document = load(history[-1])
-    for name, node in document.nodes.items():
-        if isinstance(node, Event):
-            _follow(batch, name, _lives_of(history, name), new_epoch, complain)
-    clamped = _clamped(batch, document)
-    if clamped != document:
-        version, app = history[-1].version + 1, history[-1].app
-        clamped = msgspec.structs.replace(clamped, plan=Plan(action="recovery"))
-        text = msgspec.json.encode(clamped).decode()
-        registry.save(FeatureRegistryRow(version, batch.now_us, "recovery", app, text))
+class FeatureJournal(Journal[FeatureRegistryRow]):
+    """Versions of the feature registry; each is whole, so that the newest one is enough."""
 
+    name = "feature_registry"
+    prefix = format_.FEATURES
+    object_records = 1
+    reread_key = "dedupe_due"
 
-def _take_versions(objects: Objects, registry: FeatureRegistry, complain: Callable[[str], None]) -> None:
-    """Every version in the store counts; what is here alone stays only where it follows them."""
-    found = sorted(v for info in objects.list(format_.FEATURES) if (v := format_.version_of(info.key)) is not None)
-    while objects.has(format_.key(version := found[-1] + 1 if found else 1)):
-        found.append(version)  # a listing does not show it yet
-    for version in found:
-        known = registry.version(version)
-        key = format_.key(version)
-        try:
-            theirs = publishing.row(format_.decode(objects.get(key), key))
-        except CorruptData as reason:
-            complain(reason.message)
-            continue
-        if known is not None and known != theirs:
-            registry.drop_from(version)
-            known = None
-        if known is None:
-            registry.save(theirs, published=True)
-    if found:
-        registry.note_published(found[-1])
+    def rows(self, connection: Connection) -> FeatureRegistry:
+        """The versions in the database."""
+        return FeatureRegistry(connection)
+
+    def number(self, row: FeatureRegistryRow) -> int:
+        """The version."""
+        return row.version
+
+    def size(self, row: FeatureRegistryRow) -> int:
+        """The length of the document."""
+        return len(row.document)
+
+    def key(self, number: int) -> str:
+        """The key of a version."""
+        return format_.key(number)
+
+    def number_of(self, key: str) -> int | None:
+        """The version that a key stands for."""
+        return format_.version_of(key)
+
+    def encode(self, rows: list[FeatureRegistryRow]) -> bytes:
+        """An object, which holds one version."""
+        (row,) = rows
+        document = msgspec.Raw(row.document.encode())
+        return format_.encode(format_.Stored(row.version, row.at_us, row.who, row.app, document))
+
+    def decode(self, data: bytes, key: str) -> list[FeatureRegistryRow]:
+        """The version that an object holds."""
+        stored = format_.decode(data, key)
+        document = bytes(stored.document).decode()
+        return [FeatureRegistryRow(stored.version, stored.at_us, stored.who, stored.app, document)]
+
+    def restore(self, batch: Batch, new_epoch: Callable[[], int], complain: Complain) -> None:
+        """Let the streams of event sources follow the newest version."""
+        registry = self.rows(batch.connection)
+        history = list(_history(registry))
+        _judge_strangers(batch, history, complain)
+        if not history:
+            return
+        batch.streams.set_meta(self.reread_key, 1)
+        document = load(history[-1])
+        for name, node in document.nodes.items():
+            if isinstance(node, Event):
+                _follow(batch, name, _lives_of(history, name), new_epoch, complain)
+        clamped = _clamped(batch, document)
+        if clamped != document:
+            version, app = history[-1].version + 1, history[-1].app
+            clamped = msgspec.structs.replace(clamped, plan=Plan(action="recovery"))
+            text = msgspec.json.encode(clamped).decode()
+            registry.save(FeatureRegistryRow(version, batch.now_us, "recovery", app, text))
+
+    def reread(
+        self,
+        batch: Batch,
+        find: Callable[[str], Stream | None],
+        connection: Connection,
+        segments: Callable[[], Segments],
+    ) -> None:
+        """Read the keys of events that are stored once, as far back as their sources remember them."""
+        dedupe = Dedupe(batch.connection)
+        for row in managed(batch):
+            stream = find(row.name)
+            if stream is not None:
+                dedupe.save(_keys(stream, connection, segments, batch.now_us))
+        batch.streams.set_meta(self.reread_key, 0)
 
 
 def _history(registry: FeatureRegistry) -> Iterator[FeatureRegistryRow]:
@@ -95,9 +133,7 @@ def _lives_of(history: list[FeatureRegistryRow], name: str) -> list[Event]:
     return found[::-1]
 
 
-def _follow(
-    batch: Batch, name: str, events: list[Event], new_epoch: Callable[[], int], complain: Callable[[str], None]
-) -> None:
+def _follow(batch: Batch, name: str, events: list[Event], new_epoch: Callable[[], int], complain: Complain) -> None:
     """Let the stream of an event source become what the source is now."""
     row = batch.streams.by_name(EVENTS + name)
     if row is None or row.state == DELETED:
@@ -121,7 +157,7 @@ def _follow(
     batch.streams.update(row.id, managed=rules.dump(), retention_age_us=age_us)
 
 
-def _judge_strangers(batch: Batch, history: list[FeatureRegistryRow], complain: Callable[[str], None]) -> None:
+def _judge_strangers(batch: Batch, history: list[FeatureRegistryRow], complain: Complain) -> None:
     """Streams of event sources that the registry does not have: those that it once had were removed, and go.
 
     Of the others it lost the version that made them, so they stay as they are.
@@ -172,3 +208,28 @@ def _clamped_rules(rules: Rules, next_seq: int) -> Rules:
 def _clamped_steps(steps: Steps, next_seq: int) -> Steps:
     """Steps of which none begins after the next event; of several that begin with it the last counts."""
     return tuple({min(since, next_seq): (min(since, next_seq), value) for since, value in steps}.values())
+
+
+def _keys(
+    stream: Stream, connection: Connection, segments: Callable[[], Segments], now_us: int
+) -> Iterator[tuple[int, str, int, int]]:
+    # What reads segments takes long to load, and is only needed after a recovery.
+    from headrace.engine.history.stored_events import Events
+    from headrace.format.segment.decoded import Decoded
+
+    head = stream.head
+    kind = None if head.registry is None else head.registry.kind
+    if kind is None or not kind.dedupes:
+        return
+    since, since_us = horizon(kind, head.next_seq, now_us)
+    placed = Published(connection).first_from(stream.id, since_us)
+    at = max(head.first_seq, since, head.published_seq if placed is None else placed.segment.first_seq)
+    events = Events(connection, segments, Decoded(0), stream, head)
+    while at < head.next_seq:
+        chunk = events.first_chunk(at, head.next_seq)
+        for batch in events.batches(chunk):
+            for told in of_batch(batch, _SLICE_BYTES):
+                for number, key in enumerate(kind.unique(told.body)):
+                    if key is not None and told.times_us[number] > since_us:
+                        yield stream.id, key, told.first_seq + number, told.times_us[number]
+        at = chunk.stop

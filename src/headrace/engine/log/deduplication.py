@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from headrace.storage.dedupe import Dedupe, First
 
 if TYPE_CHECKING:
-    from headrace.engine.log.append_hook import Kind
+    from headrace.engine.log.append_hook import AppendHook
     from headrace.engine.log.batch import Batch
     from headrace.engine.log.stream import Head, Stream
 
@@ -28,7 +28,9 @@ def numbered(batch: Batch, stream: Stream, head: Head, keys: list[str | None], a
     return seqs
 
 
-def remembered(batch: Batch, stream: int, head: Head, kind: Kind, keys: list[str | None], at_us: int) -> dict[str, int]:
+def remembered(
+    batch: Batch, stream: int, head: Head, kind: AppendHook, keys: list[str | None], at_us: int
+) -> dict[str, int]:
     """The keys that are remembered at a moment, and the events that had them first."""
     wanted = [key for key in dict.fromkeys(keys) if key is not None]
     found = {key: batch.firsts[stream, key] for key in wanted if (stream, key) in batch.firsts}
@@ -39,6 +41,6 @@ def remembered(batch: Batch, stream: int, head: Head, kind: Kind, keys: list[str
     return {key: first.seq for key, first in found.items() if first.seq >= since and first.at_us > since_us}
 
 
-def horizon(kind: Kind, next_seq: int, now_us: int) -> tuple[int, int]:
+def horizon(kind: AppendHook, next_seq: int, now_us: int) -> tuple[int, int]:
     """From which event, and after which moment, keys are remembered."""
     return max(kind.dedupe_since, next_seq - kind.most_keys), now_us - kind.window_us
