@@ -31,20 +31,19 @@ from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.tables import Ground, Tables
 from headrace.engine.history.journal import Journal
 from headrace.engine.history.recovery import Recovered
-from headrace.engine.history.seal_context import Workshop
-from headrace.engine.history.sealer import Sealer
+from headrace.engine.history.sealer import Sealer, Workshop
 from headrace.engine.history.takeover import stand_up
 from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.lifecycle import Change, carry_out
 from headrace.engine.log.log import Log
-from headrace.engine.log.sweeper import Sweeper
+from headrace.engine.log.retention import Sweeper
 from headrace.engine.log.tail import Tail
 from headrace.engine.log.tiers import Tiers
 from headrace.engine.log.writer import Writer
 from headrace.engine.memory_account import Account
-from headrace.engine.products import JOURNALS, append_hooks, segment_rewriter
+from headrace.engine.products import JOURNALS, SEGMENT_REWRITER, append_hooks
 from headrace.engine.registry.profiles import Profiles
 from headrace.engine.registry.schemas import Schemas
 from headrace.engine.registry.verification import Verifier
@@ -301,7 +300,7 @@ class Engine:
             vfs,
             self._close_removed,
             JOURNALS,
-            segment_rewriter,
+            SEGMENT_REWRITER,
         )
         known = self.log, self.writer, self.streams, self.published, self._reader
         return Sealer(*known, workshop, self.connect, self.clock, self.config.storage, self._columns_share)

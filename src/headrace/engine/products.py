@@ -6,24 +6,23 @@ without a running engine.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.engine.entities.entity_journal import EntityJournal
+from headrace.engine.entities.erasure.segments import SegmentEraser
 from headrace.engine.entities.kind import EntityKind
 from headrace.engine.entities.kind import Rules as EntityRules
 from headrace.engine.features.feature_journal import FeatureJournal
 from headrace.engine.features.source import Rules as SourceRules
 from headrace.engine.features.source import Source
 from headrace.engine.history.journal import Journal
+from headrace.engine.history.publication import MakeRewriter
 from headrace.engine.log.append_hook import AppendHooks, StreamManager
 from headrace.storage.database import Connection
 from headrace.storage.streams import StreamRow
 
-if TYPE_CHECKING:
-    from headrace.engine.history.publication import SegmentRewriter
-    from headrace.storage.segments import Segments
-
+#: Takes erased observations out of segments.
+SEGMENT_REWRITER: MakeRewriter = SegmentEraser
 #: What is published beside streams, in the order in which it is published and recovered.
 JOURNALS: tuple[Journal[Any], ...] = (FeatureJournal(), EntityJournal())
 
@@ -44,11 +43,3 @@ def append_hooks(connection: Connection, *, most_keys: int) -> AppendHooks:
             "entity": StreamManager(load_entity_type, is_retained=False),
         }
     )
-
-
-def segment_rewriter(connection: Connection, segments: Segments, directory: Path) -> SegmentRewriter:
-    """What takes erased observations out of segments."""
-    # Loaded when the first stream is published, as it loads what reads and writes segments.
-    from headrace.engine.entities.erasure.segments import SegmentEraser
-
-    return SegmentEraser(connection, segments, directory)

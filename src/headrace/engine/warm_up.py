@@ -14,8 +14,6 @@ MODULES = (
     "headrace.engine.search.search",
     "headrace.engine.search.filtered_read",
     "headrace.engine.search.aggregate",
-    "headrace.engine.history.publisher",
-    "headrace.engine.entities.erasure.segments",
     "headrace.reduce.policies.build",
     "headrace.engine.entities.write.appending",
     "headrace.reduce.fragments.build",

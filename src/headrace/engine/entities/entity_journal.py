@@ -16,6 +16,7 @@ from headrace.engine.entities.types.document import registry_of
 from headrace.engine.entities.types.journal import load, replay
 from headrace.engine.entities.write import appending, relating
 from headrace.engine.history.journal import Complain, Journal
+from headrace.engine.history.stored_events import Events
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import create_managed
 from headrace.engine.log.stream import Stream
@@ -23,6 +24,7 @@ from headrace.errors import CorruptData
 from headrace.extract.erasure_targets import Targets
 from headrace.extract.erasure_targets import load as load_targets
 from headrace.format import entity_registry as format_
+from headrace.format.segment.decoded import Decoded
 from headrace.reduce.states.fold import of_batch
 from headrace.schema.entity.observation import decode
 from headrace.schema.entries import entries_of
@@ -170,10 +172,6 @@ def managed(batch: Batch) -> Iterator[StreamRow]:
 
 def _told(stream: Stream, connection: Connection, segments: Callable[[], Segments]) -> Iterator[Told]:
     """All observations of a type."""
-    # What reads segments takes long to load, and is only needed after a recovery.
-    from headrace.engine.history.stored_events import Events
-    from headrace.format.segment.decoded import Decoded
-
     head = stream.head
     events, at = Events(connection, segments, Decoded(0), stream, head), head.first_seq
     while at < head.next_seq:

@@ -16,12 +16,14 @@ from headrace.engine.features.evolving import created, evolved
 from headrace.engine.features.registry import EVENTS, Document, Plan, load
 from headrace.engine.features.source import Rules, Source, source_of
 from headrace.engine.history.journal import Complain, Journal
+from headrace.engine.history.stored_events import Events
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.deduplication import horizon
 from headrace.engine.log.lifecycle import save_registry
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.format import feature_registry as format_
+from headrace.format.segment.decoded import Decoded
 from headrace.reduce.states.fold import of_batch
 from headrace.schema.descriptor.nodes import Event, Life
 from headrace.schema.registry import Registry
@@ -213,10 +215,6 @@ def _clamped_steps(steps: Steps, next_seq: int) -> Steps:
 def _keys(
     stream: Stream, connection: Connection, segments: Callable[[], Segments], now_us: int
 ) -> Iterator[tuple[int, str, int, int]]:
-    # What reads segments takes long to load, and is only needed after a recovery.
-    from headrace.engine.history.stored_events import Events
-    from headrace.format.segment.decoded import Decoded
-
     head = stream.head
     kind = None if head.registry is None else head.registry.kind
     if kind is None or not kind.dedupes:

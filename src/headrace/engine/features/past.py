@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.engine.features.serving import Serving, shapes_of
-from headrace.engine.history.missing import MissingObjects
+from headrace.engine.history.stored_events import MissingObjects
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.tiers import Cold

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from functools import cache
 from typing import Any
 
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import Chore
 from headrace.format import manifest as manifests
-from headrace.format.companion.names import COMPANIONS
-from headrace.format.manifest import Manifest
-from headrace.format.state.names import STATES
+from headrace.format.companion.names import COMPANIONS, companion_place
+from headrace.format.manifest import MANIFESTS, Manifest
+from headrace.format.state.names import STATES, state_place
+from headrace.storage.companions import Companions
+from headrace.storage.database import Connection
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.storage.published import Grave
+from headrace.storage.states import States
+from headrace.storage.streams import Streams
 from headrace.types import Clock
 
 
@@ -87,3 +92,28 @@ class Forget(Chore):
         batch.published.forget(self.keys)
         if self.grave is not None:
             batch.published.fill(self.grave)
+
+
+def orphans(objects: Objects, connection: Connection, before_us: int) -> Iterator[str]:
+    """Keys that were written before a moment: of living streams that do not list them, and of streams that are gone.
+
+    A stream that we do not know is gone where it has no manifest.
+    """
+    streams = Streams(connection)
+
+    @cache
+    def is_gone(place: tuple[str, str]) -> bool:
+        return next(iter(objects.list(f"{MANIFESTS}/{'/'.join(place)}")), None) is None
+
+    kinds = (
+        (COMPANIONS, companion_place, Companions(connection).is_orphan),
+        (STATES, state_place, States(connection).is_orphan),
+    )
+    for prefix, place_of, is_orphan in kinds:
+        for info in objects.list(prefix):
+            found = place_of(info.key)
+            if found is None or info.modified_us >= before_us:
+                continue
+            place, name = found
+            if is_orphan(place[1], name) if streams.of(place[1]) is not None else is_gone(place):
+                yield info.key

@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.config import StorageConfig
 from headrace.engine.history.journal import Journal
-from headrace.engine.history.orphans import orphans
+from headrace.engine.history.object_removal import orphans
 from headrace.engine.history.publication import Built, MakeRewriter, Publication, Swaps
 from headrace.engine.history.seal_pace import Pace
 from headrace.engine.history.segment_builder import Builder

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, TypeVar
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.config import StorageConfig
 from headrace.engine.history.journal import Journal, NotePublished
-from headrace.engine.history.object_removal import Forget
+from headrace.engine.history.object_removal import Cleaner, Forget
 from headrace.engine.history.publication import (
     TRIM_ROWS,
     Abandon,
     Attempt,
     Discard,
+    MakeRewriter,
     Publication,
     Publish,
     SpareEpochs,
     TrimPublished,
 )
-from headrace.engine.history.seal_context import Workshop
+from headrace.engine.history.publisher import Publisher
 from headrace.engine.history.seal_pace import Pace
 from headrace.engine.history.seal_watch import Watch
 from headrace.engine.log.lifecycle import carry_out
@@ -31,11 +33,17 @@ from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.repeated import RepeatedWarning
 from headrace.errors import Fenced, Unavailable
+from headrace.storage import database
 from headrace.storage.database import Connection
+from headrace.storage.node import Node
+from headrace.storage.objects import Objects
 from headrace.storage.published import Backlog, Published
 from headrace.storage.reserve import is_disk_full
 from headrace.storage.streams import Streams
 from headrace.types import Clock
+
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
 
 log = logging.getLogger("headrace.sealing")
 
@@ -50,6 +58,63 @@ _PAGE = 500
 _LONGEST_PAUSE_S = 60.0
 #: A stream that cannot be published may be so for good, and each try may leave objects behind.
 _LONGEST_PUT_OFF_S = 600.0
+
+
+class Workshop:
+    """Belongs to one thread, apart from ``node``, which is set before it starts."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        node: Node,
+        segments: Callable[[], Segments],
+        clock: Clock,
+        config: StorageConfig,
+        vfs: str | None,
+        close: Callable[[Collection[str]], None],
+        journals: Sequence[Journal[Any]],
+        make_rewriter: MakeRewriter,
+    ) -> None:
+        """``close`` closes the files of objects that were removed."""
+        self.journals = journals
+        self._make_rewriter = make_rewriter
+        self._objects = objects
+        self.node = node
+        self._segments = segments
+        self._clock = clock
+        self._config = config
+        self._vfs = vfs
+        self._close = close
+        self._connection: Connection | None = None
+
+    @cached_property
+    def publisher(self) -> Publisher:
+        """Writes the objects of streams."""
+        data_dir = Path(self._config.data_dir)
+        self._connection = database.connect(
+            data_dir / "headrace.db", cache_bytes=self._config.cache_bytes // 8, readonly=True, vfs=self._vfs
+        )
+        return Publisher(
+            self._connection,
+            self._objects,
+            self._segments(),
+            self.node,
+            self._clock,
+            data_dir / "sealing",
+            self._config,
+            self.journals,
+            self._make_rewriter,
+        )
+
+    @cached_property
+    def cleaner(self) -> Cleaner:
+        """Removes objects."""
+        return Cleaner(self._objects, self.node, self._clock, self._close)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        if self._connection is not None:
+            self._connection.close()
 
 
 class Sealer:

@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.engine.log.read import Owned, owned
 from headrace.engine.log.stream import Head, Stream
+from headrace.errors import ObjectMissing
 from headrace.format.segment import layout
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.gathering import Gathering, Run
@@ -25,6 +26,7 @@ from headrace.storage.wal import Entries, Wal
 
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
+
 
 #: At most so many events, and about so much of their payload, are looked at together.
 CHUNK_ROWS, CHUNK_BYTES = 65_536, 16 * 1024 * 1024
@@ -226,3 +228,17 @@ def _gathered(rows: list[Entries], start: int, stop: int) -> Iterator[Any]:
         run = Run(row.seq, row.append_us, row.version, keys, entries_of(row.body))
         gathering.extend(run, max(0, start - row.seq), min(row.count, stop - row.seq), 0)
     yield from gathering.table().to_batches()
+
+
+class MissingObjects:
+    """What the tries of one answer have missed so far."""
+
+    def __init__(self) -> None:
+        self._objects: set[object] = set()
+
+    def note(self, reason: ObjectMissing) -> None:
+        """Remember an object; raises where it was missed before, since then nothing has taken its place."""
+        found = reason.facts.get("object")
+        if found in self._objects:
+            raise reason
+        self._objects.add(found)

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from headrace.engine.history.missing import MissingObjects
-from headrace.engine.history.stored_events import Vanished
+from headrace.engine.history.stored_events import MissingObjects, Vanished
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.search.archive import Archive, Look, Stretch
 from headrace.engine.search.definitions import Defined
