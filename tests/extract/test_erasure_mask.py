@@ -16,7 +16,7 @@ from headrace.engine.entities.erasure import commits
 from headrace.engine.entities.erasure.erasures import is_over
 from headrace.engine.history.takeover import recover_directory
 from headrace.engine.log.lifecycle import carry_out
-from headrace.engine.log.tiers import Cold
+from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.products import JOURNALS
 from headrace.errors import EntityNotFound, NotFound
 from headrace.schema.entity import request
@@ -108,11 +108,11 @@ def test_an_answer_that_was_found_before_and_nobody_has_fetched_is_not_given(rig
         found = rig.engine.log.read(stream, stream.head, 0, budget=1 << 20, key=asked)
         return [bytes(part) for part in found.parts]
 
-    with pytest.raises(Cold) as cold:
+    with pytest.raises(NeedsFetch) as cold:
         read()
     cold.value.work()  # who asked has gone away meanwhile
     rig.run(rig.engine.erasing.begin(gone, USER))
-    with pytest.raises(Cold) as cold:
+    with pytest.raises(NeedsFetch) as cold:
         read()
     cold.value.work()
     assert SECRET not in str(read())

@@ -20,7 +20,7 @@ from headrace.errors import NotFound
 
 if TYPE_CHECKING:
     from headrace.config import StorageConfig
-    from headrace.engine.history.recovery import Brought
+    from headrace.engine.history.recovery import RecoveredStream
     from headrace.engine.history.verify import Report
     from headrace.storage.backup import Backup
     from headrace.storage.objects import Objects
@@ -44,11 +44,11 @@ def recover(
     chosen = _storage(data_dir, config, source)
     refuse_if_used(Path(chosen.data_dir), *_MAY_BE_THERE)
     _refuse_missing(source)
-    brought: list[Brought] = []
+    brought: list[RecoveredStream] = []
     logging.getLogger("headrace").addHandler(logging.NullHandler())  # what is logged is complained of below
     with output.progressing("recovering") as tell:
 
-        def told(done: int, total: int, one: Brought | None) -> None:
+        def told(done: int, total: int, one: RecoveredStream | None) -> None:
             tell(done, total)
             if one is not None:
                 brought.append(one)

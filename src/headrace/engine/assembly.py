@@ -17,8 +17,8 @@ from headrace.engine.derive.needs import Needs
 from headrace.engine.derive.state_builder import Workbench
 from headrace.engine.entities.enhancement import enhancement
 from headrace.engine.entities.enhancement.candidates import Fragments
+from headrace.engine.entities.entity_hook import ENTITIES
 from headrace.engine.entities.erasure import erasures
-from headrace.engine.entities.kind import ENTITIES
 from headrace.engine.entities.read.definitions import Types
 from headrace.engine.entities.read.listing import Listing
 from headrace.engine.entities.read.snapshots import Snapshots
@@ -31,8 +31,8 @@ from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.tables import Ground, Tables
 from headrace.engine.history.journal import Journal
 from headrace.engine.history.recovery import Recovered
-from headrace.engine.history.sealer import Sealer, Workshop
-from headrace.engine.history.takeover import stand_up
+from headrace.engine.history.sealer import SealContext, Sealer
+from headrace.engine.history.takeover import take_over
 from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.catalog import Catalog
@@ -227,7 +227,7 @@ class Engine:
     def _stand_up(self) -> None:
         """Become the writer of the object store, with everything that was published there meanwhile."""
         try:
-            self.recovered = stand_up(
+            self.recovered = take_over(
                 self.objects, self.node, self.streams, self.writer.before_start, journals=JOURNALS
             )
         except StoreUnavailable as reason:
@@ -291,7 +291,7 @@ class Engine:
         self.sourcing = Sourcing(self._reader, self.log.catalog, self.connect, self._open_segments)
 
     def _hire_sealer(self, vfs: str | None) -> Sealer:
-        workshop = Workshop(
+        workshop = SealContext(
             self.objects,
             self.node,
             self._open_segments,

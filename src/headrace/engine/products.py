@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.engine.entities.entity_hook import EntityHook
+from headrace.engine.entities.entity_hook import Rules as EntityRules
 from headrace.engine.entities.entity_journal import EntityJournal
 from headrace.engine.entities.erasure.segments import SegmentEraser
-from headrace.engine.entities.kind import EntityKind
-from headrace.engine.entities.kind import Rules as EntityRules
 from headrace.engine.features.feature_journal import FeatureJournal
 from headrace.engine.features.source import Rules as SourceRules
 from headrace.engine.features.source import Source
@@ -33,8 +33,8 @@ def append_hooks(connection: Connection, *, most_keys: int) -> AppendHooks:
     def load_source(row: StreamRow) -> Source:
         return Source(SourceRules.load(row.managed), most_keys)
 
-    def load_entity_type(row: StreamRow) -> EntityKind:
-        return EntityKind.load(connection, EntityRules.load(row.managed).entity_type)
+    def load_entity_type(row: StreamRow) -> EntityHook:
+        return EntityHook.load(connection, EntityRules.load(row.managed).entity_type)
 
     return AppendHooks(
         {

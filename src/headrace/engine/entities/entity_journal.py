@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.engine.entities.kind import ENTITIES, Rules, dedupe_key
+from headrace.engine.entities.entity_hook import ENTITIES, Rules, dedupe_key
 from headrace.engine.entities.types.document import registry_of
 from headrace.engine.entities.types.journal import load, replay
 from headrace.engine.entities.write import appending, relating
-from headrace.engine.history.journal import Complain, Journal
+from headrace.engine.history.journal import Journal, ReportProblem
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import create_managed
@@ -103,24 +103,24 @@ class EntityJournal(Journal[EntityChangeRow]):
         """The runs of changes that are missing."""
         return format_.gaps(numbers)
 
-    def restore(self, batch: Batch, new_epoch: Callable[[], int], complain: Complain) -> None:
+    def restore(self, batch: Batch, new_epoch: Callable[[], int], report: ReportProblem) -> None:
         """Do every change again, and let each type have its stream."""
         changes, registry = self.rows(batch.connection), SchemaRegistry(batch.connection)
         for first, last in self.gaps(row.number for row in _every(changes)):
-            complain(f"changes {first} to {last} of entity types are missing in the object store")
+            report(f"changes {first} to {last} of entity types are missing in the object store")
         registry.clear()
         Enhancements(batch.connection).clear()
         for change in _every(changes):
             try:
                 replay(registry, change.entity_type, change.user_id, load(change))
             except CorruptData as reason:
-                complain(reason.message)
+                report(reason.message)
         types = registry.types()
         for entity_type in types:
-            _follow(batch, entity_type, new_epoch, complain)
+            _follow(batch, entity_type, new_epoch, report)
         for row in managed(batch):
             if row.name.removeprefix(ENTITIES) not in types:
-                complain(f"{row.name!r} is the stream of an entity type that the changes in the store do not have")
+                report(f"{row.name!r} is the stream of an entity type that the changes in the store do not have")
         if types:
             batch.streams.set_meta(self.reread_key, 1)
 
@@ -153,13 +153,13 @@ def _every(changes: EntityChanges) -> Iterator[EntityChangeRow]:
         after = rows[-1].number
 
 
-def _follow(batch: Batch, entity_type: str, new_epoch: Callable[[], int], complain: Complain) -> None:
+def _follow(batch: Batch, entity_type: str, new_epoch: Callable[[], int], report: ReportProblem) -> None:
     """Let a type have its stream, where that was never published."""
     row = batch.streams.by_name(ENTITIES + entity_type)
     if row is None or row.state == DELETED:
         create_managed(batch, registry_of(entity_type), Rules(entity_type).dump(), new_epoch())
     elif not row.managed:
-        complain(f"{row.name!r} is the stream of an entity type, and somebody else's")
+        report(f"{row.name!r} is the stream of an entity type, and somebody else's")
 
 
 def managed(batch: Batch) -> Iterator[StreamRow]:

@@ -15,10 +15,10 @@ from headrace.engine.features.applying import create
 from headrace.engine.features.evolving import created, evolved
 from headrace.engine.features.registry import EVENTS, Document, Plan, load
 from headrace.engine.features.source import Rules, Source, source_of
-from headrace.engine.history.journal import Complain, Journal
+from headrace.engine.history.journal import Journal, ReportProblem
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.deduplication import horizon
+from headrace.engine.log.deduplication import dedupe_horizon
 from headrace.engine.log.lifecycle import save_registry
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
@@ -81,18 +81,18 @@ class FeatureJournal(Journal[FeatureRegistryRow]):
         document = bytes(stored.document).decode()
         return [FeatureRegistryRow(stored.version, stored.at_us, stored.who, stored.app, document)]
 
-    def restore(self, batch: Batch, new_epoch: Callable[[], int], complain: Complain) -> None:
+    def restore(self, batch: Batch, new_epoch: Callable[[], int], report: ReportProblem) -> None:
         """Let the streams of event sources follow the newest version."""
         registry = self.rows(batch.connection)
         history = list(_history(registry))
-        _judge_strangers(batch, history, complain)
+        _judge_strangers(batch, history, report)
         if not history:
             return
         batch.streams.set_meta(self.reread_key, 1)
         document = load(history[-1])
         for name, node in document.nodes.items():
             if isinstance(node, Event):
-                _follow(batch, name, _lives_of(history, name), new_epoch, complain)
+                _follow(batch, name, _lives_of(history, name), new_epoch, report)
         clamped = _clamped(batch, document)
         if clamped != document:
             version, app = history[-1].version + 1, history[-1].app
@@ -135,14 +135,14 @@ def _lives_of(history: list[FeatureRegistryRow], name: str) -> list[Event]:
     return found[::-1]
 
 
-def _follow(batch: Batch, name: str, events: list[Event], new_epoch: Callable[[], int], complain: Complain) -> None:
+def _follow(batch: Batch, name: str, events: list[Event], new_epoch: Callable[[], int], report: ReportProblem) -> None:
     """Let the stream of an event source become what the source is now."""
     row = batch.streams.by_name(EVENTS + name)
     if row is None or row.state == DELETED:
         create(batch, created(EVENTS + name, events[-1]), new_epoch())
         return
     if not row.managed:
-        complain(f"{row.name!r} is the stream of an event source, and somebody else's")
+        report(f"{row.name!r} is the stream of an event source, and somebody else's")
         return
     document = msgspec.json.decode(batch.registries.document(row.id, row.revision))
     rules = Rules.load(row.managed)
@@ -159,7 +159,7 @@ def _follow(batch: Batch, name: str, events: list[Event], new_epoch: Callable[[]
     batch.streams.update(row.id, managed=rules.dump(), retention_age_us=age_us)
 
 
-def _judge_strangers(batch: Batch, history: list[FeatureRegistryRow], complain: Complain) -> None:
+def _judge_strangers(batch: Batch, history: list[FeatureRegistryRow], report: ReportProblem) -> None:
     """Streams of event sources that the registry does not have: those that it once had were removed, and go.
 
     Of the others it lost the version that made them, so they stay as they are.
@@ -177,7 +177,7 @@ def _judge_strangers(batch: Batch, history: list[FeatureRegistryRow], complain: 
             batch.streams.discard(stream.id)
             batch.published.dig(Grave(stream.incarnation, stream.name))
         elif name not in known:
-            complain(f"{stream.name!r} is the stream of an event source that the feature registry in the store lacks")
+            report(f"{stream.name!r} is the stream of an event source that the feature registry in the store lacks")
 
 
 def managed(batch: Batch) -> Iterator[StreamRow]:
@@ -216,10 +216,10 @@ def _keys(
     stream: Stream, connection: Connection, segments: Callable[[], Segments], now_us: int
 ) -> Iterator[tuple[int, str, int, int]]:
     head = stream.head
-    kind = None if head.registry is None else head.registry.kind
-    if kind is None or not kind.dedupes:
+    hook = None if head.registry is None else head.registry.hook
+    if hook is None or not hook.dedupes:
         return
-    since, since_us = horizon(kind, head.next_seq, now_us)
+    since, since_us = dedupe_horizon(hook, head.next_seq, now_us)
     placed = Published(connection).first_from(stream.id, since_us)
     at = max(head.first_seq, since, head.published_seq if placed is None else placed.segment.first_seq)
     events = Events(connection, segments, Decoded(0), stream, head)
@@ -227,7 +227,7 @@ def _keys(
         chunk = events.first_chunk(at, head.next_seq)
         for batch in events.batches(chunk):
             for told in of_batch(batch, _SLICE_BYTES):
-                for number, key in enumerate(kind.unique(told.body)):
+                for number, key in enumerate(hook.unique(told.body)):
                     if key is not None and told.times_us[number] > since_us:
                         yield stream.id, key, told.first_seq + number, told.times_us[number]
         at = chunk.stop

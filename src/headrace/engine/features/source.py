@@ -123,10 +123,10 @@ class Source(Hook):
 
 def source_of(registry: StreamRegistry | None) -> Source:
     """The event source that a stream is, by its registry."""
-    kind = None if registry is None else registry.kind
-    if not isinstance(kind, Source):
+    hook = None if registry is None else registry.hook
+    if not isinstance(hook, Source):
         raise UnknownEvent("the stream is no event source")
-    return kind
+    return hook
 
 
 def _problem(index: int, code: str, name: str, message: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ log = logging.getLogger("headrace.sealing")
 
 Row = TypeVar("Row")
 #: Gets the problems that a recovery could not solve.
-Complain = Callable[[str], None]
+ReportProblem = Callable[[str], None]
 
 _OBJECT_BYTES = 4 * 1024 * 1024
 
@@ -51,7 +51,7 @@ class JournalRows(Protocol[Row]):
         """The object store has every record up to a number."""
 
 
-class Contents(NamedTuple):
+class JournalContents(NamedTuple):
     """What the object store has of a journal: its newest number, how many records and bytes, and what is damaged."""
 
     newest: int
@@ -107,7 +107,7 @@ class Journal(ABC, Generic[Row]):
         return ()
 
     @abstractmethod
-    def restore(self, batch: Batch, new_epoch: Callable[[], int], complain: Complain) -> None:
+    def restore(self, batch: Batch, new_epoch: Callable[[], int], report: ReportProblem) -> None:
         """Bring everything that follows from the records up to date, once they and all streams are recovered."""
 
     @abstractmethod
@@ -160,19 +160,19 @@ class Journal(ABC, Generic[Row]):
             yield run
             after = self.number(run[-1])
 
-    def recover(self, objects: Objects, batch: Batch, new_epoch: Callable[[], int], complain: Complain) -> None:
+    def recover(self, objects: Objects, batch: Batch, new_epoch: Callable[[], int], report: ReportProblem) -> None:
         """Take every record over that the store has, and restore what follows from them."""
         rows = self.rows(batch.connection)
         firsts = sorted(n for info in objects.list(self.prefix) if (n := self.number_of(info.key)) is not None)
-        newest = max((self._take_object(objects, first, rows, complain) for first in firsts), default=0)
+        newest = max((self._take_object(objects, first, rows, report) for first in firsts), default=0)
         last = max(newest, *firsts[-1:], 0)
         while objects.has(self.key(last + 1)):  # a listing may lack the newest objects
-            newest = max(newest, self._take_object(objects, last + 1, rows, complain))
+            newest = max(newest, self._take_object(objects, last + 1, rows, report))
             last = max(newest, last + 1)
         rows.note_published(newest)
-        self.restore(batch, new_epoch, complain)
+        self.restore(batch, new_epoch, report)
 
-    def _take_object(self, objects: Objects, first: int, rows: JournalRows[Row], complain: Complain) -> int:
+    def _take_object(self, objects: Objects, first: int, rows: JournalRows[Row], report: ReportProblem) -> int:
         """Take the records of an object over; returns the number of the last, 0 where the object is damaged.
 
         Every record in the store counts. One that is in the database alone stays only where it follows them.
@@ -181,7 +181,7 @@ class Journal(ABC, Generic[Row]):
         try:
             stored = self.decode(objects.get(key), key)
         except CorruptData as reason:
-            complain(reason.message)
+            report(reason.message)
             return 0
         for row in stored:
             number = self.number(row)
@@ -192,7 +192,7 @@ class Journal(ABC, Generic[Row]):
                 rows.save(row, published=True)
         return max(map(self.number, stored), default=0)
 
-    def verify(self, objects: Objects) -> Contents:
+    def verify(self, objects: Objects) -> JournalContents:
         """Read every object of the store; each that is damaged or missing is told."""
         numbers, size, damage = set[int](), 0, list[CorruptData]()
         for info in objects.list(self.prefix):
@@ -206,7 +206,7 @@ class Journal(ABC, Generic[Row]):
             except CorruptData as reason:
                 damage.append(reason)
         damage += (self._missing(first, last) for first, last in self.gaps(sorted(numbers)))
-        return Contents(max(numbers, default=0), len(numbers), size, damage)
+        return JournalContents(max(numbers, default=0), len(numbers), size, damage)
 
     def _missing(self, first: int, last: int) -> CorruptData:
         key = self.key(first)

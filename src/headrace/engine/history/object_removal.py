@@ -22,7 +22,7 @@ from headrace.storage.streams import Streams
 from headrace.types import Clock
 
 
-class Cleaner:
+class ObjectRemover:
     """Removes objects; for a thread of its own."""
 
     def __init__(self, objects: Objects, node: Node, clock: Clock, close: Callable[[Collection[str]], None]) -> None:

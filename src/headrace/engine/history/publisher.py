@@ -10,8 +10,8 @@ from headrace.config import StorageConfig
 from headrace.engine.history.journal import Journal
 from headrace.engine.history.object_removal import orphans
 from headrace.engine.history.publication import Built, MakeRewriter, Publication, Swaps
-from headrace.engine.history.seal_pace import Pace
-from headrace.engine.history.segment_builder import Builder
+from headrace.engine.history.seal_pace import SealPace
+from headrace.engine.history.segment_builder import SegmentBuilder
 from headrace.engine.history.snapshot import Snapshot, manifest, take
 from headrace.format import manifest as manifests
 from headrace.format.companion.names import COMPANIONS
@@ -58,11 +58,11 @@ class Publisher:
         make_directories(directory)
         for left in directory.iterdir():
             left.unlink()
-        self._builder = Builder(Wal(connection), segments, directory, config)
+        self._builder = SegmentBuilder(Wal(connection), segments, directory, config)
         self._journals = journals
         self._rewriter = make_rewriter(connection, segments, directory)
 
-    def publish(self, stream: int, pace: Pace) -> Publication | None:
+    def publish(self, stream: int, pace: SealPace) -> Publication | None:
         """Put into the store what it lacks of a stream; None where the stream is gone."""
         pace.begin()
         snapshot = take(self._connection, stream, self._clock.now_us())

@@ -44,7 +44,7 @@ LEASE = "lease"
 _EPOCHS = msgspec.json.Decoder(Epochs)
 
 
-class Brought(NamedTuple):
+class RecoveredStream(NamedTuple):
     """A stream that came from the store."""
 
     stream: str
@@ -62,7 +62,7 @@ class Recovered(msgspec.Struct):
 
 
 #: Told after each manifest: how many are done, of how many, and the stream that it brought.
-Tell = Callable[[int, int, Brought | None], None]
+Tell = Callable[[int, int, RecoveredStream | None], None]
 
 
 def newest(objects: Objects, problems: list[CorruptData]) -> Iterator[Manifest]:
@@ -236,14 +236,14 @@ class _Recovery:
         self._open_epochs()
         return self._recovered
 
-    def _take_fork(self, key: str) -> Brought | None:
+    def _take_fork(self, key: str) -> RecoveredStream | None:
         try:
             return self._take(manifests.decode(self._objects.get(key), key))
         except ObjectMissing as reason:
             self._complain(reason.message)
             return None
 
-    def _take(self, manifest: Manifest) -> Brought | None:
+    def _take(self, manifest: Manifest) -> RecoveredStream | None:
         """Let the database follow a manifest; answers what that brought."""
         batch = self._batch
         row = batch.streams.by_name(manifest.stream)
@@ -305,7 +305,7 @@ class _Recovery:
             if row.state == SOFT_DELETED:
                 release(self._batch, row.id)
 
-    def _insert(self, manifest: Manifest) -> Brought | None:
+    def _insert(self, manifest: Manifest) -> RecoveredStream | None:
         streams = self._batch.streams
         self._batch.published.fill(Grave(manifest.incarnation, manifest.stream))
         for incarnation, end in manifest.lineage:
@@ -325,7 +325,7 @@ class _Recovery:
         row.id = streams.insert(row)
         return self._fill(row, manifest)
 
-    def _adopt(self, row: StreamRow, manifest: Manifest) -> Brought:
+    def _adopt(self, row: StreamRow, manifest: Manifest) -> RecoveredStream:
         """Go on from a newer manifest than the database knows, with the entries that come after it, if there are."""
         _check(row, manifest)
         batch = self._batch
@@ -353,7 +353,7 @@ class _Recovery:
         self._list_derived(row, manifest)
         return self._count(manifest)
 
-    def _fill(self, row: StreamRow, manifest: Manifest) -> Brought:
+    def _fill(self, row: StreamRow, manifest: Manifest) -> RecoveredStream:
         """Everything about a stream apart from its row."""
         batch = self._batch
         for segment in (*manifest.kept, *manifest.segments):
@@ -378,11 +378,11 @@ class _Recovery:
             states.add(row.id, state)
         Work(self._batch.connection).mark(row.id, self._batch.now_us)
 
-    def _count(self, manifest: Manifest) -> Brought:
+    def _count(self, manifest: Manifest) -> RecoveredStream:
         entries = manifest.published_seq - manifest.first_seq
         self._recovered.streams += 1
         self._recovered.entries += entries
-        return Brought(
+        return RecoveredStream(
             manifest.stream, entries, len(manifest.segments), sum(segment.bytes for segment in manifest.segments)
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from headrace.config import StorageConfig
-from headrace.engine.history.seal_watch import Watch
+from headrace.engine.history.seal_watch import SealWatch
 from headrace.types import Clock
 
 #: A rest is so many times as long as the work before it.
@@ -23,12 +23,12 @@ _LATEST = 1.1
 _LULL_S = 0.05
 
 
-class Pace:
+class SealPace:
     """Lets the sealer's thread rest, by what the watch has counted."""
 
     def __init__(
         self,
-        watch: Watch,
+        watch: SealWatch,
         appends: Callable[[], int],
         clock: Clock,
         config: StorageConfig,

@@ -37,7 +37,7 @@ class _Waiting(NamedTuple):
     oldest_us: int
 
 
-class Watch:
+class SealWatch:
     """Looks after the backlog, counted in a thread of its own, and the lease of a node."""
 
     def __init__(

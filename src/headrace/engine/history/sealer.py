@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.config import StorageConfig
 from headrace.engine.history.journal import Journal, NotePublished
-from headrace.engine.history.object_removal import Cleaner, Forget
+from headrace.engine.history.object_removal import Forget, ObjectRemover
 from headrace.engine.history.publication import (
     TRIM_ROWS,
     Abandon,
@@ -25,8 +25,8 @@ from headrace.engine.history.publication import (
     TrimPublished,
 )
 from headrace.engine.history.publisher import Publisher
-from headrace.engine.history.seal_pace import Pace
-from headrace.engine.history.seal_watch import Watch
+from headrace.engine.history.seal_pace import SealPace
+from headrace.engine.history.seal_watch import SealWatch
 from headrace.engine.log.lifecycle import carry_out
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
@@ -60,7 +60,7 @@ _LONGEST_PAUSE_S = 60.0
 _LONGEST_PUT_OFF_S = 600.0
 
 
-class Workshop:
+class SealContext:
     """Belongs to one thread, apart from ``node``, which is set before it starts."""
 
     def __init__(
@@ -107,9 +107,9 @@ class Workshop:
         )
 
     @cached_property
-    def cleaner(self) -> Cleaner:
+    def cleaner(self) -> ObjectRemover:
         """Removes objects."""
-        return Cleaner(self._objects, self.node, self._clock, self._close)
+        return ObjectRemover(self._objects, self.node, self._clock, self._close)
 
     def close(self) -> None:
         """Let go of the database."""
@@ -127,7 +127,7 @@ class Sealer:
         streams: Streams,
         published: Published,
         reader: Connection,
-        workshop: Workshop,
+        workshop: SealContext,
         connect: Callable[[], Connection],
         clock: Clock,
         config: StorageConfig,
@@ -150,10 +150,10 @@ class Sealer:
         self._requested: set[int] = set()
         self._publishing = asyncio.Lock()
         self._orphans_us = clock.now_us() + int(_ORPHANS_S * 1e6)
-        self.watch = Watch(
+        self.watch = SealWatch(
             writer, connect, lambda: self._aside(workshop.node.check), clock, limit_bytes=config.backlog_bytes
         )
-        self.pace = Pace(self.watch, lambda: events.counters.appends, clock, config, columns_share)
+        self.pace = SealPace(self.watch, lambda: events.counters.appends, clock, config, columns_share)
         self.seals = 0
         self.failed_seals = 0
         #: Why the object store took nothing the last time; None where it did.

@@ -1,7 +1,7 @@
 """Stored events by sequence number, for threads: wherever they lie now, in segments or in rows of the log.
 
 What was committed stays the same while it moves from the log into a segment, so that each question may look anew.
-Only retention takes events away: then ``Vanished`` is raised, and whoever asked begins again.
+Only retention takes events away: then ``EventsMoved`` is raised, and whoever asked begins again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OVERHEAD = 200
 _REACHED_FIRST = 1_024
 
 
-class Vanished(Exception):
+class EventsMoved(Exception):
     """Events are not retained any more, or their stream is gone."""
 
 
@@ -188,7 +188,7 @@ class Events:
     def _row(self, owner: int, seq: int) -> Entries:
         row = self._wal.holding(owner, seq)
         if row is None:
-            raise Vanished(f"event {seq} is gone")
+            raise EventsMoved(f"event {seq} is gone")
         return row
 
     def _log_bytes(self, owner: int, start: int, stop: int) -> int:
@@ -203,7 +203,7 @@ class Events:
         with self._looking():
             placed = self._published.holding(chunk.owner, chunk.start)
         if placed is None or placed.segment.end_seq < chunk.stop:
-            raise Vanished(f"events from {chunk.start} on have moved")
+            raise EventsMoved(f"events from {chunk.start} on have moved")
         return chunk._replace(placed=placed)
 
     @contextmanager

@@ -36,7 +36,7 @@ _NAMED = 5
 _TRIES = 5
 
 
-def stand_up(
+def take_over(
     objects: Objects,
     node: Node,
     streams: Streams,
@@ -108,7 +108,7 @@ def recover_directory(
         try:
             database.migrate(connection)
             commit = partial(commit_alone, connection, clock)
-            found = stand_up(objects, Node(objects, clock), Streams(connection), commit, journals=journals, tell=tell)
+            found = take_over(objects, Node(objects, clock), Streams(connection), commit, journals=journals, tell=tell)
         except BaseException:
             for left in directory.glob("headrace.db*"):
                 left.unlink()

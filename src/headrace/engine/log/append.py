@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.engine.log.batch import Batch, Operation
-from headrace.engine.log.deduplication import numbered
+from headrace.engine.log.deduplication import assign_seqs
 from headrace.engine.log.stream import Head, Producer, Stream, deleted
 from headrace.engine.log.stream_registry import StreamRegistry, stored_keys
 from headrace.errors import (
@@ -63,7 +63,7 @@ class Append(Operation):
     #: Keys of entries that are to be stored once; then the sequence number of each, and how many were there before.
     unique: list[str | None] | None = None
     seqs: list[int] | None = None
-    given: bytes | None = None
+    original: bytes | None = None
     deduplicated = 0
 
     def __init__(
@@ -146,11 +146,11 @@ class Append(Operation):
             head.registry.admit(self)
 
     def _check(self, batch: Batch, head: Head, unique: list[str | None]) -> None:
-        """Let the kind of the stream refuse what the commit would make of entries that are stored once."""
-        if head.registry is not None and head.registry.kind is not None:
-            kind = head.registry.kind
-            if kind.follows:
-                kind.check(batch, self.stream, self.body, unique)
+        """Let the hook of the stream refuse what the commit would make of entries that are stored once."""
+        if head.registry is not None and head.registry.hook is not None:
+            hook = head.registry.hook
+            if hook.follows:
+                hook.check(batch, self.stream, self.body, unique)
 
     def _check_preconditions(self, terms: Terms, head: Head) -> None:
         if terms.if_match is not None and terms.if_match != head.next_seq:
@@ -176,9 +176,9 @@ class Append(Operation):
             self._leave_out_repeated(batch, head, at_us, self.unique)
             if not self.count:
                 return
-            assert head.registry is not None and head.registry.kind is not None
-            if head.registry.kind.follows:
-                head.registry.kind.note(batch, self.stream, head.next_seq, self.body, at_us)
+            assert head.registry is not None and head.registry.hook is not None
+            if head.registry.hook.follows:
+                head.registry.hook.note(batch, self.stream, head.next_seq, self.body, at_us)
         seq, count, body = head.next_seq, self.count, self.body
         head.next_seq = self.position = seq + count
         head.last_us = at_us
@@ -195,7 +195,7 @@ class Append(Operation):
 
     def _leave_out_repeated(self, batch: Batch, head: Head, at_us: int, keys: list[str | None]) -> None:
         """Keep the entries whose keys are new; the others are the ones that had their keys first."""
-        self.seqs = numbered(batch, self.stream, head, keys, at_us)
+        self.seqs = assign_seqs(batch, self.stream, head, keys, at_us)
         due, kept = head.next_seq, []
         if len(set(self.seqs)) == self.count and min(self.seqs) >= due:
             return

@@ -51,11 +51,11 @@ class AppendHook(Protocol):
 
     @property
     def routes(self) -> bool:
-        """Whether entries have routing keys that the kind knows, in place of those of the stream or the request."""
+        """Whether entries have routing keys that the hook knows, in place of those of the stream or the request."""
 
     @property
     def suggests(self) -> bool:
-        """Whether the kind knows routing keys where neither the stream nor the request names any."""
+        """Whether the hook knows routing keys where neither the stream nor the request names any."""
 
     def routed(self, joined: bytes) -> list[str | None]:
         """The routing key of each entry, where :attr:`routes` or :attr:`suggests` says so."""

@@ -14,7 +14,7 @@ import msgspec
 from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.engine.log.wal_names import Logged
+from headrace.engine.log.wal_names import WalNameFilter
 from headrace.errors import CorruptData, HeadraceError
 from headrace.schema.registry import Registry
 from headrace.storage.database import SQLiteError
@@ -36,7 +36,7 @@ class Catalog:
         registries: Registries,
         hooks: AppendHooks,
         clock: Clock,
-        logged: Logged,
+        logged: WalNameFilter,
         *,
         capacity: int,
     ) -> None:

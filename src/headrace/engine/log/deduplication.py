@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from headrace.engine.log.stream import Head, Stream
 
 
-def numbered(batch: Batch, stream: Stream, head: Head, keys: list[str | None], at_us: int) -> list[int]:
+def assign_seqs(batch: Batch, stream: Stream, head: Head, keys: list[str | None], at_us: int) -> list[int]:
     """The sequence number of each entry: the next ones in order, and for a key that is known that of its first."""
-    assert head.registry is not None and head.registry.kind is not None
-    known = remembered(batch, stream.id, head, head.registry.kind, keys, at_us)
+    assert head.registry is not None and head.registry.hook is not None
+    known = find_remembered(batch, stream.id, head, head.registry.hook, keys, at_us)
     seqs: list[int] = []
     due = head.next_seq
     for key in keys:
@@ -28,8 +28,8 @@ def numbered(batch: Batch, stream: Stream, head: Head, keys: list[str | None], a
     return seqs
 
 
-def remembered(
-    batch: Batch, stream: int, head: Head, kind: AppendHook, keys: list[str | None], at_us: int
+def find_remembered(
+    batch: Batch, stream: int, head: Head, hook: AppendHook, keys: list[str | None], at_us: int
 ) -> dict[str, int]:
     """The keys that are remembered at a moment, and the events that had them first."""
     wanted = [key for key in dict.fromkeys(keys) if key is not None]
@@ -37,10 +37,10 @@ def remembered(
     rest = [key for key in wanted if key not in found]
     if rest:
         found |= Dedupe(batch.connection).find(stream, rest)
-    since, since_us = horizon(kind, head.next_seq, at_us)
+    since, since_us = dedupe_horizon(hook, head.next_seq, at_us)
     return {key: first.seq for key, first in found.items() if first.seq >= since and first.at_us > since_us}
 
 
-def horizon(kind: AppendHook, next_seq: int, now_us: int) -> tuple[int, int]:
+def dedupe_horizon(hook: AppendHook, next_seq: int, now_us: int) -> tuple[int, int]:
     """From which event, and after which moment, keys are remembered."""
-    return max(kind.dedupe_since, next_seq - kind.most_keys), now_us - kind.window_us
+    return max(hook.dedupe_since, next_seq - hook.most_keys), now_us - hook.window_us

@@ -62,7 +62,7 @@ class Chore(Change):
     is_chore = True
 
 
-Kind = TypeVar("Kind", bound=Change)
+ChangeType = TypeVar("ChangeType", bound=Change)
 
 
 def settling(awaited: asyncio.Future[Any]) -> Callable[[Any], None]:
@@ -77,10 +77,10 @@ def settling(awaited: asyncio.Future[Any]) -> Callable[[Any], None]:
     return done
 
 
-async def carry_out(writer: Writer, kind: Callable[..., Kind], *facts: Any) -> Kind:
-    """Queue a change and wait until it is settled; raises what refused it."""
-    settled: asyncio.Future[Kind] = asyncio.get_running_loop().create_future()
-    change = kind(*facts, settling(settled))
+async def carry_out(writer: Writer, make_change: Callable[..., ChangeType], *arguments: Any) -> ChangeType:
+    """Make a change, queue it and wait until it is settled; raises what refused it."""
+    settled: asyncio.Future[ChangeType] = asyncio.get_running_loop().create_future()
+    change = make_change(*arguments, settling(settled))
     change.submit(writer)
     await settled
     if change.error is not None:
@@ -96,7 +96,7 @@ class Create(Change):
     version = 0
     keys: str | None = None
     unique: list[str | None] | None = None
-    given: bytes | None = None
+    original: bytes | None = None
 
     def __init__(
         self,

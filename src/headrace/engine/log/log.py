@@ -14,7 +14,7 @@ from headrace.engine.log.lifecycle import SERVER, Create, Delete, SetRetention
 from headrace.engine.log.read import Slice
 from headrace.engine.log.stream import Head, Stream, deleted
 from headrace.engine.log.tail import Tail
-from headrace.engine.log.tiers import Cold, Tiers
+from headrace.engine.log.tiers import NeedsFetch, Tiers
 from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.counters import Counters
 from headrace.errors import HeadraceError, NotFound
@@ -155,7 +155,7 @@ class Log:
         return found
 
     def readable_head(self, stream: Stream) -> Head:
-        """The newest head as readers may see it, without expired events; raises Cold like a read."""
+        """The newest head as readers may see it, without expired events; raises NeedsFetch like a read."""
         if stream.retention_age_us is None and not stream.managed:
             return stream.head
         return expiry.readable_head(self._tiers, stream, stream.head, self.clock.now_us())
@@ -165,7 +165,7 @@ class Log:
         while True:
             try:
                 return self.readable_head(stream)
-            except Cold as cold:
+            except NeedsFetch as cold:
                 await asyncio.to_thread(cold.work)
 
     def seek(self, stream: Stream, since_us: int) -> int:

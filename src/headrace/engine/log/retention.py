@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from headrace.engine.log import read as reading
 from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.deduplication import horizon
+from headrace.engine.log.deduplication import dedupe_horizon
 from headrace.engine.log.forks import read_by_forks
 from headrace.engine.log.lifecycle import Change, Chore, Delete, carry_out, settling
 from headrace.engine.log.log import Log
@@ -138,25 +138,25 @@ class ForgetKeys(Chore):
     def perform(self, batch: Batch) -> None:
         """Forget one slice."""
         head = batch.draft(self.stream)
-        if head.registry is None or head.registry.kind is None or head.state == DELETED:
+        if head.registry is None or head.registry.hook is None or head.state == DELETED:
             return
-        since, since_us = horizon(head.registry.kind, head.next_seq, batch.now_us)
+        since, since_us = dedupe_horizon(head.registry.hook, head.next_seq, batch.now_us)
         self.removed = Dedupe(batch.connection).forget(self.stream.id, since, since_us, PURGE_ROWS)
 
 
-class Start(NamedTuple):
+class RetainedStart(NamedTuple):
     """Where a stream begins, and the payload bytes before that."""
 
     seq: int
     bytes: int
 
 
-def first_retained(wal: Wal, published: Published, stream: Stream, head: Head, now_us: int) -> Start:
+def first_retained(wal: Wal, published: Published, stream: Stream, head: Head, now_us: int) -> RetainedStart:
     """Where the retention rule lets a stream begin: whole append requests go, of published ones whole segments."""
-    start = Start(head.first_seq, head.first_bytes)
-    kind = None if head.registry is None else head.registry.kind
-    if kind is not None and kind.kept is not None:
-        start = max(start, _first_kept(wal, published, stream, head, kind.kept, now_us))
+    start = RetainedStart(head.first_seq, head.first_bytes)
+    hook = None if head.registry is None else head.registry.hook
+    if hook is not None and hook.kept is not None:
+        start = max(start, _first_kept(wal, published, stream, head, hook.kept, now_us))
     elif stream.retention_age_us is not None:
         start = max(start, _first_since(wal, published, stream, head, now_us - stream.retention_age_us))
     if stream.retention_bytes is not None and head.bytes - head.first_bytes > stream.retention_bytes:
@@ -169,13 +169,13 @@ def first_retained(wal: Wal, published: Published, stream: Stream, head: Head, n
     return start
 
 
-def _first_since(wal: Wal, published: Published, stream: Stream, head: Head, since_us: int) -> Start:
+def _first_since(wal: Wal, published: Published, stream: Stream, head: Head, since_us: int) -> RetainedStart:
     """Where a stream begins if it keeps what was appended since a moment."""
     kept, reached = partial(published.first_from, us=since_us), lambda row: row.append_us >= since_us
     return _first(wal, published, stream, head, kept, reached)
 
 
-def _first_kept(wal: Wal, published: Published, stream: Stream, head: Head, steps: Steps, now_us: int) -> Start:
+def _first_kept(wal: Wal, published: Published, stream: Stream, head: Head, steps: Steps, now_us: int) -> RetainedStart:
     """Where a stream begins whose events are kept for as long as was said when they came; later ones never shorter."""
 
     def since_us(seq: int) -> int:
@@ -201,24 +201,24 @@ def _first(
     head: Head,
     kept: Callable[[int], Placed | None],
     reached: Callable[[Entries], bool],
-) -> Start:
+) -> RetainedStart:
     """The first segment that is kept, or else the first row of the log for which ``reached`` holds."""
     for owner, start, end, _ in reading.owned(stream, head, head.first_seq):
         placed = kept(owner)
         if placed is not None and placed.segment.first_seq < end:
             inside = placed.segment.first_seq < start
             return (
-                Start(start, head.first_bytes)
+                RetainedStart(start, head.first_bytes)
                 if inside
-                else Start(placed.segment.first_seq, placed.segment.before_bytes)
+                else RetainedStart(placed.segment.first_seq, placed.segment.before_bytes)
             )
         last = published.last(owner)
         low = start if last is None else min(max(start, last.segment.end_seq), end)
         seq = reading.seek_rows(wal, owner, low, end, reached)
         row = wal.holding(owner, seq) if seq < end else None
         if row is not None:
-            return Start(seq, reading.bytes_within(row, seq))
-    return Start(head.next_seq, head.bytes)
+            return RetainedStart(seq, reading.bytes_within(row, seq))
+    return RetainedStart(head.next_seq, head.bytes)
 
 
 class Sweeper:
@@ -327,15 +327,15 @@ class Sweeper:
             await self._run(Retain, stream)
         if self._wal.starts_before(stream.id, stream.head.first_seq):
             await self._run_out(Trim, stream)
-        kind = None if stream.head.registry is None else stream.head.registry.kind
-        if kind is not None and kind.dedupes:
+        hook = None if stream.head.registry is None else stream.head.registry.hook
+        if hook is not None and hook.dedupes:
             await self._run_out(ForgetKeys, stream)
 
-    async def _run_out(self, kind: Callable[..., Change], *facts: Any) -> None:
+    async def _run_out(self, make_change: Callable[..., Change], *arguments: Any) -> None:
         """Carry out an operation again and again, until it finds less than it may remove at once."""
-        while await self._run(kind, *facts) >= PURGE_ROWS:
+        while await self._run(make_change, *arguments) >= PURGE_ROWS:
             await asyncio.sleep(0)
 
-    async def _run(self, kind: Callable[..., Change], *facts: Any) -> int:
+    async def _run(self, make_change: Callable[..., Change], *arguments: Any) -> int:
         """Carry out a sweep's operation; answers how many rows it removed."""
-        return getattr(await carry_out(self._writer, kind, *facts), "removed", 0)
+        return getattr(await carry_out(self._writer, make_change, *arguments), "removed", 0)

@@ -1,7 +1,7 @@
 """Where entries lie: the newest in rows of the log, older ones in segments.
 
-The event loop never waits for a segment. What is decoded already is answered at once; for anything else ``Cold`` is
-raised, whose work a thread does, and then the question is asked again.
+The event loop never waits for a segment. What is decoded already is answered at once; for anything else ``NeedsFetch``
+is raised, whose work a thread does, and then the read is repeated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NOTHING: Any = object()
 _KEYED = 256
 
 
-class Cold(Exception):
+class NeedsFetch(Exception):
     """The answer lies in a segment that is not at hand: let a thread do the work, then ask again.
 
     Work with a deadline ends by itself, with what it has, and can be cancelled when nobody waits for it any more.
@@ -186,7 +186,7 @@ class Tiers:
             for abandoned in list(answers)[:-_ANSWERS]:
                 answers.pop(abandoned, None)
 
-        raise Cold(look)
+        raise NeedsFetch(look)
 
     def _load_ahead(self, owner: int, placed: Placed | None, position: int) -> None:
         """Decode what a reader that goes on will ask for next."""

@@ -25,7 +25,7 @@ from uuid import uuid4
 from headrace.config import Config
 from headrace.engine.log.batch import Batch, Operation, commit_alone
 from headrace.engine.log.stream import Stream
-from headrace.engine.log.wal_names import Logged
+from headrace.engine.log.wal_names import WalNameFilter
 from headrace.errors import CorruptData, Fenced, HeadraceError, Overloaded, Unavailable
 from headrace.storage import database
 from headrace.storage.damage import Damage
@@ -78,7 +78,7 @@ class Writer:
         self.on_noted: Callable[[], None] | None = None
         self._noted = False
         self.damage = Damage(path)
-        self.logged = Logged()
+        self.logged = WalNameFilter()
         self.commits = 0
         self.failed_commits = 0
         self._limits = config.limits

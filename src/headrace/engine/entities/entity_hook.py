@@ -67,7 +67,7 @@ class _Named(msgspec.Struct, gc=False):
 _NAMED = msgspec.json.Decoder(list[_Named])
 
 
-class EntityKind(Hook):
+class EntityHook(Hook):
     """One entity type as of one change of it; never changed, only replaced."""
 
     normalises = True
@@ -90,7 +90,7 @@ class EntityKind(Hook):
         self._configs: dict[str, ReducerConfig] = {}
 
     @classmethod
-    def load(cls, connection: Connection, entity_type: str) -> EntityKind:
+    def load(cls, connection: Connection, entity_type: str) -> EntityHook:
         """The type as it is stored; on any thread, through a connection of its own."""
         number = EntityChanges(connection).newest_of(entity_type)
         undone = Enhancements(connection).undone(entity_type)
