@@ -137,12 +137,14 @@ class EntityJournal(Journal[EntityChangeRow]):
             if stream is not None:
                 batch.streams.forget_entities(stream.id)
                 erasures = Erasures(batch.connection)
-                running = [load_targets(one.targets) for one in erasures.running(stream.id)]
+                running = [load_targets(erasure.targets) for erasure in erasures.running(stream.id)]
                 erased = {
-                    id: one.before_seq for one in erasures.of_stream(stream.id) for id in load_targets(one.targets).ids
+                    entity_id: erasure.before_seq
+                    for erasure in erasures.of_stream(stream.id)
+                    for entity_id in load_targets(erasure.targets).ids
                 }
-                for told in _told(stream, connection, segments):
-                    _note(batch.connection, stream.id, told, running, erased)
+                for run in _runs(stream, connection, segments):
+                    _note(batch.connection, stream.id, run, running, erased)
         batch.streams.set_meta(self.reread_key, 0)
 
 
@@ -170,7 +172,7 @@ def managed(batch: Batch) -> Iterator[StreamRow]:
         after = rows[-1].id
 
 
-def _told(stream: Stream, connection: Connection, segments: Callable[[], Segments]) -> Iterator[Told]:
+def _runs(stream: Stream, connection: Connection, segments: Callable[[], Segments]) -> Iterator[Told]:
     """All observations of a type."""
     head = stream.head
     events, at = Events(connection, segments, Decoded(0), stream, head), head.first_seq
@@ -181,15 +183,18 @@ def _told(stream: Stream, connection: Connection, segments: Callable[[], Segment
         at = chunk.stop
 
 
-def _note(connection: Connection, stream: int, told: Told, running: list[Targets], erased: Mapping[str, int]) -> None:
+def _note(connection: Connection, stream: int, run: Told, running: list[Targets], erased: Mapping[str, int]) -> None:
     """What a run of observations says, without those that are being erased, and without entities that were."""
-    found = map(decode, map(bytes, entries_of(told.body)))
-    numbered = zip(count(told.first_seq), told.times_us, found, strict=False)
+    observations = map(decode, map(bytes, entries_of(run.body)))
+    numbered = zip(count(run.first_seq), run.times_us, observations, strict=False)
     counting = [event for event in numbered if event[2].kind != "erased"]
-    events = [event for event in counting if not any(one.take(event[0], event[2]) for one in running)]
-    said = [event for event in events if event[2].kind not in _RELATIONS]
-    Dedupe(connection).save((stream, dedupe_key(one.id, one.source_id), seq, at_us) for seq, at_us, one in said)
+    events = [event for event in counting if not any(target.take(event[0], event[2]) for target in running)]
+    statements = [event for event in events if event[2].kind not in _RELATIONS]
+    Dedupe(connection).save(
+        (stream, dedupe_key(observation.id, observation.source_id), seq, at_us)
+        for seq, at_us, observation in statements
+    )
     appending.replayed(connection, stream, events, erased)
-    for seq, at_us, one in events:
-        if one.kind in _RELATIONS:
-            relating.replayed(connection, stream, seq, at_us, one)
+    for seq, at_us, observation in events:
+        if observation.kind in _RELATIONS:
+            relating.replayed(connection, stream, seq, at_us, observation)

@@ -125,14 +125,14 @@ def _history(registry: FeatureRegistry) -> Iterator[FeatureRegistryRow]:
 
 def _lives_of(history: list[FeatureRegistryRow], name: str) -> list[Event]:
     """What an event source was since it was last added, the newest last."""
-    found: list[Event] = []
+    events: list[Event] = []
     for row in reversed(history):
         node = load(row).nodes.get(name)
         if not isinstance(node, Event):
             break
-        if not found or found[-1] != node:
-            found.append(node)
-    return found[::-1]
+        if not events or events[-1] != node:
+            events.append(node)
+    return events[::-1]
 
 
 def _follow(batch: Batch, name: str, events: list[Event], new_epoch: Callable[[], int], report: ReportProblem) -> None:
@@ -146,14 +146,14 @@ def _follow(batch: Batch, name: str, events: list[Event], new_epoch: Callable[[]
         return
     document = msgspec.json.decode(batch.registries.document(row.id, row.revision))
     rules = Rules.load(row.managed)
-    found = StreamRegistry(Registry.load(document), row.revision, Source(rules, 0))
-    known = [at for at, event in enumerate(events) if event == rules.event]
-    for event in events[known[-1] + 1 if known else 0 :]:
-        made = evolved(found, event, row.next_seq)
-        found, before = made.compiled(found, 0), found
-        if found.revision != before.revision:
-            save_registry(batch, row.id, found)
-    rules = _clamped_rules(source_of(found).rules, row.next_seq)
+    registry = StreamRegistry(Registry.load(document), row.revision, Source(rules, 0))
+    matching = [at for at, event in enumerate(events) if event == rules.event]
+    for event in events[matching[-1] + 1 if matching else 0 :]:
+        made = evolved(registry, event, row.next_seq)
+        registry, before = made.compiled(registry, 0), registry
+        if registry.revision != before.revision:
+            save_registry(batch, row.id, registry)
+    rules = _clamped_rules(source_of(registry).rules, row.next_seq)
     kept_ms = rules.event.keep_events_for_ms
     age_us = None if kept_ms is None else kept_ms * 1000
     batch.streams.update(row.id, managed=rules.dump(), retention_age_us=age_us)
@@ -166,17 +166,17 @@ def _judge_strangers(batch: Batch, history: list[FeatureRegistryRow], report: Re
     """
     if not any(managed(batch)):
         return
-    known, ever = set[str](), set[str]()
+    current_names, all_names = set[str](), set[str]()
     for row in history:
-        known = {name for name, node in load(row).nodes.items() if isinstance(node, Event)}
-        ever |= known
+        current_names = {name for name, node in load(row).nodes.items() if isinstance(node, Event)}
+        all_names |= current_names
     for stream in list(managed(batch)):
         name = stream.name.removeprefix(EVENTS)
-        if name in ever - known:
+        if name in all_names - current_names:
             batch.streams.update(stream.id, state=DELETED, deadline_us=batch.now_us)
             batch.streams.discard(stream.id)
             batch.published.dig(Grave(stream.incarnation, stream.name))
-        elif name not in known:
+        elif name not in current_names:
             report(f"{stream.name!r} is the stream of an event source that the feature registry in the store lacks")
 
 
@@ -192,14 +192,15 @@ def _clamped(batch: Batch, document: Document) -> Document:
     """The registry with nothing that begins after the next event of its source."""
     ends = {row.name.removeprefix(EVENTS): row.next_seq for row in managed(batch)}
     roots = {table: document.root_of(table) for table in document.lives}
-    lives = {
+    versions = {
         table: {
-            name: Life(life.id, min(life.birth, ends.get(roots[table], life.birth))) for name, life in found.items()
+            name: Life(life.id, min(life.birth, ends.get(roots[table], life.birth)))
+            for name, life in table_lives.items()
         }
-        for table, found in document.lives.items()
+        for table, table_lives in document.lives.items()
     }
     cold = {event: _clamped_steps(steps, ends.get(event, 0)) for event, steps in document.cold.items()}
-    return msgspec.structs.replace(document, lives=lives, cold=cold)
+    return msgspec.structs.replace(document, lives=versions, cold=cold)
 
 
 def _clamped_rules(rules: Rules, next_seq: int) -> Rules:
@@ -226,8 +227,8 @@ def _keys(
     while at < head.next_seq:
         chunk = events.first_chunk(at, head.next_seq)
         for batch in events.batches(chunk):
-            for told in of_batch(batch, _SLICE_BYTES):
-                for number, key in enumerate(hook.unique(told.body)):
-                    if key is not None and told.times_us[number] > since_us:
-                        yield stream.id, key, told.first_seq + number, told.times_us[number]
+            for run in of_batch(batch, _SLICE_BYTES):
+                for number, key in enumerate(hook.unique(run.body)):
+                    if key is not None and run.times_us[number] > since_us:
+                        yield stream.id, key, run.first_seq + number, run.times_us[number]
         at = chunk.stop

@@ -45,18 +45,18 @@ class ObjectRemover:
     def bury(self, grave: Grave) -> list[str]:
         """Remove everything of a deleted stream; a last manifest says that it is deleted until all else is gone."""
         self._node.check()
-        place = manifests.name_hash(grave.name), grave.incarnation
-        below = (f"{kind}/{'/'.join(place)}" for kind in (manifests.SEGMENTS, COMPANIONS, STATES))
-        data = [found.key for prefix in below for found in self._objects.list(prefix)]
-        manifested = [found.key for found in self._objects.list(f"{manifests.MANIFESTS}/{'/'.join(place)}")]
-        if manifested:
-            last = self._tombstone(grave, max(manifests.generations(manifested).get(place, [0])))
-            self._delete(data)
-            self._objects.delete(manifested)
+        location = manifests.name_hash(grave.name), grave.incarnation
+        below = (f"{kind}/{'/'.join(location)}" for kind in (manifests.SEGMENTS, COMPANIONS, STATES))
+        data_keys = [info.key for prefix in below for info in self._objects.list(prefix)]
+        manifest_keys = [info.key for info in self._objects.list(f"{manifests.MANIFESTS}/{'/'.join(location)}")]
+        if manifest_keys:
+            last = self._tombstone(grave, max(manifests.generations(manifest_keys).get(location, [0])))
+            self._delete(data_keys)
+            self._objects.delete(manifest_keys)
             self._objects.delete([last])
         else:
-            self._delete(data)
-        return [*data, *manifested]
+            self._delete(data_keys)
+        return [*data_keys, *manifest_keys]
 
     def _tombstone(self, grave: Grave, generation: int) -> str:
         while True:
@@ -102,8 +102,8 @@ def orphans(objects: Objects, connection: Connection, before_us: int) -> Iterato
     streams = Streams(connection)
 
     @cache
-    def is_gone(place: tuple[str, str]) -> bool:
-        return next(iter(objects.list(f"{MANIFESTS}/{'/'.join(place)}")), None) is None
+    def is_gone(location: tuple[str, str]) -> bool:
+        return next(iter(objects.list(f"{MANIFESTS}/{'/'.join(location)}")), None) is None
 
     kinds = (
         (COMPANIONS, companion_place, Companions(connection).is_orphan),
@@ -111,9 +111,10 @@ def orphans(objects: Objects, connection: Connection, before_us: int) -> Iterato
     )
     for prefix, place_of, is_orphan in kinds:
         for info in objects.list(prefix):
-            found = place_of(info.key)
-            if found is None or info.modified_us >= before_us:
+            named = place_of(info.key)
+            if named is None or info.modified_us >= before_us:
                 continue
-            place, name = found
-            if is_orphan(place[1], name) if streams.of(place[1]) is not None else is_gone(place):
+            (name_hash, incarnation), name = named
+            is_known = streams.of(incarnation) is not None
+            if is_orphan(incarnation, name) if is_known else is_gone((name_hash, incarnation)):
                 yield info.key

@@ -93,7 +93,7 @@ class Publish(Chore):
         if head.state == DELETED:
             published.dig(Grave(row.incarnation, row.name))
             return
-        for segment in (*(one.segment for one in publication.built), *(new for _, new in publication.swaps.made)):
+        for segment in (*(built.segment for built in publication.built), *(new for _, new in publication.swaps.made)):
             published.add(row.id, segment)
         companions, states = Companions(batch.connection), States(batch.connection)
         if publication.snapshot.is_true(batch.streams) and publication.snapshot.has_all(companions, states):
@@ -138,9 +138,9 @@ class Publish(Chore):
         for stream in readers:
             listed = companions.listed(stream)
             names = [
-                one.name
-                for one in listed
-                if any(one.first_seq < old.end_seq and old.first_seq < one.end_seq for old in swapped)
+                companion.name
+                for companion in listed
+                if any(companion.first_seq < old.end_seq and old.first_seq < companion.end_seq for old in swapped)
             ]
             companions.retire(stream, names)
             batch.published.mark(stream, batch.now_us)

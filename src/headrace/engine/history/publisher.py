@@ -73,8 +73,8 @@ class Publisher:
             # What is to be rewritten is not copied into another segment first.
             built, replaced = self._builder.build(snapshot, pace, alone=rewrite is not None)
             swaps = Swaps([], [], 0) if rewrite is None else rewrite(snapshot)
-            for one in (*built, *swaps.built):
-                self._upload(snapshot, one)
+            for built_segment in (*built, *swaps.built):
+                self._upload(snapshot, built_segment)
             if snapshot.row.managed:
                 for journal in self._journals:
                     self.publish_journal(journal)  # a stream in the store never knows more than its registry there
@@ -102,7 +102,7 @@ class Publisher:
         """
         swapped = {old.key: new for old, new in swaps.made}
         kept = [swapped.get(placed.key, placed.segment) for placed in snapshot.segments if placed != replaced]
-        segments = [*kept, *(one.segment for one in built)]
+        segments = [*kept, *(built_segment.segment for built_segment in built)]
         generation = snapshot.row.generation
         while True:
             generation += 1
@@ -120,17 +120,17 @@ class Publisher:
 
         Segments of streams we do not know are not ours to judge.
         """
-        published, streams, found = Published(self._connection), Streams(self._connection), list[str]()
+        published, streams, keys = Published(self._connection), Streams(self._connection), list[str]()
         for info in self._objects.list(manifests.SEGMENTS):
-            place = manifests.segment_place(info.key)
-            if place is not None and info.modified_us < before_us and published.is_orphan(place[0][1], place[1]):
-                found.append(info.key)
+            located = manifests.segment_place(info.key)
+            if located is not None and info.modified_us < before_us and published.is_orphan(located[0][1], located[1]):
+                keys.append(info.key)
         for info in self._objects.list(manifests.MANIFESTS):
             for (_, incarnation), [generation] in manifests.generations([info.key]).items():
                 row = streams.of(incarnation) if info.modified_us < before_us else None
                 if row is not None and generation < row.generation:
-                    found.append(info.key)
-        return [*found, *orphans(self._objects, self._connection, before_us)]
+                    keys.append(info.key)
+        return [*keys, *orphans(self._objects, self._connection, before_us)]
 
     def unlisted(self, stream: int) -> list[str]:
         """Objects of a stream that hold entries, or what was derived from them, and are on none of its lists."""
@@ -138,11 +138,11 @@ class Publisher:
         if row is None:
             return []
         companions, states = Companions(self._connection), States(self._connection)
-        known = {placed.key for placed in Published(self._connection).following(stream, 0, row.next_seq)}
+        listed_keys = {placed.key for placed in Published(self._connection).following(stream, 0, row.next_seq)}
         derived = *companions.listed(stream), *companions.retired(stream)
-        known |= set(companion_keys(row.name, row.incarnation, derived))
+        listed_keys |= set(companion_keys(row.name, row.incarnation, derived))
         folded = *states.listed(stream), *states.retired(stream)
-        known |= set(state_keys(row.name, row.incarnation, folded))
-        place = f"{manifests.name_hash(row.name)}/{row.incarnation}"
-        found = (info.key for kind in _HOLDING for info in self._objects.list(f"{kind}/{place}"))
-        return [key for key in found if key not in known]
+        listed_keys |= set(state_keys(row.name, row.incarnation, folded))
+        location = f"{manifests.name_hash(row.name)}/{row.incarnation}"
+        stored_keys = (info.key for kind in _HOLDING for info in self._objects.list(f"{kind}/{location}"))
+        return [key for key in stored_keys if key not in listed_keys]

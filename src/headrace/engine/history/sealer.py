@@ -283,25 +283,25 @@ class Sealer:
 
     def _behind(self, stream: int) -> list[int]:
         """Ancestors of a fork whose manifests do not hold yet what it reads, the oldest first."""
-        found: list[int] = []
+        ancestors: list[int] = []
         row, limit = self._streams.by_id(stream), 1 << 62
         while row is not None and row.parent is not None and row.fork_seq is not None:
             limit = min(limit, row.fork_seq)
             row = self._streams.by_id(row.parent)
             if row is not None and (not row.generation or row.published_seq < limit):
-                found.append(row.id)
-        return found[::-1]
+                ancestors.append(row.id)
+        return ancestors[::-1]
 
     async def _publish(self, stream: int) -> Publication | None:
         row = self._streams.by_id(stream)
         if row is not None and not row.attempted:
             await carry_out(self._writer, Attempt, stream)
         publication = await self._aside(lambda: self._workshop.publisher.publish(stream, self.pace))
-        found = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
-        if publication is None or found is None or found.id != stream:
+        loaded = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
+        if publication is None or loaded is None or loaded.id != stream:
             await carry_out(self._writer, Abandon, stream, publication)
             return None
-        await self._commit(found, publication)
+        await self._commit(loaded, publication)
         return publication
 
     async def _commit(self, stream: Stream, publication: Publication) -> None:

@@ -112,15 +112,15 @@ class Events:
 
     def get(self, seqs: Iterable[int]) -> dict[int, Event]:
         """Some events; those used last are kept at hand."""
-        found: dict[int, Event] = {}
+        events: dict[int, Event] = {}
         for seq in sorted(seqs):
             name = self._stream.incarnation, seq
             event: Event | None = self._recent.get(name)
             if event is None:
                 event = self._read(seq)
                 self._recent.keep(name, event, len(event.payload) + _OVERHEAD)
-            found[seq] = event
-        return found
+            events[seq] = event
+        return events
 
     def appended_us(self, seq: int) -> int:
         """When an event was appended, or the first of the segment that holds it."""
@@ -238,7 +238,7 @@ class MissingObjects:
 
     def note(self, reason: ObjectMissing) -> None:
         """Remember an object; raises where it was missed before, since then nothing has taken its place."""
-        found = reason.facts.get("object")
-        if found in self._objects:
+        key = reason.facts.get("object")
+        if key in self._objects:
             raise reason
-        self._objects.add(found)
+        self._objects.add(key)

@@ -76,7 +76,7 @@ def _catch_up(
     tell: Tell | None,
 ) -> Recovered | None:
     """Note the lease under which the database writes from now on, once it has everything that it missed."""
-    found: list[Recovered] = []
+    recoveries: list[Recovered] = []
 
     def perform(batch: Batch) -> None:
         if missed:
@@ -85,13 +85,13 @@ def _catch_up(
             batch.streams.set_meta("spare_epoch", -1)
         reserve_epochs(node, batch)
         if missed:
-            found.append(recover(objects, batch, journals, lambda again: reserve_epochs(node, again), tell))
+            recoveries.append(recover(objects, batch, journals, lambda again: reserve_epochs(node, again), tell))
         batch.streams.set_meta(LEASE, number)
         batch.streams.set_meta(_NODE, _fingerprint(node.identity))
         batch.streams.set_meta(RESTORED, 0)
 
     commit(perform)
-    return found[0] if found else None
+    return recoveries[0] if recoveries else None
 
 
 def recover_directory(
@@ -108,7 +108,9 @@ def recover_directory(
         try:
             database.migrate(connection)
             commit = partial(commit_alone, connection, clock)
-            found = take_over(objects, Node(objects, clock), Streams(connection), commit, journals=journals, tell=tell)
+            recovered = take_over(
+                objects, Node(objects, clock), Streams(connection), commit, journals=journals, tell=tell
+            )
         except BaseException:
             for left in directory.glob("headrace.db*"):
                 left.unlink()
@@ -117,7 +119,7 @@ def recover_directory(
             connection.close()
     finally:
         lock.release()
-    return found or Recovered()
+    return recovered or Recovered()
 
 
 def reserve_epochs(node: Node, batch: Batch) -> None:

@@ -158,10 +158,12 @@ class Append(Operation):
                 "If-Match names another tail than the stream has",
                 next_offset=self.stream.offset_at(head.next_seq),
             )
-        last, given = head.stream_seq, terms.stream_seq
-        if given is not None and last is not None and given.encode() <= last.encode():
+        last_stream_seq, stream_seq = head.stream_seq, terms.stream_seq
+        if stream_seq is not None and last_stream_seq is not None and stream_seq.encode() <= last_stream_seq.encode():
             raise SequenceConflict(
-                f"Stream-Seq {given!r} does not come after {last!r}", expected_seq=last, received_seq=given
+                f"Stream-Seq {stream_seq!r} does not come after {last_stream_seq!r}",
+                expected_seq=last_stream_seq,
+                received_seq=stream_seq,
             )
 
     @property
@@ -230,13 +232,13 @@ class Append(Operation):
 
     def _is_duplicate(self, batch: Batch, producer: Producer) -> bool:
         name, epoch, seq = producer
-        known = batch.producer(self.stream, name)
+        last_state = batch.producer(self.stream, name)
         self.producer_last = seq
-        if known is None:
+        if last_state is None:
             if seq:
                 raise ProducerGap("a new producer starts at 0", expected_seq=0, received_seq=seq)
             return False
-        last_epoch, last_seq = known
+        last_epoch, last_seq = last_state
         if epoch < last_epoch:
             raise ProducerFenced("a newer epoch of this producer has taken over", producer_epoch=last_epoch)
         if epoch > last_epoch:

@@ -167,8 +167,8 @@ class Batch:
     def note(self, what: str, who: str, **facts: object) -> None:
         """Keep account of what this commit does; called once nothing can refuse it any more."""
         if self.notes is not None:
-            told = {"at": rfc3339(self.now_us), "who": who, "what": what, **facts}
-            self.notes.append(msgspec.json.encode(told).decode())
+            note = {"at": rfc3339(self.now_us), "who": who, "what": what, **facts}
+            self.notes.append(msgspec.json.encode(note).decode())
 
     def flush(self) -> None:
         """Hand what was drafted to SQLite, so that the rest of the batch can query it."""

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 def assign_seqs(batch: Batch, stream: Stream, head: Head, keys: list[str | None], at_us: int) -> list[int]:
     """The sequence number of each entry: the next ones in order, and for a key that is known that of its first."""
     assert head.registry is not None and head.registry.hook is not None
-    known = find_remembered(batch, stream.id, head, head.registry.hook, keys, at_us)
+    seq_by_key = find_remembered(batch, stream.id, head, head.registry.hook, keys, at_us)
     seqs: list[int] = []
     due = head.next_seq
     for key in keys:
-        first = due if key is None else known.setdefault(key, due)
+        first = due if key is None else seq_by_key.setdefault(key, due)
         if first == due:
             due += 1
             if key is not None:
@@ -32,13 +32,13 @@ def find_remembered(
     batch: Batch, stream: int, head: Head, hook: AppendHook, keys: list[str | None], at_us: int
 ) -> dict[str, int]:
     """The keys that are remembered at a moment, and the events that had them first."""
-    wanted = [key for key in dict.fromkeys(keys) if key is not None]
-    found = {key: batch.firsts[stream, key] for key in wanted if (stream, key) in batch.firsts}
-    rest = [key for key in wanted if key not in found]
-    if rest:
-        found |= Dedupe(batch.connection).find(stream, rest)
+    distinct_keys = [key for key in dict.fromkeys(keys) if key is not None]
+    firsts = {key: batch.firsts[stream, key] for key in distinct_keys if (stream, key) in batch.firsts}
+    missing_keys = [key for key in distinct_keys if key not in firsts]
+    if missing_keys:
+        firsts |= Dedupe(batch.connection).find(stream, missing_keys)
     since, since_us = dedupe_horizon(hook, head.next_seq, at_us)
-    return {key: first.seq for key, first in found.items() if first.seq >= since and first.at_us > since_us}
+    return {key: first.seq for key, first in firsts.items() if first.seq >= since and first.at_us > since_us}
 
 
 def dedupe_horizon(hook: AppendHook, next_seq: int, now_us: int) -> tuple[int, int]:

@@ -65,15 +65,15 @@ def read(
     start = position
     while position < head.next_seq and (room := budget - sum(map(len, parts))) > 0:
         try:
-            found = _read_some(tiers, stream, next(owned(stream, head, position)), room, key, view, bool(parts))
+            entries = _read_some(tiers, stream, next(owned(stream, head, position)), room, key, view, bool(parts))
         except (NeedsFetch, NotRepresentable):
             if position == start:
                 raise
             break  # what was found so far is an answer
-        parts += found.parts
-        if found.position == position:
+        parts += entries.parts
+        if entries.position == position:
             break
-        position = found.position
+        position = entries.position
     return Slice(parts, position if position < head.next_seq else head.next_seq)
 
 
@@ -82,17 +82,17 @@ def _read_some(
 ) -> Slice:
     """Entries from where one owner keeps them in one tier."""
     if part.published is None or part.start < part.published:
-        found = _read_segments(tiers, stream, part, room, key, view)
-        if found is not None:
-            return Slice([], part.start) if goes_on and sum(map(len, found.parts)) > room else found
+        entries = _read_segments(tiers, stream, part, room, key, view)
+        if entries is not None:
+            return Slice([], part.start) if goes_on and sum(map(len, entries.parts)) > room else entries
     rows = _read_rows(tiers.wal, stream, part, room, key, view, goes_on)
     if rows.position > part.start or goes_on:
         return rows
     # Rows go once they are in segments, and the reader may not have heard of that.
-    found = _read_segments(tiers, stream, part, room, key, view)
-    if found is None:
+    entries = _read_segments(tiers, stream, part, room, key, view)
+    if entries is None:
         raise _missing(stream, part.start)
-    return found
+    return entries
 
 
 def owned(stream: Stream, head: Head, position: int) -> Iterator[Owned]:

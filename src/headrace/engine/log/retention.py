@@ -161,11 +161,11 @@ def first_retained(wal: Wal, published: Published, stream: Stream, head: Head, n
         start = max(start, _first_since(wal, published, stream, head, now_us - stream.retention_age_us))
     if stream.retention_bytes is not None and head.bytes - head.first_bytes > stream.retention_bytes:
         least = head.bytes - stream.retention_bytes
-        kept, reached = (
+        first_kept, is_kept = (
             partial(published.first_beyond, size=least),
             lambda row: row.total_bytes - len(row.body) >= least,
         )
-        start = max(start, _first(wal, published, stream, head, kept, reached))
+        start = max(start, _first(wal, published, stream, head, first_kept, is_kept))
     return start
 
 
@@ -186,7 +186,10 @@ def _first_kept(wal: Wal, published: Published, stream: Stream, head: Head, step
         first = published.first_from(owner, us=since_us(head.next_seq))
         start = head.next_seq if first is None else first.segment.first_seq
         segments = published.following(owner, start, head.next_seq)
-        return next((one for one in segments if one.segment.max_us >= since_us(one.segment.end_seq - 1)), None)
+        for placed in segments:
+            if placed.segment.max_us >= since_us(placed.segment.end_seq - 1):
+                return placed
+        return None
 
     def reached(row: Entries) -> bool:
         return row.append_us >= since_us(row.seq + row.count - 1)
@@ -290,8 +293,8 @@ class Sweeper:
     async def _expire(self) -> None:
         while True:
             rows = self._streams.due(self._log.clock.now_us(), _STREAMS)
-            found = [self._catalog.find(row.name) for row in rows]
-            living = [stream for stream in found if stream is not None and stream.head.state == LIVE]
+            streams = [self._catalog.find(row.name) for row in rows]
+            living = [stream for stream in streams if stream is not None and stream.head.state == LIVE]
             over = [stream for stream in living if self._catalog.expired(stream)]
             outcomes = await asyncio.gather(*(self._expire_one(stream) for stream in over), return_exceptions=True)
             for failure in filter(None, outcomes):

@@ -366,9 +366,9 @@ class Writer:
     def _roll_back(self, operations: list[Operation], reason: Exception) -> None:
         self.failed_commits += 1
         self._quick = 0
-        told = None if isinstance(reason, DiskFull) else reason
+        logged_error = None if isinstance(reason, DiskFull) else reason
         failure_id = uuid4().hex
-        log.error("a commit failed and was rolled back (%s): %s", failure_id, reason, exc_info=told)
+        log.error("a commit failed and was rolled back (%s): %s", failure_id, reason, exc_info=logged_error)
         if self._connection.in_transaction:
             try:
                 self._connection.execute("ROLLBACK")

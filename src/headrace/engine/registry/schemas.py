@@ -85,8 +85,8 @@ class Schemas:
     @staticmethod
     def registry(stream: Stream) -> Registry:
         """The registry of a stream, an empty one where it has none."""
-        known = stream.head.registry
-        return Registry.empty(stream.name) if known is None else known.registry
+        compiled = stream.head.registry
+        return Registry.empty(stream.name) if compiled is None else compiled.registry
 
     def history(self, stream: Stream) -> list[RegistryRow]:
         """Every revision of a stream's registry, the oldest first."""
@@ -150,9 +150,9 @@ def refused(refusals: tuple[Refusal, ...]) -> HeadraceError:
     return error_class(first.message, field=first.pointer or "body", problems=[refusal.dump() for refusal in refusals])
 
 
-def _check_search(given: Any, version: int, stored: Any) -> list[Problem]:
-    found = fields.parse(given, current_version=version)
-    return found if isinstance(found, list) else fields.reserved(given, stored)
+def _check_search(search: Any, version: int, stored: Any) -> list[Problem]:
+    parsed = fields.parse(search, current_version=version)
+    return parsed if isinstance(parsed, list) else fields.reserved(search, stored)
 
 
 SEARCH = changes.SearchRules(_check_search, carry_search)
