@@ -291,19 +291,29 @@ class Engine:
         self.sourcing = Sourcing(self._reader, self.log.catalog, self.connect, self._open_segments)
 
     def _hire_sealer(self, vfs: str | None) -> Sealer:
-        workshop = SealContext(
-            self.objects,
-            self.node,
-            self._open_segments,
-            self.clock,
-            self.config.storage,
-            vfs,
-            self._close_removed,
-            JOURNALS,
-            SEGMENT_REWRITER,
+        context = SealContext(
+            objects=self.objects,
+            node=self.node,
+            segments=self._open_segments,
+            clock=self.clock,
+            config=self.config.storage,
+            vfs=vfs,
+            close_removed=self._close_removed,
+            journals=JOURNALS,
+            make_rewriter=SEGMENT_REWRITER,
         )
-        known = self.log, self.writer, self.streams, self.published, self._reader
-        return Sealer(*known, workshop, self.connect, self.clock, self.config.storage, self._columns_share)
+        return Sealer(
+            log=self.log,
+            writer=self.writer,
+            streams=self.streams,
+            published=self.published,
+            reader=self._reader,
+            context=context,
+            connect=self.connect,
+            clock=self.clock,
+            config=self.config.storage,
+            columns_share=self._columns_share,
+        )
 
     def _make_sweeper(self, hooks: AppendHooks) -> Sweeper:
         return Sweeper(

@@ -39,6 +39,7 @@ class Publisher:
 
     def __init__(
         self,
+        *,
         connection: Connection,
         objects: Objects,
         segments: Segments,

@@ -45,7 +45,7 @@ from headrace.types import Clock
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
-log = logging.getLogger("headrace.sealing")
+logger = logging.getLogger("headrace.sealing")
 
 Found = TypeVar("Found")
 
@@ -61,21 +61,25 @@ _LONGEST_PUT_OFF_S = 600.0
 
 
 class SealContext:
-    """Belongs to one thread, apart from ``node``, which is set before it starts."""
+    """What the sealer's thread works with, made when first needed.
+
+    It belongs to that thread, apart from ``node``, which is set before it starts.
+    """
 
     def __init__(
         self,
+        *,
         objects: Objects,
         node: Node,
         segments: Callable[[], Segments],
         clock: Clock,
         config: StorageConfig,
         vfs: str | None,
-        close: Callable[[Collection[str]], None],
+        close_removed: Callable[[Collection[str]], None],
         journals: Sequence[Journal[Any]],
         make_rewriter: MakeRewriter,
     ) -> None:
-        """``close`` closes the files of objects that were removed."""
+        """``close_removed`` closes the files of objects that were removed."""
         self.journals = journals
         self._make_rewriter = make_rewriter
         self._objects = objects
@@ -84,7 +88,7 @@ class SealContext:
         self._clock = clock
         self._config = config
         self._vfs = vfs
-        self._close = close
+        self._close_removed = close_removed
         self._connection: Connection | None = None
 
     @cached_property
@@ -95,21 +99,21 @@ class SealContext:
             data_dir / "headrace.db", cache_bytes=self._config.cache_bytes // 8, readonly=True, vfs=self._vfs
         )
         return Publisher(
-            self._connection,
-            self._objects,
-            self._segments(),
-            self.node,
-            self._clock,
-            data_dir / "sealing",
-            self._config,
-            self.journals,
-            self._make_rewriter,
+            connection=self._connection,
+            objects=self._objects,
+            segments=self._segments(),
+            node=self.node,
+            clock=self._clock,
+            directory=data_dir / "sealing",
+            config=self._config,
+            journals=self.journals,
+            make_rewriter=self._make_rewriter,
         )
 
     @cached_property
     def cleaner(self) -> ObjectRemover:
         """Removes objects."""
-        return ObjectRemover(self._objects, self.node, self._clock, self._close)
+        return ObjectRemover(self._objects, self.node, self._clock, self._close_removed)
 
     def close(self) -> None:
         """Let go of the database."""
@@ -122,23 +126,24 @@ class Sealer:
 
     def __init__(
         self,
-        events: Log,
+        *,
+        log: Log,
         writer: Writer,
         streams: Streams,
         published: Published,
         reader: Connection,
-        workshop: SealContext,
+        context: SealContext,
         connect: Callable[[], Connection],
         clock: Clock,
         config: StorageConfig,
         columns_share: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._log = events
+        self._log = log
         self._writer = writer
         self._streams = streams
         self._published = published
         self._reader = reader
-        self._workshop = workshop
+        self._context = context
         self._clock = clock
         self._config = config
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-sealer")
@@ -151,9 +156,9 @@ class Sealer:
         self._publishing = asyncio.Lock()
         self._orphans_us = clock.now_us() + int(_ORPHANS_S * 1e6)
         self.watch = SealWatch(
-            writer, connect, lambda: self._aside(workshop.node.check), clock, limit_bytes=config.backlog_bytes
+            writer, connect, lambda: self._aside(context.node.check), clock, limit_bytes=config.backlog_bytes
         )
-        self.pace = SealPace(self.watch, lambda: events.counters.appends, clock, config, columns_share)
+        self.pace = SealPace(self.watch, lambda: log.counters.appends, clock, config, columns_share)
         self.seals = 0
         self.failed_seals = 0
         #: Why the object store took nothing the last time; None where it did.
@@ -173,7 +178,7 @@ class Sealer:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self.watch.stop()
-        await self._aside(self._workshop.close)
+        await self._aside(self._context.close)
         self._thread.shutdown()
 
     async def _watch_and_publish(self) -> None:
@@ -196,7 +201,7 @@ class Sealer:
                 self._failures += 1
                 self.failed_seals += 1
                 self._writer.damage.note(reason)
-                log.exception("publishing failed; it is tried again")
+                logger.exception("publishing failed; it is tried again")
 
     async def work(self) -> None:
         """Publish every stream that is due, and clear away what nothing refers to."""
@@ -208,13 +213,13 @@ class Sealer:
             except Exception as reason:
                 if is_disk_full(reason):
                     self.failed_seals += 1
-                    log.warning("the disk is full; nothing is published until there is room")
+                    logger.warning("the disk is full; nothing is published until there is room")
                     break
                 if isinstance(reason, Unavailable):
                     raise
                 self.failed_seals += 1
                 self._writer.damage.note(reason)
-                log.exception("stream %d could not be published; it is tried again, and the others go on", stream)
+                logger.exception("stream %d could not be published; it is tried again, and the others go on", stream)
                 self._try_later(stream)
             await self._aside(self.pace.rest)
         await self.clear()
@@ -228,19 +233,19 @@ class Sealer:
 
     async def publish_journals(self) -> None:
         """Publish new records of every journal."""
-        for journal in self._workshop.journals:
+        for journal in self._context.journals:
             if journal.is_due(self._reader):
                 until = await self._aside(partial(self._publish_journal, journal))
                 await carry_out(self._writer, NotePublished, journal, until)
 
     def _publish_journal(self, journal: Journal[Any]) -> int:
-        return self._workshop.publisher.publish_journal(journal)
+        return self._context.publisher.publish_journal(journal)
 
     async def _reserve_epochs(self) -> None:
         """Have a block of epochs to spare."""
         if self._streams.meta("spare_epoch", -1) >= 0:
             return
-        block = await self._aside(self._workshop.node.reserve_epochs)
+        block = await self._aside(self._context.node.reserve_epochs)
         await carry_out(self._writer, SpareEpochs, block.start)
 
     def request(self, stream: int) -> None:
@@ -276,8 +281,8 @@ class Sealer:
     async def purge(self, stream: int) -> list[str]:
         """Remove every object of a stream that is on none of its lists; answers which there were."""
         async with self._publishing:
-            keys = await self._aside(lambda: self._workshop.publisher.unlisted(stream))
-            await self._aside(lambda: self._workshop.cleaner.remove(keys))
+            keys = await self._aside(lambda: self._context.publisher.unlisted(stream))
+            await self._aside(lambda: self._context.cleaner.remove(keys))
             await carry_out(self._writer, Forget, keys, None)
             return keys
 
@@ -296,7 +301,7 @@ class Sealer:
         row = self._streams.by_id(stream)
         if row is not None and not row.attempted:
             await carry_out(self._writer, Attempt, stream)
-        publication = await self._aside(lambda: self._workshop.publisher.publish(stream, self.pace))
+        publication = await self._aside(lambda: self._context.publisher.publish(stream, self.pace))
         loaded = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
         if publication is None or loaded is None or loaded.id != stream:
             await carry_out(self._writer, Abandon, stream, publication)
@@ -316,7 +321,7 @@ class Sealer:
         """Remove objects of deleted streams, and those that were replaced a while ago."""
         for grave in self._published.graves(_PAGE):
             try:
-                keys = await self._aside(partial(self._workshop.cleaner.bury, grave))
+                keys = await self._aside(partial(self._context.cleaner.bury, grave))
             except Unavailable as reason:
                 if is_disk_full(reason):
                     self._writer.reserve.release()
@@ -324,11 +329,11 @@ class Sealer:
             await carry_out(self._writer, Forget, keys, grave)
         now_us = self._clock.now_us()
         while keys := self._published.leftovers(now_us - int(GRACE_S * 1e6), _PAGE):
-            await self._aside(partial(self._workshop.cleaner.remove, keys))
+            await self._aside(partial(self._context.cleaner.remove, keys))
             await carry_out(self._writer, Forget, keys, None)
         if now_us >= self._orphans_us:
             self._orphans_us = now_us + int(_ORPHANS_S * 1e6)
-            keys = await self._aside(lambda: self._workshop.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
+            keys = await self._aside(lambda: self._context.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
             await carry_out(self._writer, Discard, keys)
 
     async def _aside(self, work: Callable[[], Found]) -> Found:

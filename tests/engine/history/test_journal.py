@@ -1,4 +1,4 @@
-"""Registries of the whole node are verified like streams: what is damaged or missing of them is named."""
+"""Journals: registries of the whole node are verified like streams, and recovered from what is left of them."""
 
 from __future__ import annotations
 
@@ -58,3 +58,16 @@ def test_a_change_that_is_missing_is_named(objects: Objects) -> None:
 
 def test_one_stream_is_verified_without_them(objects: Objects) -> None:
     assert list(verify(objects, JOURNALS, stream="a")) == []
+
+
+def test_a_damaged_newest_object_is_told_once_and_written_again(objects: Objects, tmp_path: Path) -> None:
+    key = feature_registry.key(2)
+    objects.put(key, b"of a node that was replaced")
+    with Rig(tmp_path / "fresh", storage={"object_store": str(tmp_path / "store")}) as rig:
+        assert rig.engine.recovered is not None
+        assert [key in problem for problem in rig.engine.recovered.problems] == [True]
+        assert rig.engine.features.current.version == 1
+        registered(rig, event("A"), event("B"))
+        rig.run(rig.engine.sealer.publish_journals())
+        assert feature_registry.decode(objects.get(key), key).version == 2
+    assert damage(objects) == {"feature_registry": [], "entity_changes": []}
