@@ -18,7 +18,7 @@ from headrace.engine.log.batch import Batch, Operation
 from headrace.engine.log.forks import Fork
 from headrace.engine.log.lifecycle import Change, Create
 from headrace.engine.log.stream import Stream
-from headrace.engine.log.tiers import Cold
+from headrace.engine.log.tiers import NeedsFetch
 from headrace.schema.entries import entries_of, split_json
 from headrace.storage.streams import StreamRow
 from headrace.types import JSON, OCTETS
@@ -172,7 +172,7 @@ class Rig:
         while True:
             try:
                 return question()
-            except Cold as cold:
+            except NeedsFetch as cold:
                 cold.work()
 
     def submit(self, name: str, body: bytes, done: Callable[[Append], None], **facts: Any) -> None:

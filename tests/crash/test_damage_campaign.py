@@ -19,6 +19,7 @@ from damage import Answer, Question, Running, answers, build, copied
 from headrace.config import StorageConfig
 from headrace.engine.history import verify
 from headrace.engine.history.takeover import recover_directory
+from headrace.engine.products import JOURNALS
 from headrace.errors import HeadraceError
 from headrace.storage.objects import Objects
 from headrace.types import SystemClock
@@ -217,7 +218,7 @@ class Recovering(Campaign):
         shutil.rmtree(path / "cache", ignore_errors=True)
         storage = StorageConfig(data_dir=str(path), object_store=str(path / "objects"))
         try:
-            problems = recover_directory(storage, SystemClock()).problems
+            problems = recover_directory(storage, SystemClock(), journals=JOURNALS).problems
         except HeadraceError as refused:
             return Seen([], refused.message)
         return super().asked(path)._replace(problems=tuple(problems))

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from headrace.engine.history.verify import verify
+from headrace.engine.products import JOURNALS
 from headrace.pipeline.work import is_open
 from headrace.storage.objects import Objects
 from logs import Logs, event
@@ -122,7 +123,7 @@ def faults(request: pytest.FixtureRequest, bucket: S3) -> Iterator[Chance]:
 def is_clean(bucket: S3) -> None:
     """Every object is what its manifest says, once the service is well again."""
     bucket.chance = lambda _: None
-    reports = list(verify(Objects.open(bucket.url)))
+    reports = list(verify(Objects.open(bucket.url), JOURNALS))
     assert [damage for report in reports for damage in report.damage] == []
 
 
@@ -173,7 +174,7 @@ def names(server: Any) -> dict[str, list[str]]:
 
 def published_companions(bucket: S3) -> dict[str | None, int]:
     """How many companions the newest manifest of each stream lists."""
-    return {report.stream: report.companions for report in verify(Objects.open(bucket.url))}
+    return {report.stream: report.companions for report in verify(Objects.open(bucket.url), JOURNALS)}
 
 
 def test_indexes_that_were_made_on_such_a_store_answer_after_a_takeover(

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from headrace.engine.history.verify import verify
+from headrace.engine.products import JOURNALS
 from headrace.storage.objects import Objects
 from s3 import S3
 
@@ -194,7 +195,7 @@ def test_a_node_that_was_replaced_stops_and_damages_nothing(
     expected = ["published", "new 0", "new 1", "new 2"]
     assert _events(new, path) == expected
     new.stop()
-    reports = list(verify(Objects.open(bucket.url)))
+    reports = list(verify(Objects.open(bucket.url), JOURNALS))
     found = [(report.stream, report.entries, report.damage) for report in reports]
     assert [one for one in found if not one[0].startswith("__")] == [("s", len(expected), [])]
     assert [damage for _, _, damage in found if damage] == []

@@ -16,7 +16,8 @@ from headrace.engine.entities.erasure import commits
 from headrace.engine.entities.erasure.erasures import is_over
 from headrace.engine.history.takeover import recover_directory
 from headrace.engine.log.lifecycle import carry_out
-from headrace.engine.log.tiers import Cold
+from headrace.engine.log.tiers import NeedsFetch
+from headrace.engine.products import JOURNALS
 from headrace.errors import EntityNotFound, NotFound
 from headrace.schema.entity import request
 from headrace.schema.entity.observation import decode
@@ -82,11 +83,13 @@ def test_a_server_that_takes_over_from_the_store_hides_it(rig: Held, tmp_path: P
     assert rig.work() and rig.states_of()
     rig.seal_type()  # so that the manifest lists them
     rig.run(rig.engine.erasing.begin(gone, USER))
-    rig.run(rig.engine.sealer.publish_entities())
+    rig.run(rig.engine.sealer.publish_journals())
     shutil.copytree(tmp_path / "data" / "objects", tmp_path / "store")
     if ahead:
         recover_directory(
-            StorageConfig(data_dir=str(tmp_path / "copy"), object_store=str(tmp_path / "store")), rig.clock
+            StorageConfig(data_dir=str(tmp_path / "copy"), object_store=str(tmp_path / "store")),
+            rig.clock,
+            journals=JOURNALS,
         )
     with Held(tmp_path / "copy", storage={"object_store": str(tmp_path / "store")}) as copy:
         assert kinds(copy) == ["erased", "observation", "erased"] and copy.states_of() == []
@@ -105,11 +108,11 @@ def test_an_answer_that_was_found_before_and_nobody_has_fetched_is_not_given(rig
         found = rig.engine.log.read(stream, stream.head, 0, budget=1 << 20, key=asked)
         return [bytes(part) for part in found.parts]
 
-    with pytest.raises(Cold) as cold:
+    with pytest.raises(NeedsFetch) as cold:
         read()
     cold.value.work()  # who asked has gone away meanwhile
     rig.run(rig.engine.erasing.begin(gone, USER))
-    with pytest.raises(Cold) as cold:
+    with pytest.raises(NeedsFetch) as cold:
         read()
     cold.value.work()
     assert SECRET not in str(read())

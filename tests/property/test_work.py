@@ -15,6 +15,7 @@ from engine.registries import change
 from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.derive.leases import LeaseLost
 from headrace.engine.history.verify import verify
+from headrace.engine.products import JOURNALS
 from headrace.format.companion.layout import Companion
 from headrace.reduce.work_units import Result
 from headrace.storage.derived import Companions
@@ -169,8 +170,8 @@ def finish(rig: Rig, story: Story) -> None:
         rig.run(rig.engine.sealer.publish(row.id))
     rig.clock.us += 61 * SECOND
     rig.clear()
-    assert not [report for report in verify(rig.engine.objects) if report.damage]
-    found = rig.engine.sealer._workshop.publisher.orphans(1 << 62)
+    assert not [report for report in verify(rig.engine.objects, JOURNALS) if report.damage]
+    found = rig.engine.sealer._context.publisher.orphans(1 << 62)
     kept = {one.name for name in story.names for one in listed(rig, name)}
     assert stored(rig) == kept | {key.rpartition("/")[2].partition(".")[0] for key in found if "companions/" in key}
 

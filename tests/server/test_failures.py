@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.config import ServerConfig
-from headrace.engine.log.tiers import Cold
+from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.runtime.counters import Counters
 from headrace.engine.runtime.gates import Gate, Shortage
 from headrace.server.app import Front
@@ -118,7 +118,7 @@ class _Failing:
 
 def test_verbs_of_streams_that_fail_are_answered_with_the_id_of_the_request(door: Door, tmp_path: Path) -> None:
     def cold(_: Any) -> None:
-        raise Cold(bug)
+        raise NeedsFetch(bug)
 
     async def ask(verb: Callable[[Any], None], path: bytes) -> Reply:
         dispatcher = Dispatcher(door, rig.engine, {("GET", "_details"): verb}, Gate(1))

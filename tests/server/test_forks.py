@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.engine.log.lifecycle import Create
-from headrace.engine.log.tiers import Cold
+from headrace.engine.log.tiers import NeedsFetch
 from headrace.errors import HeadraceError
 from headrace.server.auth import LOCAL
 from headrace.server.exchange import Request
@@ -250,7 +250,7 @@ def test_a_fork_whose_name_was_taken_for_a_moment_is_made_from_what_is_not_at_ha
         async def put() -> int:
             caller = Caller()
             request = Request(head, Route(streams.put, Target("f", "", None), {}, LOCAL, 0), b"", caller)
-            with pytest.raises(Cold):
+            with pytest.raises(NeedsFetch):
                 streams.put(request)
             taken = Create(StreamRow("f", "", 0, "[]"), partial(streams._created, request))
             taken.settled = taken.exists = True

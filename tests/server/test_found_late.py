@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.config import ServerConfig
-from headrace.engine.log.tiers import Cold
+from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import CorruptData, ObjectMissing, Overloaded
 from headrace.server.auth import Door
@@ -59,7 +59,7 @@ class Slow:
             if not self.looks:
                 return find(*asked)
             self.looks -= 1
-            raise Cold(self._work)
+            raise NeedsFetch(self._work)
 
         monkeypatch.setattr(Reads, "find", found)
 

@@ -14,7 +14,7 @@ import pytest
 from caller import Caller
 from engine.registries import change
 from engine.search.searches import Searched, document
-from headrace.engine.log.tiers import Cold
+from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.runtime.gates import Gate
 from headrace.server.encoding import Encoder
 from headrace.server.filters import Filters
@@ -127,11 +127,11 @@ def test_an_answer_is_given_to_who_asked_for_it(tmp_path: Path) -> None:
             return filters.find(stream, stream.head, 0, asked, None, None).parts
 
         searched.append({"time": 1})
-        with pytest.raises(Cold) as slow:
+        with pytest.raises(NeedsFetch) as slow:
             find("first")
         slow.value.work()
         searched.append({"time": 2})
-        with pytest.raises(Cold) as slow:
+        with pytest.raises(NeedsFetch) as slow:
             find("second")
         assert len(find("first")) == 1
         slow.value.work()
@@ -151,11 +151,11 @@ def test_what_was_found_before_a_change_of_the_fields_is_no_answer_after_it(tmp_
             return Local()
 
         asker = rig.run(local())
-        with pytest.raises(Cold) as slow:
+        with pytest.raises(NeedsFetch) as slow:
             asker.ask(reads, searched.stream, filter="service:here")
         slow.value.work()
         change(rig, searched.name, search=other)
-        with pytest.raises(Cold) as slow:
+        with pytest.raises(NeedsFetch) as slow:
             asker.ask(reads, searched.stream, filter="service:here")
         slow.value.work()
         asker.ask(reads, searched.stream, filter="service:here")

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from engine.derive.workers import Worker, listed, searched
 from headrace.config import Config, LimitsConfig, MemoryConfig, MiB, ServerConfig, StorageConfig
 from headrace.engine.assembly import Engine
-from headrace.engine.history.holdings import holdings
+from headrace.engine.holdings import holdings
 from headrace.engine.log.append import Append
 from headrace.engine.log.batch import Batch
 from headrace.engine.runtime.gates import Gates

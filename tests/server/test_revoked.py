@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.engine.log.tiers import Cold
+from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.runtime.gates import Gate
 from headrace.server.auth import Principal
 from headrace.server.details import Details
@@ -76,7 +76,7 @@ def test_entries_that_are_found_too_late_are_not_given(tmp_path: Path, monkeypat
 
     def cold_at_first(*asked: Any) -> Any:
         if next(looks) == 0:
-            raise Cold(work)
+            raise NeedsFetch(work)
         return find(*asked)
 
     async def scenario() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from headrace.config import StorageConfig
 from headrace.engine.history.verify import verify
+from headrace.engine.products import JOURNALS
 from headrace.errors import Conflict, CorruptData, NotFound, Unavailable
 from headrace.storage import database
 from headrace.storage.backup import Backup, back_up, restore
@@ -227,7 +228,7 @@ def test_objects_that_are_replaced_while_they_are_copied_are_no_problem(tmp_path
     assert happened
     assert taken.problems == ()
     restored(tmp_path / "backup", tmp_path / "new")
-    (report,) = verify(Objects.open(str(tmp_path / "new" / "objects")))
+    (report,) = verify(Objects.open(str(tmp_path / "new" / "objects")), JOURNALS)
     assert (report.damage, report.entries) == ([], 6)
 
 

@@ -24,7 +24,7 @@ def test_the_newest_version_counts_and_all_are_kept(registry: FeatureRegistry) -
     for version in (1, 2, 3):
         registry.save(row(version))
     assert registry.newest() == row(3)
-    assert (registry.version(2), registry.version(9)) == (row(2), None)
+    assert (registry.get(2), registry.get(9)) == (row(2), None)
     assert registry.page(1, 10) == [row(2), row(3)]
     assert registry.page(0, 1) == [row(1)]
 
@@ -33,9 +33,9 @@ def test_versions_wait_until_the_store_has_them(registry: FeatureRegistry) -> No
     registry.save(row(1), published=True)
     for version in (2, 3, 4):
         registry.save(row(version))
-    assert registry.unpublished(2) == [row(2), row(3)]
+    assert registry.unpublished(0, 2) == [row(2), row(3)]
     registry.note_published(3)
-    assert registry.unpublished(9) == [row(4)]
+    assert registry.unpublished(0, 9) == [row(4)]
 
 
 def test_the_oldest_versions_are_dropped(registry: FeatureRegistry) -> None:

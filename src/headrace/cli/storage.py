@@ -20,7 +20,7 @@ from headrace.errors import NotFound
 
 if TYPE_CHECKING:
     from headrace.config import StorageConfig
-    from headrace.engine.history.recovery import Brought
+    from headrace.engine.history.recovery import RecoveredStream
     from headrace.engine.history.verify import Report
     from headrace.storage.backup import Backup
     from headrace.storage.objects import Objects
@@ -37,22 +37,23 @@ def recover(
 ) -> int:
     """Fill a new data directory with every stream that is published in an object store, and become its writer."""
     from headrace.engine.history.takeover import recover_directory
+    from headrace.engine.products import JOURNALS
     from headrace.storage.backup import refuse_if_used
     from headrace.types import SystemClock
 
     chosen = _storage(data_dir, config, source)
     refuse_if_used(Path(chosen.data_dir), *_MAY_BE_THERE)
     _refuse_missing(source)
-    brought: list[Brought] = []
+    brought: list[RecoveredStream] = []
     logging.getLogger("headrace").addHandler(logging.NullHandler())  # what is logged is complained of below
     with output.progressing("recovering") as tell:
 
-        def told(done: int, total: int, one: Brought | None) -> None:
+        def told(done: int, total: int, one: RecoveredStream | None) -> None:
             tell(done, total)
             if one is not None:
                 brought.append(one)
 
-        recovered = recover_directory(chosen, SystemClock(), told)
+        recovered = recover_directory(chosen, SystemClock(), journals=JOURNALS, tell=told)
     output.show_all((one._asdict() for one in brought), ("stream", "entries", "segments", "bytes"), as_json=json)
     return _complain(({"message": problem} for problem in recovered.problems), json)
 
@@ -67,6 +68,7 @@ def verify(
 ) -> int:
     """Check every object of a store against its manifest, with or without a server; names each that is damaged."""
     from headrace.engine.history import verify as verification
+    from headrace.engine.products import JOURNALS
 
     if data_dir is not None and object_store is not None:
         raise UsageError("give --data-dir or --object-store, not both")
@@ -76,7 +78,9 @@ def verify(
     columns = ("stream", "generation", "state", "entries", "segments", "bytes", "orphans", "damaged")
     as_table = output.wants_table(json)
     with output.progressing("verifying") as tell:
-        rows = _reported(_noting(verification.verify(objects, stream=stream, tell=tell), damaged, stream), as_table)
+        rows = _reported(
+            _noting(verification.verify(objects, JOURNALS, stream=stream, tell=tell), damaged, stream), as_table
+        )
         if as_table:
             rows = list(rows)  # the bar comes first
         else:

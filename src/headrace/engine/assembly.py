@@ -17,36 +17,33 @@ from headrace.engine.derive.needs import Needs
 from headrace.engine.derive.state_builder import Workbench
 from headrace.engine.entities.enhancement import enhancement
 from headrace.engine.entities.enhancement.candidates import Fragments
+from headrace.engine.entities.entity_hook import ENTITIES
 from headrace.engine.entities.erasure import erasures
-from headrace.engine.entities.kind import ENTITIES
 from headrace.engine.entities.read.definitions import Types
 from headrace.engine.entities.read.listing import Listing
 from headrace.engine.entities.read.snapshots import Snapshots
 from headrace.engine.entities.read.sourcing import Sourcing
-from headrace.engine.entities.types.recovering import ENTITIES_DUE
 from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.entities.write.aliasing import Aliasing
-from headrace.engine.entities.write.remembering import remember as remember_entities
 from headrace.engine.entities.write.stores import Stores
 from headrace.engine.features.features import Features
-from headrace.engine.features.recovering import DEDUPE_DUE
 from headrace.engine.features.registry import EVENTS
-from headrace.engine.features.remembering import remember
 from headrace.engine.features.tables import Ground, Tables
+from headrace.engine.history.journal import Journal
 from headrace.engine.history.recovery import Recovered
-from headrace.engine.history.seal_context import Workshop
-from headrace.engine.history.sealer import Sealer
-from headrace.engine.history.takeover import stand_up
-from headrace.engine.log.append_hooks import Kinds
+from headrace.engine.history.sealer import SealContext, Sealer
+from headrace.engine.history.takeover import take_over
+from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.lifecycle import Change, carry_out
 from headrace.engine.log.log import Log
-from headrace.engine.log.sweeper import Sweeper
+from headrace.engine.log.retention import Sweeper
 from headrace.engine.log.tail import Tail
 from headrace.engine.log.tiers import Tiers
 from headrace.engine.log.writer import Writer
 from headrace.engine.memory_account import Account
+from headrace.engine.products import JOURNALS, SEGMENT_REWRITER, append_hooks
 from headrace.engine.registry.profiles import Profiles
 from headrace.engine.registry.schemas import Schemas
 from headrace.engine.registry.verification import Verifier
@@ -114,9 +111,9 @@ class Engine:
         self.tail = Tail(config.limits.waiters, self.slices)
         registries = Registries(self._reader)
         most_keys = config.features.dedupe_keys
-        kinds = Kinds(self._reader, most_keys=most_keys)
+        hooks = append_hooks(self._reader, most_keys=most_keys)
         catalog = Catalog(
-            self.streams, registries, kinds, clock, self.writer.logged, capacity=config.limits.cached_streams
+            self.streams, registries, hooks, clock, self.writer.logged, capacity=config.limits.cached_streams
         )
         self.schemas = Schemas(self.writer, registries, self.computing, config.server.resolver_timeout_s)
         self.profiles = Profiles(self.writer, self.schemas)
@@ -127,9 +124,7 @@ class Engine:
             self.writer, self.log, feature_registry, self.computing, patience_s=patience_s, most_keys=most_keys
         )
         self._stand_entities(patience_s)
-        self.sealer = self._hire_sealer(
-            Workshop(self.objects, self.node, self._open_segments, clock, config.storage, vfs, self._close_removed)
-        )
+        self.sealer = self._hire_sealer(vfs)
         definitions = Definitions()
         self.coverage = Coverage(self._reader, definitions)
         self.indexes = Indexes(self._reader, self.streams, self.coverage)
@@ -143,7 +138,7 @@ class Engine:
         self._keep_states()
         self.verifier = self._hire_verifier()
         self.touches = Touches(self.log, self.tiers, self.apply, self._reader, self.slices)
-        self.sweeper = Sweeper(self.writer, self.log, self.streams, self.wal, self.published, self.features)
+        self.sweeper = self._make_sweeper(hooks)
         self.recovered: Recovered | None = None
         self._opening = threading.RLock()
         self._segments: Segments | None = None
@@ -232,7 +227,9 @@ class Engine:
     def _stand_up(self) -> None:
         """Become the writer of the object store, with everything that was published there meanwhile."""
         try:
-            self.recovered = stand_up(self.objects, self.node, self.streams, self.writer.before_start)
+            self.recovered = take_over(
+                self.objects, self.node, self.streams, self.writer.before_start, journals=JOURNALS
+            )
         except StoreUnavailable as reason:
             if not self.streams.meta("epoch_end") or reason.facts.get("behind"):
                 raise
@@ -243,21 +240,19 @@ class Engine:
             log.info("what the object store knew better was taken over: %s", self.recovered)
         self.work.prepare(self.writer.before_start)
         self.features.load()
-        if self.streams.meta(DEDUPE_DUE):
-            self._remember(remember)
-        recovered = self.recovered is not None or bool(self.streams.meta(ENTITIES_DUE))
-        if self.streams.meta(ENTITIES_DUE):
-            self._remember(remember_entities)
-        self.erasing.prepare(self.writer.before_start, recovered=recovered)
+        due = [journal for journal in JOURNALS if self.streams.meta(journal.reread_key)]
+        for journal in due:
+            self._reread(journal)
+        self.erasing.prepare(self.writer.before_start, recovered=self.recovered is not None or bool(due))
         if self.streams.has_published():
             self._open_segments()  # what reads them takes a while to load, and the first reader need not wait for it
 
-    def _remember(self, fill_in: Callable[..., None]) -> None:
+    def _reread(self, journal: Journal[Any]) -> None:
         """Read events again that a recovery has brought, for what it could not bring."""
         connection = self.connect()
         try:
             self.writer.before_start(
-                lambda batch: fill_in(batch, self.log.catalog.find, connection, self._open_segments)
+                lambda batch: journal.reread(batch, self.log.catalog.find, connection, self._open_segments)
             )
         finally:
             connection.close()
@@ -295,10 +290,41 @@ class Engine:
         self.stores = Stores(self.writer, self.log, self.types, self._reader, self.clock)
         self.sourcing = Sourcing(self._reader, self.log.catalog, self.connect, self._open_segments)
 
-    def _hire_sealer(self, workshop: Workshop) -> Sealer:
-        registries = FeatureRegistry(self._reader), EntityChanges(self._reader)
-        known = self.log, self.writer, self.streams, self.published
-        return Sealer(*known, *registries, workshop, self.connect, self.clock, self.config.storage, self._columns_share)
+    def _hire_sealer(self, vfs: str | None) -> Sealer:
+        context = SealContext(
+            objects=self.objects,
+            node=self.node,
+            segments=self._open_segments,
+            clock=self.clock,
+            config=self.config.storage,
+            vfs=vfs,
+            close_removed=self._close_removed,
+            journals=JOURNALS,
+            make_rewriter=SEGMENT_REWRITER,
+        )
+        return Sealer(
+            log=self.log,
+            writer=self.writer,
+            streams=self.streams,
+            published=self.published,
+            reader=self._reader,
+            context=context,
+            connect=self.connect,
+            clock=self.clock,
+            config=self.config.storage,
+            columns_share=self._columns_share,
+        )
+
+    def _make_sweeper(self, hooks: AppendHooks) -> Sweeper:
+        return Sweeper(
+            writer=self.writer,
+            log=self.log,
+            streams=self.streams,
+            wal=self.wal,
+            published=self.published,
+            hooks=hooks,
+            held_from=self.tables.needs.held_from,
+        )
 
     def _hire_verifier(self) -> Verifier:
         known = self.apply, self.writer, self.log, self.work

@@ -1,7 +1,6 @@
-"""What entries go through that are more than entries to whoever their stream belongs to.
+"""The base class of append hooks: what profiles, event sources and entity types do to entries that are appended.
 
-It has the interface of ``headrace.engine.log.append_hook.Kind``, which is in a layer above, and does nothing: profiles,
-event sources and entity types override what concerns them.
+It implements ``headrace.engine.log.append_hook.AppendHook``, which is in a layer above, and does nothing.
 """
 
 from __future__ import annotations

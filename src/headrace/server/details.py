@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.engine.assembly import Engine
-from headrace.engine.history.holdings import Holdings, companion_cache_bytes, holdings
+from headrace.engine.holdings import Holdings, companion_cache_bytes, holdings
 from headrace.engine.log.stream import Stream
 from headrace.engine.registry.schemas import Schemas as Registries
 from headrace.engine.search.index_status import Status

@@ -9,7 +9,7 @@ from time import monotonic
 import msgspec
 
 from headrace.engine.assembly import Engine
-from headrace.engine.log.tiers import Cold
+from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, CorruptData, HeadraceError, MethodNotAllowed, NotFound, Overloaded, TimedOut
 from headrace.server import target, values
@@ -69,13 +69,13 @@ class Dispatcher:
             route.verb(Request(head, route, body, exchange))
         except HeadraceError as refusal:
             exchange.reply(Reply.failure(refusal))
-        except Cold as cold:
+        except NeedsFetch as cold:
             until = until or monotonic() + self._time_s
             self._aside.begin(exchange, self._thaw(cold, head, body, exchange, until))
         except Exception as reason:
             exchange.reply(Reply.failure(unexpected(self.damage, reason, exchange.request_id)))
 
-    async def _thaw(self, cold: Cold, head: RequestHead, body: bytes, exchange: Exchange, until: float) -> None:
+    async def _thaw(self, cold: NeedsFetch, head: RequestHead, body: bytes, exchange: Exchange, until: float) -> None:
         """Let a thread find what is not at hand, then answer; what is found too late is there for the next who ask."""
         finding = self._aside.keep(self._work(cold.work))
         if cold.deadline is not None:

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.log.tiers import Cold
+from headrace.engine.log.tiers import NeedsFetch
 from headrace.errors import BadRequest
 from headrace.query.deadline import Deadline
 from headrace.query.filter import Filter, Filtered, Limits
@@ -41,14 +41,14 @@ class Filters:
     def find(
         self, stream: Stream, head: Head, position: int, asked: Filter, key: str | None, version: int | None
     ) -> Filtered:
-        """The events from a position on that match; raises Cold until a thread has looked."""
+        """The events from a position on that match; raises NeedsFetch until a thread has looked."""
         # What was found for another may be older than what this one has seen acknowledged.
         mark = (asked.asker, stream.id, position, asked.text, key, version)
         found = self._found.pop(mark, None)
         if found is not None:
             return found
         deadline = Deadline(self._time_s)
-        raise Cold(lambda: self._look(mark, stream, head, position, asked, key, version, deadline), deadline)
+        raise NeedsFetch(lambda: self._look(mark, stream, head, position, asked, key, version, deadline), deadline)
 
     def headers(self, found: Filtered) -> Headers:
         """What is said about a read that ended because it had looked at enough, or because its time was over."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.engine.history.holdings import Holdings, holdings
+from headrace.engine.holdings import Holdings, holdings
 from headrace.engine.log.stream import Stream
 from headrace.engine.search.index_ground import Covered
 from headrace.engine.search.index_status import Index, Status

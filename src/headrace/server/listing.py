@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
-from headrace.engine.history.holdings import published_until
+from headrace.engine.holdings import published_until
 from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest
 from headrace.profiles import table

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.engine.log.stream import Head, deleted
-from headrace.engine.log.tiers import Cold
+from headrace.engine.log.tiers import NeedsFetch
 from headrace.errors import HeadraceError, OffsetFenced
 from headrace.query.deadline import Deadline
 from headrace.server.encoding import accepted
@@ -106,7 +106,7 @@ class LongPoll:
         except HeadraceError as refusal:
             self._request.exchange.reply(Reply.failure(refusal))
             return True
-        except Cold as cold:
+        except NeedsFetch as cold:
             if self._end is not None and cold.deadline is not None:
                 return False  # the rest is for the next poll
             self._looking, self._deadline = True, cold.deadline
@@ -247,7 +247,7 @@ class Subscriber:
             except (HeadraceError, UnicodeDecodeError):
                 self._finish()  # likewise; what is no text comes as base64 then
                 return
-            except Cold as cold:
+            except NeedsFetch as cold:
                 self._looking = True
                 self._reads.thaw(self._exchange, cold.work, self._look_again, lambda _: self._finish())  # likewise
                 return

@@ -12,7 +12,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from headrace.engine.assembly import Engine
-from headrace.engine.history.holdings import cache_usage, dropped_files
+from headrace.engine.holdings import cache_usage, dropped_files
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor
 from headrace.engine.runtime.stalls import StallWatchdog

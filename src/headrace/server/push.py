@@ -71,11 +71,11 @@ class Pushes:
         assert registry is not None
         if body[:1] == b"{" and len(body) <= LONG_BYTES:
             check_text(body)
-            kind = registry.kind
+            kind = registry.hook
             filled = body if kind is None or not kind.normalises else kind.normalised(body, PLAIN)
             if registry.fitting(filled) == 1:
                 append = Append(stream, filled, 1, self._when_pushed, PLAIN, request.exchange)
-                append.seen_by, append.given = registry, body
+                append.seen_by, append.original = registry, body
                 self._log.append(append)
                 return
         self._sort(request, stream, 0)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.log.tiers import Cold
+from headrace.engine.log.tiers import NeedsFetch
 from headrace.errors import RateLimited
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def metered(verb: Callable[[Request], None], quota: Quota) -> Callable[[Request]
         request.exchange = MeteredExchange(request.exchange, quota)
         try:
             verb(request)
-        except Cold:
+        except NeedsFetch:
             quota.give_back(len(request.body))  # it is handled again once its entries are at hand
             raise
 

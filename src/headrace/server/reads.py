@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from headrace.engine.assembly import Engine
-from headrace.engine.entities.kind import EntityKind
+from headrace.engine.entities.entity_hook import EntityHook
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.log.expiry import expires
 from headrace.engine.log.read import Slice
@@ -276,8 +276,8 @@ def etag(question: Question, position: int, head: Head) -> str:
 
 def _changes(head: Head) -> str:
     """What changes with every erasure, in a stream of entities: the same offsets may have other entries since."""
-    kind = None if head.registry is None else head.registry.kind
-    return f":change={kind.number}" if isinstance(kind, EntityKind) else ""
+    kind = None if head.registry is None else head.registry.hook
+    return f":change={kind.number}" if isinstance(kind, EntityHook) else ""
 
 
 def matches(if_none_match: bytes | None, tag: str) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.engine.assembly import Engine
-from headrace.engine.history.holdings import Holdings, cache_usage, companion_cache_bytes, holdings
+from headrace.engine.holdings import Holdings, cache_usage, companion_cache_bytes, holdings
 from headrace.engine.log.stream import Stream
 from headrace.engine.runtime import allocators, auto_tune
 from headrace.engine.runtime.gates import Gate, Gates

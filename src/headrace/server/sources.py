@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
-from headrace.engine.entities.kind import ENTITIES
+from headrace.engine.entities.entity_hook import ENTITIES
 from headrace.server.answer import json_response
 from headrace.server.auth import Principal
 from headrace.server.values import only

@@ -15,7 +15,7 @@ from headrace.engine.log.lifecycle import Create, Delete, SetRetention
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.engine.log.tiers import Cold
+from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.runtime.computing import LONG_BYTES
 from headrace.errors import (
     AppendTimedOut,
@@ -234,7 +234,7 @@ class Streams:
             try:
                 self.put(request)
                 return
-            except Cold as cold:
+            except NeedsFetch as cold:
                 async with self._engine.gates.read:
                     await asyncio.to_thread(cold.work)
 

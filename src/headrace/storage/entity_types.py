@@ -200,7 +200,7 @@ class EntityChanges:
         sql = f"{_ENTITY_CHANGES_SELECT} WHERE number > ? ORDER BY number LIMIT ?"
         return [EntityChangeRow(*row) for row in self._connection.execute(sql, (after, limit))]
 
-    def one(self, number: int) -> EntityChangeRow | None:
+    def get(self, number: int) -> EntityChangeRow | None:
         """One change."""
         row = self._connection.execute(f"{_ENTITY_CHANGES_SELECT} WHERE number = ?", (number,)).fetchone()
         return None if row is None else EntityChangeRow(*row)
@@ -209,11 +209,6 @@ class EntityChanges:
         """Changes after one that the object store does not have yet, the oldest first."""
         sql = f"{_ENTITY_CHANGES_SELECT} WHERE published = 0 AND number > ? ORDER BY number LIMIT ?"
         return [EntityChangeRow(*row) for row in self._connection.execute(sql, (after, limit))]
-
-    def waits(self) -> bool:
-        """Whether the object store lacks a change."""
-        sql = "SELECT 1 FROM entity_changes WHERE published = 0 LIMIT 1"
-        return self._connection.execute(sql).fetchone() is not None
 
     def note_published(self, until: int) -> None:
         """The object store has every change up to one."""

@@ -30,7 +30,7 @@ class FeatureRegistry:
         """The version that holds now; None where nothing was ever registered."""
         return self._one(f"{_SELECT} ORDER BY version DESC LIMIT 1")
 
-    def version(self, version: int) -> FeatureRegistryRow | None:
+    def get(self, version: int) -> FeatureRegistryRow | None:
         """One version."""
         return self._one(f"{_SELECT} WHERE version = ?", version)
 
@@ -39,10 +39,10 @@ class FeatureRegistry:
         sql = f"{_SELECT} WHERE version > ? ORDER BY version LIMIT ?"
         return [FeatureRegistryRow(*row) for row in self._connection.execute(sql, (after, limit))]
 
-    def unpublished(self, limit: int) -> list[FeatureRegistryRow]:
-        """Versions that the object store does not have yet, the oldest first."""
-        sql = f"{_SELECT} WHERE published = 0 ORDER BY version LIMIT ?"
-        return [FeatureRegistryRow(*row) for row in self._connection.execute(sql, (limit,))]
+    def unpublished(self, after: int, limit: int) -> list[FeatureRegistryRow]:
+        """Versions after one that the object store does not have yet, the oldest first."""
+        sql = f"{_SELECT} WHERE published = 0 AND version > ? ORDER BY version LIMIT ?"
+        return [FeatureRegistryRow(*row) for row in self._connection.execute(sql, (after, limit))]
 
     def save(self, row: FeatureRegistryRow, *, published: bool = False) -> None:
         """Store a version."""

@@ -14,6 +14,7 @@ from engine.registries import change
 from headrace.config import StorageConfig
 from headrace.engine.derive.leases import LeaseLost
 from headrace.engine.history.verify import verify
+from headrace.engine.products import JOURNALS
 from headrace.storage.backup import back_up, restore
 from headrace.storage.database import Connection, connect, migrations
 from headrace.storage.derived import Companions
@@ -61,7 +62,7 @@ def test_companions_that_no_manifest_lists_yet_are_made_again(machines: Machines
         assert {one.name for one in listed(rig, "s")} <= stored(rig)
         Worker(rig).work()
         assert covered(rig, "s") == [(0, 30)]
-        orphans = rig.engine.sealer._workshop.publisher.orphans(1 << 62)
+        orphans = rig.engine.sealer._context.publisher.orphans(1 << 62)
         found = [key for key in orphans if key.startswith("companions/")]
         assert {key.rpartition("/")[2].partition(".")[0] for key in found} == stored(rig) - _known(rig)
 
@@ -131,7 +132,7 @@ def test_a_companion_that_comes_while_a_manifest_is_written_is_in_the_next(tmp_p
 
         async def meanwhile() -> None:
             sealer, work = rig.engine.sealer, rig.engine.work
-            publication = await sealer._aside(lambda: sealer._workshop.publisher.publish(stream.id, sealer.pace))
+            publication = await sealer._aside(lambda: sealer._context.publisher.publish(stream.id, sealer.pace))
             assert publication is not None
             await work.commit(grant.lease.id, grant.lease.token, results)
             await sealer._commit(stream, publication)
@@ -150,7 +151,7 @@ def test_every_object_of_a_companion_is_verified(tmp_path: Path) -> None:
         rig.publish("s")
         forget(rig)
         objects = rig.engine.objects
-        (report,) = verify(objects)
+        (report,) = verify(objects, JOURNALS)
         assert (report.segments, report.companions, report.damage, report.orphans) == (3, 3, [], [])
         keys = sorted(info.key for info in objects.list("companions"))
         objects.delete(keys[:1])
@@ -160,7 +161,7 @@ def test_every_object_of_a_companion_is_verified(tmp_path: Path) -> None:
         objects.put(stray, b"")
         foreign = f"companions/{'0' * 32}/9/{keys[3].rpartition('/')[2]}"
         objects.put(foreign, b"")
-        ours, strays = verify(objects)
+        ours, strays = verify(objects, JOURNALS)
         assert sorted((one.object, one.check) for one in ours.damage) == [
             (keys[0], "present"),
             (keys[1], "size"),
@@ -180,7 +181,7 @@ def test_a_backup_with_its_store_has_the_companions(tmp_path: Path) -> None:
     with opened(tmp_path / "b") as rig:
         assert listed(rig, "s") == before
         assert {one.name for one in before} == stored(rig)
-        assert not [report for report in verify(rig.engine.objects) if report.damage]
+        assert not [report for report in verify(rig.engine.objects, JOURNALS) if report.damage]
 
 
 def test_a_deleted_stream_leaves_nothing_in_the_store(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_an_empty_directory_takes_over_the_states_of_its_store(tmp_path: Path) -
         pipelines.register(ORDERS, USERS)
         folded(pipelines, *[order("a")] * 5)
         pipelines.seal("Order")
-        pipelines.run(pipelines.engine.sealer.publish_features())
+        pipelines.run(pipelines.engine.sealer.publish_journals())
         listed = pipelines.states("Users")
     with Pipelines(tmp_path / "two", storage=store) as again:
         assert again.states("Users") == listed

@@ -78,9 +78,9 @@ def test_registries_are_taken_over_that_no_listing_shows_yet(tmp_path: Path, lag
     with open_rig(tmp_path / "first", lag) as rig:
         for names in ("A", "AB", "ABC"):
             registered(rig, *map(event, names))
-            rig.run(rig.engine.sealer.publish_features())
+            rig.run(rig.engine.sealer.publish_journals())
             register_type(rig, schema("1.0.0", names[-1].lower()))
-            rig.run(rig.engine.sealer.publish_entities())
+            rig.run(rig.engine.sealer.publish_journals())
             if names == "A":
                 lag.recent.freeze()
     with open_rig(tmp_path / "second", lag) as fresh:

@@ -11,7 +11,7 @@ from time import monotonic
 
 import pytest
 
-from headrace.engine.history.seal_pace import RESTS, Pace
+from headrace.engine.history.seal_pace import RESTS, SealPace
 from headrace.types import OCTETS
 from rig import Rig
 
@@ -26,11 +26,11 @@ def opened(tmp_path: Path) -> Iterator[Open]:
         yield lambda **storage: stack.enter_context(Rig(tmp_path, storage=storage))
 
 
-def _pace(rig: Rig, appends: Callable[[], int]) -> Pace:
-    return Pace(rig.engine.sealer.watch, appends, rig.clock, rig.engine.config.storage)
+def _pace(rig: Rig, appends: Callable[[], int]) -> SealPace:
+    return SealPace(rig.engine.sealer.watch, appends, rig.clock, rig.engine.config.storage)
 
 
-def _count(rig: Rig) -> Pace:
+def _count(rig: Rig) -> SealPace:
     rig.run(rig.engine.sealer.watch.count())
     return rig.engine.sealer.pace
 
@@ -49,7 +49,7 @@ def test_rests_are_shorter_the_more_waits(opened: Open) -> None:
 
 def test_rests_are_shorter_the_more_columns_are_kept_of_events_without_companions(opened: Open) -> None:
     rig, share = opened(), 0.0
-    pace = Pace(rig.engine.sealer.watch, lambda: 0, rig.clock, rig.engine.config.storage, lambda: share)
+    pace = SealPace(rig.engine.sealer.watch, lambda: 0, rig.clock, rig.engine.config.storage, lambda: share)
     assert pace.length_s(1.0) == RESTS
     share = 0.125
     assert pace.length_s(1.0) == RESTS / 2

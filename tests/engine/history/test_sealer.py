@@ -13,7 +13,7 @@ from disturbed import disturb
 from headrace.engine.history import seal_watch, sealer
 from headrace.engine.history.publication import Publication
 from headrace.engine.history.publisher import Publisher
-from headrace.engine.history.seal_pace import Pace
+from headrace.engine.history.seal_pace import SealPace
 from headrace.errors import Fenced, Overloaded
 from headrace.format import manifest as manifests
 from headrace.storage.objects import StoreUnavailable
@@ -124,7 +124,7 @@ def test_the_files_of_a_deleted_stream_are_closed(opened: Open) -> None:
         rig.create(name, OCTETS, name.encode())
         rig.publish(name)
         assert b"".join(rig.read(name)) == name.encode()
-    segments = rig.engine.sealer._workshop._segments()
+    segments = rig.engine.sealer._context._segments()
     assert segments.usage().readers == 2
     rig.delete("gone")
     rig.clear()
@@ -140,7 +140,7 @@ def test_the_file_of_a_replaced_segment_is_closed_when_its_object_goes(opened: O
     rig.append("s", b"b")
     rig.publish("s")  # both are in one segment now
     assert b"".join(rig.read("s")) == b"ab"
-    segments = rig.engine.sealer._workshop._segments()
+    segments = rig.engine.sealer._context._segments()
     assert segments.usage().readers == 2
     rig.clock.us += 60 * SECOND
     rig.clear()
@@ -240,7 +240,7 @@ def test_a_stream_that_cannot_be_published_is_tried_again_more_and_more_rarely(
     odd, began_us, tries = rig.find("odd").id, rig.clock.us, list[int]()
     publish = Publisher.publish
 
-    def refuse(publisher: Publisher, stream: int, pace: Pace) -> Publication | None:
+    def refuse(publisher: Publisher, stream: int, pace: SealPace) -> Publication | None:
         if stream != odd:
             return publish(publisher, stream, pace)
         tries.append((rig.clock.us - began_us) // SECOND)
@@ -264,7 +264,7 @@ def _failing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let no stream be published from now on; answers when it is tried."""
     tries: list[int] = []
 
-    def refuse(publisher: Publisher, stream: int, pace: Pace) -> Publication | None:
+    def refuse(publisher: Publisher, stream: int, pace: SealPace) -> Publication | None:
         tries.append(rig.clock.us)
         raise ValueError("it is odd")
 

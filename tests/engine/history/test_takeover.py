@@ -13,6 +13,7 @@ from headrace.config import ConfigError, StorageConfig
 from headrace.engine.history.recovery import parted_at
 from headrace.engine.history.verify import verify
 from headrace.engine.log import batch
+from headrace.engine.products import JOURNALS
 from headrace.errors import CorruptData, Fenced, OffsetFenced
 from headrace.format import manifest as manifests
 from headrace.format import offset as offsets
@@ -90,7 +91,7 @@ def test_a_directory_that_was_passed_goes_on_from_the_newer_manifest(machines: M
         rig.append("s", array(4), producer=("p", 0, 2))
         rig.publish("s")
         assert rig.read("s") == [b"1", b"2", b"3", b"4"]
-    assert not [report for report in verify(machines.objects) if report.damage]
+    assert not [report for report in verify(machines.objects, JOURNALS) if report.damage]
 
 
 def test_a_directory_with_entries_of_its_own_is_refused_before_it_takes_over(machines: Machines) -> None:
@@ -132,7 +133,7 @@ def test_only_the_missing_commit_is_made_up_for_where_the_database_is_further(ma
         rig.publish("s")
         rig.append("s", array(2), key="k")
         sealer = rig.engine.sealer
-        publisher = sealer._workshop.publisher
+        publisher = sealer._context.publisher
         publication = rig.run(sealer._aside(lambda: publisher.publish(rig.find("s").id, sealer.pace)))
         assert publication is not None and publication.generation == 2
         rig.append("s", array(3), stream_seq="9")
@@ -144,7 +145,7 @@ def test_only_the_missing_commit_is_made_up_for_where_the_database_is_further(ma
         assert (head.published_seq, head.next_seq, head.stream_seq) == (2, 3, "9")
         rig.publish("s")
     assert machines.manifest("s").generation == 3
-    assert not [report for report in verify(machines.objects) if report.damage]
+    assert not [report for report in verify(machines.objects, JOURNALS) if report.damage]
 
 
 def test_a_restored_directory_goes_on_from_what_was_published_since(machines: Machines) -> None:
@@ -218,7 +219,7 @@ def test_a_directory_is_restored_with_its_store_where_that_lies_inside(tmp_path:
         assert rig.find("s").epochs[:-1] == used
         rig.append("s", array(4))
         rig.publish("s")
-        assert not [report for report in verify(rig.engine.objects) if report.damage]
+        assert not [report for report in verify(rig.engine.objects, JOURNALS) if report.damage]
 
 
 def test_a_store_of_others_is_refused(machines: Machines) -> None:
@@ -305,7 +306,7 @@ def test_a_fork_of_what_is_not_published_is_a_problem_and_no_mixture(machines: M
         rig.append("s", array("never published"))
         rig.fork("s", "f", 2)
         stream = rig.find("f").id
-        publisher = rig.engine.sealer._workshop.publisher
+        publisher = rig.engine.sealer._context.publisher
         rig.run(rig.engine.sealer._aside(lambda: publisher.publish(stream, rig.engine.sealer.pace)))
     with machines.open("b") as rig:
         assert rig.engine.recovered is not None

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.engine.history.verify import Report, verify
+from headrace.engine.products import JOURNALS
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Manifest, Segment
 from headrace.storage.objects import Objects
@@ -42,7 +43,7 @@ def objects(rig: Rig) -> Objects:
 
 
 def reports(objects: Objects, stream: str | None = None) -> dict[str | None, Report]:
-    return {report.stream: report for report in verify(objects, stream=stream)}
+    return {report.stream: report for report in verify(objects, JOURNALS, stream=stream)}
 
 
 def newest(objects: Objects, stream: str, incarnation: str) -> Manifest:
@@ -164,7 +165,7 @@ def test_a_damaged_object_is_named_and_other_streams_are_not(
 ) -> None:
     manifest = newest(objects, "events", "0")
     key = harm(objects, manifest, manifest.segments[-1])
-    found = [report for report in verify(objects) if report.stream != "bytes"]
+    found = [report for report in verify(objects, JOURNALS) if report.stream != "bytes"]
     damage = [damage for report in found for damage in report.damage]
     assert (key, check) in [(one.object, one.check) for one in damage]
     assert all(key in one.message for one in damage if one.object == key)
@@ -262,7 +263,7 @@ def test_a_server_that_goes_on_meanwhile_is_no_damage(rig: Rig, objects: Objects
 
     rig.append("events", array("small"))
     rig.publish("events")
-    (report,) = verify(objects, stream="events", tell=go_on)
+    (report,) = verify(objects, JOURNALS, stream="events", tell=go_on)
     assert happened
     assert (report.damage, report.entries, report.generation) == ([], 10, 3)
 
@@ -279,10 +280,10 @@ def test_a_store_elsewhere_is_verified_like_a_directory(objects: Objects) -> Non
     elsewhere = Objects.open("memory://")
     for info in objects.list(""):
         elsewhere.put(info.key, objects.get(info.key))
-    assert [report.damage for report in verify(elsewhere)] == [[], []]
+    assert [report.damage for report in verify(elsewhere, JOURNALS)] == [[], []]
     manifest = newest(elsewhere, "events", "0")
     key = flipped(elsewhere, manifest, manifest.segments[0])
     assert [damage.object for damage in reports(elsewhere)["events"].damage] == [key]
     told: list[tuple[int, int]] = []
-    assert len(list(verify(elsewhere, tell=lambda done, total: told.append((done, total))))) == 2
+    assert len(list(verify(elsewhere, JOURNALS, tell=lambda done, total: told.append((done, total))))) == 2
     assert told[-1][0] == told[-1][1] > 0

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from crash.forgetful import Disk
-from headrace.engine.log import sweeper
+from headrace.engine.log import retention
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import Delete
 from headrace.engine.log.retention import PersistAccesses
@@ -136,7 +136,7 @@ def test_an_access_that_could_not_be_stored_is_stored_by_the_next_sweep(tmp_path
 
 
 def test_a_stream_stays_in_memory_until_its_access_is_stored(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeper, "_STREAMS", 2)
+    monkeypatch.setattr(retention, "_STREAMS", 2)
     streams = [rig.create(f"s{number}", ttl_s=60) for number in range(5)]
     catalog, perform = rig.engine.log.catalog, PersistAccesses.perform
     left: list[int] = []
@@ -228,7 +228,7 @@ def test_an_access_that_is_stored_after_the_deletion_does_not_make_it_later(rig:
 def test_streams_that_live_on_after_a_restart_do_not_hide_those_whose_time_is_over(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeper, "_STREAMS", 2)
+    monkeypatch.setattr(retention, "_STREAMS", 2)
     for number in range(2):
         rig.create(f"sliding{number}", ttl_s=5)
     over_us = rig.clock.us + 6 * SECOND
@@ -249,7 +249,7 @@ def test_streams_that_cannot_be_deleted_do_not_keep_a_sweep_from_its_end(
         tries.append(change.stream.name)
         raise Unavailable("the disk is full")
 
-    monkeypatch.setattr(sweeper, "_STREAMS", 2)
+    monkeypatch.setattr(retention, "_STREAMS", 2)
     for number in range(4):
         rig.create(f"s{number}", ttl_s=1)
     rig.clock.us += 2 * SECOND

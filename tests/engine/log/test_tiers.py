@@ -12,7 +12,7 @@ import pytest
 
 from disturbed import disturb
 from headrace.engine.log import tiers
-from headrace.engine.log.tiers import Cold
+from headrace.engine.log.tiers import NeedsFetch
 from headrace.errors import CorruptData
 from headrace.storage.objects import ObjectMissing, StoreUnavailable
 from headrace.types import JSON, OCTETS
@@ -42,7 +42,7 @@ def _works(rig: Rig, question: Any) -> int:
         try:
             question()
             return times
-        except Cold as cold:
+        except NeedsFetch as cold:
             cold.work()
     raise AssertionError("the question is never answered")
 
@@ -54,7 +54,7 @@ def _read(rig: Rig, position: int = 0, *, name: str = "s", key: str | None = Non
 
 def test_what_is_in_a_segment_that_was_never_opened_is_cold(rig: Rig) -> None:
     _numbers(rig, "s", 5)
-    with pytest.raises(Cold) as cold:
+    with pytest.raises(NeedsFetch) as cold:
         _read(rig)
     cold.value.work()
     assert _read(rig) == ([b"0,1,2,3,4"], 5)
@@ -128,7 +128,7 @@ def test_answers_that_nobody_fetched_do_not_pile_up(rig: Rig) -> None:
         for budget in range(1, 8):
             try:
                 _read(rig, position, budget=budget, key="k1")
-            except Cold as cold:
+            except NeedsFetch as cold:
                 cold.work()
     assert len(held) == tiers._ANSWERS
     assert _read(rig, 19, budget=7, key="k1") == ([b"19"], 20)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.wal_names import Logged
+from headrace.engine.log.wal_names import WalNameFilter
 from headrace.types import OCTETS
 from rig import Rig
 
@@ -24,7 +24,7 @@ class Threads(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.logged = Logged()
+        self.logged = WalNameFilter()
         self.on_disk: set[str] = set()
         self.untold: list[str] = []
         self.counted: int | None = None
@@ -116,7 +116,7 @@ def test_who_asks_for_a_stream_while_it_is_made_finds_its_first_entries(
         assert stream is not None
         seen.append(stream.head.next_seq)
 
-    def asked_before(batch: Batch, logged: Logged) -> None:
+    def asked_before(batch: Batch, logged: WalNameFilter) -> None:
         asyncio.run_coroutine_threadsafe(look(), rig.loop).result(10)
         publish(batch, logged)
 

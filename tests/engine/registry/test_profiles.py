@@ -60,7 +60,7 @@ def test_settings_make_no_new_revision_of_the_registry(rig: Rig) -> None:
     install(rig, "logs", kind="generic")
     registry = rig.find("logs").head.registry
     assert registry is not None
-    assert (registry.revision, registry.kind) == (1, None)
+    assert (registry.revision, registry.hook) == (1, None)
 
 
 def test_a_profile_without_a_schema_leaves_no_registry_behind(rig: Rig) -> None:

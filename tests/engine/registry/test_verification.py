@@ -13,8 +13,9 @@ import pytest
 from engine.derive.workers import SECOND, Worker, failures, opened, search
 from engine.registries import change, evolve, stored, stream_with, update
 from headrace.engine.derive.lease_scheduler import Grant
+from headrace.engine.log.retention import KEPT_US
 from headrace.engine.registry import verification
-from headrace.engine.registry.verification_job import KEPT_US, Progress
+from headrace.engine.registry.verification_job import Progress
 from headrace.errors import BadRequest, Conflict, NotFound, Overloaded
 from headrace.pipeline.kernels import verify
 from headrace.pipeline.kernels.units import result

@@ -10,7 +10,7 @@ import pytest
 from engine.registries import change
 from engine.search.oracle import expected
 from engine.search.searches import SHAPES, Searched, document
-from headrace.engine.history.stored_events import Events, Vanished
+from headrace.engine.history.stored_events import Events, EventsMoved
 from headrace.engine.search import search
 from headrace.engine.search.hits import Found
 from headrace.errors import BadRequest, CorruptData, NotFound, OffsetFenced, Unavailable
@@ -164,7 +164,7 @@ def test_a_deleted_stream_is_not_found(rig: Rig) -> None:
 def test_a_search_begins_again_where_events_vanish(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Searched(rig)
     stream.append(*events(0, 30))
-    read, failures = Events._read, [Vanished("once"), Vanished("twice")]
+    read, failures = Events._read, [EventsMoved("once"), EventsMoved("twice")]
 
     def unsteady(self: Events, seq: int) -> Any:
         if failures:
@@ -173,7 +173,7 @@ def test_a_search_begins_again_where_events_vanish(rig: Rig, monkeypatch: pytest
 
     monkeypatch.setattr(Events, "_read", unsteady)
     assert len(stream.ask("has:time").seqs) == 30
-    failures += [Vanished("always")] * 10
+    failures += [EventsMoved("always")] * 10
     stream.append(*events(30, 31))
     with pytest.raises(Unavailable):
         stream.ask("has:time")

@@ -201,7 +201,7 @@ class Hands:
         return build_states.combined(unit, self._paced(build_states.joined([reader.rows(lives) for reader in readers])))
 
     def _batches(self, stream: Stream, head: Head, where: Range) -> Iterator[Any]:
-        from headrace.engine.history.stored_events import Events, Vanished
+        from headrace.engine.history.stored_events import Events, EventsMoved
         from headrace.format.segment.decoded import Decoded
 
         if self._connection is None:
@@ -211,7 +211,7 @@ class Hands:
             try:
                 chunk = events.first_chunk(at, where.end)
                 yield from events.batches(chunk)
-            except Vanished as reason:
+            except EventsMoved as reason:
                 raise LookupError from reason
             at = chunk.stop
 

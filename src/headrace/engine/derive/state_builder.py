@@ -144,13 +144,13 @@ class Workbench:
         return found
 
     def _fold(self, stream: Stream, head: Head, shapes: Shapes, tails: Iterable[Generation], *, rests: bool) -> None:
-        from headrace.engine.history.stored_events import Vanished
+        from headrace.engine.history.stored_events import EventsMoved
 
         connection, goes_on = self.connection(), self.goes_on
         for _ in range(_TRIES):
             try:
                 fold_through(connection, self.segments, stream, head, shapes, tails, goes_on=goes_on, rests=rests)
                 return
-            except Vanished:
+            except EventsMoved:
                 head = stream.head  # retention has moved on, or events from the log into segments
         raise Unavailable(f"the events of {stream.name} keep moving", reason="moving")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 
 from headrace.engine.features.applying import Apply
@@ -43,8 +42,6 @@ class Features:
         self._most_keys = most_keys
         #: The version that holds: replaced by the writer's thread once the next one is on disk.
         self.current = Current.of(None)
-        #: Whoever folds events says from which one on a stream must still keep them.
-        self.holds: Callable[[Stream], int | None] = lambda stream: None
 
     def load(self) -> None:
         """Begin with the newest version; called before anything is served."""
@@ -71,7 +68,7 @@ class Features:
 
     async def rollback(self, version: int, change: Change, who: str) -> Envelope:
         """Change back to what an earlier version was: all of it, or one app's part."""
-        row = self._registry.version(version)
+        row = self._registry.get(version)
         if row is None:
             raise BadRequest(f"there is no version {version}; the newest is {self.current.version}", field="version")
         document = load(row)

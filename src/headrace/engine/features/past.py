@@ -9,10 +9,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.engine.features.serving import Serving, shapes_of
-from headrace.engine.history.missing import MissingObjects
+from headrace.engine.history.stored_events import MissingObjects
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.log.tiers import Cold
+from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import CorruptData, TimedOut
 from headrace.reduce.features.definition import Defined
@@ -96,7 +96,7 @@ class Pasts:
             try:
                 found = self._log.seek(stream, at_us + 1)
                 return found if found > head.first_seq or at_us >= head.last_us else 0
-            except Cold as cold:
+            except NeedsFetch as cold:
                 await asyncio.to_thread(cold.work)
 
 
@@ -115,11 +115,11 @@ class _Work(NamedTuple):
 
     def run(self, question: Question) -> Past | None:
         """The answer; None where something has moved meanwhile, and it is to be looked for again."""
-        from headrace.engine.history.stored_events import Vanished
+        from headrace.engine.history.stored_events import EventsMoved
 
         try:
             return self._run([Asked(*one) for one in question.asked], question.features)
-        except Vanished:
+        except EventsMoved:
             self._check_time()
             return None
 
@@ -139,13 +139,13 @@ class _Work(NamedTuple):
 
     def _looked_up(self, file: StateFile, key: bytes) -> dict[str, bytes] | None:
         """What a state has of a key; a damaged file is made anew for the next try."""
-        from headrace.engine.history.stored_events import Vanished
+        from headrace.engine.history.stored_events import EventsMoved
 
         try:
             return file.get(key)
         except CorruptData as reason:
             self.pasts.serving.bench.files.drop(file)
-            raise Vanished("a cached state is damaged") from reason
+            raise EventsMoved("a cached state is damaged") from reason
 
     def _replay(self, replay: Replay, connection: Connection) -> int | None:
         """Fold the events; answers when the first one that is retained was appended."""

@@ -72,44 +72,46 @@ class Source(Hook):
         if self._probe is None or self._default_of is None:
             return joined
         try:
-            found: list[Any] = [self._default_of(one) for one in self._probe.decode(b"[" + joined + b"]")]
+            members: list[Any] = [self._default_of(probe) for probe in self._probe.decode(b"[" + joined + b"]")]
         except (msgspec.DecodeError, RecursionError):
             return joined  # whoever judges it says what is wrong
         many = len(self._defaults) > 1
-        left_out = [UNSET in values if many else values is UNSET for values in found]
+        left_out = [UNSET in values if many else values is UNSET for values in members]
         if not any(left_out):
             return joined
         entries = [bytes(entry) for entry in entries_of(joined)]
         for index, lacks in enumerate(left_out):
             if lacks:
-                values = found[index] if many else (found[index],)
+                values = members[index] if many else (members[index],)
                 entries[index] = self._with_defaults(entries[index], values)
         return b",".join(entries)
 
     def _with_defaults(self, entry: bytes, values: tuple[Any, ...]) -> bytes:
-        given = zip(self._defaults.items(), values, strict=True)
-        added = _ENCODE({name: default for (name, default), value in given if value is UNSET})
+        defaults = zip(self._defaults.items(), values, strict=True)
+        added = _ENCODE({name: default for (name, default), value in defaults if value is UNSET})
         inside = entry.strip()[1:-1]
         return b"{" + inside + b"," + added[1:] if inside.strip() else added
 
     def unique(self, joined: bytes) -> list[str | None]:
         """The key of each entry, None for one that has none."""
         assert self._key_of is not None
-        return [_canonical(one.f0) for one in self._key_of.decode(b"[" + joined + b"]")]
+        return [_canonical(probe.f0) for probe in self._key_of.decode(b"[" + joined + b"]")]
 
     def refusal(self, joined: bytes, failures: list[Failure], number: int = 0) -> BadRequest:
         """Why entries do not fit, given what the schema says against them; ``number`` is that of the first entry."""
         values, _ = read_entries(joined)
-        told = [found for index in dict.fromkeys(one.index for one in failures) for found in self._odd(index, values)]
-        told += [_told(one) for one in failures if one.pointer.strip("/").split("/")[0] in self.rules.event.schema]
-        told += [] if told else [_told(one) for one in failures]
-        told = [{**one, "index": number + one["index"]} for one in sorted(told, key=itemgetter("index"))]
-        first = told[0]
+        indexes, fields = dict.fromkeys(failure.index for failure in failures), self.rules.event.schema
+        problems = [problem for index in indexes for problem in self._field_problems(index, values)]
+        problems += [_described(failure) for failure in failures if failure.pointer.strip("/").split("/")[0] in fields]
+        problems = problems or [_described(failure) for failure in failures]
+        problems = [{**problem, "index": number + problem["index"]} for problem in problems]
+        problems.sort(key=itemgetter("index"))
+        first = problems[0]
         field = str(first["path"]).removeprefix("/") or "body"
         message = f"event {first['index']} does not fit: {first['message']}"
-        return _KINDS[first["code"]](message, field=field, path=first["path"], failures=told)
+        return _KINDS[first["code"]](message, field=field, path=first["path"], failures=problems)
 
-    def _odd(self, index: int, values: list[Any]) -> list[dict[str, Any]]:
+    def _field_problems(self, index: int, values: list[Any]) -> list[dict[str, Any]]:
         """Fields that an entry lacks or that its source does not have."""
         value, schema = values[index] if index < len(values) else None, self.rules.event.schema
         if not isinstance(value, dict):
@@ -124,10 +126,10 @@ class Source(Hook):
 
 def source_of(registry: StreamRegistry | None) -> Source:
     """The event source that a stream is, by its registry."""
-    kind = None if registry is None else registry.kind
-    if not isinstance(kind, Source):
+    hook = None if registry is None else registry.hook
+    if not isinstance(hook, Source):
         raise UnknownEvent("the stream is no event source")
-    return kind
+    return hook
 
 
 def _problem(index: int, code: str, name: str, message: str) -> dict[str, Any]:
@@ -135,7 +137,7 @@ def _problem(index: int, code: str, name: str, message: str) -> dict[str, Any]:
     return {"index": index, "code": code, "path": f"/{escaped}", "message": message}
 
 
-def _told(failure: Failure) -> dict[str, Any]:
+def _described(failure: Failure) -> dict[str, Any]:
     where = failure.pointer or "the event"
     message = f"{where} {failure.reason}" if failure.reason.startswith("is ") else f"{where}: {failure.reason}"
     return {"index": failure.index, "code": "schema_mismatch", "path": failure.pointer, "message": message}

@@ -55,7 +55,6 @@ class Tables:
         self.needs = Needs(self.serving, Published(reader), clock, settings)
         log.on_append.append(self.serving.appended)
         work.on_states.append(self.serving.states_changed)
-        features.holds = self.needs.held_from
 
     def start(self) -> None:
         """Go on with what nobody else does."""

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from functools import cache
 from typing import Any
 
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import Chore
 from headrace.format import manifest as manifests
-from headrace.format.companion.names import COMPANIONS
-from headrace.format.manifest import Manifest
-from headrace.format.state.names import STATES
+from headrace.format.companion.names import COMPANIONS, companion_place
+from headrace.format.manifest import MANIFESTS, Manifest
+from headrace.format.state.names import STATES, state_place
+from headrace.storage.database import Connection
+from headrace.storage.derived import Companions, States
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.storage.published import Grave
+from headrace.storage.streams import Streams
 from headrace.types import Clock
 
 
-class Cleaner:
+class ObjectRemover:
     """Removes objects; for a thread of its own."""
 
     def __init__(self, objects: Objects, node: Node, clock: Clock, close: Callable[[Collection[str]], None]) -> None:
@@ -40,18 +44,18 @@ class Cleaner:
     def bury(self, grave: Grave) -> list[str]:
         """Remove everything of a deleted stream; a last manifest says that it is deleted until all else is gone."""
         self._node.check()
-        place = manifests.name_hash(grave.name), grave.incarnation
-        below = (f"{kind}/{'/'.join(place)}" for kind in (manifests.SEGMENTS, COMPANIONS, STATES))
-        data = [found.key for prefix in below for found in self._objects.list(prefix)]
-        manifested = [found.key for found in self._objects.list(f"{manifests.MANIFESTS}/{'/'.join(place)}")]
-        if manifested:
-            last = self._tombstone(grave, max(manifests.generations(manifested).get(place, [0])))
-            self._delete(data)
-            self._objects.delete(manifested)
+        location = manifests.name_hash(grave.name), grave.incarnation
+        below = (f"{kind}/{'/'.join(location)}" for kind in (manifests.SEGMENTS, COMPANIONS, STATES))
+        data_keys = [info.key for prefix in below for info in self._objects.list(prefix)]
+        manifest_keys = [info.key for info in self._objects.list(f"{manifests.MANIFESTS}/{'/'.join(location)}")]
+        if manifest_keys:
+            last = self._tombstone(grave, max(manifests.generations(manifest_keys).get(location, [0])))
+            self._delete(data_keys)
+            self._objects.delete(manifest_keys)
             self._objects.delete([last])
         else:
-            self._delete(data)
-        return [*data, *manifested]
+            self._delete(data_keys)
+        return [*data_keys, *manifest_keys]
 
     def _tombstone(self, grave: Grave, generation: int) -> str:
         while True:
@@ -87,3 +91,29 @@ class Forget(Chore):
         batch.published.forget(self.keys)
         if self.grave is not None:
             batch.published.fill(self.grave)
+
+
+def orphans(objects: Objects, connection: Connection, before_us: int) -> Iterator[str]:
+    """Keys that were written before a moment: of living streams that do not list them, and of streams that are gone.
+
+    A stream that we do not know is gone where it has no manifest.
+    """
+    streams = Streams(connection)
+
+    @cache
+    def is_gone(location: tuple[str, str]) -> bool:
+        return next(iter(objects.list(f"{MANIFESTS}/{'/'.join(location)}")), None) is None
+
+    kinds = (
+        (COMPANIONS, companion_place, Companions(connection).is_orphan),
+        (STATES, state_place, States(connection).is_orphan),
+    )
+    for prefix, place_of, is_orphan in kinds:
+        for info in objects.list(prefix):
+            named = place_of(info.key)
+            if named is None or info.modified_us >= before_us:
+                continue
+            (name_hash, incarnation), name = named
+            is_known = streams.of(incarnation) is not None
+            if is_orphan(incarnation, name) if is_known else is_gone((name_hash, incarnation)):
+                yield info.key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace.engine.history.snapshot import Snapshot
 from headrace.engine.log.batch import Batch
@@ -13,11 +13,15 @@ from headrace.engine.log.lifecycle import Chore
 from headrace.engine.log.stream import Stream
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Segment
+from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, States, companion_object_keys
 from headrace.storage.derived import state_object_keys as state_keys
 from headrace.storage.published import Grave, Placed
 from headrace.storage.streams import DELETED
 from headrace.storage.work import Work
+
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
 
 TRIM_ROWS = 2_000
 
@@ -36,6 +40,17 @@ class Swaps(NamedTuple):
     #: Those of them that are not in the store yet.
     built: list[Built]
     left: int
+
+
+class SegmentRewriter(Protocol):
+    """Writes segments anew of which something has to go; for the thread that publishes."""
+
+    def pending(self, stream: int) -> Callable[[Snapshot], Swaps] | None:
+        """Rewrites the next segments of a stream, given a snapshot of it; None where nothing has to go."""
+
+
+#: Makes a rewriter, given the database, the segments, and a directory for new files.
+MakeRewriter = Callable[[Connection, "Segments", Path], SegmentRewriter]
 
 
 class Publication(NamedTuple):
@@ -77,7 +92,7 @@ class Publish(Chore):
         if head.state == DELETED:
             published.dig(Grave(row.incarnation, row.name))
             return
-        for segment in (*(one.segment for one in publication.built), *(new for _, new in publication.swaps.made)):
+        for segment in (*(built.segment for built in publication.built), *(new for _, new in publication.swaps.made)):
             published.add(row.id, segment)
         companions, states = Companions(batch.connection), States(batch.connection)
         if publication.snapshot.is_true(batch.streams) and publication.snapshot.has_all(companions, states):
@@ -122,9 +137,9 @@ class Publish(Chore):
         for stream in readers:
             listed = companions.listed(stream)
             names = [
-                one.name
-                for one in listed
-                if any(one.first_seq < old.end_seq and old.first_seq < one.end_seq for old in swapped)
+                companion.name
+                for companion in listed
+                if any(companion.first_seq < old.end_seq and old.first_seq < companion.end_seq for old in swapped)
             ]
             companions.retire(stream, names)
             batch.published.mark(stream, batch.now_us)

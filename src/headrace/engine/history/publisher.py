@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from headrace.config import StorageConfig
-from headrace.engine.entities.erasure.segments import SegmentEraser
-from headrace.engine.entities.types import publishing as entities
-from headrace.engine.features import publishing as features
-from headrace.engine.history.orphans import orphans
-from headrace.engine.history.publication import Built, Publication, Swaps
-from headrace.engine.history.seal_pace import Pace
-from headrace.engine.history.segment_builder import Builder
+from headrace.engine.history.journal import Journal
+from headrace.engine.history.object_removal import orphans
+from headrace.engine.history.publication import Built, MakeRewriter, Publication, Swaps
+from headrace.engine.history.seal_pace import SealPace
+from headrace.engine.history.segment_builder import SegmentBuilder
 from headrace.engine.history.snapshot import Snapshot, manifest, take
 from headrace.format import manifest as manifests
 from headrace.format.companion.names import COMPANIONS
@@ -20,7 +20,6 @@ from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, States
 from headrace.storage.derived import companion_object_keys as companion_keys
 from headrace.storage.derived import state_object_keys as state_keys
-from headrace.storage.entity_types import EntityChanges
 from headrace.storage.files import make_directories
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
@@ -39,6 +38,7 @@ class Publisher:
 
     def __init__(
         self,
+        *,
         connection: Connection,
         objects: Objects,
         segments: Segments,
@@ -46,6 +46,8 @@ class Publisher:
         clock: Clock,
         directory: Path,
         config: StorageConfig,
+        journals: Sequence[Journal[Any]],
+        make_rewriter: MakeRewriter,
     ) -> None:
         self._connection = connection
         self._objects = objects
@@ -56,42 +58,35 @@ class Publisher:
         make_directories(directory)
         for left in directory.iterdir():
             left.unlink()
-        self._builder = Builder(Wal(connection), segments, directory, config)
-        self._eraser = SegmentEraser(connection, segments, directory)
+        self._builder = SegmentBuilder(Wal(connection), segments, directory, config)
+        self._journals = journals
+        self._rewriter = make_rewriter(connection, segments, directory)
 
-    def publish(self, stream: int, pace: Pace) -> Publication | None:
+    def publish(self, stream: int, pace: SealPace) -> Publication | None:
         """Put into the store what it lacks of a stream; None where the stream is gone."""
         pace.begin()
         snapshot = take(self._connection, stream, self._clock.now_us())
         if snapshot is None:
             return None
         try:
-            targets = self._eraser.targets(stream)
-            # What is erased is not copied into another segment first.
-            built, replaced = self._builder.build(snapshot, pace, alone=bool(targets))
-            swaps = self._eraser.swaps(snapshot, targets)
-            for one in (*built, *swaps.built):
-                self._upload(snapshot, one)
+            rewrite = self._rewriter.pending(stream)
+            # What is to be rewritten is not copied into another segment first.
+            built, replaced = self._builder.build(snapshot, pace, alone=rewrite is not None)
+            swaps = Swaps([], [], 0) if rewrite is None else rewrite(snapshot)
+            for built_segment in (*built, *swaps.built):
+                self._upload(snapshot, built_segment)
             if snapshot.row.managed:
-                self.publish_features()
-                self.publish_entities()  # a stream in the store never knows more than its registry there
+                for journal in self._journals:
+                    self.publish_journal(journal)  # a stream in the store never knows more than its registry there
             announced = self._announce(snapshot, built, replaced, swaps)
             return Publication(snapshot, *announced, built, replaced, swaps)
         finally:
             for left in self._directory.iterdir():
                 left.unlink()
 
-    def publish_features(self) -> int:
-        """Put versions of the feature registry into the store that it lacks; answers the newest of them."""
-        self._node.check()
-        return features.publish(self._objects, self._node, self._connection)
-
-    def publish_entities(self) -> int:
-        """Put changes of entity types into the store that it lacks; answers the newest of them."""
-        if not EntityChanges(self._connection).waits():
-            return 0
-        self._node.check()
-        return entities.publish(self._objects, self._node, self._connection)
+    def publish_journal(self, journal: Journal[Any]) -> int:
+        """Put records of a journal into the store that it lacks; returns the number of the last, 0 for none."""
+        return journal.publish(self._objects, self._node, self._connection)
 
     def _upload(self, snapshot: Snapshot, built: Built) -> None:
         key = manifests.segment_key(snapshot.row.name, snapshot.row.incarnation, built.segment.name)
@@ -107,7 +102,7 @@ class Publisher:
         """
         swapped = {old.key: new for old, new in swaps.made}
         kept = [swapped.get(placed.key, placed.segment) for placed in snapshot.segments if placed != replaced]
-        segments = [*kept, *(one.segment for one in built)]
+        segments = [*kept, *(built_segment.segment for built_segment in built)]
         generation = snapshot.row.generation
         while True:
             generation += 1
@@ -125,17 +120,17 @@ class Publisher:
 
         Segments of streams we do not know are not ours to judge.
         """
-        published, streams, found = Published(self._connection), Streams(self._connection), list[str]()
+        published, streams, keys = Published(self._connection), Streams(self._connection), list[str]()
         for info in self._objects.list(manifests.SEGMENTS):
-            place = manifests.segment_place(info.key)
-            if place is not None and info.modified_us < before_us and published.is_orphan(place[0][1], place[1]):
-                found.append(info.key)
+            located = manifests.segment_place(info.key)
+            if located is not None and info.modified_us < before_us and published.is_orphan(located[0][1], located[1]):
+                keys.append(info.key)
         for info in self._objects.list(manifests.MANIFESTS):
             for (_, incarnation), [generation] in manifests.generations([info.key]).items():
                 row = streams.of(incarnation) if info.modified_us < before_us else None
                 if row is not None and generation < row.generation:
-                    found.append(info.key)
-        return [*found, *orphans(self._objects, self._connection, before_us)]
+                    keys.append(info.key)
+        return [*keys, *orphans(self._objects, self._connection, before_us)]
 
     def unlisted(self, stream: int) -> list[str]:
         """Objects of a stream that hold entries, or what was derived from them, and are on none of its lists."""
@@ -143,11 +138,11 @@ class Publisher:
         if row is None:
             return []
         companions, states = Companions(self._connection), States(self._connection)
-        known = {placed.key for placed in Published(self._connection).following(stream, 0, row.next_seq)}
+        listed_keys = {placed.key for placed in Published(self._connection).following(stream, 0, row.next_seq)}
         derived = *companions.listed(stream), *companions.retired(stream)
-        known |= set(companion_keys(row.name, row.incarnation, derived))
+        listed_keys |= set(companion_keys(row.name, row.incarnation, derived))
         folded = *states.listed(stream), *states.retired(stream)
-        known |= set(state_keys(row.name, row.incarnation, folded))
-        place = f"{manifests.name_hash(row.name)}/{row.incarnation}"
-        found = (info.key for kind in _HOLDING for info in self._objects.list(f"{kind}/{place}"))
-        return [key for key in found if key not in known]
+        listed_keys |= set(state_keys(row.name, row.incarnation, folded))
+        location = f"{manifests.name_hash(row.name)}/{row.incarnation}"
+        stored_keys = (info.key for kind in _HOLDING for info in self._objects.list(f"{kind}/{location}"))
+        return [key for key in stored_keys if key not in listed_keys]

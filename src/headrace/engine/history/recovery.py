@@ -9,16 +9,15 @@ gets a new epoch: offsets of lost entries never lead to others.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from headrace import decoding
-from headrace.engine.entities.types import recovering as entities
-from headrace.engine.features import recovering as features
+from headrace.engine.history.journal import Journal
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import release
 from headrace.errors import CorruptData, Fenced, Unavailable
@@ -35,7 +34,7 @@ from headrace.types import RESERVED
 
 log = logging.getLogger("headrace.sealing")
 
-Place = tuple[str, str]
+StreamLocation = tuple[str, str]
 Epochs = tuple[tuple[int, int], ...]
 _PAGE = 500
 #: Manifests that are looked for at once.
@@ -45,7 +44,7 @@ LEASE = "lease"
 _EPOCHS = decoding.make_decoder(Epochs)
 
 
-class Brought(NamedTuple):
+class RecoveredStream(NamedTuple):
     """A stream that came from the store."""
 
     stream: str
@@ -63,42 +62,46 @@ class Recovered(msgspec.Struct):
 
 
 #: Told after each manifest: how many are done, of how many, and the stream that it brought.
-Tell = Callable[[int, int, Brought | None], None]
+Tell = Callable[[int, int, RecoveredStream | None], None]
 
 
 def newest(objects: Objects, problems: list[CorruptData]) -> Iterator[Manifest]:
     """The newest valid manifest of every stream; an older one counts where the newest is damaged."""
-    for place, generations in sorted(generations_of(objects).items()):
-        manifest = newest_valid(objects, place, generations, problems)
+    for location, generations in sorted(generations_of(objects).items()):
+        manifest = newest_valid(objects, location, generations, problems)
         if manifest is not None:
             yield manifest
 
 
-def generations_of(objects: Objects) -> dict[Place, list[int]]:
+def generations_of(objects: Objects) -> dict[StreamLocation, list[int]]:
     """The generations of every manifest, the newest first; also those that a listing of a service lacks as yet."""
-    found = manifests.generations(info.key for info in objects.list(manifests.MANIFESTS))
+    generations_by_location = manifests.generations(info.key for info in objects.list(manifests.MANIFESTS))
     if not objects.is_local:
         with ThreadPoolExecutor(_PROBES) as pool:
-            for place, newer in zip(found, pool.map(partial(_following, objects), found.items()), strict=True):
-                found[place] = newer + found[place]
-    return found
+            for location, newer in zip(
+                generations_by_location,
+                pool.map(partial(_following, objects), generations_by_location.items()),
+                strict=True,
+            ):
+                generations_by_location[location] = newer + generations_by_location[location]
+    return generations_by_location
 
 
-def _following(objects: Objects, listed: tuple[Place, list[int]]) -> list[int]:
+def _following(objects: Objects, listed: tuple[StreamLocation, list[int]]) -> list[int]:
     """The generations that follow the newest one that is listed, the newest first."""
-    place, generations = listed
+    location, generations = listed
     newest = generations[0]
-    while objects.has(manifests.generation_key(place, newest + 1)):
+    while objects.has(manifests.generation_key(location, newest + 1)):
         newest += 1
     return list(range(newest, generations[0], -1))
 
 
 def newest_valid(
-    objects: Objects, place: Place, generations: list[int], problems: list[CorruptData]
+    objects: Objects, location: StreamLocation, generations: list[int], problems: list[CorruptData]
 ) -> Manifest | None:
     """The newest valid one of some generations, and what is wrong with those that are newer."""
     for generation in generations:
-        key = manifests.generation_key(place, generation)
+        key = manifests.generation_key(location, generation)
         try:
             return manifests.decode(objects.get(key), key)
         except CorruptData as reason:
@@ -154,11 +157,11 @@ class Deletions:
                 yield fork
 
     def _deleted(self, row: StreamRow) -> bool:
-        place = _place(row)
-        if self._lives.get(place[0], 0) > life(row.incarnation):
+        location = _location(row)
+        if self._lives.get(location[0], 0) > life(row.incarnation):
             return True
-        unknown = [generation for generation in self.found.get(place, []) if generation > row.generation]
-        manifest = newest_valid(self._objects, place, unknown, [])
+        unknown = [generation for generation in self.found.get(location, []) if generation > row.generation]
+        manifest = newest_valid(self._objects, location, unknown, [])
         return self.is_gone(row) if manifest is None else manifest.state == "deleted"
 
     def is_gone(self, row: StreamRow) -> bool:
@@ -167,74 +170,84 @@ class Deletions:
 
     def is_unlisted(self, row: StreamRow) -> bool:
         """Whether a stream was published, and has no manifest."""
-        place = _place(row)
-        is_unlisted = bool(row.generation) and place not in self.found
-        return is_unlisted and not self._objects.has(manifests.generation_key(place, row.generation))
+        location = _location(row)
+        is_unlisted = bool(row.generation) and location not in self.found
+        return is_unlisted and not self._objects.has(manifests.generation_key(location, row.generation))
 
     def _has_segments(self, row: StreamRow) -> bool:
-        segments = f"{manifests.SEGMENTS}/{'/'.join(_place(row))}"
+        segments = f"{manifests.SEGMENTS}/{'/'.join(_location(row))}"
         return next(iter(self._objects.list(segments)), None) is not None
 
 
-def _place(row: StreamRow) -> Place:
+def _location(row: StreamRow) -> StreamLocation:
     return manifests.name_hash(row.name), row.incarnation
 
 
 def recover(
-    objects: Objects, batch: Batch, reserve: Callable[[Batch], None] | None = None, tell: Tell | None = None
+    objects: Objects,
+    batch: Batch,
+    journals: Sequence[Journal[Any]],
+    reserve: Callable[[Batch], None] | None = None,
+    tell: Tell | None = None,
 ) -> Recovered:
     """Bring a database up to what was published, in one commit; ``reserve`` provides more epochs where they run out.
 
     Raises Fenced where that would drop entries that are nowhere else.
     """
-    return _Recovery(objects, batch, reserve, tell).run()
+    return _Recovery(objects, batch, journals, reserve, tell).run()
 
 
 class _Recovery:
     def __init__(
-        self, objects: Objects, batch: Batch, reserve: Callable[[Batch], None] | None, tell: Tell | None
+        self,
+        objects: Objects,
+        batch: Batch,
+        journals: Sequence[Journal[Any]],
+        reserve: Callable[[Batch], None] | None,
+        tell: Tell | None,
     ) -> None:
         self._objects = objects
         self._batch = batch
+        self._journals = journals
         self._reserve = reserve
         self._tell = tell or (lambda done, total, brought: None)
         self._recovered = Recovered(problems=[])
 
     def run(self) -> Recovered:
         deletions = Deletions(self._objects)
-        found = deletions.found
+        generations_by_location = deletions.found
         for fork in deletions.stranded(self._batch.streams):
             raise _only_here(fork, fork.next_seq - fork.first_seq)
         self._drop_deleted(deletions)
         Work(self._batch.connection).forget_leases()
         forks: list[tuple[int, str]] = []
         done, problems = 0, list[CorruptData]()
-        for place, generations in sorted(found.items()):
-            manifest = newest_valid(self._objects, place, generations, problems)
+        for location, generations in sorted(generations_by_location.items()):
+            manifest = newest_valid(self._objects, location, generations, problems)
             if manifest is not None and manifest.lineage:
-                key = manifests.generation_key(place, manifest.generation)
+                key = manifests.generation_key(location, manifest.generation)
                 forks.append((len(manifest.lineage), key))  # they come after those they were forked from
                 continue
             done += 1
-            self._tell(done, len(found), None if manifest is None else self._take(manifest))
+            self._tell(done, len(generations_by_location), None if manifest is None else self._take(manifest))
         for reason in problems:
             self._complain(reason.message)
         for number, (_, key) in enumerate(sorted(forks), done + 1):
-            self._tell(number, len(found), self._take_fork(key))
+            self._tell(number, len(generations_by_location), self._take_fork(key))
         self._release_ancestors()
-        features.recover(self._objects, self._batch, self._new_epoch, self._complain)
-        entities.recover(self._objects, self._batch, self._new_epoch, self._complain)
+        for journal in self._journals:
+            journal.recover(self._objects, self._batch, self._new_epoch, self._complain)
         self._open_epochs()
         return self._recovered
 
-    def _take_fork(self, key: str) -> Brought | None:
+    def _take_fork(self, key: str) -> RecoveredStream | None:
         try:
             return self._take(manifests.decode(self._objects.get(key), key))
         except ObjectMissing as reason:
             self._complain(reason.message)
             return None
 
-    def _take(self, manifest: Manifest) -> Brought | None:
+    def _take(self, manifest: Manifest) -> RecoveredStream | None:
         """Let the database follow a manifest; answers what that brought."""
         batch = self._batch
         row = batch.streams.by_name(manifest.stream)
@@ -296,7 +309,7 @@ class _Recovery:
             if row.state == SOFT_DELETED:
                 release(self._batch, row.id)
 
-    def _insert(self, manifest: Manifest) -> Brought | None:
+    def _insert(self, manifest: Manifest) -> RecoveredStream | None:
         streams = self._batch.streams
         self._batch.published.fill(Grave(manifest.incarnation, manifest.stream))
         for incarnation, end in manifest.lineage:
@@ -316,7 +329,7 @@ class _Recovery:
         row.id = streams.insert(row)
         return self._fill(row, manifest)
 
-    def _adopt(self, row: StreamRow, manifest: Manifest) -> Brought:
+    def _adopt(self, row: StreamRow, manifest: Manifest) -> RecoveredStream:
         """Go on from a newer manifest than the database knows, with the entries that come after it, if there are."""
         _check(row, manifest)
         batch = self._batch
@@ -344,7 +357,7 @@ class _Recovery:
         self._list_derived(row, manifest)
         return self._count(manifest)
 
-    def _fill(self, row: StreamRow, manifest: Manifest) -> Brought:
+    def _fill(self, row: StreamRow, manifest: Manifest) -> RecoveredStream:
         """Everything about a stream apart from its row."""
         batch = self._batch
         for segment in (*manifest.kept, *manifest.segments):
@@ -369,11 +382,11 @@ class _Recovery:
             states.add(row.id, state)
         Work(self._batch.connection).mark(row.id, self._batch.now_us)
 
-    def _count(self, manifest: Manifest) -> Brought:
+    def _count(self, manifest: Manifest) -> RecoveredStream:
         entries = manifest.published_seq - manifest.first_seq
         self._recovered.streams += 1
         self._recovered.entries += entries
-        return Brought(
+        return RecoveredStream(
             manifest.stream, entries, len(manifest.segments), sum(segment.bytes for segment in manifest.segments)
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from headrace.config import StorageConfig
-from headrace.engine.history.seal_watch import Watch
+from headrace.engine.history.seal_watch import SealWatch
 from headrace.types import Clock
 
 #: A rest is so many times as long as the work before it.
@@ -23,12 +23,12 @@ _LATEST = 1.1
 _LULL_S = 0.05
 
 
-class Pace:
+class SealPace:
     """Lets the sealer's thread rest, by what the watch has counted."""
 
     def __init__(
         self,
-        watch: Watch,
+        watch: SealWatch,
         appends: Callable[[], int],
         clock: Clock,
         config: StorageConfig,
@@ -60,8 +60,8 @@ class Pace:
     def length_s(self, worked_s: float) -> float:
         """How long a rest may be after so much work."""
         config, oldest_us = self._config, self._watch.oldest_us
-        share = max(self._watch.backlog_bytes / max(1, config.backlog_bytes), self._columns_share())
-        haste = min(1.0, share / _FULL_SPEED)
+        fill = max(self._watch.backlog_bytes / max(1, config.backlog_bytes), self._columns_share())
+        haste = min(1.0, fill / _FULL_SPEED)
         waited_s = 0.0 if oldest_us is None else (self._clock.now_us() - oldest_us) / 1e6
         return max(0.0, min(RESTS * worked_s * (1 - haste), (_LATEST * config.seal_age_s - waited_s) / 2))
 

@@ -37,7 +37,7 @@ class _Waiting(NamedTuple):
     oldest_us: int
 
 
-class Watch:
+class SealWatch:
     """Looks after the backlog, counted in a thread of its own, and the lease of a node."""
 
     def __init__(
@@ -81,11 +81,11 @@ class Watch:
         async with self._counting:
             writer = self._writer
             queued_bytes, room_bytes = writer.queued_bytes, writer.room_bytes
-            found = await asyncio.get_running_loop().run_in_executor(self._thread, self._waiting, tell)
-            self.backlog_bytes, self.oldest_us = found.bytes, found.oldest_us if found.bytes else None
+            waiting = await asyncio.get_running_loop().run_in_executor(self._thread, self._waiting, tell)
+            self.backlog_bytes, self.oldest_us = waiting.bytes, waiting.oldest_us if waiting.bytes else None
             # What came while it was counted may have been missed.
             since_bytes = room_bytes - writer.room_bytes
-            writer.room_bytes = self._limit_bytes - found.bytes - queued_bytes - since_bytes
+            writer.room_bytes = self._limit_bytes - waiting.bytes - queued_bytes - since_bytes
             self._counted_s = _now_s()
 
     def _waiting(self, tell: Callable[[list[Backlog]], None]) -> _Waiting:

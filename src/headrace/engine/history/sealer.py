@@ -4,44 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import TypeVar
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.config import StorageConfig
-from headrace.engine.entities.types.publishing import Published as PublishedEntities
-from headrace.engine.features.publishing import Published
-from headrace.engine.history.object_removal import Forget
+from headrace.engine.history.journal import Journal, NotePublished
+from headrace.engine.history.object_removal import Forget, ObjectRemover
 from headrace.engine.history.publication import (
     TRIM_ROWS,
     Abandon,
     Attempt,
     Discard,
+    MakeRewriter,
     Publication,
     Publish,
     SpareEpochs,
     TrimPublished,
 )
-from headrace.engine.history.seal_context import Workshop
-from headrace.engine.history.seal_pace import Pace
-from headrace.engine.history.seal_watch import Watch
+from headrace.engine.history.publisher import Publisher
+from headrace.engine.history.seal_pace import SealPace
+from headrace.engine.history.seal_watch import SealWatch
 from headrace.engine.log.lifecycle import carry_out
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.repeated import RepeatedWarning
 from headrace.errors import Fenced, Unavailable
+from headrace.storage import database
 from headrace.storage.database import Connection
-from headrace.storage.entity_types import EntityChanges
-from headrace.storage.feature_registry import FeatureRegistry
-from headrace.storage.published import Backlog
-from headrace.storage.published import Published as PublishedObjects
+from headrace.storage.node import Node
+from headrace.storage.objects import Objects
+from headrace.storage.published import Backlog, Published
 from headrace.storage.reserve import is_disk_full
 from headrace.storage.streams import Streams
 from headrace.types import Clock
 
-log = logging.getLogger("headrace.sealing")
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
+
+logger = logging.getLogger("headrace.sealing")
 
 Found = TypeVar("Found")
 
@@ -56,30 +60,90 @@ _LONGEST_PAUSE_S = 60.0
 _LONGEST_PUT_OFF_S = 600.0
 
 
+class SealContext:
+    """What the sealer's thread works with, made when first needed.
+
+    It belongs to that thread, apart from ``node``, which is set before it starts.
+    """
+
+    def __init__(
+        self,
+        *,
+        objects: Objects,
+        node: Node,
+        segments: Callable[[], Segments],
+        clock: Clock,
+        config: StorageConfig,
+        vfs: str | None,
+        close_removed: Callable[[Collection[str]], None],
+        journals: Sequence[Journal[Any]],
+        make_rewriter: MakeRewriter,
+    ) -> None:
+        """``close_removed`` closes the files of objects that were removed."""
+        self.journals = journals
+        self._make_rewriter = make_rewriter
+        self._objects = objects
+        self.node = node
+        self._segments = segments
+        self._clock = clock
+        self._config = config
+        self._vfs = vfs
+        self._close_removed = close_removed
+        self._connection: Connection | None = None
+
+    @cached_property
+    def publisher(self) -> Publisher:
+        """Writes the objects of streams."""
+        data_dir = Path(self._config.data_dir)
+        self._connection = database.connect(
+            data_dir / "headrace.db", cache_bytes=self._config.cache_bytes // 8, readonly=True, vfs=self._vfs
+        )
+        return Publisher(
+            connection=self._connection,
+            objects=self._objects,
+            segments=self._segments(),
+            node=self.node,
+            clock=self._clock,
+            directory=data_dir / "sealing",
+            config=self._config,
+            journals=self.journals,
+            make_rewriter=self._make_rewriter,
+        )
+
+    @cached_property
+    def cleaner(self) -> ObjectRemover:
+        """Removes objects."""
+        return ObjectRemover(self._objects, self.node, self._clock, self._close_removed)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        if self._connection is not None:
+            self._connection.close()
+
+
 class Sealer:
     """Publishes streams that are due, one after the other, in a thread of its own."""
 
     def __init__(
         self,
-        events: Log,
+        *,
+        log: Log,
         writer: Writer,
         streams: Streams,
-        published: PublishedObjects,
-        features: FeatureRegistry,
-        entities: EntityChanges,
-        workshop: Workshop,
+        published: Published,
+        reader: Connection,
+        context: SealContext,
         connect: Callable[[], Connection],
         clock: Clock,
         config: StorageConfig,
         columns_share: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._log = events
+        self._log = log
         self._writer = writer
         self._streams = streams
         self._published = published
-        self._features = features
-        self._entities = entities
-        self._workshop = workshop
+        self._reader = reader
+        self._context = context
         self._clock = clock
         self._config = config
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-sealer")
@@ -91,10 +155,10 @@ class Sealer:
         self._requested: set[int] = set()
         self._publishing = asyncio.Lock()
         self._orphans_us = clock.now_us() + int(_ORPHANS_S * 1e6)
-        self.watch = Watch(
-            writer, connect, lambda: self._aside(workshop.node.check), clock, limit_bytes=config.backlog_bytes
+        self.watch = SealWatch(
+            writer, connect, lambda: self._aside(context.node.check), clock, limit_bytes=config.backlog_bytes
         )
-        self.pace = Pace(self.watch, lambda: events.counters.appends, clock, config, columns_share)
+        self.pace = SealPace(self.watch, lambda: log.counters.appends, clock, config, columns_share)
         self.seals = 0
         self.failed_seals = 0
         #: Why the object store took nothing the last time; None where it did.
@@ -114,7 +178,7 @@ class Sealer:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self.watch.stop()
-        await self._aside(self._workshop.close)
+        await self._aside(self._context.close)
         self._thread.shutdown()
 
     async def _watch_and_publish(self) -> None:
@@ -137,12 +201,11 @@ class Sealer:
                 self._failures += 1
                 self.failed_seals += 1
                 self._writer.damage.note(reason)
-                log.exception("publishing failed; it is tried again")
+                logger.exception("publishing failed; it is tried again")
 
     async def work(self) -> None:
         """Publish every stream that is due, and clear away what nothing refers to."""
-        await self.publish_features()
-        await self.publish_entities()
+        await self.publish_journals()
         for stream in await self._due():
             try:
                 await self.publish(stream)
@@ -150,13 +213,13 @@ class Sealer:
             except Exception as reason:
                 if is_disk_full(reason):
                     self.failed_seals += 1
-                    log.warning("the disk is full; nothing is published until there is room")
+                    logger.warning("the disk is full; nothing is published until there is room")
                     break
                 if isinstance(reason, Unavailable):
                     raise
                 self.failed_seals += 1
                 self._writer.damage.note(reason)
-                log.exception("stream %d could not be published; it is tried again, and the others go on", stream)
+                logger.exception("stream %d could not be published; it is tried again, and the others go on", stream)
                 self._try_later(stream)
             await self._aside(self.pace.rest)
         await self.clear()
@@ -168,29 +231,21 @@ class Sealer:
         pause_s = min(TICK_S * 2**failures, _LONGEST_PUT_OFF_S)
         self._put_off[stream] = failures + 1, self._clock.now_us() + int(pause_s * 1e6)
 
-    async def publish_features(self) -> None:
-        """Publish the feature registry where it has changed."""
-        if self._features.unpublished(1):
-            until = await self._aside(self._publish_features)
-            await carry_out(self._writer, Published, until)
+    async def publish_journals(self) -> None:
+        """Publish new records of every journal."""
+        for journal in self._context.journals:
+            if journal.is_due(self._reader):
+                until = await self._aside(partial(self._publish_journal, journal))
+                await carry_out(self._writer, NotePublished, journal, until)
 
-    def _publish_features(self) -> int:
-        return self._workshop.publisher.publish_features()
-
-    async def publish_entities(self) -> None:
-        """Publish what was done to entity types since."""
-        if self._entities.waits():
-            until = await self._aside(self._publish_entities)
-            await carry_out(self._writer, PublishedEntities, until)
-
-    def _publish_entities(self) -> int:
-        return self._workshop.publisher.publish_entities()
+    def _publish_journal(self, journal: Journal[Any]) -> int:
+        return self._context.publisher.publish_journal(journal)
 
     async def _reserve_epochs(self) -> None:
         """Have a block of epochs to spare."""
         if self._streams.meta("spare_epoch", -1) >= 0:
             return
-        block = await self._aside(self._workshop.node.reserve_epochs)
+        block = await self._aside(self._context.node.reserve_epochs)
         await carry_out(self._writer, SpareEpochs, block.start)
 
     def request(self, stream: int) -> None:
@@ -226,32 +281,32 @@ class Sealer:
     async def purge(self, stream: int) -> list[str]:
         """Remove every object of a stream that is on none of its lists; answers which there were."""
         async with self._publishing:
-            keys = await self._aside(lambda: self._workshop.publisher.unlisted(stream))
-            await self._aside(lambda: self._workshop.cleaner.remove(keys))
+            keys = await self._aside(lambda: self._context.publisher.unlisted(stream))
+            await self._aside(lambda: self._context.cleaner.remove(keys))
             await carry_out(self._writer, Forget, keys, None)
             return keys
 
     def _behind(self, stream: int) -> list[int]:
         """Ancestors of a fork whose manifests do not hold yet what it reads, the oldest first."""
-        found: list[int] = []
+        ancestors: list[int] = []
         row, limit = self._streams.by_id(stream), 1 << 62
         while row is not None and row.parent is not None and row.fork_seq is not None:
             limit = min(limit, row.fork_seq)
             row = self._streams.by_id(row.parent)
             if row is not None and (not row.generation or row.published_seq < limit):
-                found.append(row.id)
-        return found[::-1]
+                ancestors.append(row.id)
+        return ancestors[::-1]
 
     async def _publish(self, stream: int) -> Publication | None:
         row = self._streams.by_id(stream)
         if row is not None and not row.attempted:
             await carry_out(self._writer, Attempt, stream)
-        publication = await self._aside(lambda: self._workshop.publisher.publish(stream, self.pace))
-        found = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
-        if publication is None or found is None or found.id != stream:
+        publication = await self._aside(lambda: self._context.publisher.publish(stream, self.pace))
+        loaded = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
+        if publication is None or loaded is None or loaded.id != stream:
             await carry_out(self._writer, Abandon, stream, publication)
             return None
-        await self._commit(found, publication)
+        await self._commit(loaded, publication)
         return publication
 
     async def _commit(self, stream: Stream, publication: Publication) -> None:
@@ -266,7 +321,7 @@ class Sealer:
         """Remove objects of deleted streams, and those that were replaced a while ago."""
         for grave in self._published.graves(_PAGE):
             try:
-                keys = await self._aside(partial(self._workshop.cleaner.bury, grave))
+                keys = await self._aside(partial(self._context.cleaner.bury, grave))
             except Unavailable as reason:
                 if is_disk_full(reason):
                     self._writer.reserve.release()
@@ -274,11 +329,11 @@ class Sealer:
             await carry_out(self._writer, Forget, keys, grave)
         now_us = self._clock.now_us()
         while keys := self._published.leftovers(now_us - int(GRACE_S * 1e6), _PAGE):
-            await self._aside(partial(self._workshop.cleaner.remove, keys))
+            await self._aside(partial(self._context.cleaner.remove, keys))
             await carry_out(self._writer, Forget, keys, None)
         if now_us >= self._orphans_us:
             self._orphans_us = now_us + int(_ORPHANS_S * 1e6)
-            keys = await self._aside(lambda: self._workshop.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
+            keys = await self._aside(lambda: self._context.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
             await carry_out(self._writer, Discard, keys)
 
     async def _aside(self, work: Callable[[], Found]) -> Found:

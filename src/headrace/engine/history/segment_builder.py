@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.config import StorageConfig
 from headrace.engine.history.publication import Built
-from headrace.engine.history.seal_pace import Pace
+from headrace.engine.history.seal_pace import SealPace
 from headrace.engine.history.snapshot import Snapshot
 from headrace.engine.log.expiry import lifetime_steps
 from headrace.errors import CorruptData
@@ -83,7 +83,7 @@ class _File:
         return Built(self.path, listed(sealed, name, self.before_bytes, self.total_bytes))
 
 
-class Builder:
+class SegmentBuilder:
     """Builds the segments of a snapshot in a directory."""
 
     def __init__(self, wal: Wal, segments: Segments, directory: Path, config: StorageConfig) -> None:
@@ -92,7 +92,7 @@ class Builder:
         self._directory = directory
         self._config = config
 
-    def build(self, snapshot: Snapshot, pace: Pace, *, alone: bool = False) -> tuple[list[Built], Placed | None]:
+    def build(self, snapshot: Snapshot, pace: SealPace, *, alone: bool = False) -> tuple[list[Built], Placed | None]:
         """Segments of everything that is not published, and the small one that the first of them replaces.
 
         ``alone`` says that it replaces none.

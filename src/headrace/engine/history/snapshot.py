@@ -63,7 +63,7 @@ def take(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
             return None
         segments, dropped = _sorted_out(streams, row, Published(connection).following(stream, 0, row.next_seq))
         listed = companions.listed(stream)
-        useful = [one for one in listed if one.end_seq > row.first_seq]
+        useful = [companion for companion in listed if companion.end_seq > row.first_seq]
         return Snapshot(
             row=row,
             taken_us=now_us,
@@ -74,7 +74,10 @@ def take(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
             lineage=_lineage(streams, row),
             forks=streams.forks(stream),
             companions=useful,
-            retired=[*companions.retired(stream), *(one for one in listed if one.end_seq <= row.first_seq)],
+            retired=[
+                *companions.retired(stream),
+                *(old for old in listed if old.end_seq <= row.first_seq),
+            ],
             stamp=companions.stamp(stream),
             states=states.listed(stream),
             retired_states=states.retired(stream),
@@ -88,11 +91,12 @@ def _sorted_out(streams: Streams, row: StreamRow, placed: list[Placed]) -> tuple
     """Segments that are retained or that forks read, and the others."""
     needed = read_by_forks(streams, row.id) if placed and placed[0].segment.end_seq <= row.first_seq else []
 
-    def is_needed(one: Placed) -> bool:
-        first, end = one.segment.first_seq, one.segment.end_seq
+    def is_needed(candidate: Placed) -> bool:
+        first, end = candidate.segment.first_seq, candidate.segment.end_seq
         return end > row.first_seq or any(a < end and first < b for a, b in needed)
 
-    return [one for one in placed if is_needed(one)], [one for one in placed if not is_needed(one)]
+    needed_segments = [segment for segment in placed if is_needed(segment)]
+    return needed_segments, [segment for segment in placed if not is_needed(segment)]
 
 
 def _lineage(streams: Streams, row: StreamRow) -> tuple[tuple[str, int], ...]:

@@ -1,7 +1,7 @@
 """Stored events by sequence number, for threads: wherever they lie now, in segments or in rows of the log.
 
 What was committed stays the same while it moves from the log into a segment, so that each question may look anew.
-Only retention takes events away: then ``Vanished`` is raised, and whoever asked begins again.
+Only retention takes events away: then ``EventsMoved`` is raised, and whoever asked begins again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.engine.log.read import Owned, owned
 from headrace.engine.log.stream import Head, Stream
+from headrace.errors import ObjectMissing
 from headrace.format.segment import layout
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.row_group import Gathering, Run
@@ -26,6 +27,7 @@ from headrace.storage.wal import Entries, Wal
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
+
 #: At most so many events, and about so much of their payload, are looked at together.
 CHUNK_ROWS, CHUNK_BYTES = 65_536, 16 * 1024 * 1024
 _OVERHEAD = 200
@@ -33,7 +35,7 @@ _OVERHEAD = 200
 _REACHED_FIRST = 1_024
 
 
-class Vanished(Exception):
+class EventsMoved(Exception):
     """Events are not retained any more, or their stream is gone."""
 
 
@@ -110,15 +112,15 @@ class Events:
 
     def get(self, seqs: Iterable[int]) -> dict[int, Event]:
         """Some events; those used last are kept at hand."""
-        found: dict[int, Event] = {}
+        events: dict[int, Event] = {}
         for seq in sorted(seqs):
             name = self._stream.incarnation, seq
             event: Event | None = self._recent.get(name)
             if event is None:
                 event = self._read(seq)
                 self._recent.keep(name, event, len(event.payload) + _OVERHEAD)
-            found[seq] = event
-        return found
+            events[seq] = event
+        return events
 
     def appended_us(self, seq: int) -> int:
         """When an event was appended, or the first of the segment that holds it."""
@@ -186,7 +188,7 @@ class Events:
     def _row(self, owner: int, seq: int) -> Entries:
         row = self._wal.holding(owner, seq)
         if row is None:
-            raise Vanished(f"event {seq} is gone")
+            raise EventsMoved(f"event {seq} is gone")
         return row
 
     def _log_bytes(self, owner: int, start: int, stop: int) -> int:
@@ -201,7 +203,7 @@ class Events:
         with self._looking():
             placed = self._published.holding(chunk.owner, chunk.start)
         if placed is None or placed.segment.end_seq < chunk.stop:
-            raise Vanished(f"events from {chunk.start} on have moved")
+            raise EventsMoved(f"events from {chunk.start} on have moved")
         return chunk._replace(placed=placed)
 
     @contextmanager
@@ -226,3 +228,17 @@ def _gathered(rows: list[Entries], start: int, stop: int) -> Iterator[Any]:
         run = Run(row.seq, row.append_us, row.version, keys, entries_of(row.body))
         gathering.extend(run, max(0, start - row.seq), min(row.count, stop - row.seq), 0)
     yield from gathering.table().to_batches()
+
+
+class MissingObjects:
+    """What the tries of one answer have missed so far."""
+
+    def __init__(self) -> None:
+        self._objects: set[object] = set()
+
+    def note(self, reason: ObjectMissing) -> None:
+        """Remember an object; raises where it was missed before, since then nothing has taken its place."""
+        key = reason.facts.get("object")
+        if key in self._objects:
+            raise reason
+        self._objects.add(key)

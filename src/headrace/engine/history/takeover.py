@@ -8,11 +8,13 @@ dropped by that, it is refused before it takes over, so that whoever is the writ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from headrace.config import ConfigError, StorageConfig
+from headrace.engine.history.journal import Journal
 from headrace.engine.history.recovery import LEASE, Deletions, Recovered, Tell, entries_only_here, newest, recover
 from headrace.engine.log.batch import Batch, commit_alone
 from headrace.errors import Fenced, StoreUnavailable
@@ -34,8 +36,14 @@ _NAMED = 5
 _TRIES = 5
 
 
-def stand_up(
-    objects: Objects, node: Node, streams: Streams, commit: Commit, tell: Tell | None = None
+def take_over(
+    objects: Objects,
+    node: Node,
+    streams: Streams,
+    commit: Commit,
+    *,
+    journals: Sequence[Journal[Any]],
+    tell: Tell | None = None,
 ) -> Recovered | None:
     """Become the writer of the store, with everything that was published there; None where nothing was missed.
 
@@ -50,7 +58,7 @@ def stand_up(
             if missed and streams.every(0, 1):
                 _refuse_to_drop(objects, streams)
             if (number := node.claim(last)) is not None:
-                return _catch_up(objects, node, number, missed, commit, tell)
+                return _catch_up(objects, node, number, missed, commit, journals, tell)
         except StoreUnavailable as reason:
             if missed:
                 raise _is_behind(reason) from reason
@@ -59,10 +67,16 @@ def stand_up(
 
 
 def _catch_up(
-    objects: Objects, node: Node, number: int, missed: bool, commit: Commit, tell: Tell | None
+    objects: Objects,
+    node: Node,
+    number: int,
+    missed: bool,
+    commit: Commit,
+    journals: Sequence[Journal[Any]],
+    tell: Tell | None,
 ) -> Recovered | None:
     """Note the lease under which the database writes from now on, once it has everything that it missed."""
-    found: list[Recovered] = []
+    recoveries: list[Recovered] = []
 
     def perform(batch: Batch) -> None:
         if missed:
@@ -71,16 +85,18 @@ def _catch_up(
             batch.streams.set_meta("spare_epoch", -1)
         reserve_epochs(node, batch)
         if missed:
-            found.append(recover(objects, batch, lambda again: reserve_epochs(node, again), tell))
+            recoveries.append(recover(objects, batch, journals, lambda again: reserve_epochs(node, again), tell))
         batch.streams.set_meta(LEASE, number)
         batch.streams.set_meta(_NODE, _fingerprint(node.identity))
         batch.streams.set_meta(RESTORED, 0)
 
     commit(perform)
-    return found[0] if found else None
+    return recoveries[0] if recoveries else None
 
 
-def recover_directory(storage: StorageConfig, clock: Clock, tell: Tell | None = None) -> Recovered:
+def recover_directory(
+    storage: StorageConfig, clock: Clock, *, journals: Sequence[Journal[Any]], tell: Tell | None = None
+) -> Recovered:
     """Make the log of a data directory that has none, from an object store; leaves nothing behind where that fails."""
     directory = Path(storage.data_dir)
     mode = storage.object_permissions
@@ -92,7 +108,9 @@ def recover_directory(storage: StorageConfig, clock: Clock, tell: Tell | None = 
         try:
             database.migrate(connection)
             commit = partial(commit_alone, connection, clock)
-            found = stand_up(objects, Node(objects, clock), Streams(connection), commit, tell)
+            recovered = take_over(
+                objects, Node(objects, clock), Streams(connection), commit, journals=journals, tell=tell
+            )
         except BaseException:
             for left in directory.glob("headrace.db*"):
                 left.unlink()
@@ -101,7 +119,7 @@ def recover_directory(storage: StorageConfig, clock: Clock, tell: Tell | None = 
             connection.close()
     finally:
         lock.release()
-    return found or Recovered()
+    return recovered or Recovered()
 
 
 def reserve_epochs(node: Node, batch: Batch) -> None:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.engine.history.recovery import Place, newest_valid
-from headrace.engine.history.verify_journals import Journal, journals
+from headrace.engine.history.journal import Journal
+from headrace.engine.history.recovery import StreamLocation, newest_valid
 from headrace.errors import CorruptData
 from headrace.format import manifest as manifests
 from headrace.format.companion.layout import Part
@@ -48,7 +48,7 @@ class Damage(NamedTuple):
 class Report(msgspec.Struct):
     """One stream as the store has it; without a name where no manifest can be read.
 
-    A registry of the whole node has no name either: it is told by its state, its newest number is the generation.
+    A journal has no name either: its state is the name of the journal, its generation its newest number.
     """
 
     stream: str | None
@@ -65,46 +65,64 @@ class Report(msgspec.Struct):
     orphans: list[str] = []
 
 
-def verify(objects: Objects, *, stream: str | None = None, tell: Tell | None = None) -> Iterator[Report]:
-    """Verify one stream or all of them; raises where the store does not answer."""
-    return _Verification(objects, stream, tell or (lambda done, total: None)).run()
+def verify(
+    objects: Objects, journals: Sequence[Journal[Any]], *, stream: str | None = None, tell: Tell | None = None
+) -> Iterator[Report]:
+    """Verify one stream, or all of them and the journals; raises where the store does not answer."""
+    return _Verification(objects, journals, stream, tell or (lambda done, total: None)).run()
 
 
 class _Verification:
-    def __init__(self, objects: Objects, stream: str | None, tell: Tell) -> None:
+    def __init__(self, objects: Objects, journals: Sequence[Journal[Any]], stream: str | None, tell: Tell) -> None:
         self._objects = objects
+        self._journals = journals
         self._under = "" if stream is None else f"/{manifests.name_hash(stream)}"
         self._tell = tell
         self._done = self._total = 0
-        self._lives: dict[str, Place] = {}
+        self._lives: dict[str, StreamLocation] = {}
 
     def run(self) -> Iterator[Report]:
-        places = self._places(manifests.MANIFESTS + self._under)
-        for place, generations in sorted(places.items()):
-            yield self._verify_newest(place, generations)
-        yield from self._strays(places)
+        generations_by_location = self._places(manifests.MANIFESTS + self._under)
+        for location, generations in sorted(generations_by_location.items()):
+            yield self._verify_newest(location, generations)
+        yield from self._strays(generations_by_location)
         if not self._under:
-            yield from map(_registry, journals(self._objects))
+            yield from filter(None, map(self._verify_journal, self._journals))
 
-    def _places(self, prefix: str) -> dict[Place, list[int]]:
+    def _verify_journal(self, journal: Journal[Any]) -> Report | None:
+        """The report on a journal; None where the store has nothing of it."""
+        contents = journal.verify(self._objects)
+        if not contents.records and not contents.damage:
+            return None
+        return Report(
+            None,
+            "",
+            generation=contents.newest,
+            state=journal.name,
+            entries=contents.records,
+            bytes=contents.bytes,
+            damage=[_damage(reason) for reason in contents.damage],
+        )
+
+    def _places(self, prefix: str) -> dict[StreamLocation, list[int]]:
         return manifests.generations(info.key for info in self._objects.list(prefix))
 
-    def _verify_newest(self, place: Place, generations: list[int]) -> Report:
+    def _verify_newest(self, location: StreamLocation, generations: list[int]) -> Report:
         for _ in range(_TRIES):
-            report = self._verify(place, generations)
+            report = self._verify(location, generations)
             if not report.damage:
                 break
-            now = self._places(f"{manifests.MANIFESTS}/{'/'.join(place)}").get(place, [])
+            now = self._places(f"{manifests.MANIFESTS}/{'/'.join(location)}").get(location, [])
             if now == generations:
                 break
             generations = now  # what is missing was replaced, or deleted, while we looked
         return report
 
-    def _verify(self, place: Place, generations: list[int]) -> Report:
+    def _verify(self, location: StreamLocation, generations: list[int]) -> Report:
         unreadable: list[CorruptData] = []
-        manifest = newest_valid(self._objects, place, generations, unreadable)
-        report = Report(None, place[1], damage=[_damage(reason) for reason in unreadable], orphans=[])
-        below = (f"{kind}/{'/'.join(place)}" for kind in _KINDS)
+        manifest = newest_valid(self._objects, location, generations, unreadable)
+        report = Report(None, location[1], damage=[_damage(reason) for reason in unreadable], orphans=[])
+        below = (f"{kind}/{'/'.join(location)}" for kind in _KINDS)
         sizes = {info.key: info.bytes for prefix in below for info in self._objects.list(prefix)}
         if manifest is None:
             report.orphans += sorted(sizes)
@@ -112,7 +130,7 @@ class _Verification:
         report.stream, report.state, report.generation = manifest.stream, manifest.state, manifest.generation
         report.entries = manifest.published_seq - manifest.first_seq
         report.orphans += [
-            manifests.generation_key(place, older) for older in generations if older < manifest.generation
+            manifests.generation_key(location, older) for older in generations if older < manifest.generation
         ]
         self._verify_objects(manifest, sizes, report)
         report.damage += self._verify_sums(manifest)
@@ -125,27 +143,27 @@ class _Verification:
         report.segments = len(manifest.kept) + len(manifest.segments)
         report.companions = len(manifest.companions)
         report.states = len(manifest.states)
-        report.bytes = sum(one.bytes for one in named.values())
+        report.bytes = sum(listed.bytes for listed in named.values())
         self._total += report.bytes
-        for key, one in named.items():
+        for key, listed in named.items():
             try:
-                self._verify_object(manifest, key, one, sizes.get(key))
+                self._verify_object(manifest, key, listed, sizes.get(key))
             except CorruptData as reason:
                 report.damage.append(_damage(reason))
-            self._done += one.bytes
+            self._done += listed.bytes
             self._tell(self._done, self._total)
 
-    def _verify_object(self, manifest: Manifest, key: str, one: Segment | Part, size: int | None) -> None:
+    def _verify_object(self, manifest: Manifest, key: str, listed: Segment | Part, size: int | None) -> None:
         if size is None:
             raise ObjectMissing(f"the object {key} is missing", object=key, check="present")
-        if size != one.bytes:
-            raise _corrupt(key, "size", f"it has {size} bytes, not {one.bytes}")
+        if size != listed.bytes:
+            raise _corrupt(key, "size", f"it has {size} bytes, not {listed.bytes}")
         with self._at_hand(key, size) as path:
-            if isinstance(one, Part):
-                _verify_checksum(key, one, path)
+            if isinstance(listed, Part):
+                _verify_checksum(key, listed, path)
                 return
-            reader = Reader(path, name=key, decoded=Decoded(0), sha256=one.sha256)
-            _verify_identity(manifest, key, one, reader)
+            reader = Reader(path, name=key, decoded=Decoded(0), sha256=listed.sha256)
+            _verify_identity(manifest, key, listed, reader)
             reader.verify()
 
     @contextmanager
@@ -189,35 +207,23 @@ class _Verification:
 
     def _newest_of(self, incarnation: str) -> Manifest | None:
         if incarnation not in self._lives:
-            self._lives |= {place[1]: place for place in self._places(manifests.MANIFESTS)}
-        place = self._lives.get(incarnation)
-        if place is None:
+            self._lives |= {location[1]: location for location in self._places(manifests.MANIFESTS)}
+        location = self._lives.get(incarnation)
+        if location is None:
             return None
-        generations = self._places(f"{manifests.MANIFESTS}/{'/'.join(place)}").get(place, [])
-        return newest_valid(self._objects, place, generations, [])
+        generations = self._places(f"{manifests.MANIFESTS}/{'/'.join(location)}").get(location, [])
+        return newest_valid(self._objects, location, generations, [])
 
-    def _strays(self, places: dict[Place, list[int]]) -> Iterator[Report]:
+    def _strays(self, places: dict[StreamLocation, list[int]]) -> Iterator[Report]:
         """Segments, companions and states of streams that have no manifest."""
-        strays: dict[Place, list[str]] = {}
+        strays: dict[StreamLocation, list[str]] = {}
         for info in (info for kind in _KINDS for info in self._objects.list(kind + self._under)):
-            place = manifests.segment_place(info.key) or companion_place(info.key) or state_place(info.key)
-            if place is not None and place[0] not in places:
-                strays.setdefault(place[0], []).append(info.key)
-        for found, keys in sorted(strays.items()):
-            if not self._places(f"{manifests.MANIFESTS}/{'/'.join(found)}"):
-                yield Report(None, found[1], orphans=sorted(keys))
-
-
-def _registry(found: Journal) -> Report:
-    return Report(
-        None,
-        "",
-        generation=found.newest,
-        state=found.kind,
-        entries=found.entries,
-        bytes=found.bytes,
-        damage=[_damage(reason) for reason in found.damage],
-    )
+            located = manifests.segment_place(info.key) or companion_place(info.key) or state_place(info.key)
+            if located is not None and located[0] not in places:
+                strays.setdefault(located[0], []).append(info.key)
+        for location, keys in sorted(strays.items()):
+            if not self._places(f"{manifests.MANIFESTS}/{'/'.join(location)}"):
+                yield Report(None, location[1], orphans=sorted(keys))
 
 
 def _segments(manifest: Manifest) -> dict[str, Segment]:
@@ -252,8 +258,8 @@ def _verify_identity(manifest: Manifest, key: str, segment: Segment, reader: Rea
     """The segment says of itself what the manifest says of it."""
     info = reader.info
     is_json = media_type(manifest.content_type) == JSON
-    told = (info.stream, info.incarnation, info.json)
-    if told != (manifest.stream, manifest.incarnation, is_json):
+    identity = (info.stream, info.incarnation, info.json)
+    if identity != (manifest.stream, manifest.incarnation, is_json):
         raise _corrupt(key, "identity", f"it belongs to {info.stream!r}, life {info.incarnation}")
     counted = (info.first_seq, info.count, info.payload_bytes, info.min_us, info.max_us)
     if counted != (segment.first_seq, segment.count, segment.payload_bytes, segment.min_us, segment.max_us):

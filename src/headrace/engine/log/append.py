@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.engine.features.deduping import numbered
 from headrace.engine.log.batch import Batch, Operation
+from headrace.engine.log.deduplication import assign_seqs
 from headrace.engine.log.stream import Head, Producer, Stream, deleted
 from headrace.engine.log.stream_registry import StreamRegistry, stored_keys
 from headrace.errors import (
@@ -63,7 +63,7 @@ class Append(Operation):
     #: Keys of entries that are to be stored once; then the sequence number of each, and how many were there before.
     unique: list[str | None] | None = None
     seqs: list[int] | None = None
-    given: bytes | None = None
+    original: bytes | None = None
     deduplicated = 0
 
     def __init__(
@@ -146,11 +146,11 @@ class Append(Operation):
             head.registry.admit(self)
 
     def _check(self, batch: Batch, head: Head, unique: list[str | None]) -> None:
-        """Let the kind of the stream refuse what the commit would make of entries that are stored once."""
-        if head.registry is not None and head.registry.kind is not None:
-            kind = head.registry.kind
-            if kind.follows:
-                kind.check(batch, self.stream, self.body, unique)
+        """Let the hook of the stream refuse what the commit would make of entries that are stored once."""
+        if head.registry is not None and head.registry.hook is not None:
+            hook = head.registry.hook
+            if hook.follows:
+                hook.check(batch, self.stream, self.body, unique)
 
     def _check_preconditions(self, terms: Terms, head: Head) -> None:
         if terms.if_match is not None and terms.if_match != head.next_seq:
@@ -158,10 +158,12 @@ class Append(Operation):
                 "If-Match names another tail than the stream has",
                 next_offset=self.stream.offset_at(head.next_seq),
             )
-        last, given = head.stream_seq, terms.stream_seq
-        if given is not None and last is not None and given.encode() <= last.encode():
+        last_stream_seq, stream_seq = head.stream_seq, terms.stream_seq
+        if stream_seq is not None and last_stream_seq is not None and stream_seq.encode() <= last_stream_seq.encode():
             raise SequenceConflict(
-                f"Stream-Seq {given!r} does not come after {last!r}", expected_seq=last, received_seq=given
+                f"Stream-Seq {stream_seq!r} does not come after {last_stream_seq!r}",
+                expected_seq=last_stream_seq,
+                received_seq=stream_seq,
             )
 
     @property
@@ -176,9 +178,9 @@ class Append(Operation):
             self._leave_out_repeated(batch, head, at_us, self.unique)
             if not self.count:
                 return
-            assert head.registry is not None and head.registry.kind is not None
-            if head.registry.kind.follows:
-                head.registry.kind.note(batch, self.stream, head.next_seq, self.body, at_us)
+            assert head.registry is not None and head.registry.hook is not None
+            if head.registry.hook.follows:
+                head.registry.hook.note(batch, self.stream, head.next_seq, self.body, at_us)
         seq, count, body = head.next_seq, self.count, self.body
         head.next_seq = self.position = seq + count
         head.last_us = at_us
@@ -195,7 +197,7 @@ class Append(Operation):
 
     def _leave_out_repeated(self, batch: Batch, head: Head, at_us: int, keys: list[str | None]) -> None:
         """Keep the entries whose keys are new; the others are the ones that had their keys first."""
-        self.seqs = numbered(batch, self.stream, head, keys, at_us)
+        self.seqs = assign_seqs(batch, self.stream, head, keys, at_us)
         due, kept = head.next_seq, []
         if len(set(self.seqs)) == self.count and min(self.seqs) >= due:
             return
@@ -230,13 +232,13 @@ class Append(Operation):
 
     def _is_duplicate(self, batch: Batch, producer: Producer) -> bool:
         name, epoch, seq = producer
-        known = batch.producer(self.stream, name)
+        last_state = batch.producer(self.stream, name)
         self.producer_last = seq
-        if known is None:
+        if last_state is None:
             if seq:
                 raise ProducerGap("a new producer starts at 0", expected_seq=0, received_seq=seq)
             return False
-        last_epoch, last_seq = known
+        last_epoch, last_seq = last_state
         if epoch < last_epoch:
             raise ProducerFenced("a newer epoch of this producer has taken over", producer_epoch=last_epoch)
         if epoch > last_epoch:

@@ -1,12 +1,21 @@
-"""What a stream's entries are to whoever it belongs to: the hook through which they are normalised, told apart and
-judged on the one way into the log.
+"""Append hooks: what the kind of a stream does to entries that are appended to it.
 
-An event source, an entity type and a profile are kinds. A plain stream has none, and pays nothing for those that do.
+Event sources, entity types and profiles have hooks. A plain stream has none, and pays nothing for those that do. The
+hook of a stream is looked up once, when the stream is loaded.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+
+from headrace.errors import CorruptData
+from headrace.profiles import table as profiles
+from headrace.storage.streams import StreamRow
+from headrace.types import RESERVED
 
 if TYPE_CHECKING:
     from headrace.engine.log.append import Terms
@@ -17,8 +26,8 @@ if TYPE_CHECKING:
     from headrace.types import Steps
 
 
-class Kind(Protocol):
-    """The rules of one stream, ready for use. They are never changed, only replaced: another object says other things.
+class AppendHook(Protocol):
+    """The rules of one stream, compiled. A hook is immutable: a change of the rules makes another one.
 
     Methods are called on the event loop and on the writer's thread, and do no IO. Entries are JSON values, joined by
     commas.
@@ -31,7 +40,7 @@ class Kind(Protocol):
     def normalised(self, joined: bytes, terms: Terms) -> bytes:
         """Entries as they are stored: as many, in the same order. What cannot be is a BadRequest.
 
-        Where the kind is replaced before the entries are on disk, its successor gets them as they came.
+        Where the hook is replaced before the entries are on disk, its successor gets the original entries.
         """
 
     def failures(self, joined: bytes) -> list[Failure]:
@@ -42,11 +51,11 @@ class Kind(Protocol):
 
     @property
     def routes(self) -> bool:
-        """Whether entries have routing keys that the kind knows, in place of those of the stream or the request."""
+        """Whether entries have routing keys that the hook knows, in place of those of the stream or the request."""
 
     @property
     def suggests(self) -> bool:
-        """Whether the kind knows routing keys where neither the stream nor the request names any."""
+        """Whether the hook knows routing keys where neither the stream nor the request names any."""
 
     def routed(self, joined: bytes) -> list[str | None]:
         """The routing key of each entry, where :attr:`routes` or :attr:`suggests` says so."""
@@ -86,3 +95,53 @@ class Kind(Protocol):
     @property
     def kept(self) -> Steps | None:
         """How long entries are kept, in milliseconds; None where that is the stream's own setting."""
+
+
+class StreamManager(NamedTuple):
+    """How the streams of one registry are loaded and retained."""
+
+    #: Makes the hook of a stream out of its row.
+    load_hook: Callable[[StreamRow], AppendHook]
+    #: Whether retention rules apply to its streams.
+    is_retained: bool = True
+
+
+class _Managed(msgspec.Struct):
+    """What the stored rules of every managed stream begin with: the registry that it belongs to."""
+
+    kind: str
+
+
+_MANAGED = msgspec.json.Decoder(_Managed)
+
+
+class AppendHooks:
+    """The table of append hooks, by the registry that manages a stream or by its profile."""
+
+    def __init__(self, managers: Mapping[str, StreamManager]) -> None:
+        """``managers`` are named as in the stored rules of their streams."""
+        self._managers = managers
+
+    def load(self, row: StreamRow) -> AppendHook | None:
+        """The hook of a stream; None for a plain one."""
+        if row.managed:
+            return self._manager(row).load_hook(row)
+        hook = profiles.load(row.profile).hook
+        if hook is not None and hook.suggests and row.name.startswith(RESERVED):
+            # Streams of the server have the routing keys that their registries name, and no others.
+            hook = copy(hook)
+            hook.suggests = False
+        return hook
+
+    def is_retained(self, row: StreamRow) -> bool:
+        """Whether retention rules apply to a stream."""
+        return not row.managed or self._manager(row).is_retained
+
+    def _manager(self, row: StreamRow) -> StreamManager:
+        kind = _MANAGED.decode(row.managed).kind
+        manager = self._managers.get(kind)
+        if manager is None:
+            raise CorruptData(
+                f"the stream {row.name!r} belongs to a registry of unknown kind {kind!r}", stream=row.name
+            )
+        return manager

@@ -20,7 +20,7 @@ from headrace.types import Clock, rfc3339
 
 if TYPE_CHECKING:
     from headrace.engine.log.stream import Head, Stream
-    from headrace.engine.log.wal_names import Logged
+    from headrace.engine.log.wal_names import WalNameFilter
 
 _CACHED_PRODUCERS = 4096
 
@@ -167,8 +167,8 @@ class Batch:
     def note(self, what: str, who: str, **facts: object) -> None:
         """Keep account of what this commit does; called once nothing can refuse it any more."""
         if self.notes is not None:
-            told = {"at": rfc3339(self.now_us), "who": who, "what": what, **facts}
-            self.notes.append(msgspec.json.encode(told).decode())
+            note = {"at": rfc3339(self.now_us), "who": who, "what": what, **facts}
+            self.notes.append(msgspec.json.encode(note).decode())
 
     def flush(self) -> None:
         """Hand what was drafted to SQLite, so that the rest of the batch can query it."""
@@ -196,7 +196,7 @@ class Batch:
         else:
             self._wal.insert(self.rows)
 
-    def publish(self, logged: Logged) -> None:
+    def publish(self, logged: WalNameFilter) -> None:
         """Make the drafts visible to readers; called once they are on disk."""
         for announce in self.afterwards:  # first: who sees the events after a change must see the change
             announce()

@@ -11,10 +11,10 @@ from itertools import islice
 
 import msgspec
 
-from headrace.engine.log.append_hooks import Kinds
+from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.engine.log.wal_names import Logged
+from headrace.engine.log.wal_names import WalNameFilter
 from headrace.errors import CorruptData, HeadraceError
 from headrace.schema.registry import Registry
 from headrace.storage.database import SQLiteError
@@ -34,9 +34,9 @@ class Catalog:
         self,
         streams: Streams,
         registries: Registries,
-        kinds: Kinds,
+        hooks: AppendHooks,
         clock: Clock,
-        logged: Logged,
+        logged: WalNameFilter,
         *,
         capacity: int,
     ) -> None:
@@ -47,7 +47,7 @@ class Catalog:
         self._capacity = max(capacity, _LEAST)
         # A dict finds its first entries slowly where many before them were removed, so they go by the hundred.
         self._step = max(_EVICT_STEP, self._capacity // 512)
-        self._kinds = kinds
+        self._hooks = hooks
         #: The streams in memory by name; only the catalog changes it.
         self.held: dict[str, Stream] = {}
         self._started_us = clock.now_us()
@@ -103,11 +103,11 @@ class Catalog:
         return stream
 
     def _registry(self, row: StreamRow) -> StreamRegistry | None:
-        kind = self._kinds.of(row)
+        hook = self._hooks.load(row)
         if not row.revision:
-            return None if kind is None else StreamRegistry(Registry.empty(row.name), 0, kind)
+            return None if hook is None else StreamRegistry(Registry.empty(row.name), 0, hook)
         document = msgspec.json.decode(self._registries.document(row.id, row.revision))
-        return StreamRegistry(Registry.load(document), row.revision, kind)
+        return StreamRegistry(Registry.load(document), row.revision, hook)
 
     def recent(self) -> Iterator[Stream]:
         """The streams in memory, those that came last first."""

@@ -44,7 +44,7 @@ def expires(stream: Stream, head: Head) -> bool:
 def readable_head(tiers: Tiers, stream: Stream, head: Head, now_us: int) -> Head:
     """The head as readers may see it: it begins with the first event that has not expired.
 
-    Raises Cold where append times lie in a segment that is not at hand.
+    Raises NeedsFetch where append times lie in a segment that is not at hand.
     """
     lifetimes = _lifetimes(stream, head)
     if lifetimes is None:
@@ -59,13 +59,13 @@ def readable_head(tiers: Tiers, stream: Stream, head: Head, now_us: int) -> Head
 
 def _lifetimes(stream: Stream, head: Head) -> Steps | None:
     """How long events live, in microseconds, by the first event for which it holds; None where none expires."""
-    kind = None if head.registry is None else head.registry.kind
-    if kind is None or kind.kept is None:
+    hook = None if head.registry is None else head.registry.hook
+    if hook is None or hook.kept is None:
         age_us = stream.retention_age_us
         return None if age_us is None else ((0, age_us),)
-    if all(kept_ms is None for _, kept_ms in kind.kept):
+    if all(kept_ms is None for _, kept_ms in hook.kept):
         return None
-    return tuple((since, None if kept_ms is None else kept_ms * 1000) for since, kept_ms in kind.kept)
+    return tuple((since, None if kept_ms is None else kept_ms * 1000) for since, kept_ms in hook.kept)
 
 
 def _first_unexpired(tiers: Tiers, stream: Stream, head: Head, lifetimes: Steps, now_us: int) -> int:

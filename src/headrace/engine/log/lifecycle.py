@@ -61,7 +61,7 @@ class Chore(Change):
     is_chore = True
 
 
-Kind = TypeVar("Kind", bound=Change)
+ChangeType = TypeVar("ChangeType", bound=Change)
 
 
 def settling(awaited: asyncio.Future[Any]) -> Callable[[Any], None]:
@@ -76,10 +76,10 @@ def settling(awaited: asyncio.Future[Any]) -> Callable[[Any], None]:
     return done
 
 
-async def carry_out(writer: Writer, kind: Callable[..., Kind], *facts: Any) -> Kind:
-    """Queue a change and wait until it is settled; raises what refused it."""
-    settled: asyncio.Future[Kind] = asyncio.get_running_loop().create_future()
-    change = kind(*facts, settling(settled))
+async def carry_out(writer: Writer, make_change: Callable[..., ChangeType], *arguments: Any) -> ChangeType:
+    """Make a change, queue it and wait until it is settled; raises what refused it."""
+    settled: asyncio.Future[ChangeType] = asyncio.get_running_loop().create_future()
+    change = make_change(*arguments, settling(settled))
     change.submit(writer)
     await settled
     if change.error is not None:
@@ -95,7 +95,7 @@ class Create(Change):
     version = 0
     keys: str | None = None
     unique: list[str | None] | None = None
-    given: bytes | None = None
+    original: bytes | None = None
 
     def __init__(
         self,
@@ -125,18 +125,18 @@ class Create(Change):
             batch.flush()
             self.dropped += delete(batch, self.replaces, expired=True)
             batch.note("stream_expired", SERVER, stream=self.replaces.name)
-        found = batch.streams.by_name(self.row.name)
-        if found is not None and found.state == SOFT_DELETED:
-            raise Conflict("the name belongs to a deleted stream that forks still need", stream=found.name)
-        if found is not None and found.state == LIVE:
+        existing = batch.streams.by_name(self.row.name)
+        if existing is not None and existing.state == SOFT_DELETED:
+            raise Conflict("the name belongs to a deleted stream that forks still need", stream=existing.name)
+        if existing is not None and existing.state == LIVE:
             self.exists = True
             return
         if self.fork is not None:
             self._inherit(batch, self.fork)
         if self.registry is not None and self.count:
             self.registry.admit(self)
-        if found is not None:
-            batch.streams.remove(found.id)
+        if existing is not None:
+            batch.streams.remove(existing.id)
         self._start_epoch(batch)
         first = self._first_entries(batch.now_us)
         self.row.id = batch.streams.insert(self.row)
@@ -245,11 +245,11 @@ def create_managed(
 ) -> int:
     """The stream of something that manages it, or of the server itself; refuses a name that is taken."""
     name = registry.schema
-    found = batch.streams.by_name(name)
-    if found is not None and found.state != DELETED:
+    existing = batch.streams.by_name(name)
+    if existing is not None and existing.state != DELETED:
         raise Conflict(f"the stream {name} exists already and is somebody else's: delete or rename it", stream=name)
-    if found is not None:
-        batch.streams.remove(found.id)
+    if existing is not None:
+        batch.streams.remove(existing.id)
     row = StreamRow(
         name=name,
         content_type=JSON,

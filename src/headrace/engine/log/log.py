@@ -14,7 +14,7 @@ from headrace.engine.log.lifecycle import SERVER, Create, Delete, SetRetention
 from headrace.engine.log.read import Slice
 from headrace.engine.log.stream import Head, Stream, deleted
 from headrace.engine.log.tail import Tail
-from headrace.engine.log.tiers import Cold, Tiers
+from headrace.engine.log.tiers import NeedsFetch, Tiers
 from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.counters import Counters
 from headrace.errors import HeadraceError, NotFound
@@ -149,13 +149,13 @@ class Log:
     ) -> Slice:
         """Committed entries from a position on, all in one schema version: the current one if none is named."""
         view = None if head.registry is None else head.registry.view(version)
-        found = reading.read(self._tiers, stream, head, position, budget=budget, key=key, view=view)
+        entries = reading.read(self._tiers, stream, head, position, budget=budget, key=key, view=view)
         self.counters.reads += 1
-        self.counters.read_bytes += sum(map(len, found.parts))
-        return found
+        self.counters.read_bytes += sum(map(len, entries.parts))
+        return entries
 
     def readable_head(self, stream: Stream) -> Head:
-        """The newest head as readers may see it, without expired events; raises Cold like a read."""
+        """The newest head as readers may see it, without expired events; raises NeedsFetch like a read."""
         if stream.retention_age_us is None and not stream.managed:
             return stream.head
         return expiry.readable_head(self._tiers, stream, stream.head, self.clock.now_us())
@@ -165,7 +165,7 @@ class Log:
         while True:
             try:
                 return self.readable_head(stream)
-            except Cold as cold:
+            except NeedsFetch as cold:
                 await asyncio.to_thread(cold.work)
 
     def seek(self, stream: Stream, since_us: int) -> int:
@@ -219,9 +219,9 @@ class Log:
 
         Names that begin like ``without`` are left out.
         """
-        found: list[Stream] = []
-        while len(found) < limit:
-            want = limit - len(found)
+        streams: list[Stream] = []
+        while len(streams) < limit:
+            want = limit - len(streams)
             rows = self._streams.page(prefix=prefix, after=after, now_us=self.clock.now_us(), limit=want)
             for row in rows:
                 if without is not None and row.name.startswith(without):
@@ -231,11 +231,11 @@ class Log:
                 stream = self.catalog.load(row)
                 hidden = stream.is_reserved and not prefix.startswith(RESERVED)
                 if not hidden and not self.catalog.expired(stream) and stream.head.state == LIVE:
-                    found.append(stream)
+                    streams.append(stream)
             else:
                 if len(rows) < want:
                     break
-        return found
+        return streams
 
     def buried(self, dropped: list[tuple[str, int]], streams: Iterable[Stream]) -> None:
         """Take note of streams that were deleted together with what they belonged to."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.log.stream_registry import View
-from headrace.engine.log.tiers import Cell, Cold, Tiers
+from headrace.engine.log.stream_registry import StreamSchema
+from headrace.engine.log.tiers import Cell, NeedsFetch, Tiers
 from headrace.errors import CorruptData, NotRepresentable
 from headrace.schema.entries import entries_of, slice_json
 from headrace.storage.wal import Entries, Wal
@@ -53,44 +53,45 @@ def read(
     *,
     budget: int,
     key: str | None = None,
-    view: View | None = None,
+    view: StreamSchema | None = None,
 ) -> Slice:
     """Entries from ``position`` to the head, as many as the budget allows and at least one; a view turns them.
 
-    With a key it may come back with nothing but a new position. Raises Cold where the first of them are not at hand.
+    With a key it may come back with nothing but a new position. Raises NeedsFetch where the first of them are not at
+    hand.
     """
     parts: list[Piece] = []
     start = position
     while position < head.next_seq and (room := budget - sum(map(len, parts))) > 0:
         try:
-            found = _read_some(tiers, stream, next(owned(stream, head, position)), room, key, view, bool(parts))
-        except (Cold, NotRepresentable):
+            entries = _read_some(tiers, stream, next(owned(stream, head, position)), room, key, view, bool(parts))
+        except (NeedsFetch, NotRepresentable):
             if position == start:
                 raise
             break  # what was found so far is an answer
-        parts += found.parts
-        if found.position == position:
+        parts += entries.parts
+        if entries.position == position:
             break
-        position = found.position
+        position = entries.position
     return Slice(parts, position if position < head.next_seq else head.next_seq)
 
 
 def _read_some(
-    tiers: Tiers, stream: Stream, part: Owned, room: int, key: str | None, view: View | None, goes_on: bool
+    tiers: Tiers, stream: Stream, part: Owned, room: int, key: str | None, view: StreamSchema | None, goes_on: bool
 ) -> Slice:
     """Entries from where one owner keeps them in one tier."""
     if part.published is None or part.start < part.published:
-        found = _read_segments(tiers, stream, part, room, key, view)
-        if found is not None:
-            return Slice([], part.start) if goes_on and sum(map(len, found.parts)) > room else found
+        entries = _read_segments(tiers, stream, part, room, key, view)
+        if entries is not None:
+            return Slice([], part.start) if goes_on and sum(map(len, entries.parts)) > room else entries
     rows = _read_rows(tiers.wal, stream, part, room, key, view, goes_on)
     if rows.position > part.start or goes_on:
         return rows
     # Rows go once they are in segments, and the reader may not have heard of that.
-    found = _read_segments(tiers, stream, part, room, key, view)
-    if found is None:
+    entries = _read_segments(tiers, stream, part, room, key, view)
+    if entries is None:
         raise _missing(stream, part.start)
-    return found
+    return entries
 
 
 def owned(stream: Stream, head: Head, position: int) -> Iterator[Owned]:
@@ -105,7 +106,7 @@ def owned(stream: Stream, head: Head, position: int) -> Iterator[Owned]:
 
 
 def _read_segments(
-    tiers: Tiers, stream: Stream, part: Owned, budget: int, key: str | None, view: View | None
+    tiers: Tiers, stream: Stream, part: Owned, budget: int, key: str | None, view: StreamSchema | None
 ) -> Slice | None:
     sealed = tiers.read(part.owner, part.start, part.end, budget, key)
     if sealed is None or view is None:
@@ -120,7 +121,7 @@ def _read_segments(
     return Slice(_turned(again.parts, view)[0], again.position)
 
 
-def _turned(parts: list[Part], view: View) -> tuple[list[Piece], int, NotRepresentable | None]:
+def _turned(parts: list[Part], view: StreamSchema) -> tuple[list[Piece], int, NotRepresentable | None]:
     """Parts of a segment in the version that was asked for; where one fails, how many bytes come before, and why."""
     turned: list[Piece] = []
     before: list[Piece | msgspec.Raw] = []
@@ -135,7 +136,7 @@ def _turned(parts: list[Part], view: View) -> tuple[list[Piece], int, NotReprese
 
 
 def _read_rows(
-    wal: Wal, stream: Stream, part: Owned, budget: int, key: str | None, view: View | None, goes_on: bool
+    wal: Wal, stream: Stream, part: Owned, budget: int, key: str | None, view: StreamSchema | None, goes_on: bool
 ) -> Slice:
     scan = wal.scan if key is None else partial(wal.scan_key, key=key)
     # A scan that a refusal leaves open would hold its snapshot until the traceback is collected.
@@ -149,7 +150,7 @@ def _gathered(
     part: Owned,
     budget: int,
     key: str | None,
-    view: View | None,
+    view: StreamSchema | None,
     goes_on: bool,
 ) -> Slice:
     """What rows hold of a part; without a key only up to the first entry that none of them holds."""
@@ -189,7 +190,7 @@ def _gathered(
 
 
 def _turn_some(
-    stream: Stream, row: Entries, skip: int, stop: int, key: str | None, view: View, failure: NotRepresentable
+    stream: Stream, row: Entries, skip: int, stop: int, key: str | None, view: StreamSchema, failure: NotRepresentable
 ) -> Slice:
     """What comes before the first entry that cannot be turned; if that is the very first, say so."""
     entries, chosen = entries_of(row.body), _chosen(row, skip, stop, key)
@@ -232,7 +233,7 @@ def _cut(stream: Stream, row: Entries, skip: int, stop: int, budget: int) -> tup
     return b",".join(entries[skip:last]), last
 
 
-def not_representable(stream: Stream, seq: int, view: View, failure: NotRepresentable) -> NotRepresentable:
+def not_representable(stream: Stream, seq: int, view: StreamSchema, failure: NotRepresentable) -> NotRepresentable:
     """The failure of one event to take the form asked for, with its offset and how to go on."""
     offset = stream.offset_at(seq + 1)
     return NotRepresentable(

@@ -1,31 +1,44 @@
-"""What time does to streams: expiry, retention, persisted accesses, and the removal of what is gone.
+"""What time does to streams, carried out by a sweeper: expiry, retention, persisted accesses, removal of what is gone.
 
 Each sweep is a few small operations for the writer, bounded in rows, so that appends never wait long.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
-from headrace.engine.features.deduping import horizon
 from headrace.engine.log import read as reading
+from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
+from headrace.engine.log.deduplication import dedupe_horizon
 from headrace.engine.log.forks import read_by_forks
-from headrace.engine.log.lifecycle import Chore
+from headrace.engine.log.lifecycle import Change, Chore, Delete, carry_out, settling
+from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.registry.verification_job import KEPT, KEPT_US
+from headrace.engine.log.writer import Writer
+from headrace.errors import HeadraceError
 from headrace.storage.dedupe import Dedupe, Idempotency
 from headrace.storage.published import Placed, Published
-from headrace.storage.streams import DELETED, LIVE
+from headrace.storage.streams import DELETED, LIVE, Streams
 from headrace.storage.verifications import Verifications
 from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US, Steps
 
+log = logging.getLogger("headrace.engine")
+
+SWEEP_S = 10.0
+_STREAMS = 500
 PURGE_ROWS = 2_000
 #: How long rows of deleted streams are kept: a recovery tells by them what was deleted from what was lost.
 REMEMBER_DELETED_US = 86_400_000_000
+#: How many verifications are kept once they have ended, and for how long.
+KEPT, KEPT_US = 1_000, 86_400_000_000
 #: For how long a request is answered again as it was, and how many answers of how many bytes are kept for that.
 ANSWERED_US, ANSWERED, ANSWERED_BYTES = 7 * 86_400_000_000, 50_000, 256 * 1024 * 1024
 
@@ -124,44 +137,44 @@ class ForgetKeys(Chore):
     def perform(self, batch: Batch) -> None:
         """Forget one slice."""
         head = batch.draft(self.stream)
-        if head.registry is None or head.registry.kind is None or head.state == DELETED:
+        if head.registry is None or head.registry.hook is None or head.state == DELETED:
             return
-        since, since_us = horizon(head.registry.kind, head.next_seq, batch.now_us)
+        since, since_us = dedupe_horizon(head.registry.hook, head.next_seq, batch.now_us)
         self.removed = Dedupe(batch.connection).forget(self.stream.id, since, since_us, PURGE_ROWS)
 
 
-class Start(NamedTuple):
+class RetainedStart(NamedTuple):
     """Where a stream begins, and the payload bytes before that."""
 
     seq: int
     bytes: int
 
 
-def first_retained(wal: Wal, published: Published, stream: Stream, head: Head, now_us: int) -> Start:
+def first_retained(wal: Wal, published: Published, stream: Stream, head: Head, now_us: int) -> RetainedStart:
     """Where the retention rule lets a stream begin: whole append requests go, of published ones whole segments."""
-    start = Start(head.first_seq, head.first_bytes)
-    kind = None if head.registry is None else head.registry.kind
-    if kind is not None and kind.kept is not None:
-        start = max(start, _first_kept(wal, published, stream, head, kind.kept, now_us))
+    start = RetainedStart(head.first_seq, head.first_bytes)
+    hook = None if head.registry is None else head.registry.hook
+    if hook is not None and hook.kept is not None:
+        start = max(start, _first_kept(wal, published, stream, head, hook.kept, now_us))
     elif stream.retention_age_us is not None:
         start = max(start, _first_since(wal, published, stream, head, now_us - stream.retention_age_us))
     if stream.retention_bytes is not None and head.bytes - head.first_bytes > stream.retention_bytes:
         least = head.bytes - stream.retention_bytes
-        kept, reached = (
+        first_kept, is_kept = (
             partial(published.first_beyond, size=least),
             lambda row: row.total_bytes - len(row.body) >= least,
         )
-        start = max(start, _first(wal, published, stream, head, kept, reached))
+        start = max(start, _first(wal, published, stream, head, first_kept, is_kept))
     return start
 
 
-def _first_since(wal: Wal, published: Published, stream: Stream, head: Head, since_us: int) -> Start:
+def _first_since(wal: Wal, published: Published, stream: Stream, head: Head, since_us: int) -> RetainedStart:
     """Where a stream begins if it keeps what was appended since a moment."""
     kept, reached = partial(published.first_from, us=since_us), lambda row: row.append_us >= since_us
     return _first(wal, published, stream, head, kept, reached)
 
 
-def _first_kept(wal: Wal, published: Published, stream: Stream, head: Head, steps: Steps, now_us: int) -> Start:
+def _first_kept(wal: Wal, published: Published, stream: Stream, head: Head, steps: Steps, now_us: int) -> RetainedStart:
     """Where a stream begins whose events are kept for as long as was said when they came; later ones never shorter."""
 
     def since_us(seq: int) -> int:
@@ -172,7 +185,10 @@ def _first_kept(wal: Wal, published: Published, stream: Stream, head: Head, step
         first = published.first_from(owner, us=since_us(head.next_seq))
         start = head.next_seq if first is None else first.segment.first_seq
         segments = published.following(owner, start, head.next_seq)
-        return next((one for one in segments if one.segment.max_us >= since_us(one.segment.end_seq - 1)), None)
+        for placed in segments:
+            if placed.segment.max_us >= since_us(placed.segment.end_seq - 1):
+                return placed
+        return None
 
     def reached(row: Entries) -> bool:
         return row.append_us >= since_us(row.seq + row.count - 1)
@@ -187,21 +203,141 @@ def _first(
     head: Head,
     kept: Callable[[int], Placed | None],
     reached: Callable[[Entries], bool],
-) -> Start:
+) -> RetainedStart:
     """The first segment that is kept, or else the first row of the log for which ``reached`` holds."""
     for owner, start, end, _ in reading.owned(stream, head, head.first_seq):
         placed = kept(owner)
         if placed is not None and placed.segment.first_seq < end:
             inside = placed.segment.first_seq < start
             return (
-                Start(start, head.first_bytes)
+                RetainedStart(start, head.first_bytes)
                 if inside
-                else Start(placed.segment.first_seq, placed.segment.before_bytes)
+                else RetainedStart(placed.segment.first_seq, placed.segment.before_bytes)
             )
         last = published.last(owner)
         low = start if last is None else min(max(start, last.segment.end_seq), end)
         seq = reading.seek_rows(wal, owner, low, end, reached)
         row = wal.holding(owner, seq) if seq < end else None
         if row is not None:
-            return Start(seq, reading.bytes_within(row, seq))
-    return Start(head.next_seq, head.bytes)
+            return RetainedStart(seq, reading.bytes_within(row, seq))
+    return RetainedStart(head.next_seq, head.bytes)
+
+
+class Sweeper:
+    """Expires streams, drops what is not retained, persists accesses and removes what is gone."""
+
+    def __init__(
+        self,
+        *,
+        writer: Writer,
+        log: Log,
+        streams: Streams,
+        wal: Wal,
+        published: Published,
+        hooks: AppendHooks,
+        held_from: Callable[[Stream], int | None],
+    ) -> None:
+        """``held_from`` says from which event on a managed stream must be kept, whatever its retention rule says."""
+        self._writer = writer
+        self._log = log
+        self._catalog = log.catalog
+        self._streams = streams
+        self._wal = wal
+        self._published = published
+        self._hooks = hooks
+        self.held_from = held_from
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Sweep every few seconds from now on."""
+        self._task = asyncio.create_task(self._sweep_forever())
+
+    async def stop(self) -> None:
+        """Sweep no more by itself."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def sweep(self) -> None:
+        """Expire, retain, persist accesses and purge, once."""
+        # What frees space comes first, and a full disk that stops one step does not stop the others.
+        for step in (self._purge, self._persist_accesses, self._expire, self._retain, self._purge):
+            with contextlib.suppress(HeadraceError):
+                await step()
+        await asyncio.to_thread(self._writer.reserve.restock)
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            try:
+                await self.sweep()
+            except Exception:
+                log.exception("a sweep failed; the next one tries again")
+
+    async def _purge(self) -> None:
+        await self._run_out(Purge)
+
+    async def _persist_accesses(self) -> None:
+        accessed = self._catalog.accessed
+        for _ in range(0, len(accessed), _STREAMS):
+            change = await carry_out(self._writer, PersistAccesses, tuple(islice(accessed, _STREAMS)))
+            # Until then they stay in memory, where alone it is known that they were accessed.
+            for stream, deadline_us in change.deadlines:
+                if stream in accessed:
+                    del accessed[stream]
+                    if stream.deadline_us != deadline_us:
+                        accessed[stream] = None
+
+    async def _expire(self) -> None:
+        while True:
+            rows = self._streams.due(self._log.clock.now_us(), _STREAMS)
+            streams = [self._catalog.find(row.name) for row in rows]
+            living = [stream for stream in streams if stream is not None and stream.head.state == LIVE]
+            over = [stream for stream in living if self._catalog.expired(stream)]
+            outcomes = await asyncio.gather(*(self._expire_one(stream) for stream in over), return_exceptions=True)
+            for failure in filter(None, outcomes):
+                raise failure
+            # The others were accessed since their deadline was stored, and would hide those that come later.
+            self._catalog.accessed.update(dict.fromkeys(set(living) - set(over)))
+            await self._persist_accesses()
+            if len(rows) < _STREAMS:
+                break
+
+    async def _expire_one(self, stream: Stream) -> None:
+        settled: asyncio.Future[Delete] = asyncio.get_running_loop().create_future()
+        self._log.delete(stream, settling(settled), deadline_us=stream.deadline_us)
+        if (error := (await settled).error) is not None:
+            raise error
+        self._log.counters.expired += stream.head.state != LIVE  # an access may have come before the commit
+
+    async def _retain(self) -> None:
+        after = 0
+        while rows := self._streams.retained(after, _STREAMS):
+            for row in rows:
+                after = row.id
+                if not self._hooks.is_retained(row):
+                    continue
+                stream = self._catalog.find(row.name)
+                if stream is not None and stream.id == row.id:
+                    await self._retain_one(stream)
+
+    async def _retain_one(self, stream: Stream) -> None:
+        held_from = self.held_from(stream) if stream.managed else None
+        first = first_retained(self._wal, self._published, stream, stream.head, self._log.clock.now_us())
+        if first.seq > stream.head.first_seq and (held_from is None or first.seq <= held_from):
+            await self._run(Retain, stream)
+        if self._wal.starts_before(stream.id, stream.head.first_seq):
+            await self._run_out(Trim, stream)
+        hook = None if stream.head.registry is None else stream.head.registry.hook
+        if hook is not None and hook.dedupes:
+            await self._run_out(ForgetKeys, stream)
+
+    async def _run_out(self, make_change: Callable[..., Change], *arguments: Any) -> None:
+        """Carry out an operation again and again, until it finds less than it may remove at once."""
+        while await self._run(make_change, *arguments) >= PURGE_ROWS:
+            await asyncio.sleep(0)
+
+    async def _run(self, make_change: Callable[..., Change], *arguments: Any) -> int:
+        """Carry out a sweep's operation; answers how many rows it removed."""
+        return getattr(await carry_out(self._writer, make_change, *arguments), "removed", 0)

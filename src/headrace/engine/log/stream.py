@@ -18,7 +18,7 @@ from headrace.types import JSON, NEVER_US, RESERVED, media_type
 if TYPE_CHECKING:
     from headrace.engine.log.expiry import Floor
     from headrace.engine.log.stream_registry import StreamRegistry
-    from headrace.engine.log.tail import Watcher
+    from headrace.engine.log.tail import TailWatcher
 
 Producer = tuple[str, int, int]
 _EPOCHS = msgspec.json.Decoder(tuple[tuple[int, int], ...])
@@ -106,7 +106,7 @@ class Stream:
         self.pins = 0
         #: Whether it was asked for since somebody looked; None before that, and set by whoever keeps streams in memory.
         self.used: bool | None = None
-        self.watchers: dict[Watcher, None] | None = None
+        self.watchers: dict[TailWatcher, None] | None = None
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -22,12 +22,12 @@ from headrace.schema.routing import RoutingKey
 
 if TYPE_CHECKING:
     from headrace.engine.log.append import Terms
-    from headrace.engine.log.append_hook import Kind
+    from headrace.engine.log.append_hook import AppendHook
 
 _COMPILED = 1024
 
 
-class Newcomers(Protocol):
+class PendingEntries(Protocol):
     """Entries that want to be stored, joined by commas.
 
     Admission gives them their version and their keys: ``key`` where all have the same, else ``keys`` as JSON.
@@ -42,13 +42,13 @@ class Newcomers(Protocol):
     registry: StreamRegistry | None
     #: The registry that saw them to fit as they came in.
     seen_by: StreamRegistry | None
-    #: The keys of those that are to be stored once, where their kind has any.
+    #: The keys of those that are to be stored once, where their hook has any.
     unique: list[str | None] | None
-    #: The entries as they came, where their kind has made something else of them.
-    given: bytes | None
+    #: The entries as they came, where their hook has made something else of them.
+    original: bytes | None
 
 
-class View:
+class StreamSchema:
     """How a reader sees the entries of a stream: all in one version."""
 
     __slots__ = ("_chain", "_schema", "version")
@@ -81,15 +81,15 @@ class StreamRegistry:
     """One revision of a registry. It is never changed: a new revision is a new object."""
 
     __slots__ = (
-        "_chain", "_emptied", "_routing", "_validator", "kind", "readable_from", "registry", "revision", "version",
+        "_chain", "_emptied", "_routing", "_validator", "hook", "readable_from", "registry", "revision", "version",
         "vouched",
     )  # fmt: skip
 
-    def __init__(self, registry: Registry, revision: int, kind: Kind | None = None) -> None:
-        """``kind`` is what the entries are to whoever the stream belongs to; None for a plain stream."""
+    def __init__(self, registry: Registry, revision: int, hook: AppendHook | None = None) -> None:
+        """``hook`` is what the entries are to whoever the stream belongs to; None for a plain stream."""
         self.registry = registry
         self.revision = revision
-        self.kind = kind
+        self.hook = hook
         self.version = registry.current_version
         #: The first event that the lenses carry to the current version.
         self.readable_from = registry.readable_from
@@ -98,13 +98,13 @@ class StreamRegistry:
         self._emptied: list[EmptiedField] | None = None
         key = registry.routing_key
         self._routing = None if key is None else RoutingKey(pointers.parse(key.pointer) or (), key.required)
-        #: Whether what the kind has made of entries fits for certain.
-        self.vouched = kind is not None and kind.normalises and kind.vouches(registry.current_schema)
+        #: Whether what the hook has made of entries fits for certain.
+        self.vouched = hook is not None and hook.normalises and hook.vouches(registry.current_schema)
 
     @property
     def has_routing_key(self) -> bool:
         """Whether events carry their own routing keys."""
-        return self._routing is not None or (self.kind is not None and (self.kind.routes or self.kind.suggests))
+        return self._routing is not None or (self.hook is not None and (self.hook.routes or self.hook.suggests))
 
     @property
     def emptied_fields(self) -> list[EmptiedField]:
@@ -117,7 +117,7 @@ class StreamRegistry:
         """How many entries a body holds, where it is seen at a glance that it is an array of what fits."""
         if self._validator is None or body[:1] != b"[" or body[-1:] != b"]":
             return None
-        if self.kind is not None and self.kind.normalises:
+        if self.hook is not None and self.hook.normalises:
             return None
         return self._validator.count(body)
 
@@ -128,23 +128,23 @@ class StreamRegistry:
     def failures(self, joined: bytes) -> list[Failure]:
         """What is wrong with entries joined by commas, as they would be stored."""
         failures = [] if self._validator is None else self._validator.failures(joined)
-        return failures if failures or self.kind is None else self.kind.failures(joined)
+        return failures if failures or self.hook is None else self.hook.failures(joined)
 
-    def admit(self, entries: Newcomers) -> None:
+    def admit(self, entries: PendingEntries) -> None:
         """Check entries, and give them their keys and their version."""
-        kind = self.kind
+        hook = self.hook
         if entries.seen_by is not self:
-            if entries.given is not None:
-                entries.body = entries.given  # another kind has made something of them
-            if kind is not None and kind.normalises:
-                entries.given = entries.body
-                entries.body = kind.normalised(entries.given, entries.terms)
+            if entries.original is not None:
+                entries.body = entries.original  # another hook has made something of them
+            if hook is not None and hook.normalises:
+                entries.original = entries.body
+                entries.body = hook.normalised(entries.original, entries.terms)
             if not self.vouched and (failures := self.failures(entries.body)):
-                raise _refusal(failures) if kind is None else kind.refusal(entries.body, failures)
-        if kind is not None:
-            entries.unique = kind.unique(entries.body) if kind.dedupes else None
-        if kind is not None and kind.routes:
-            entries.key, entries.keys = stored_keys(kind.routed(entries.body))
+                raise _refusal(failures) if hook is None else hook.refusal(entries.body, failures)
+        if hook is not None:
+            entries.unique = hook.unique(entries.body) if hook.dedupes else None
+        if hook is not None and hook.routes:
+            entries.key, entries.keys = stored_keys(hook.routed(entries.body))
         elif self._routing is not None:
             if entries.terms.key is not None:
                 raise BadRequest("events of this stream carry their own keys: leave Stream-Key out", field="Stream-Key")
@@ -152,23 +152,23 @@ class StreamRegistry:
             if failures:
                 raise _refusal(failures)
             entries.key, entries.keys = stored_keys(keys)
-        elif kind is not None and kind.suggests and entries.terms.key is None:
-            entries.key, entries.keys = stored_keys(kind.routed(entries.body))
+        elif hook is not None and hook.suggests and entries.terms.key is None:
+            entries.key, entries.keys = stored_keys(hook.routed(entries.body))
         else:
             entries.key, entries.keys = entries.terms.key, None
         entries.version, entries.registry = self.version, self
 
-    def of_kind(self, kind: Kind) -> StreamRegistry:
-        """The same revision, with another kind of entries."""
+    def with_hook(self, hook: AppendHook) -> StreamRegistry:
+        """The same revision, with another hook of entries."""
         made = copy(self)
-        made.kind = kind
-        made.vouched = kind.normalises and kind.vouches(made.registry.current_schema)
+        made.hook = hook
+        made.vouched = hook.normalises and hook.vouches(made.registry.current_schema)
         return made
 
-    def view(self, version: int | None = None) -> View:
+    def view(self, version: int | None = None) -> StreamSchema:
         """The entries as of a version; the current one if none is named."""
         wanted = self.version if version is None else version
-        return View(self._chain, self.registry.schemas.get(wanted), wanted)
+        return StreamSchema(self._chain, self.registry.schemas.get(wanted), wanted)
 
 
 @lru_cache(maxsize=_COMPILED)

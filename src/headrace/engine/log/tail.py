@@ -10,7 +10,7 @@ from headrace.engine.runtime.slices import FEW, Slices
 from headrace.errors import Overloaded
 
 
-class Watcher(Protocol):
+class TailWatcher(Protocol):
     """Someone at the tail of a stream; ``wake`` is called on the loop after each commit that moved it."""
 
     def wake(self) -> None:
@@ -25,17 +25,17 @@ class Tail:
 
     def __init__(self, limit: int, slices: Slices | None = None) -> None:
         self._limit = limit
-        self._watchers: dict[Watcher, None] = {}
+        self._watchers: dict[TailWatcher, None] = {}
         self._slices = slices or Slices()
         #: Who is about to be woken.
-        self._waking: set[Watcher] = set()
+        self._waking: set[TailWatcher] = set()
 
     @property
     def watchers(self) -> int:
         """How many wait."""
         return len(self._watchers)
 
-    def watch(self, stream: Stream, watcher: Watcher) -> None:
+    def watch(self, stream: Stream, watcher: TailWatcher) -> None:
         """Wake this watcher from now on; pins the stream."""
         if len(self._watchers) >= self._limit:
             raise Overloaded("too many readers are waiting", retry_after=1)
@@ -45,7 +45,7 @@ class Tail:
         stream.pins += 1
         self._watchers[watcher] = None
 
-    def leave(self, stream: Stream, watcher: Watcher) -> None:
+    def leave(self, stream: Stream, watcher: TailWatcher) -> None:
         """Stop waking this watcher."""
         if stream.watchers is not None and watcher in stream.watchers:
             del stream.watchers[watcher]
@@ -54,13 +54,13 @@ class Tail:
             if not stream.watchers:
                 stream.watchers = None
 
-    def park(self, watcher: Watcher) -> None:
+    def park(self, watcher: TailWatcher) -> None:
         """Count one who waits for something else than the tail of a stream, and whom only :meth:`end` reaches."""
         if len(self._watchers) >= self._limit:
             raise Overloaded("too many readers are waiting", retry_after=1)
         self._watchers[watcher] = None
 
-    def unpark(self, watcher: Watcher) -> None:
+    def unpark(self, watcher: TailWatcher) -> None:
         """Count this one no more."""
         self._watchers.pop(watcher, None)
 
@@ -75,7 +75,7 @@ class Tail:
         self._waking.update(due)
         self._slices.do([partial(self._wake, stream, watcher) for watcher in due])
 
-    def _wake(self, stream: Stream, watcher: Watcher) -> None:
+    def _wake(self, stream: Stream, watcher: TailWatcher) -> None:
         self._waking.discard(watcher)
         if stream.watchers is not None and watcher in stream.watchers:
             watcher.wake()

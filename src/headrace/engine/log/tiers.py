@@ -1,7 +1,7 @@
 """Where entries lie: the newest in rows of the log, older ones in segments.
 
-The event loop never waits for a segment. What is decoded already is answered at once; for anything else ``Cold`` is
-raised, whose work a thread does, and then the question is asked again.
+The event loop never waits for a segment. What is decoded already is answered at once; for anything else ``NeedsFetch``
+is raised, whose work a thread does, and then the read is repeated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NOTHING: Any = object()
 _KEYED = 256
 
 
-class Cold(Exception):
+class NeedsFetch(Exception):
     """The answer lies in a segment that is not at hand: let a thread do the work, then ask again.
 
     Work with a deadline ends by itself, with what it has, and can be cancelled when nobody waits for it any more.
@@ -89,11 +89,13 @@ class Tiers:
         mark = ("read", placed.key, position, until, budget)
         reader = None if mark in self._found else self._open().ready(placed.segment)
         if reader is None or not reader.is_loaded(position):
-            found = self._once(mark, lambda: self._with(placed, lambda at_hand: at_hand.read(position, until, budget)))
+            entries = self._once(
+                mark, lambda: self._with(placed, lambda at_hand: at_hand.read(position, until, budget))
+            )
         else:
-            found = reader.read(position, min(until, reader.group_end(position)), budget)
-        self._load_ahead(owner, placed, found.position)
-        return found
+            entries = reader.read(position, min(until, reader.group_end(position)), budget)
+        self._load_ahead(owner, placed, entries.position)
+        return entries
 
     def seek_time(self, owner: int, since_us: int) -> tuple[int, int] | None:
         """The first published entry that was appended at or after a moment, and when; None if all were before."""
@@ -136,30 +138,30 @@ class Tiers:
         until = min(until, following[-1].segment.end_seq)
 
         def look() -> Slice:
-            found = self._with(following[0], lambda reader: reader.read(position, until, budget, key))
+            entries = self._with(following[0], lambda reader: reader.read(position, until, budget, key))
             for placed in following[1:]:
-                room = budget - sum(len(part.body) + 1 for part in found.parts)
-                if room <= 0 or found.position < placed.segment.first_seq:
+                room = budget - sum(len(part.body) + 1 for part in entries.parts)
+                if room <= 0 or entries.position < placed.segment.first_seq:
                     break
-                more = self._more(placed, found, until, room, key)
+                more = self._more(placed, entries, until, room, key)
                 if more is None:
                     break
-                found = more
-            return found
+                entries = more
+            return entries
 
         return self._once(("key", following[0].key, position, until, budget, key), look)
 
-    def _more(self, placed: Placed, found: Slice, until: int, room: int, key: str) -> Slice | None:
+    def _more(self, placed: Placed, entries: Slice, until: int, room: int, key: str) -> Slice | None:
         """What was found, and the entries of one more segment; None where they do not fit, or cannot be read now."""
         try:
-            more = self._with(placed, lambda reader: reader.read(found.position, until, room, key))
+            more = self._with(placed, lambda reader: reader.read(entries.position, until, room, key))
         except HeadraceError:
-            if not found.parts:
+            if not entries.parts:
                 raise
             return None  # what was found so far is an answer
-        if found.parts and sum(len(part.body) for part in more.parts) > room:
+        if entries.parts and sum(len(part.body) for part in more.parts) > room:
             return None
-        return more._replace(parts=found.parts + more.parts)
+        return more._replace(parts=entries.parts + more.parts)
 
     def _with(self, placed: Placed, ask: Callable[[Reader], Found]) -> Found:
         with self._open().open(placed.key, placed.segment) as reader:
@@ -167,9 +169,9 @@ class Tiers:
 
     def _once(self, mark: Hashable, work: Callable[[], Found]) -> Found:
         """The same for what is large, and so not kept: one question may ask for it only once."""
-        found = self._asked(mark, work)
+        answer = self._asked(mark, work)
         self._found.pop(mark, None)
-        return found
+        return answer
 
     def _asked(self, mark: Hashable, work: Callable[[], Found]) -> Found:
         """What a thread has found; the first time it is sent to look.
@@ -177,16 +179,16 @@ class Tiers:
         The answer stays for a while: a question that has several parts is asked again from the start for each.
         """
         answers = self._found
-        found: Found = answers.get(mark, _NOTHING)
-        if found is not _NOTHING:
-            return found
+        answer: Found = answers.get(mark, _NOTHING)
+        if answer is not _NOTHING:
+            return answer
 
         def look() -> None:
             answers[mark] = work()
             for abandoned in list(answers)[:-_ANSWERS]:
                 answers.pop(abandoned, None)
 
-        raise Cold(look)
+        raise NeedsFetch(look)
 
     def _load_ahead(self, owner: int, placed: Placed | None, position: int) -> None:
         """Decode what a reader that goes on will ask for next."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 _SLOTS = 1 << 22
 
 
-class Logged:
+class WalNameFilter:
     """Names every stream that has entries in the log, and few others; in the beginning it names all."""
 
     def __init__(self) -> None:

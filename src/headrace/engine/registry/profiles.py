@@ -134,10 +134,12 @@ def _misfits(defaults: Defaults, registry: Registry, name: str) -> list[Refusal]
     if any(same(schema, defaults.schema) for schema in registry.schemas.values()):
         return []
     changes = diff(defaults.schema, registry.current_schema)
-    places = list(dict.fromkeys(one.pointer or "their root" for one in changes if one.classification.breaking))
-    if not places:
+    breaking = [change for change in changes if change.classification.breaking]
+    pointers = list(dict.fromkeys(change.pointer or "their root" for change in breaking))
+    if not pointers:
         return []
-    named = ", ".join(places[:_NAMED]) + (f" and {len(places) - _NAMED} more places" if len(places) > _NAMED else "")
+    more = f" and {len(pointers) - _NAMED} more places" if len(pointers) > _NAMED else ""
+    named = ", ".join(pointers[:_NAMED]) + more
     return [
         Refusal("bad_request", "/profile/kind", f"events of profile {name} do not fit the stream's schema at {named}")
     ]

@@ -30,7 +30,7 @@ MAX_REVISIONS = 1_000
 MAX_HISTORY_BYTES = 16 * 1024 * 1024
 
 _TRIES = 20
-_KINDS: dict[str, type[HeadraceError]] = {
+_ERRORS: dict[str, type[HeadraceError]] = {
     "conflict": Conflict,
     "registry_full": RegistryFull,
     "lens_unsound": LensUnsound,
@@ -65,8 +65,8 @@ class SetRegistry(Change):
             return
         if self.planned.to_version != self.planned.from_version:
             self.registry = self.registry.bounded(head.next_seq)
-        revision, kind = (1, None) if self.base is None else (self.base.revision + 1, self.base.kind)
-        head.registry = StreamRegistry(self.registry, revision, kind)
+        revision, hook = (1, None) if self.base is None else (self.base.revision + 1, self.base.hook)
+        head.registry = StreamRegistry(self.registry, revision, hook)
         save_registry(batch, self.stream.id, head.registry)
         changes = [change.what for change in self.planned.changes]
         batch.note(
@@ -85,8 +85,8 @@ class Schemas:
     @staticmethod
     def registry(stream: Stream) -> Registry:
         """The registry of a stream, an empty one where it has none."""
-        known = stream.head.registry
-        return Registry.empty(stream.name) if known is None else known.registry
+        compiled = stream.head.registry
+        return Registry.empty(stream.name) if compiled is None else compiled.registry
 
     def history(self, stream: Stream) -> list[RegistryRow]:
         """Every revision of a stream's registry, the oldest first."""
@@ -146,13 +146,13 @@ class Schemas:
 def refused(refusals: tuple[Refusal, ...]) -> HeadraceError:
     """The error for a plan that cannot be applied: the gravest reason, and all of them as facts."""
     first = next((refusal for refusal in refusals if refusal.code == "conflict"), refusals[0])
-    kind = _KINDS.get(first.code, BadRequest)
-    return kind(first.message, field=first.pointer or "body", problems=[refusal.dump() for refusal in refusals])
+    error_class = _ERRORS.get(first.code, BadRequest)
+    return error_class(first.message, field=first.pointer or "body", problems=[refusal.dump() for refusal in refusals])
 
 
-def _check_search(given: Any, version: int, stored: Any) -> list[Problem]:
-    found = search_document.parse_search_document(given, current_version=version)
-    return found if isinstance(found, list) else search_document.reserved(given, stored)
+def _check_search(search: Any, version: int, stored: Any) -> list[Problem]:
+    parsed = search_document.parse_search_document(search, current_version=version)
+    return parsed if isinstance(parsed, list) else search_document.reserved(search, stored)
 
 
 SEARCH = changes.SearchRules(_check_search, carry_search)

@@ -255,7 +255,7 @@ class Eyes:
         )
 
     def _look(self, row: VerificationRow, stream: Stream, head: Head, where: Range) -> tuple[int, Findings]:
-        from headrace.engine.history.stored_events import Events, Vanished
+        from headrace.engine.history.stored_events import Events, EventsMoved
         from headrace.format.segment.decoded import Decoded
         from headrace.format.segment.stretches import stretches
 
@@ -274,7 +274,7 @@ class Eyes:
                     if self.closing.is_set():
                         return at, found
                     sleep(monotonic() - begun)
-        except Vanished:
+        except EventsMoved:
             pass
         return at, found
 

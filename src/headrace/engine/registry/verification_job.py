@@ -24,10 +24,6 @@ from headrace.storage.streams import LIVE, StreamRow, Streams
 from headrace.storage.verifications import DONE, FAILED, RUNNING, VerificationRow, Verifications
 from headrace.storage.work import Work
 
-#: How many are kept once they have ended, and for how long.
-KEPT = 1_000
-KEPT_US = 86_400_000_000
-
 ENDED = "the verification has ended"
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.config import Config
-from headrace.engine.history.stored_events import Events, Vanished
+from headrace.engine.history.stored_events import Events, EventsMoved
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.auto_tune import beside_companions
 from headrace.engine.search.blocks import Blocks, Room
@@ -76,7 +76,7 @@ class Look:
         self.events = Events(link.connection, archive.segments, archive.recent, stream, head)
         row = Streams(link.connection).by_id(stream.id)
         if row is None or row.state != LIVE:
-            raise Vanished(f"{stream.name} is gone")
+            raise EventsMoved(f"{stream.name} is gone")
         #: Answers speak of retained events in versions from which lenses lead on.
         self.start = min(max(row.first_seq, head.first_seq, defined.registry.readable_from), head.next_seq)
         self.stop = head.next_seq

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from headrace.engine.history.missing import MissingObjects
-from headrace.engine.history.stored_events import Vanished
+from headrace.engine.history.stored_events import EventsMoved, MissingObjects
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.search.archive import Archive, Look, Stretch
 from headrace.engine.search.definitions import Defined
@@ -27,7 +26,7 @@ def tried(archive: Archive, stream: Stream, head: Head, defined: Defined, answer
         try:
             with archive.look(stream, head, defined) as look:
                 return answer(look)
-        except (Vanished, ObjectMissing) as reason:
+        except (EventsMoved, ObjectMissing) as reason:
             if stream.head.state != LIVE:
                 raise NotFound("the stream was deleted", stream=stream.name) from reason
             if isinstance(reason, ObjectMissing):
@@ -44,4 +43,4 @@ def trusting(archive: Archive, stretch: Stretch) -> Iterator[None]:
         if stretch.companion is None:
             raise
         archive.distrust(stretch.companion, reason)
-        raise Vanished("a companion cannot be read") from reason
+        raise EventsMoved("a companion cannot be read") from reason

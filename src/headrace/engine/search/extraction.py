@@ -109,7 +109,7 @@ class Extraction:
             log.exception("columns of %s are not extracted ahead", stream.name)
 
     def _extract(self, archive: Archive, stream: Stream) -> None:
-        from headrace.engine.history.stored_events import Vanished
+        from headrace.engine.history.stored_events import EventsMoved
 
         head = stream.head
         _, start = self._followed.get(stream.id, (stream, max(0, head.next_seq - CATCH_UP_ROWS)))
@@ -118,7 +118,7 @@ class Extraction:
         try:
             with archive.look(stream, head, archive.defined(stream, head)) as look:
                 look.extract(start, stop)
-        except Vanished:
+        except EventsMoved:
             pass  # retention or an erasure took them away; whoever asks looks again
         if head.next_seq - stop >= LEAST_ROWS:
             self._enqueue(stream)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from headrace.engine.log.read import not_representable
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.log.stream_registry import View
+from headrace.engine.log.stream_registry import StreamSchema
 from headrace.engine.search.archive import Archive, Described, Look, Stretch
 from headrace.engine.search.attempts import tried, trusting
 from headrace.engine.search.definitions import Defined
@@ -41,7 +41,7 @@ def filtered(
     position: int,
     asked: Filter,
     key: str | None,
-    view: View,
+    view: StreamSchema,
     limits: Limits,
     deadline: Deadline,
 ) -> Filtered:
@@ -72,7 +72,7 @@ class _Read:
         look: Look,
         asked: Filter,
         key: str | None,
-        view: View,
+        view: StreamSchema,
         limits: Limits,
         deadline: Deadline,
     ) -> None:

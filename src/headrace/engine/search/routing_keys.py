@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headrace.engine.history.missing import MissingObjects
+from headrace.engine.history.stored_events import MissingObjects
 from headrace.engine.log.read import owned
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.auto_tune import beside_companions

@@ -262,7 +262,7 @@ class Subscriptions:
             await self._ledger.save(found, found.wakes, note=Note(_CHANGED, who, id, {"unlinked": [path]}))
 
     async def _claim(self, id: str, worker: str) -> Claim:
-        found = self._of_kind(id, "pull-wake")
+        found = self._with_hook(id, "pull-wake")
         async with self._turn(found):
             now_us = self._engine.clock.now_us()
             wakes = found.wakes.expire(now_us)
@@ -325,7 +325,7 @@ class Subscriptions:
         if generation != proof.generation:
             raise Fenced("the token is of another wake", generation=found.wakes.generation)
 
-    def _of_kind(self, id: str, kind: str) -> Subscription:
+    def _with_hook(self, id: str, kind: str) -> Subscription:
         found = self.get(id)
         self._refuse_other_kind(found, kind)
         return found

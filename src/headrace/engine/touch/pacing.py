@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from time import time
 
-from headrace.engine.log.tiers import Cold
+from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.touch.touching import Touching
 
 log = logging.getLogger("headrace.touch")
@@ -62,7 +62,7 @@ class Pace:
         self._timer = None
         try:
             more = self.touching.step()
-        except Cold as cold:
+        except NeedsFetch as cold:
             self._thawing = asyncio.get_running_loop().create_task(self._thaw(cold.work))
             return
         except Exception:

@@ -101,7 +101,7 @@ class Touching:
     # -- following the log
 
     def step(self) -> bool:
-        """Process some changes; whether there are more. Raises Cold where they are not at hand."""
+        """Process some changes; whether there are more. Raises NeedsFetch where they are not at hand."""
         stream, journal = self.stream, self.journal
         head, start = stream.head, journal.through
         if start >= head.next_seq or self.halted:

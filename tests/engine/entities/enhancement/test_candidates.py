@@ -230,7 +230,7 @@ def test_fragments_are_counted_again_after_everything_local_is_lost(tmp_path: Pa
         rig.tallied()
         for number in range(6):
             rig.said(f"{number}@x.y", nick=number)
-        rig.run(rig.engine.sealer.publish_entities())
+        rig.run(rig.engine.sealer.publish_journals())
         rig.seal_type()
         rig.work()
         wanted = bytes_of(rig.tallied().keys.stats)

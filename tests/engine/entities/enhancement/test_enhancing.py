@@ -211,7 +211,7 @@ def test_settings_and_decisions_come_back_from_the_store_alone(tmp_path: Path) -
         rig.enhance()
         run = rig.migrate("nick")
         undone = rig.undo(run)
-        rig.run(rig.engine.sealer.publish_entities())
+        rig.run(rig.engine.sealer.publish_journals())
         rig.seal_type()
         known, held = recommended(rig), rig.engine.enhancement.enhancing.settings("contact", "ann")
     with Growing(tmp_path / "two", storage=storage) as rig:

@@ -23,6 +23,7 @@ from headrace.engine.entities.write.relating import Moved
 from headrace.engine.entities.write.splitting import target
 from headrace.engine.history.takeover import recover_directory
 from headrace.engine.history.verify import verify
+from headrace.engine.products import JOURNALS
 from headrace.errors import Conflict, EntityNotFound, NotFound
 from headrace.pipeline.kernels import erase as erase_kernel
 from headrace.pipeline.kernels.units import result
@@ -127,7 +128,7 @@ def test_nothing_holds_the_data_of_an_entity_that_was_erased(rig: Entities, tmp_
     rig.seal_type()
     assert rig.work() and rig.states_of() and told(rig, others) == before
     assert holding(tmp_path) == []
-    reports = list(verify(rig.engine.objects))
+    reports = list(verify(rig.engine.objects, JOURNALS))
     assert reports and not [damage for report in reports for damage in report.damage]
 
 
@@ -226,7 +227,7 @@ def test_a_recovery_from_the_store_alone_does_not_bring_it_back(rig: Entities, t
     rig.seal_type()
     shutil.copytree(tmp_path / "data" / "objects", tmp_path / "store")
     copied = StorageConfig(data_dir=str(tmp_path / "copy"), object_store=str(tmp_path / "store"))
-    recover_directory(copied, rig.clock)
+    recover_directory(copied, rig.clock, journals=JOURNALS)
     with Entities(tmp_path / "copy", storage={"object_store": str(tmp_path / "store")}) as copy:
         assert told(copy, others) == before and holding(tmp_path) == []
         with pytest.raises(EntityNotFound):
@@ -249,7 +250,7 @@ def test_what_was_moved_from_it_does_not_bring_it_back_in_a_recovery(
     rig.seal_type()
     shutil.copytree(tmp_path / "data" / "objects", tmp_path / "store")
     copied = StorageConfig(data_dir=str(tmp_path / "copy"), object_store=str(tmp_path / "store"))
-    recover_directory(copied, rig.clock)
+    recover_directory(copied, rig.clock, journals=JOURNALS)
     with Entities(tmp_path / "copy", storage={"object_store": str(tmp_path / "store")}) as copy:
         assert told(copy, [into]) == before
         assert set(copy.rows()) == ({into, gone} if again else {into})
@@ -355,7 +356,7 @@ def test_a_recovery_goes_on_with_an_erasure_that_was_not_over(rig: Entities, tmp
     before = told(rig, others)
     rig.engine.erasing._stopping.set()  # nothing is removed yet
     id = rig.run(rig.engine.erasing.begin(gone, USER)).id
-    rig.run(rig.engine.sealer.publish_entities())
+    rig.run(rig.engine.sealer.publish_journals())
     shutil.copytree(tmp_path / "data" / "objects", tmp_path / "store")
     assert any("segments" in path for path in holding(tmp_path / "store"))
     with Entities(tmp_path / "copy", storage={"object_store": str(tmp_path / "store")}) as copy:

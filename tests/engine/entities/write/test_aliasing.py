@@ -171,7 +171,7 @@ def test_a_restart_and_an_empty_directory_know_what_was_merged_and_moved(tmp_pat
         entities.said("bob@x.org", name="Cyd", tags=["c"])
         merge(entities, countess, ada)
         cyd = split(entities, bob, "cyd@x.org", fields={"name": "Cyd"}).details["into"]
-        entities.run(entities.engine.sealer.publish_entities())
+        entities.run(entities.engine.sealer.publish_journals())
         entities.seal_type()
         entities.work()
         entities.reopen()

@@ -29,7 +29,7 @@ def published(store: Store) -> tuple[dict[str, Any], list[Any]]:
     store.append("contact", {"email": "cy@example.com"}, user="ann")
     store.decide("correction", answer["entities"][0]["entity_id"], user="ann", age=5)
     rows = store.rows(_ROWS)
-    store.rig.run(store.engine.sealer.publish_entities())
+    store.rig.run(store.engine.sealer.publish_journals())
     store.rig.publish("entities/contact")
     return answer, rows
 

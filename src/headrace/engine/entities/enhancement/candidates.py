@@ -18,7 +18,7 @@ from headrace.engine.derive.lease_scheduler import Foreman
 from headrace.engine.derive.serving import Serving
 from headrace.engine.derive.state_builder import Workbench
 from headrace.engine.entities.enhancement import settings
-from headrace.engine.entities.kind import ENTITIES, schema_of
+from headrace.engine.entities.entity_hook import ENTITIES, schema_of
 from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream

@@ -143,12 +143,12 @@ class Migrating:
         raise Conflict(f"observations of {stream.name} keep being erased", stream=stream.name)
 
     async def _slice(self, stream: Stream, run: Run) -> Slice:
-        from headrace.engine.history.stored_events import Vanished
+        from headrace.engine.history.stored_events import EventsMoved
 
         for _ in range(_TRIES):
             try:
                 return await asyncio.to_thread(self._read, stream, run)
-            except Vanished:
+            except EventsMoved:
                 continue  # retention has moved on, or events from the log into segments
         raise Conflict(f"the events of {stream.name} keep moving", stream=stream.name)
 

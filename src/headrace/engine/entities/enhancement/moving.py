@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headrace import decoding
-from headrace.engine.entities.kind import dedupe_key
+from headrace.engine.entities.entity_hook import dedupe_key
 from headrace.engine.entities.write.accepting import Draft, Prepared, Typed, bodies
 from headrace.engine.log.stream import Stream
 from headrace.extract.erasure_mask import load

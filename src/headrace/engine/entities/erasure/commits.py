@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace import decoding
+from headrace.engine.entities.entity_hook import EntityHook
 from headrace.engine.entities.erasure.planning import Plan, Planned, emptied_sources, refuse_forked, targets_of
-from headrace.engine.entities.kind import EntityKind
 from headrace.engine.entities.read.observed import Observed
 from headrace.engine.entities.types.journal import Action, Document
 from headrace.engine.log.batch import Batch
@@ -129,16 +129,16 @@ def _since(wal: Wal, stream: Stream, key: str, start: int, targets: Targets) -> 
 def write_down(batch: Batch, stream: Stream, action: Action, row: ErasureRow) -> None:
     """Let the journal of entity types tell of an erasure, so that a recovery knows of it; sources have other names."""
     changes, head = EntityChanges(batch.connection), batch.draft(stream)
-    kind = None if head.registry is None else head.registry.kind
-    if head.state != LIVE or head.registry is None or not isinstance(kind, EntityKind):
+    kind = None if head.registry is None else head.registry.hook
+    if head.state != LIVE or head.registry is None or not isinstance(kind, EntityHook):
         return
     plan = msgspec.structs.replace(decoding.decode(row.plan, Plan), sources=[])
     told = msgspec.structs.replace(row, plan=msgspec.json.encode(plan).decode())
     number, document = changes.newest() + 1, Document(action, erasure=told)
     facts = kind.entity_type, row.user_id, batch.now_us, row.user_id, document.dump()
     changes.save(EntityChangeRow(number, *facts))
-    again = EntityKind(kind.entity_type, number, kind.rows.values(), kind.undone)
-    head.registry = head.registry.of_kind(again)
+    again = EntityHook(kind.entity_type, number, kind.rows.values(), kind.undone)
+    head.registry = head.registry.with_hook(again)
     batch.published.mark(stream.id, batch.now_us)
 
 

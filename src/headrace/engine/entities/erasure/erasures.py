@@ -23,10 +23,10 @@ import msgspec
 
 from headrace import decoding
 from headrace.engine.derive.serving import Serving
+from headrace.engine.entities.entity_hook import ENTITIES
 from headrace.engine.entities.erasure import commits, planning
 from headrace.engine.entities.erasure.planning import Plan, Planned, targets_of
 from headrace.engine.entities.erasure.work import ErasePlans
-from headrace.engine.entities.kind import ENTITIES
 from headrace.engine.entities.read.snapshots import Snapshots
 from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.batch import Batch

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,20 +28,19 @@ AT_ONCE = 4
 
 
 class SegmentEraser:
-    """Finds and rewrites them; for the thread that publishes."""
+    """Finds and rewrites the segments of a stream that hold something erased; a ``SegmentRewriter``."""
 
     def __init__(self, connection: Connection, segments: Segments, directory: Path) -> None:
         self._erasures, self._segments, self._directory = Erasures(connection), segments, directory
 
-    def targets(self, stream: int) -> list[Targets]:
-        """What is erased in a stream now."""
-        return [load(row.targets) for row in self._erasures.running(stream)]
+    def pending(self, stream: int) -> Callable[[Snapshot], Swaps] | None:
+        """Rewrites the next segments of a stream, given a snapshot of it; None where nothing is being erased."""
+        targets = [load(row.targets) for row in self._erasures.running(stream)]
+        return partial(self._swaps, targets) if targets else None
 
-    def swaps(self, snapshot: Snapshot, targets: Sequence[Targets]) -> Swaps:
-        """The next segments of a stream that hold something that goes, without it."""
-        found = Swaps([], [], 0)
-        if not targets:
-            return found
+    def _swaps(self, targets: Sequence[Targets], snapshot: Snapshot) -> Swaps:
+        """The next segments of a stream that hold something erased, without it."""
+        swaps = Swaps([], [], 0)
         offered = all(row.step == OFFERED for row in self._erasures.running(snapshot.row.id))
         left = 0
         for placed in snapshot.segments:
@@ -49,14 +49,14 @@ class SegmentEraser:
                     continue
                 ready = self._ready(snapshot, placed, targets)
                 if ready is not None:
-                    found.made.append((placed, ready))
-                elif len(found.built) < AT_ONCE and not offered:
+                    swaps.made.append((placed, ready))
+                elif len(swaps.built) < AT_ONCE and not offered:
                     built = self._rewritten(reader, placed.segment, targets)
-                    found.built.append(built)
-                    found.made.append((placed, built.segment))
+                    swaps.built.append(built)
+                    swaps.made.append((placed, built.segment))
                 else:
                     left += 1
-        return found._replace(left=left)
+        return swaps._replace(left=left)
 
     def _ready(self, snapshot: Snapshot, placed: Placed, targets: Sequence[Targets]) -> Segment | None:
         """What a worker has made of a segment, if it did so and nothing of what goes is in it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace.engine.entities.kind import ENTITIES, EntityKind, Rules, schema_of
+from headrace.engine.entities.entity_hook import ENTITIES, EntityHook, Rules, schema_of
 from headrace.engine.entities.types.document import registry_of
 from headrace.engine.entities.types.journal import replay
 from headrace.engine.entities.types.proposing import Proposal
@@ -81,5 +81,5 @@ class Apply(Change):
                 found = registry.version(base.entity_type, owner, document.active)
                 rows |= {} if found is None else {owner: found}
         undone = Enhancements(batch.connection).undone(base.entity_type)
-        head.registry = head.registry.of_kind(EntityKind(base.entity_type, self.number, rows.values(), undone))
+        head.registry = head.registry.with_hook(EntityHook(base.entity_type, self.number, rows.values(), undone))
         batch.published.mark(stream.id, batch.now_us)

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from headrace import decoding
-from headrace.engine.entities.kind import dedupe_key
+from headrace.engine.entities.entity_hook import dedupe_key
 from headrace.engine.entities.write.accepting import Draft, Storing, Typed
 from headrace.engine.entities.write.deciding import Share, source_of
 from headrace.errors import BadRequest, NoSchemaForEntityType
@@ -22,7 +22,7 @@ from headrace.storage.database import Connection
 from headrace.storage.entities import Entities, SourceRange, Sources
 
 if TYPE_CHECKING:
-    from headrace.engine.entities.kind import EntityKind
+    from headrace.engine.entities.entity_hook import EntityHook
     from headrace.engine.log.append import Terms
     from headrace.engine.log.batch import Batch
     from headrace.engine.log.stream import Stream
@@ -31,7 +31,7 @@ NOTHING_ERASED: Mapping[str, int] = {}
 _OBSERVATIONS = decoding.make_decoder(list[Observation])
 
 
-def normalised(kind: EntityKind, joined: bytes, terms: Terms) -> bytes:
+def normalised(kind: EntityHook, joined: bytes, terms: Terms) -> bytes:
     """Observations of entities of one type, in the order in which they were given; all are the user's who appends."""
     effective = kind.effective(terms.user)
     if effective is None:
@@ -61,7 +61,7 @@ def _of_type(number: int, value: Any, entity_type: str) -> Any:
     return value
 
 
-def check(kind: EntityKind, batch: Batch, stream: Stream, joined: bytes) -> None:
+def check(kind: EntityHook, batch: Batch, stream: Stream, joined: bytes) -> None:
     """Refuse what may not be merged with an entity that is there."""
     observations = _OBSERVATIONS.decode(b"[" + joined + b"]")
     effective = kind.effective(observations[0].user_id)

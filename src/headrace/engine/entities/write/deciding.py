@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 
 from headrace.engine.entities.write.accepting import Draft, bodies
-from headrace.engine.features.deduping import remembered
 from headrace.engine.log.append import Append
 from headrace.engine.log.batch import Batch
+from headrace.engine.log.deduplication import find_remembered
 from headrace.errors import EntityNotFound
 from headrace.schema.entity.answer import Issue
 from headrace.schema.entity.observation import Observation
@@ -39,9 +39,9 @@ class Share:
         """The observations that were not stored before."""
         assert self._stream is not None
         head = batch.draft(self._stream)
-        assert head.registry is not None and head.registry.kind is not None
+        assert head.registry is not None and head.registry.hook is not None
         keys: list[str | None] = [draft.key for draft in self._drafts]
-        known = remembered(batch, self._stream.id, head, head.registry.kind, keys, batch.now_us)
+        known = find_remembered(batch, self._stream.id, head, head.registry.hook, keys, batch.now_us)
         return [draft for draft in self._drafts if draft.key not in known] if known else self._drafts
 
     def _decide(self, batch: Batch, draft: Draft, place: int, there: set[str]) -> None:

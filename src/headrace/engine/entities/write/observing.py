@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from headrace.engine.entities.kind import EntityKind
+from headrace.engine.entities.entity_hook import EntityHook
 from headrace.engine.entities.write.accepting import Prepared, Typed
 from headrace.engine.entities.write.deciding import Share
 from headrace.engine.log.append import Append
@@ -176,8 +176,8 @@ def _now(batch: Batch, typed: Typed, user_id: str) -> Typed:
     head = batch.draft(typed.stream)
     if head.state == LIVE and head.registry is typed.registry:
         return typed
-    kind = None if head.state != LIVE or head.registry is None else head.registry.kind
-    effective = kind.effective(user_id) if isinstance(kind, EntityKind) else None
+    kind = None if head.state != LIVE or head.registry is None else head.registry.hook
+    effective = kind.effective(user_id) if isinstance(kind, EntityHook) else None
     if effective is None:
         raise Outdated(f"the schema of {typed.entity_type} went away meanwhile", entity_type=typed.entity_type)
     return Typed(typed.entity_type, effective, typed.stream, head.registry)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from headrace.engine.entities.kind import EntityKind
+from headrace.engine.entities.entity_hook import EntityHook
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.stream import Head
 from headrace.errors import (
@@ -115,8 +115,8 @@ def replayed(connection: Connection, stream: int, seq: int, at_us: int, observat
 
 
 def _observation(head: Head, kind: Kind, row: EntityRow, at_us: int, details: dict[str, Any]) -> Observation:
-    known = None if head.registry is None else head.registry.kind
-    assert isinstance(known, EntityKind)
+    known = None if head.registry is None else head.registry.hook
+    assert isinstance(known, EntityHook)
     effective = known.effective(row.user_id)
     identifier = observation_id(
         entity_id=row.entity_id, fields={}, kind=kind, observed_at_us=at_us, source_priority=0,

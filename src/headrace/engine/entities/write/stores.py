@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from headrace.engine.entities.kind import ENTITIES, EntityKind, compiled
+from headrace.engine.entities.entity_hook import ENTITIES, EntityHook, compiled
 from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.entities.write.accepting import Prepared, Storing, Typed, first_schema
 from headrace.engine.entities.write.observing import Observe, Outdated, Rehearse, Wish
@@ -65,8 +65,8 @@ class Stores:
         """What holds for a user of a type; None where there is no schema."""
         stream = self._types.stream(name)
         registry = None if stream is None else stream.head.registry
-        kind = None if registry is None else registry.kind
-        effective = kind.effective(user_id) if isinstance(kind, EntityKind) else None
+        kind = None if registry is None else registry.hook
+        effective = kind.effective(user_id) if isinstance(kind, EntityHook) else None
         return None if effective is None else Typed(name, effective, stream, registry)
 
     def storing(self, asked: Asked, found: Found) -> Storing:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config import Config, StorageConfig
-from headrace.engine.log import committing
+from headrace.engine.log import writer as writer_module
 from headrace.engine.log.append import Append
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import Change
@@ -32,7 +32,7 @@ STREAMS = [f"s{number}" for number in range(8)]
 @pytest.fixture
 def performed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of each append, whether the loop performed it, on a disk that is always quick."""
-    monkeypatch.setattr(committing, "_QUICK_S", float("inf"))
+    monkeypatch.setattr(writer_module, "_QUICK_S", float("inf"))
     found: list[bool] = []
     perform = Append.perform
 
@@ -94,7 +94,7 @@ def test_a_disk_is_trusted_once_it_was_quick_for_a_while(rig: Rig, performed: li
 def test_a_slow_commit_loses_the_trust(rig: Rig, performed: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     _win_trust(rig, performed)
     rig.append("s0", b"quick")
-    monkeypatch.setattr(committing, "_QUICK_S", 0.0)
+    monkeypatch.setattr(writer_module, "_QUICK_S", 0.0)
     rig.append("s0", b"slow")
     rig.append("s0", b"later")
     assert performed == [True, True, False]
@@ -105,8 +105,8 @@ def test_long_work_on_a_quick_disk_keeps_the_trust(
 ) -> None:
     _win_trust(rig, performed)
     now_s = [0.0]
-    monkeypatch.setattr(committing, "_QUICK_S", 0.002)
-    monkeypatch.setattr(committing, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(writer_module, "_QUICK_S", 0.002)
+    monkeypatch.setattr(writer_module, "monotonic", lambda: now_s[0])
 
     class Long(Change):
         def perform(self, batch: Batch) -> None:
@@ -266,7 +266,7 @@ def test_wherever_commits_are_done_everything_is_stored_once_and_settled_in_orde
     begun: list[int] = []
     settled: list[int] = []
     with pytest.MonkeyPatch.context() as patch, Rig(tmp_path_factory.mktemp("rig")) as rig:
-        patch.setattr(committing, "_QUICK_S", float("inf"))
+        patch.setattr(writer_module, "_QUICK_S", float("inf"))
         for name in expected:
             rig.create(name, OCTETS)
         for _ in range(16):

@@ -1,4 +1,4 @@
-"""An empty directory that is pointed at a store knows the types and entities that were published there."""
+"""Changes of entity types in the object store: published by one node, recovered by another."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from engine.entities.registering import activate, added, deactivate, register, schema, update, version_of
 from engine.entities.store import Store
+from headrace.errors import Fenced
 from headrace.format import entity_registry as format_
 from headrace.storage.entity_types import EntityChanges, SchemaRegistry
 from headrace.storage.objects import Objects
+from machines import take_over_before
 from rig import Rig
 
 #: What is known of entities, without the numbers of their streams, which are others on every node.
@@ -30,7 +34,7 @@ def opened(tmp_path: Path, name: str) -> Iterator[Rig]:
 
 
 def publish(rig: Rig, *streams: str) -> None:
-    rig.run(rig.engine.sealer.publish_entities())
+    rig.run(rig.engine.sealer.publish_journals())
     for stream in streams:
         rig.publish(stream)
 
@@ -191,3 +195,15 @@ def test_a_stream_whose_type_is_lost_is_told_and_found_when_the_type_is_register
         assert ["'entities/contact'" in problem for problem in rig.engine.recovered.problems] == [True]
         register(rig, schema())
         assert version_of(rig, "u") == "1.0.0"
+
+
+@pytest.mark.parametrize("theirs", [None, b"of another node"], ids=["nothing", "another change"])
+def test_who_is_replaced_meanwhile_writes_over_nothing_and_notes_nothing(tmp_path: Path, theirs: bytes | None) -> None:
+    key = format_.key(1)
+    with Rig(tmp_path) as rig:
+        register(rig, schema())
+        take_over_before(rig.engine.objects, key, theirs)
+        with pytest.raises(Fenced):
+            rig.run(rig.engine.sealer.publish_journals())
+        assert EntityChanges(rig.engine._reader).unpublished(0, 1)
+        assert theirs in (None, rig.engine.objects.get(key))

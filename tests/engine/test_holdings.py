@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.derive.workers import Worker, listed, searched
-from headrace.engine.history.holdings import Holdings, cache_usage, companion_cache_bytes, holdings, published_until
+from headrace.engine.holdings import Holdings, cache_usage, companion_cache_bytes, holdings, published_until
 from headrace.errors import CorruptData
 from headrace.types import JSON
 from rig import START_US, Rig, array

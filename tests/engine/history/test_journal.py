@@ -1,4 +1,4 @@
-"""Registries of the whole node are verified like streams: what is damaged or missing of them is named."""
+"""Journals: registries of the whole node are verified like streams, and recovered from what is left of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from engine.entities.registering import register as register_type
 from engine.entities.registering import schema
 from engine.features.pipelines import event, registered
 from headrace.engine.history.verify import verify
+from headrace.engine.products import JOURNALS
 from headrace.format import entity_registry, feature_registry
 from headrace.storage.objects import Objects
 from rig import Rig
@@ -21,20 +22,24 @@ def objects(tmp_path: Path) -> Objects:
     with Rig(tmp_path / "data", storage={"object_store": str(tmp_path / "store")}) as rig:
         for names in ("A", "AB"):
             registered(rig, *map(event, names))
-            rig.run(rig.engine.sealer.publish_features())
+            rig.run(rig.engine.sealer.publish_journals())
         for name in ("a", "b", "c"):
             register_type(rig, schema("1.0.0", name))
-            rig.run(rig.engine.sealer.publish_entities())
+            rig.run(rig.engine.sealer.publish_journals())
     return Objects.open(str(tmp_path / "store"))
 
 
 def damage(objects: Objects) -> dict[str, list[tuple[str, str]]]:
-    found = (report for report in verify(objects) if report.stream is None)
+    found = (report for report in verify(objects, JOURNALS) if report.stream is None)
     return {report.state: [(one.object, one.check) for one in report.damage] for report in found}
 
 
 def test_registries_as_they_were_written_have_no_damage(objects: Objects) -> None:
-    found = {report.state: (report.generation, report.entries) for report in verify(objects) if report.stream is None}
+    found = {
+        report.state: (report.generation, report.entries)
+        for report in verify(objects, JOURNALS)
+        if report.stream is None
+    }
     assert found == {"feature_registry": (2, 2), "entity_changes": (3, 3)}
     assert damage(objects) == {"feature_registry": [], "entity_changes": []}
 
@@ -52,4 +57,17 @@ def test_a_change_that_is_missing_is_named(objects: Objects) -> None:
 
 
 def test_one_stream_is_verified_without_them(objects: Objects) -> None:
-    assert list(verify(objects, stream="a")) == []
+    assert list(verify(objects, JOURNALS, stream="a")) == []
+
+
+def test_a_damaged_newest_object_is_told_once_and_written_again(objects: Objects, tmp_path: Path) -> None:
+    key = feature_registry.key(2)
+    objects.put(key, b"of a node that was replaced")
+    with Rig(tmp_path / "fresh", storage={"object_store": str(tmp_path / "store")}) as rig:
+        assert rig.engine.recovered is not None
+        assert [key in problem for problem in rig.engine.recovered.problems] == [True]
+        assert rig.engine.features.current.version == 1
+        registered(rig, event("A"), event("B"))
+        rig.run(rig.engine.sealer.publish_journals())
+        assert feature_registry.decode(objects.get(key), key).version == 2
+    assert damage(objects) == {"feature_registry": [], "entity_changes": []}

@@ -43,6 +43,11 @@ class Rules(msgspec.Struct, frozen=True, tag="entity", tag_field="kind"):
         """The rules as they are stored."""
         return msgspec.json.encode(self).decode()
 
+    @classmethod
+    def load(cls, text: str) -> Rules:
+        """Read them back."""
+        return msgspec.json.decode(text, type=cls)
+
 
 class Effective(NamedTuple):
     """The schema that holds for a user, and what accepts entities by it."""
@@ -62,7 +67,7 @@ class _Named(msgspec.Struct, gc=False):
 _NAMED = decoding.make_decoder(list[_Named])
 
 
-class EntityKind(Hook):
+class EntityHook(Hook):
     """One entity type as of one change of it; never changed, only replaced."""
 
     normalises = True
@@ -85,7 +90,7 @@ class EntityKind(Hook):
         self._configs: dict[str, ReducerConfig] = {}
 
     @classmethod
-    def load(cls, connection: Connection, entity_type: str) -> EntityKind:
+    def load(cls, connection: Connection, entity_type: str) -> EntityHook:
         """The type as it is stored; on any thread, through a connection of its own."""
         number = EntityChanges(connection).newest_of(entity_type)
         undone = Enhancements(connection).undone(entity_type)
@@ -96,13 +101,13 @@ class EntityKind(Hook):
         row = self.rows.get(user_id) or self.rows.get(EVERYBODY)
         if row is None:
             return None
-        found = self._effective.get(row.user_id)
-        if found is None:
+        effective = self._effective.get(row.user_id)
+        if effective is None:
             if len(self._effective) >= _MOST_USERS:
                 self._effective.clear()
             acceptor = _acceptor(row.entity_type, row.schema_definition, row.reducer_config)
-            found = self._effective[row.user_id] = Effective(schema_of(row), acceptor)
-        return found
+            effective = self._effective[row.user_id] = Effective(schema_of(row), acceptor)
+        return effective
 
     def lives(self) -> Mapping[str, Life]:
         """The lives of its snapshots: that of all entities, and those of users whose policies differ from the global
@@ -157,11 +162,12 @@ class EntityKind(Hook):
 
     def unique(self, joined: bytes) -> list[str | None]:
         """Observations are told apart by their ids."""
-        return [dedupe_key(one.id, one.source_id) for one in _NAMED.decode(b"[" + joined + b"]")]
+        observations = _NAMED.decode(b"[" + joined + b"]")
+        return [dedupe_key(observation.id, observation.source_id) for observation in observations]
 
     def routed(self, joined: bytes) -> list[str | None]:
         """Observations are routed by the entities that they are about."""
-        return [one.entity_id for one in _NAMED.decode(b"[" + joined + b"]")]
+        return [observation.entity_id for observation in _NAMED.decode(b"[" + joined + b"]")]
 
 
 def dedupe_key(observation_id: str, source_id: str | None) -> str:

@@ -1,4 +1,4 @@
-"""An empty directory that is pointed at a store becomes what was published there."""
+"""The feature registry in the object store: published by one node, recovered by another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import pytest
 
 from engine.features.pipelines import event, register, registered, table
 from headrace.engine.features.source import source_of
+from headrace.errors import Fenced
 from headrace.format import feature_registry as format_
+from headrace.storage.feature_registry import FeatureRegistry
+from machines import take_over_before
 from rig import Rig, array
 
 KEYED = event(schema={"user": "str", "amount": "f64", "id": {"type": "str", "required": False}}, dedupe_key="id")
@@ -29,7 +32,7 @@ def opened(tmp_path: Path, name: str) -> Iterator[Rig]:
 
 
 def publish(rig: Rig, *streams: str) -> None:
-    rig.run(rig.engine.sealer.publish_features())
+    rig.run(rig.engine.sealer.publish_journals())
     for stream in streams:
         rig.publish(stream)
 
@@ -181,7 +184,29 @@ def test_versions_are_published_once(tmp_path: Path, version: int) -> None:
     with opened(tmp_path, "first") as rig:
         for number in range(version):
             assert register(rig, event(), *([table()] if number else [])).status == "ok"
-        rig.run(rig.engine.sealer.publish_features())
+        rig.run(rig.engine.sealer.publish_journals())
         keys = sorted(path.name for path in (tmp_path / "store" / "features").iterdir())
         assert keys == [f"registry-{number:012}.json" for number in range(1, version + 1)]
-        assert not rig.engine.sealer._features.unpublished(1)
+        assert not FeatureRegistry(rig.engine._reader).unpublished(0, 1)
+
+
+@pytest.mark.parametrize("theirs", [None, b"of another node"], ids=["nothing", "another version"])
+def test_who_is_replaced_meanwhile_writes_over_nothing_and_notes_nothing(tmp_path: Path, theirs: bytes | None) -> None:
+    key = format_.key(2)
+    with Rig(tmp_path) as rig:
+        registered(rig, event())
+        registered(rig, event(), table())
+        take_over_before(rig.engine.objects, key, theirs)
+        with pytest.raises(Fenced):
+            rig.run(rig.engine.sealer.publish_journals())
+        assert [row.version for row in FeatureRegistry(rig.engine._reader).unpublished(0, 9)] == [1, 2]
+        assert theirs in (None, rig.engine.objects.get(key))
+
+
+def test_an_object_that_says_something_else_is_written_again_by_the_writer(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        registered(rig, event())
+        rig.engine.objects.put(format_.key(1), b"of a node that was replaced")
+        rig.run(rig.engine.sealer.publish_journals())
+        found = format_.decode(rig.engine.objects.get(format_.key(1)), format_.key(1))
+        assert (found.version, FeatureRegistry(rig.engine._reader).unpublished(0, 9)) == (1, [])

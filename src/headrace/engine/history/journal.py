@@ -1,0 +1,225 @@
+"""Journals: numbered records that are published beside streams, and taken over from the store by a recovery.
+
+The feature registry and the changes of entity types are journals. The store has a record before any stream that
+follows it, so no stream comes back from there without what it refers to. The publisher, recovery and verification know
+the table of journals, and none of them by name.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+from headrace.engine.log.batch import Batch
+from headrace.engine.log.lifecycle import Chore
+from headrace.engine.log.stream import Stream
+from headrace.errors import CorruptData
+from headrace.storage.database import Connection
+from headrace.storage.node import Node
+from headrace.storage.objects import ObjectMissing, Objects
+
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
+
+log = logging.getLogger("headrace.sealing")
+
+Row = TypeVar("Row")
+#: Gets the problems that a recovery could not solve.
+ReportProblem = Callable[[str], None]
+
+_OBJECT_BYTES = 4 * 1024 * 1024
+
+
+class JournalRows(Protocol[Row]):
+    """The records of a journal in the database."""
+
+    def get(self, number: int) -> Row | None:
+        """One record."""
+
+    def unpublished(self, after: int, limit: int) -> list[Row]:
+        """Records after a number that the object store lacks, the oldest first."""
+
+    def save(self, row: Row, *, published: bool = False) -> None:
+        """Store a record."""
+
+    def drop_from(self, number: int) -> None:
+        """Remove a record and those after it."""
+
+    def note_published(self, until: int) -> None:
+        """The object store has every record up to a number."""
+
+
+class JournalContents(NamedTuple):
+    """What the object store has of a journal: its newest number, how many records and bytes, and what is damaged."""
+
+    newest: int
+    records: int
+    bytes: int
+    damage: list[CorruptData]
+
+
+class Journal(ABC, Generic[Row]):
+    """One journal: the format of its objects, its rows in the database, and what follows from its records.
+
+    An object holds consecutive records, and is named by the number of the first of them.
+    """
+
+    #: What reports call it, and what the keys of its objects begin with.
+    name: str
+    prefix: str
+    #: How many records an object has at most.
+    object_records: int
+    #: The entry of the database's metadata that is set while :meth:`reread` is due.
+    reread_key: str
+
+    @abstractmethod
+    def rows(self, connection: Connection) -> JournalRows[Row]:
+        """Its records in the database, through a connection."""
+
+    @abstractmethod
+    def number(self, row: Row) -> int:
+        """The number of a record."""
+
+    @abstractmethod
+    def size(self, row: Row) -> int:
+        """About how many bytes a record takes in an object."""
+
+    @abstractmethod
+    def key(self, number: int) -> str:
+        """The key of the object whose first record has this number."""
+
+    @abstractmethod
+    def number_of(self, key: str) -> int | None:
+        """The number of the first record of an object, by its key; None for another key."""
+
+    @abstractmethod
+    def encode(self, rows: list[Row]) -> bytes:
+        """An object."""
+
+    @abstractmethod
+    def decode(self, data: bytes, key: str) -> list[Row]:
+        """The records of an object; raises CorruptData, naming its key."""
+
+    def gaps(self, numbers: Iterable[int]) -> Iterable[tuple[int, int]]:
+        """The first and the last of each run of records that are missing, where ``numbers`` are there, ascending."""
+        return ()
+
+    @abstractmethod
+    def restore(self, batch: Batch, new_epoch: Callable[[], int], report: ReportProblem) -> None:
+        """Bring everything that follows from the records up to date, once they and all streams are recovered."""
+
+    @abstractmethod
+    def reread(
+        self,
+        batch: Batch,
+        find: Callable[[str], Stream | None],
+        connection: Connection,
+        segments: Callable[[], Segments],
+    ) -> None:
+        """Read stored events again for what neither records nor manifests have; clears :attr:`reread_key`."""
+
+    def is_due(self, connection: Connection) -> bool:
+        """Whether the object store lacks a record."""
+        return bool(self.rows(connection).unpublished(0, 1))
+
+    def publish(self, objects: Objects, node: Node, connection: Connection) -> int:
+        """Put every record into the store that it lacks; returns the number of the last, 0 where there is none.
+
+        Raises Fenced where another node has taken over meanwhile: what that has written stays.
+        """
+        newest = 0
+        for run in self._runs(self.rows(connection)):
+            if not newest:
+                node.check()
+            key, data = self.key(self.number(run[0])), self.encode(run)
+            if not objects.create(key, data):
+                node.check()
+                if self.object_records == 1:
+                    log.error("%s is there already and says something else; it is written again", key)
+                # Otherwise it is ours from before a crash, and has fewer records.
+                objects.put(key, data)
+            newest = self.number(run[-1])
+        if newest:
+            node.check()
+        return newest
+
+    def _runs(self, rows: JournalRows[Row]) -> Iterator[list[Row]]:
+        """Unpublished records, the oldest first, as many consecutive ones together as fit into an object."""
+        after = 0
+        while page := rows.unpublished(after, self.object_records):
+            run: list[Row] = []
+            size = 0
+            for row in page:
+                is_next = bool(run) and self.number(row) == self.number(run[-1]) + 1
+                if run and (not is_next or size + self.size(row) > _OBJECT_BYTES):
+                    break
+                run.append(row)
+                size += self.size(row)
+            yield run
+            after = self.number(run[-1])
+
+    def recover(self, objects: Objects, batch: Batch, new_epoch: Callable[[], int], report: ReportProblem) -> None:
+        """Take every record over that the store has, and restore what follows from them."""
+        rows = self.rows(batch.connection)
+        firsts = sorted(n for info in objects.list(self.prefix) if (n := self.number_of(info.key)) is not None)
+        newest = max((self._take_object(objects, first, rows, report) for first in firsts), default=0)
+        last = max(newest, *firsts[-1:], 0)
+        while objects.has(self.key(last + 1)):  # a listing may lack the newest objects
+            newest = max(newest, self._take_object(objects, last + 1, rows, report))
+            last = max(newest, last + 1)
+        rows.note_published(newest)
+        self.restore(batch, new_epoch, report)
+
+    def _take_object(self, objects: Objects, first: int, rows: JournalRows[Row], report: ReportProblem) -> int:
+        """Take the records of an object over; returns the number of the last, 0 where the object is damaged.
+
+        Every record in the store counts. One that is in the database alone stays only where it follows them.
+        """
+        key = self.key(first)
+        try:
+            stored = self.decode(objects.get(key), key)
+        except CorruptData as reason:
+            report(reason.message)
+            return 0
+        for row in stored:
+            number = self.number(row)
+            own = rows.get(number)
+            if own is not None and own != row:
+                rows.drop_from(number)
+            if own != row:
+                rows.save(row, published=True)
+        return max(map(self.number, stored), default=0)
+
+    def verify(self, objects: Objects) -> JournalContents:
+        """Read every object of the store; each that is damaged or missing is told."""
+        numbers, size, damage = set[int](), 0, list[CorruptData]()
+        for info in objects.list(self.prefix):
+            if self.number_of(info.key) is None:
+                continue
+            size += info.bytes
+            try:
+                numbers.update(map(self.number, self.decode(objects.get(info.key), info.key)))
+            except ObjectMissing:
+                pass  # swept since; what must not be swept is missed below
+            except CorruptData as reason:
+                damage.append(reason)
+        damage += (self._missing(first, last) for first, last in self.gaps(sorted(numbers)))
+        return JournalContents(max(numbers, default=0), len(numbers), size, damage)
+
+    def _missing(self, first: int, last: int) -> CorruptData:
+        key = self.key(first)
+        return ObjectMissing(f"the object {key} is missing, with changes up to {last}", object=key, check="present")
+
+
+class NotePublished(Chore):
+    """Notes that the store has every record of a journal up to a number."""
+
+    def __init__(self, journal: Journal[Any], until: int, done: Callable[[Any], None]) -> None:
+        super().__init__(done, size=100)
+        self.journal, self.until = journal, until
+
+    def perform(self, batch: Batch) -> None:
+        """Set the mark."""
+        self.journal.rows(batch.connection).note_published(self.until)
