@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import sys
 from functools import cache
 from typing import Any
@@ -22,6 +23,8 @@ _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = (-3, 4 * MiB), (-1, 16 * MiB), (-
 _MADV_DONTNEED = 4
 #: Loaded with what reads and writes segments; until then Arrow holds nothing.
 _ARROW = "headrace.format.segment.heap"
+#: By this Arrow chooses its allocator, when it is loaded.
+_ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 
 
 class _Heaps(ctypes.Structure):
@@ -42,6 +45,16 @@ class _Heaps(ctypes.Structure):
             "keepcost",
         )
     ]
+
+
+def use_jemalloc_in_arrow() -> None:
+    """Let Arrow allocate with jemalloc, unless somebody has chosen. Call it before pyarrow is imported.
+
+    What Arrow computes or writes uses its own default, whatever pool Python code has set. That is mimalloc, which keeps
+    free pages for each thread and gives hardly any of them back.
+    """
+    if sys.platform == "linux":
+        os.environ.setdefault(_ARROW_POOL, "jemalloc")
 
 
 def configure() -> None:
