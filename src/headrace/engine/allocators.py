@@ -47,6 +47,12 @@ class _Heaps(ctypes.Structure):
     ]
 
 
+def loaded_module(name: str) -> Any | None:
+    """A module that was imported, whole; None while a thread still imports it."""
+    module = sys.modules.get(name)
+    return None if module is None or getattr(module.__spec__, "_initializing", False) else module
+
+
 def use_jemalloc_in_arrow() -> None:
     """Let Arrow allocate with jemalloc, unless somebody has chosen. Call it before pyarrow is imported.
 
@@ -69,7 +75,7 @@ def configure() -> None:
 
 def trim() -> None:
     """Give free pages back to the system; for a thread. Whoever allocates meanwhile may wait for some milliseconds."""
-    arrow = sys.modules.get(_ARROW)
+    arrow = loaded_module(_ARROW)
     if arrow is not None:
         arrow.release_unused()
     with contextlib.suppress(AttributeError, OSError):
@@ -78,7 +84,7 @@ def trim() -> None:
 
 def arrow_bytes() -> int:
     """What Arrow has allocated."""
-    arrow = sys.modules.get(_ARROW)
+    arrow = loaded_module(_ARROW)
     return 0 if arrow is None else int(arrow.allocated_bytes())
 
 
