@@ -41,6 +41,7 @@ _READ_ARRAYS = 2_000
 _READ_CONNECTIONS = 8
 _READ_PASSES = 15
 _SEARCHED_EVENTS = 200_000
+_SUBSCRIBERS, _LIVE_EVENTS, _LONGEST_LIVE_S = 500, 80, 240.0
 _TIMED_OUT = 408
 #: A server that uses less CPU than this in each of so many such times has finished its background work. It waits two
 #: seconds before it makes states itself: an operation that is measured for longer must not be charged alone for them.
@@ -185,6 +186,12 @@ def _read_cost(server: Running) -> Cost:
     return _cost(server, lambda: _read_passes(server))
 
 
+def _live_cost(server: Running) -> Cost:
+    server.create("live")
+    settings = {"connections": _SUBSCRIBERS, "count": _LIVE_EVENTS, "seconds": _LONGEST_LIVE_S}
+    return _cost(server, lambda: int(_drive(server, "live", "live", **settings)["samples"]))
+
+
 def _search_cost(server: Running) -> Cost:
     server.create(shape.STREAM)
     server.ask("POST", f"/v1/stream/{shape.STREAM}/_schema", json.dumps(shape.UPDATE).encode())
@@ -262,6 +269,7 @@ _STREAM_KINDS: dict[str, Callable[[Running], Cost]] = {
     "append": _append_cost,
     "arrays": _arrays_cost,
     "read": _read_cost,
+    "live": _live_cost,
     "search": _search_cost,
 }
 _FEATURE_KINDS: dict[str, Callable[[Asked], Cost]] = {
@@ -273,6 +281,7 @@ TITLES = {
     "append": "append",
     "arrays": "append in arrays of 100, per event",
     "read": "read of a page",
+    "live": "event to one of 500 SSE readers",
     "search": "append and first complete search, per event",
     "push": "push",
     "get": "get",

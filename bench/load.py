@@ -71,7 +71,12 @@ async def run_job(job: Job) -> dict[str, Any]:
     """Carry out one job of any kind."""
     if job.kind == "live":
         return await measure_live(
-            port=job.port, redis=job.redis, stream=job.stream, subscribers=job.connections, events=job.count
+            port=job.port,
+            redis=job.redis,
+            stream=job.stream,
+            subscribers=job.connections,
+            events=job.count,
+            seconds=job.seconds,
         )
     if job.kind in ("read", "pass", "count"):
         return await read_whole_streams(

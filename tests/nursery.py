@@ -155,6 +155,9 @@ def _become(asked: _Asked) -> None:
 
 def _main() -> None:
     sys.path[0] = os.getcwd()
+    from headrace.engine.runtime.allocators import use_jemalloc_in_arrow
+
+    use_jemalloc_in_arrow()
     import headrace.server.main  # noqa: F401
 
     gc.collect()

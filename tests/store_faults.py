@@ -38,30 +38,39 @@ class Request(NamedTuple):
 
 
 class Chance:
-    """Faults by chance: the same for every request that is the n-th of its kind, whatever happens between them."""
+    """Faults by chance: the same for every request that is the n-th of its kind, whatever happens between them.
+
+    Every other fault of a kind is one that only this kind has, each in turn: listings and creates are few.
+    """
 
     def __init__(self, seed: int, rate: float) -> None:
         self._seed, self._rate = seed, rate
         self._asked: Counter[str] = Counter()
+        self._failed: Counter[str] = Counter()
         #: How often there was each fault.
         self.happened: Counter[Fault] = Counter()
 
     def fault(self, request: Request) -> Fault | None:
         """What goes wrong with the next request, if anything does."""
-        kind, faults = request.method, _ALWAYS
-        if request.is_listing:
-            kind, faults = "LIST", (*_ALWAYS, "truncate", "stale", "stale")
-        elif request.method == "GET":
-            faults = (*_ALWAYS, "truncate")
-        elif request.conditional:
-            kind, faults = "CREATE", (*_ALWAYS, "conflict", "exists")
+        kind, own = _kind(request)
         self._asked[kind] += 1
         chance = random.Random(f"{self._seed}/{kind}/{self._asked[kind]}")
         if chance.random() >= self._rate:
             return None
-        fault = chance.choice(faults)
+        turn, is_by_chance = divmod(self._failed[kind], 2)
+        self._failed[kind] += 1
+        fault = chance.choice((*_ALWAYS, *own)) if is_by_chance or not own else own[turn % len(own)]
         self.happened[fault] += 1
         return fault
+
+
+def _kind(request: Request) -> tuple[str, tuple[Fault, ...]]:
+    """What kind of request it is, and what goes wrong with no other."""
+    if request.is_listing:
+        return "LIST", ("stale", "truncate")
+    if request.conditional:
+        return "CREATE", ("conflict", "exists")
+    return request.method, ("truncate",) if request.method == "GET" else ()
 
 
 class Recent:

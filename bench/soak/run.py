@@ -25,7 +25,7 @@ SEED = 20
 #: An idle server gives memory back within this time, down to what it had at the start, what it says that its caches
 #: hold, and so much more: libraries that it has loaded meanwhile, pages of files, and what allocators keep.
 REST_S = 60.0
-UNACCOUNTED_BYTES = 400 * judging.MB
+UNACCOUNTED_BYTES = 300 * judging.MB
 _DRAIN_S = 120.0
 _PROGRESS_S = 30.0
 _STOP_S = 60.0

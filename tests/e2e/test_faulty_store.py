@@ -29,6 +29,8 @@ _DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
 SEEDS = range(1, 9 if _DEEP else 3)
 LOAD_S = 20.0 if _DEEP else 5.0
 RATE = 0.3
+#: Each of these must have happened under load.
+FAULTS = {"throttle", "cut", "lose", "reset", "delay", "truncate", "stale", "conflict", "exists"}
 WRITERS = 3
 SMALL = {
     "storage__seal_age_s": "0.3",
@@ -154,7 +156,7 @@ def test_acknowledged_entries_survive_kills_and_published_ones_a_takeover_too(
         Logs(fresh.url).append(writer.name, len(numbers), len(numbers) + 10)
     assert fresh.stop() == 0
     is_clean(bucket)
-    assert {"throttle", "cut", "lose", "reset", "delay", "truncate"} <= faults.happened.keys()
+    assert faults.happened.keys() >= FAULTS
 
 
 def answers(check: Callable[[], None]) -> None:
@@ -215,4 +217,4 @@ def test_indexes_that_were_made_on_such_a_store_answer_after_a_takeover(
     assert names(fresh) == made
     assert fresh.stop() == 0
     is_clean(bucket)
-    assert {"throttle", "cut", "lose", "reset"} <= chance.happened.keys()
+    assert chance.happened.keys() >= FAULTS

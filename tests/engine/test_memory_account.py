@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import mmap
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,32 @@ def test_what_is_decoded_is_accounted_for_and_can_be_let_go(tmp_path: Path) -> N
         assert rig.read("s")
         account.balance()
         account.drop_mapped_pages()
+
+
+_ASKED_DURING_IMPORTS = """
+import sys
+from headrace.engine.account import Account
+
+account, asked = Account(None), []
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "duckdb":
+            asked.append(name)
+            assert account._duckdb() == 0
+
+sys.meta_path.insert(0, Finder())
+import headrace.reduce.duck
+assert asked
+"""
+
+
+def test_memory_is_measured_while_a_thread_still_imports_what_holds_it() -> None:
+    """The server imports some modules only when it has begun to answer, and each is known before it is whole."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ASKED_DURING_IMPORTS], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_pages_of_a_mapped_file_can_be_dropped(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import re
 import socket
 import sqlite3
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,11 +30,14 @@ _numbers = itertools.count(1)
 class Api:
     """Well-formed requests to one server."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, trusted: ssl.SSLContext | None = None) -> None:
+        """``trusted`` holds the certificate of a server with TLS."""
         self.url = url
         limits = httpx2.Limits(max_connections=200, max_keepalive_connections=100)
         plain = {"accept-encoding": "identity"}
-        self.client = httpx2.Client(base_url=url, timeout=PATIENCE_S, trust_env=False, headers=plain, limits=limits)
+        self.client = httpx2.Client(
+            base_url=url, timeout=PATIENCE_S, trust_env=False, headers=plain, limits=limits, verify=trusted or True
+        )
 
     def call(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, **query: Any

@@ -1,4 +1,4 @@
-"""Who may use which route: every route of the server, asked by every kind of caller.
+"""Who may use which route: every route of the server, asked by every kind of caller, with TLS and without.
 
 The table below classifies each route that the server has, as its own tables of routes list them. A new route fails the
 first test until it is classified, and then is asked by every caller like the others.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from starlette.routing import Route
 
+from certificates import write_certificate
 from headrace.config import Config, LimitsConfig, StorageConfig
 from headrace.engine.assembly import Engine
 from headrace.engine.runtime.gates import Gates
@@ -312,12 +314,13 @@ class World:
         return self.api.call(verb.upper(), path.format(**words), body, headers, **QUERIES.get((verb, path), {}))
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "tls"])
+def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[World]:
     from tests.conftest import ServerProcess
     from tests.server.conftest import Api
 
-    data = tmp_path_factory.mktemp("admission") / "data"
+    directory = tmp_path_factory.mktemp("admission")
+    data = directory / "data"
     data.mkdir(mode=0o700)
     with closing(KeyStore(data / "keys.db")) as keys:
         tokens = {
@@ -325,8 +328,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             for name, (scope, prefix) in CALLERS.items()
         }
     settings = {"server__host": "0.0.0.0", "system__traces_stream": "other/x", "features__test_mode": "true"}
+    trusted = None
+    if request.param:
+        cert_file, key_file = write_certificate(directory)
+        settings |= {"server__tls_cert": str(cert_file), "server__tls_key": str(key_file)}
+        trusted = ssl.create_default_context(cafile=str(cert_file))
     server = ServerProcess(data, settings).start()
-    api = Api(server.url)
+    assert server.url.startswith("https:" if request.param else "http:")
+    api = Api(server.url.replace("0.0.0.0", "127.0.0.1"), trusted)
     try:
         yield World(server, api, tokens)
     finally:

@@ -140,6 +140,22 @@ def test_only_the_owner_can_read_a_backup(tmp_path: Path, log: Connection) -> No
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_nothing_is_written_through_a_symbolic_link(tmp_path: Path, log: Connection) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o755)
+    (tmp_path / "backup.partial").symlink_to(elsewhere)
+    saved(tmp_path / "data", tmp_path / "backup")
+    assert list(elsewhere.iterdir()) == []
+    assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o755
+    assert (tmp_path / "backup" / "headrace.db").exists() and not (tmp_path / "backup").is_symlink()
+    for leads_to in (elsewhere, tmp_path / "nowhere"):
+        (tmp_path / "link").symlink_to(leads_to)
+        with pytest.raises(Conflict, match="is a symbolic link"):
+            saved(tmp_path / "data", tmp_path / "link")
+        (tmp_path / "link").unlink()
+    assert not (tmp_path / "nowhere").exists()
+
+
 def test_nothing_is_ever_written_over(tmp_path: Path, log: Connection) -> None:
     saved(tmp_path / "data", tmp_path / "backup")
     with pytest.raises(Conflict, match=r"is not empty: it holds backup\.json"):

@@ -76,8 +76,10 @@ def serve(
 ) -> None:
     """Run the server until it is told to stop; ``ready`` is called with its address."""
     from headrace.config import given, load
+    from headrace.engine.runtime.allocators import use_jemalloc_in_arrow
 
     chosen = load(file=config, flags=flags.settings())
+    use_jemalloc_in_arrow()
     from headrace.server import main
 
     def announce(address: str) -> None:

@@ -6,7 +6,6 @@ interpreter, of work in progress, and free pages that the allocators keep.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -106,7 +105,7 @@ class Account:
 
     def _duckdb(self) -> int:
         """What DuckDB held a moment ago: asking it takes a query."""
-        duck, now_s = sys.modules.get(_DUCKDB), monotonic()
+        duck, now_s = allocators.loaded_module(_DUCKDB), monotonic()
         if duck is not None and now_s - self._duckdb_asked_s >= _DUCKDB_S:
             self._duckdb_bytes, self._duckdb_asked_s = duck.held_bytes(), now_s
         return self._duckdb_bytes

@@ -80,12 +80,13 @@ def back_up(data_dir: Path, object_store: str, target: Path, clock: Clock, tell:
     """Copy the state of a data directory to a new directory; ``object_store`` is empty where it lies inside."""
     if not (data_dir / LOG).exists():
         raise NotFound(f"{data_dir} holds no log to back up", data_dir=str(data_dir))
+    if target.is_symlink():
+        raise Conflict(f"{target} is a symbolic link: name the directory that it leads to", directory=str(target))
     refuse_if_used(target)
     for name in _databases(data_dir):
         refuse_log_damage(data_dir / name)
     partial = target.with_name(target.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    make_directories(partial)
+    _make_empty_directory(partial)
     progress, taken_us = _Progress(tell), clock.now_us()
     files = {name: _copy_database(data_dir / name, partial / name, progress) for name in _databases(data_dir)}
     backup = Backup(taken_us=taken_us, object_store=object_store, files=files)
@@ -127,6 +128,19 @@ def restore(source: Path, storage: StorageConfig, tell: Tell) -> Backup:
     finally:
         lock.release()
     return backup
+
+
+def _make_empty_directory(path: Path) -> None:
+    """Make a directory in place of what an earlier backup left there, which may be a link to another place."""
+    if path.is_symlink():
+        path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
+    if not path.parent.is_dir():
+        make_directories(path.parent)
+    try:
+        path.mkdir(mode=DIRECTORY)
+    except FileExistsError as reason:
+        raise Conflict(f"{path} is in the way, and could not be removed", directory=str(path)) from reason
 
 
 def refuse_if_used(directory: Path, *but: str) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 import subprocess
 import sys
@@ -257,6 +258,76 @@ def test_what_threads_have_freed_goes_back_to_the_system() -> None:
     grown, used = map(int, done.stdout.split())
     assert grown < 16 * MiB  # of 170, of which 4 are still used
     assert used > 3 * MiB
+
+
+_ARROW_FREED = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from headrace.engine import allocators
+from headrace.engine.memory import read_process
+
+allocators.use_jemalloc_in_arrow()
+allocators.configure()
+import pyarrow as pa, pyarrow.parquet as pq
+from headrace.format.segment import heap
+
+heap.keep_freed_pages()
+table = pa.table({"text": [f"x{n}" * 10 for n in range(50_000)], "n": range(50_000)})
+
+def work(_):
+    pq.write_table(table, BytesIO())
+    table.group_by("text").aggregate([("n", "sum")])
+
+before = read_process().rss_anon_bytes
+with ThreadPoolExecutor(8) as threads:
+    list(threads.map(work, range(40)))
+    until = time.monotonic() + 10  # jemalloc keeps pages for a second
+    while read_process().rss_anon_bytes - before > 32 << 20 and time.monotonic() < until:
+        time.sleep(0.2)
+        allocators.trim()
+    print(read_process().rss_anon_bytes - before)
+"""
+_FIRST_IMPORT = """
+import os, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pyarrow":
+            print(os.environ.get("ARROW_DEFAULT_MEMORY_POOL"), flush=True)
+            os._exit(0)
+
+sys.meta_path.insert(0, Finder())
+"""
+_STARTS = {
+    "server": "import runpy; runpy.run_module('headrace.server', run_name='__main__')",
+    "serve": "sys.argv = ['headrace', 'serve', '--port', '0']; from headrace.cli.main import main; main()",
+    "up": "sys.argv = ['headrace', 'up', '--port', '0']; from headrace.cli.main import main; main()",
+}
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="Arrow has jemalloc there")
+def test_what_arrow_has_freed_in_threads_goes_back_to_the_system() -> None:
+    kept = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
+    done = subprocess.run(
+        [sys.executable, "-c", _ARROW_FREED], env=kept, capture_output=True, text=True, timeout=100, check=True
+    )
+    assert int(done.stdout) <= 32 * MiB  # with Arrow's own choice 230 are left
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Arrow has jemalloc there")
+@pytest.mark.parametrize("chosen", [None, "system"])
+@pytest.mark.parametrize("start", _STARTS)
+def test_arrow_is_loaded_with_an_allocator_that_gives_memory_back(
+    tmp_path: Path, start: str, chosen: str | None
+) -> None:
+    environ = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
+    environ |= {"HEADRACE_STORAGE__DATA_DIR": str(tmp_path / "data"), "HEADRACE_SERVER__PORT": "0"}
+    if chosen is not None:
+        environ["ARROW_DEFAULT_MEMORY_POOL"] = chosen
+    command = [sys.executable, "-c", _FIRST_IMPORT + _STARTS[start]]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.split() == [chosen or "jemalloc"]
 
 
 def test_without_a_limit_or_a_reading_there_is_no_pressure() -> None:

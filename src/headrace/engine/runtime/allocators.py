@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import sys
 from functools import cache
 from typing import Any
@@ -22,6 +23,8 @@ _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = (-3, 4 * MiB), (-1, 16 * MiB), (-
 _MADV_DONTNEED = 4
 #: Loaded with what reads and writes segments; until then Arrow holds nothing.
 _ARROW = "headrace.format.segment.heap"
+#: By this Arrow chooses its allocator, when it is loaded.
+_ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 
 
 class _Heaps(ctypes.Structure):
@@ -44,6 +47,22 @@ class _Heaps(ctypes.Structure):
     ]
 
 
+def loaded_module(name: str) -> Any | None:
+    """A module that was imported, whole; None while a thread still imports it."""
+    module = sys.modules.get(name)
+    return None if module is None or getattr(module.__spec__, "_initializing", False) else module
+
+
+def use_jemalloc_in_arrow() -> None:
+    """Let Arrow allocate with jemalloc, unless somebody has chosen. Call it before pyarrow is imported.
+
+    What Arrow computes or writes uses its own default, whatever pool Python code has set. That is mimalloc, which keeps
+    free pages for each thread and gives hardly any of them back.
+    """
+    if sys.platform == "linux":
+        os.environ.setdefault(_ARROW_POOL, "jemalloc")
+
+
 def configure() -> None:
     """Use one heap, and let one answer of a mebibyte use the pages of the last. Call it before threads start.
 
@@ -56,7 +75,7 @@ def configure() -> None:
 
 def trim() -> None:
     """Give free pages back to the system; for a thread. Whoever allocates meanwhile may wait for some milliseconds."""
-    arrow = sys.modules.get(_ARROW)
+    arrow = loaded_module(_ARROW)
     if arrow is not None:
         arrow.release_unused()
     with contextlib.suppress(AttributeError, OSError):
@@ -65,7 +84,7 @@ def trim() -> None:
 
 def arrow_bytes() -> int:
     """What Arrow has allocated."""
-    arrow = sys.modules.get(_ARROW)
+    arrow = loaded_module(_ARROW)
     return 0 if arrow is None else int(arrow.allocated_bytes())
 
 
