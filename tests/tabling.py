@@ -16,7 +16,7 @@ from headrace.engine.features.serving import Answer
 from headrace.pipeline.kernels import features, merging
 from headrace.pipeline.kernels.units import result
 from headrace.reduce.features import lanes
-from headrace.reduce.work_units import Job, Result, Settled, Unit
+from headrace.reduce.work_units import JobName, Result, Settled, Unit
 from headrace.schema.descriptor.document import Registration, read
 from headrace.schema.descriptor.envelope import Envelope
 from headrace.server.work import store_url
@@ -49,7 +49,7 @@ USERS = table("Users", "Order", ["user"], SPENT)
 class Pipelines(Rig):
     """An engine with feature tables; a worker comes when it is called, unless the server helps itself."""
 
-    jobs: tuple[Job, ...] = ("features",)
+    jobs: tuple[JobName, ...] = ("features",)
 
     def __init__(self, data_dir: Path, *, helps: bool = False, **settings: Any) -> None:
         self._helps = helps

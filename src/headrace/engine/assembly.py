@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.config import Config, MiB
-from headrace.engine.derive.branch import Branch
-from headrace.engine.derive.lease_scheduler import Foreman
-from headrace.engine.derive.local_worker import Helper
+from headrace.engine.derive.branch import StateKind
+from headrace.engine.derive.lease_scheduler import LeaseScheduler
+from headrace.engine.derive.local_worker import LocalWorker
 from headrace.engine.derive.needs import Needs
-from headrace.engine.derive.state_builder import Workbench
+from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.entities.enhancement import enhancement
 from headrace.engine.entities.enhancement.candidates import Fragments
 from headrace.engine.entities.erasure import erasures
@@ -49,7 +49,6 @@ from headrace.engine.log.writer import Writer
 from headrace.engine.memory_account import Account
 from headrace.engine.registry.profiles import Profiles
 from headrace.engine.registry.schemas import Schemas
-from headrace.engine.registry.verification import Verifier
 from headrace.engine.runtime import auto_tune
 from headrace.engine.runtime.computing import Computing
 from headrace.engine.runtime.counters import Counters
@@ -60,6 +59,7 @@ from headrace.engine.search.definitions import Definitions
 from headrace.engine.search.extraction import Extraction
 from headrace.engine.search.index_status import Indexes
 from headrace.engine.touch.touches import Touches
+from headrace.engine.verification.verifier import Verifier
 from headrace.engine.warm_up import load_modules
 from headrace.extract.erasure_mask import Masks
 from headrace.storage import database, log_damage
@@ -135,11 +135,11 @@ class Engine:
         self.indexes = Indexes(self._reader, self.streams, self.coverage)
         known = self.apply, self._reader, self.connect, self.objects, clock
         branches = [
-            Branch("features", EVENTS, lambda _: self.features.current),
-            Branch("snapshots", ENTITIES, Types.read),
-            Branch("enhance", ENTITIES, Fragments.read),
+            StateKind("features", EVENTS, lambda _: self.features.current),
+            StateKind("snapshots", ENTITIES, Types.read),
+            StateKind("enhance", ENTITIES, Fragments.read),
         ]
-        self.work = Foreman(*known, config.pipeline, definitions, branches)
+        self.work = LeaseScheduler(*known, config.pipeline, definitions, branches)
         self._keep_states()
         self.verifier = self._hire_verifier()
         self.touches = Touches(self.log, self.tiers, self.apply, self._reader, self.slices)
@@ -313,9 +313,9 @@ class Engine:
         self.erasing = self._stand_erasing()
         self.helper = self._hire_helper()
 
-    def _open_bench(self) -> Workbench:
+    def _open_bench(self) -> StateBuilder:
         settings = self.config.features
-        return Workbench(
+        return StateBuilder(
             self.objects,
             Path(self.config.storage.data_dir) / "cache" / "states",
             self.connect,
@@ -381,13 +381,13 @@ class Engine:
         archive.forget()
         return used + archive.files.prune(parts)
 
-    def _hire_helper(self) -> Helper:
+    def _hire_helper(self) -> LocalWorker:
         connect, segments, objects, clock = self.connect, self._open_segments, self.objects, self.clock
         servings = self.snapshots.serving, self.enhancement.candidates.serving
         more = [Needs(serving, self.published, clock, self.config.features) for serving in servings]
         needs = [self.tables.needs, *more]
         known = self.work, needs, self.bench, self.log, self._reader
-        return Helper(*known, connect, segments, objects, clock, self.gates.index)
+        return LocalWorker(*known, connect, segments, objects, clock, self.gates.index)
 
     def open_archive(self) -> Archive:
         """What answers are computed from; opened when the first is asked for."""

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from headrace.config import PipelineConfig
-from headrace.engine.derive.readable import Piece
+from headrace.engine.derive.readable import SegmentPart
 from headrace.engine.derive.widths import LEAST, MOST, even, side_by_side
 from headrace.format.ranges import Range
 from headrace.reduce.work_units import Source
@@ -15,12 +15,12 @@ from headrace.reduce.work_units import Source
 UNIT = 100
 
 
-def segments(count: int, payload_bytes: int) -> list[Piece]:
+def segments(count: int, payload_bytes: int) -> list[SegmentPart]:
     """So many segments of one event each."""
-    return [Piece(Source(str(at), at, 1, 1, ""), Range(at, at + 1), payload_bytes) for at in range(count)]
+    return [SegmentPart(Source(str(at), at, 1, 1, ""), Range(at, at + 1), payload_bytes) for at in range(count)]
 
 
-def cut(found: list[Piece], at_once: int) -> list[int]:
+def cut(found: list[SegmentPart], at_once: int) -> list[int]:
     """How many segments each unit has, where as many are taken as fit."""
     most, units, room = even(found, UNIT, at_once), list[int](), 0
     for piece in found:

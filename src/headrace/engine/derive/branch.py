@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from headrace.reduce.states.definition import Definitions
-from headrace.reduce.work_units import Job
+from headrace.reduce.work_units import JobName
 from headrace.storage.database import Connection
 
 
-class Branch(NamedTuple):
+class StateKind(NamedTuple):
     """What is folded over the streams whose names begin with the prefix."""
 
-    job: Job
+    job: JobName
     prefix: str
     current: Callable[[Connection], Definitions[Any]]
 
 
-def branches_of(branches: Iterable[Branch], stream: str) -> list[Branch]:
+def kinds_of(branches: Iterable[StateKind], stream: str) -> list[StateKind]:
     """The branches of a stream: what is folded over it, by job."""
     return [branch for branch in branches if stream.startswith(branch.prefix)]

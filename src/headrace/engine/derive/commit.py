@@ -12,9 +12,9 @@ from headrace.engine.derive import failures, leases
 from headrace.engine.derive.stall_limit import StallLimit
 from headrace.engine.features import histories
 from headrace.engine.log.batch import Batch
-from headrace.engine.registry import verification_job
 from headrace.engine.search.companion_cover import is_current, replaced
 from headrace.engine.search.definitions import Defined, Definitions
+from headrace.engine.verification import job
 from headrace.errors import BadRequest, CorruptData
 from headrace.format.companion.layout import Companion
 from headrace.format.companion.names import companion_key, companion_place
@@ -212,7 +212,7 @@ class _Settling:
             return outcome, error
         if result.findings is not None and unit.verification is not None:
             where = Range(unit.first_seq, unit.end_seq)
-            reason = verification_job.note(self._batch, unit.verification, where, result.findings)
+            reason = job.note(self._batch, unit.verification, where, result.findings)
             return ("committed", None) if reason is None else ("dropped", reason)
         if result.rows is not None and unit.history is not None:
             reason = self._note_rows(row, unit, unit.history, result.rows)

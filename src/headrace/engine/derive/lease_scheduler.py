@@ -16,13 +16,13 @@ import msgspec
 from headrace.config import PipelineConfig
 from headrace.engine.derive import commit as committing
 from headrace.engine.derive import leases
-from headrace.engine.derive.branch import Branch
+from headrace.engine.derive.branch import StateKind
 from headrace.engine.derive.commit import Committed, Leased
 from headrace.engine.derive.leases import LeaseLost
 from headrace.engine.derive.overview import NAMED, Overview, overview
 from headrace.engine.derive.planner import Plan, Planner
 from headrace.engine.derive.stall_limit import StallLimit
-from headrace.engine.derive.workers import Roster
+from headrace.engine.derive.workers import WorkerList
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import SERVER
 from headrace.engine.log.stream import Stream
@@ -32,7 +32,7 @@ from headrace.format.companion.names import companion_key
 from headrace.format.manifest import segment_key
 from headrace.format.ranges import Range
 from headrace.format.state.names import state_key
-from headrace.reduce.work_units import JOBS, Job, Result, Unit
+from headrace.reduce.work_units import JOBS, JobName, Result, Unit
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.streams import LIVE, Streams
@@ -61,7 +61,7 @@ class Grant(NamedTuple):
     units: list[Unit]
 
 
-class Foreman:
+class LeaseScheduler:
     """Runs on the event loop; plans in a thread, and writes in the log's own commits."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Foreman:
         clock: Clock,
         config: PipelineConfig,
         definitions: Definitions,
-        branches: Sequence[Branch],
+        branches: Sequence[StateKind],
     ) -> None:
         self._apply = apply
         self._reader = reader
@@ -93,7 +93,7 @@ class Foreman:
         self.claims: dict[str, Range] = {}
         #: Questions about the past that the server answers itself.
         self.answering: set[str] = set()
-        self.roster = Roster(self.ttl_us)
+        self.roster = WorkerList(self.ttl_us)
         self._stall = StallLimit(round(config.stall_s * 1e6), self.ttl_us)
         self._granted = asyncio.Event()
         self._timer: asyncio.Task[None] | None = None
@@ -196,7 +196,7 @@ class Foreman:
         self,
         worker: str,
         limit: int = MOST_UNITS,
-        jobs: Collection[Job] = JOBS,
+        jobs: Collection[JobName] = JOBS,
         *,
         host: str | None = None,
         master: str | None = None,
@@ -218,7 +218,7 @@ class Foreman:
         for branch in self._branches:
             await self._follow_branch(branch)
 
-    async def _follow_branch(self, branch: Branch) -> None:
+    async def _follow_branch(self, branch: StateKind) -> None:
         current, meta = branch.current(self._reader), f"work_{branch.job}"
         if self._streams.meta(meta, 0) == current.version:
             return
@@ -240,7 +240,7 @@ class Foreman:
             await self._expire(self._clock.now_us())
             yield
 
-    async def _plan(self, limit: int, each: int, jobs: Collection[Job], goes_on: Callable[[], bool]) -> Plan:
+    async def _plan(self, limit: int, each: int, jobs: Collection[JobName], goes_on: Callable[[], bool]) -> Plan:
         limit, now_us = min(limit, MOST_UNITS), self._clock.now_us()
 
         def plan() -> Plan:

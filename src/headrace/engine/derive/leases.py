@@ -10,7 +10,7 @@ import msgspec
 from headrace.engine.derive import failures
 from headrace.engine.derive.planner import Plan
 from headrace.engine.derive.stall_limit import StallLimit
-from headrace.engine.derive.unit_cutter import Planned
+from headrace.engine.derive.unit_cutter import PlannedUnit
 from headrace.engine.log.batch import Batch
 from headrace.errors import Conflict
 from headrace.reduce.work_units import MARKED, Unit
@@ -64,7 +64,7 @@ def tidy(batch: Batch, plan: Plan) -> None:
     work.forget_ended(batch.now_us - _REMEMBERED_US)
 
 
-def _chosen(batch: Batch, plan: Plan) -> list[Planned]:
+def _chosen(batch: Batch, plan: Plan) -> list[PlannedUnit]:
     """The units of streams that still live; one over which workers were lost is given alone."""
     rows = {stream: batch.streams.by_id(stream) for stream in {planned.stream for planned in plan.units}}
     alive = {stream for stream, row in rows.items() if row is not None and row.state == LIVE}
@@ -72,7 +72,7 @@ def _chosen(batch: Batch, plan: Plan) -> list[Planned]:
     return [planned for planned in units if planned.suspect][:1] or units
 
 
-def _row(lease: str, planned: Planned) -> UnitRow:
+def _row(lease: str, planned: PlannedUnit) -> UnitRow:
     unit = planned.unit
     document = msgspec.json.encode(msgspec.structs.replace(unit, registry=None, defined=None, question=None)).decode()
     return UnitRow(unit.unit, lease, planned.stream, unit.job, unit.first_seq, unit.count, document)

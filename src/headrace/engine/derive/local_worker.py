@@ -15,10 +15,10 @@ from contextlib import ExitStack
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.derive.lease_scheduler import Foreman, Grant
+from headrace.engine.derive.lease_scheduler import Grant, LeaseScheduler
 from headrace.engine.derive.leases import LeaseLost
 from headrace.engine.derive.needs import Needs
-from headrace.engine.derive.state_builder import Workbench
+from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.derive.workers import LOCAL_WORKER
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
@@ -50,14 +50,14 @@ class Stopped(Exception):
     """The server is shutting down."""
 
 
-class Helper:
+class LocalWorker:
     """Runs on the event loop; folds in a thread, and commits like a worker."""
 
     def __init__(
         self,
-        work: Foreman,
+        work: LeaseScheduler,
         needs: Sequence[Needs],
-        bench: Workbench,
+        bench: StateBuilder,
         log: Log,
         reader: Connection,
         connect: Callable[[], Connection],
@@ -71,7 +71,7 @@ class Helper:
         self._warning = RepeatedWarning("headrace.states", "no state was made")
         self._clock = clock
         self._gate = gate
-        self._hands = Hands(connect, segments, objects, bench)
+        self._hands = FoldThread(connect, segments, objects, bench)
         self._quiet_since = monotonic()
         self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -152,11 +152,11 @@ class Helper:
             return await self._hands.perform(unit, stream, stream.head)
 
 
-class Hands:
+class FoldThread:
     """Performs units in one thread."""
 
     def __init__(
-        self, connect: Callable[[], Connection], segments: Callable[[], Segments], objects: Objects, bench: Workbench
+        self, connect: Callable[[], Connection], segments: Callable[[], Segments], objects: Objects, bench: StateBuilder
     ) -> None:
         self._connect, self._segments, self._objects, self._bench = connect, segments, objects, bench
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-fold")

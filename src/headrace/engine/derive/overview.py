@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headrace.engine.derive.planner import Plan, Planner
-from headrace.engine.derive.workers import Roster, WorkerStatus
+from headrace.engine.derive.workers import WorkerList, WorkerStatus
 from headrace.storage.database import Connection
 from headrace.storage.streams import Streams
 from headrace.storage.work import FailureRow, LeaseRow, UnitRow, Work
@@ -43,7 +43,7 @@ class Overview(NamedTuple):
     names: dict[int, str]
 
 
-def overview(connection: Connection, planner: Planner, plan: Plan, roster: Roster, now_us: int) -> Overview:
+def overview(connection: Connection, planner: Planner, plan: Plan, roster: WorkerList, now_us: int) -> Overview:
     """How things stand; the plan has a unit of every stream for which there are any."""
     work, streams = Work(connection), Streams(connection)
     leases = [(lease, work.units(lease.id, NAMED)) for lease in work.held(now_us, NAMED)]

@@ -9,19 +9,19 @@ from itertools import islice
 from typing import NamedTuple
 
 from headrace.config import PipelineConfig
-from headrace.engine.derive.branch import Branch
-from headrace.engine.derive.state_plans import StatePlans
-from headrace.engine.derive.unit_cutter import Cutter, Planned
-from headrace.engine.entities.erasure.work import ErasePlans
-from headrace.engine.features.histories import HistoryPlans
-from headrace.engine.registry.verification_job import Checks
+from headrace.engine.derive.branch import StateKind
+from headrace.engine.derive.state_job import StatePlanner
+from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
+from headrace.engine.entities.erasure.job import ErasePlanner
+from headrace.engine.features.histories import HistoryPlanner
 from headrace.engine.search.companion_cover import replaced
 from headrace.engine.search.definitions import Definitions
 from headrace.engine.search.index_job import Maker
 from headrace.engine.search.stream_view import View, Viewer
+from headrace.engine.verification.job import VerifyPlanner
 from headrace.errors import CorruptData
 from headrace.format.ranges import Range, size
-from headrace.reduce.work_units import DERIVED, Job
+from headrace.reduce.work_units import DERIVED, JobName
 from headrace.storage.companions import Companions
 from headrace.storage.database import Connection
 from headrace.storage.erasures import Erasures
@@ -36,7 +36,7 @@ _PAGE = 100
 class Plan(NamedTuple):
     """Units to give away, streams that need none, what is of no more use, and whether all streams were looked at."""
 
-    units: list[Planned]
+    units: list[PlannedUnit]
     idle: list[DueRow]
     #: Companions and states that count no more, by stream.
     useless: dict[int, list[str]]
@@ -60,23 +60,23 @@ class Planner:
         config: PipelineConfig,
         definitions: Definitions,
         claims: Mapping[str, Range],
-        branches: Sequence[Branch],
+        branches: Sequence[StateKind],
         answering: set[str],
     ) -> None:
         self._connection = connection
         self._config = config
         self._viewer = Viewer(connection, definitions)
-        self._checks = Checks(connection, config, claims)
-        self._states = StatePlans(connection, config, branches)
-        self._histories = HistoryPlans(connection, answering)
-        self._erasures, self._erase = Erasures(connection), ErasePlans(connection)
+        self._checks = VerifyPlanner(connection, config, claims)
+        self._states = StatePlanner(connection, config, branches)
+        self._histories = HistoryPlanner(connection, answering)
+        self._erasures, self._erase = Erasures(connection), ErasePlanner(connection)
         self._published, self._companions, self._work = (
             Published(connection),
             Companions(connection),
             Work(connection),
         )
 
-    def plan(self, limit: int, each: int, jobs: Collection[Job], now_us: int, goes_on: Callable[[], bool]) -> Plan:
+    def plan(self, limit: int, each: int, jobs: Collection[JobName], now_us: int, goes_on: Callable[[], bool]) -> Plan:
         """Up to so many units of these jobs, in all and for each stream; looks for them for as long as it may go on.
 
         Needs a snapshot.
@@ -120,7 +120,7 @@ class Planner:
             yield from page
             after = page[-1].since_us, page[-1].stream
 
-    def _plan_stream(self, plan: Plan, due: DueRow, room: int, jobs: Collection[Job], now_us: int) -> None:
+    def _plan_stream(self, plan: Plan, due: DueRow, room: int, jobs: Collection[JobName], now_us: int) -> None:
         if self._erasures.is_running(due.stream):
             plan.suspended.append(due.stream)
             return  # what would be derived now holds what is erased
@@ -147,15 +147,15 @@ class Planner:
             plan.idle.append(due)
 
     def _units(
-        self, view: View, due: DueRow, room: int, jobs: Collection[Job], now_us: int
-    ) -> tuple[list[Planned], bool]:
+        self, view: View, due: DueRow, room: int, jobs: Collection[JobName], now_us: int
+    ) -> tuple[list[PlannedUnit], bool]:
         """Units of a stream, and whether there will be more once others are done or a pause is over."""
         working = [unit for unit in self._work.working_on(due.stream) if unit.job in DERIVED]
         busy = [Range(unit.first_seq, unit.end_seq) for unit in working]
         failures = [failure for failure in self._work.failures(due.stream) if failure.job in DERIVED]
-        cutter = Cutter(view.row, view.owned, self._published, self._config, failures, now_us)
+        cutter = UnitCutter(view.row, view.owned, self._published, self._config, failures, now_us)
         is_worth_it = bool(due.run) or size(view.uncovered) + size(view.stale) >= self._config.min_rows
-        found: list[Planned] = []
+        found: list[PlannedUnit] = []
         for job in DERIVED:
             if job in jobs and (job != "index" or is_worth_it):
                 maker = Maker(view, cutter, self._config.fan_out, busy)

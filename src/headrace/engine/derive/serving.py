@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple
 from headrace.engine.derive.generation import HOT_ROWS, Behind, Generation, can_inherit
 from headrace.engine.derive.hold import Hold
 from headrace.engine.derive.keeping import Keeping
-from headrace.engine.derive.state_builder import Workbench
+from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.derive.tails import STEP_ROWS, Follower
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
@@ -63,7 +63,7 @@ class Serving(Generic[Defined]):
         states: States,
         current: Callable[[], Definitions[Defined]],
         shapes_of: Callable[[StreamRegistry], Shapes],
-        bench: Workbench,
+        bench: StateBuilder,
         fold_rows: int,
         pace: Pace = USUAL,
         keying_of: Callable[[Any], Keying] | None = None,

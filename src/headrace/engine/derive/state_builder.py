@@ -30,7 +30,7 @@ Found = TypeVar("Found")
 _TRIES = 5
 
 
-class Workbench:
+class StateBuilder:
     """One thread that fetches and folds, and what it needs for that."""
 
     def __init__(

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from math import ceil
 
 from headrace.config import PipelineConfig
-from headrace.engine.derive.readable import Piece
+from headrace.engine.derive.readable import SegmentPart
 
 #: The payload of a unit, by that of a usual one: where there is little to do, and where there is much.
 LEAST, MOST = 4, 20
@@ -31,7 +31,7 @@ def side_by_side(config: PipelineConfig) -> int:
     return os.cpu_count() or 1 if local[1] == "*" else max(1, int(local[1] or 1))
 
 
-def even(found: Iterable[Piece], unit_bytes: int, at_once: int) -> int:
+def even(found: Iterable[SegmentPart], unit_bytes: int, at_once: int) -> int:
     """The payload of a unit, at most, where the segments found are to be folded."""
     least, most = LEAST * unit_bytes, MOST * unit_bytes
     total = largest = 0

@@ -45,7 +45,7 @@ class _Known(msgspec.Struct):
     released: int = 0
 
 
-class Roster:
+class WorkerList:
     """Lives in memory; after a restart it begins with what the remembered leases tell. For the event loop."""
 
     def __init__(self, ttl_us: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from headrace.engine.derive.readable import parts, pieces
-from headrace.engine.derive.unit_cutter import Planned
+from headrace.engine.derive.unit_cutter import PlannedUnit
 from headrace.engine.log.batch import Batch
 from headrace.format.ranges import Range
 from headrace.reduce.features.history import Known, Part, Question
@@ -36,7 +36,7 @@ class Answer(msgspec.Struct, frozen=True):
     since: int
 
 
-class HistoryPlans:
+class HistoryPlanner:
     """Plans questions through one connection; ``claims`` are those that the server answers itself."""
 
     def __init__(self, connection: Connection, claims: set[str]) -> None:
@@ -49,7 +49,7 @@ class HistoryPlans:
         """Questions without an answer."""
         return self._rows.running()
 
-    def units(self, row: HistoryRow, now_us: int) -> Iterator[Planned]:
+    def units(self, row: HistoryRow, now_us: int) -> Iterator[PlannedUnit]:
         """The unit of a question, unless someone works on it or it rests."""
         stream = self._streams.by_id(row.stream)
         if stream is None or stream.state != LIVE or row.id in self._claims or self._is_taken(row, now_us):
@@ -64,7 +64,7 @@ class HistoryPlans:
 
     def _planned(
         self, row: HistoryRow, stream: StreamRow, question: Question, begun: Beginning, where: Range, last_us: int
-    ) -> Planned:
+    ) -> PlannedUnit:
         document = msgspec.json.decode(self._registries.document(stream.id, stream.revision))
         unit = Unit(
             unit=f"history-{row.id}-{secrets.token_hex(6)}",
@@ -83,7 +83,7 @@ class HistoryPlans:
             registry=document,
             question=msgspec.json.decode(row.question),
         )
-        return Planned(unit, stream.id, False)
+        return PlannedUnit(unit, stream.id, False)
 
     def _sources(self, stream: StreamRow, where: Range, last_us: int) -> Iterator[Source]:
         """The segments that hold events of a range up to a moment."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.config import Config
-from headrace.engine.derive.lease_scheduler import Apply, Foreman
+from headrace.engine.derive.lease_scheduler import Apply, LeaseScheduler
 from headrace.engine.derive.needs import Needs
-from headrace.engine.derive.state_builder import Workbench
+from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.features.features import Features
 from headrace.engine.features.past import Pasts
 from headrace.engine.features.serving import Serving
@@ -34,12 +34,12 @@ class Ground(NamedTuple):
     features: Features
     log: Log
     sealer: Sealer
-    work: Foreman
+    work: LeaseScheduler
     apply: Apply
     reader: Connection
     connect: Callable[[], Connection]
     segments: Callable[[], Segments]
-    bench: Workbench
+    bench: StateBuilder
     clock: Clock
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.derive.lease_scheduler import Apply, Foreman
+from headrace.engine.derive.lease_scheduler import Apply, LeaseScheduler
 from headrace.engine.features import histories
 from headrace.engine.features.histories import Answer
 from headrace.engine.features.past import Past, Pasts
@@ -44,7 +44,7 @@ class Training:
         apply: Apply,
         log: Log,
         sealer: Sealer,
-        work: Foreman,
+        work: LeaseScheduler,
         pasts: Pasts,
         reader: Connection,
         fold_rows: int,

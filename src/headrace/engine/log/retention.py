@@ -15,12 +15,11 @@ from headrace.engine.log.batch import Batch
 from headrace.engine.log.forks import read_by_forks
 from headrace.engine.log.lifecycle import Chore
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.registry.verification_job import KEPT, KEPT_US
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.idempotency import Idempotency
 from headrace.storage.published import Placed, Published
 from headrace.storage.streams import DELETED, LIVE
-from headrace.storage.verifications import Verifications
+from headrace.storage.verifications import KEPT, KEPT_US, Verifications
 from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US, Steps
 

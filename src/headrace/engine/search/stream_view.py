@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace.engine.derive.readable import Part, parts
+from headrace.engine.derive.readable import OwnedRange, parts
 from headrace.engine.search.companion_cover import is_current, span, widest
 from headrace.engine.search.definitions import Defined, Definitions
 from headrace.format.companion.layout import Companion
@@ -20,7 +20,7 @@ class View(NamedTuple):
 
     row: StreamRow
     defined: Defined
-    owned: list[Part]
+    owned: list[OwnedRange]
     start: int
     listed: list[Companion]
     #: Those that hold everything that is defined.

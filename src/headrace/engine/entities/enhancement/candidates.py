@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.engine.derive.generation import Behind, Generation
-from headrace.engine.derive.lease_scheduler import Foreman
+from headrace.engine.derive.lease_scheduler import LeaseScheduler
 from headrace.engine.derive.serving import Serving
-from headrace.engine.derive.state_builder import Workbench
+from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.entities.enhancement import settings
 from headrace.engine.entities.kind import ENTITIES, schema_of
 from headrace.engine.entities.types.verbs import EntityTypes
@@ -107,9 +107,9 @@ class Candidates:
         self,
         types: EntityTypes,
         log: Log,
-        work: Foreman,
+        work: LeaseScheduler,
         reader: Connection,
-        bench: Workbench,
+        bench: StateBuilder,
         apply: Callable[[Callable[[Any], Any]], Awaitable[Any]],
         *,
         fold_rows: int,

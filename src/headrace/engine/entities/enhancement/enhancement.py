@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.engine.derive.lease_scheduler import Foreman
-from headrace.engine.derive.state_builder import Workbench
+from headrace.engine.derive.lease_scheduler import LeaseScheduler
+from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.entities.enhancement.candidates import Candidates
 from headrace.engine.entities.enhancement.enhancing import Enhancing
 from headrace.engine.entities.enhancement.migrating import Migrating, told
@@ -31,11 +31,11 @@ class Ground(NamedTuple):
     types: EntityTypes
     stores: Stores
     log: Log
-    work: Foreman
+    work: LeaseScheduler
     reader: Connection
     connect: Callable[[], Connection]
     segments: Callable[[], Segments]
-    bench: Workbench
+    bench: StateBuilder
     apply: Callable[[Callable[[Any], Any]], Awaitable[Any]]
     clock: Clock
 

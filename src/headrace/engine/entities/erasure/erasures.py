@@ -23,8 +23,8 @@ import msgspec
 
 from headrace.engine.derive.serving import Serving
 from headrace.engine.entities.erasure import commits, planning
+from headrace.engine.entities.erasure.job import ErasePlanner
 from headrace.engine.entities.erasure.planning import Plan, Planned, targets_of
-from headrace.engine.entities.erasure.work import ErasePlans
 from headrace.engine.entities.kind import ENTITIES
 from headrace.engine.entities.read.snapshots import Snapshots
 from headrace.engine.history.sealer import Sealer
@@ -314,7 +314,7 @@ class Erasing:
         if sum(held.bytes for held in plan.segments) < OFFER_BYTES:
             return
         await self._note(row, report, OFFERED)
-        plans, streams, quiet_since = ErasePlans(self._ground.reader), Streams(self._ground.reader), monotonic()
+        plans, streams, quiet_since = ErasePlanner(self._ground.reader), Streams(self._ground.reader), monotonic()
         while (stored := streams.by_id(row.stream)) is not None and plans.left(row, stored):
             if self._is_worked_on(row.stream):
                 quiet_since = monotonic()

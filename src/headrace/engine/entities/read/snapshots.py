@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.engine.derive.generation import Behind, Generation
 from headrace.engine.derive.serving import Pace, Serving
-from headrace.engine.derive.state_builder import Workbench
+from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.entities.kind import EntityKind, schema_of
 from headrace.engine.entities.read.definitions import Known, Types, defined_of
 from headrace.engine.entities.read.grouping import Group, Groups
@@ -115,7 +115,7 @@ class Snapshots:
         reader: Connection,
         connect: Callable[[], Connection],
         segments: Callable[[], Segments],
-        bench: Workbench,
+        bench: StateBuilder,
         number: Callable[[], int],
         *,
         fold_rows: int,

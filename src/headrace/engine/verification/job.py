@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.config import PipelineConfig
 from headrace.engine.derive.readable import parts
-from headrace.engine.derive.unit_cutter import Cutter, Planned
+from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
 from headrace.engine.log.batch import Batch
 from headrace.format.ranges import Range, joined, without
 from headrace.reduce.work_units import Unit
@@ -22,10 +22,6 @@ from headrace.storage.published import Published
 from headrace.storage.streams import LIVE, StreamRow, Streams
 from headrace.storage.verifications import DONE, FAILED, RUNNING, VerificationRow, Verifications
 from headrace.storage.work import Work
-
-#: How many are kept once they have ended, and for how long.
-KEPT = 1_000
-KEPT_US = 86_400_000_000
 
 ENDED = "the verification has ended"
 
@@ -53,7 +49,7 @@ class Progress:
         return without(whole, [*self.looked, *(taken or ())])
 
 
-class Checks:
+class VerifyPlanner:
     """Plans verifications through one connection; ``claims`` are ranges that the server looks at itself."""
 
     def __init__(self, connection: Connection, config: PipelineConfig, claims: Mapping[str, Range]) -> None:
@@ -62,14 +58,14 @@ class Checks:
         self._config = config
         self._claims = claims
 
-    def units(self, row: VerificationRow, now_us: int) -> Iterator[Planned]:
+    def units(self, row: VerificationRow, now_us: int) -> Iterator[PlannedUnit]:
         """Units for workers, in what is published of a stream."""
         stream = self._streams.by_id(row.stream)
         if row.tail or stream is None or stream.state != LIVE:
             return
         taken = [*self.working_on(row), *([self._claims[row.id]] if row.id in self._claims else ())]
         owned = parts(self._streams, stream, max(row.start, stream.first_seq))
-        cutter = Cutter(stream, owned, self._published, self._config, self._work.failures(row.stream), now_us)
+        cutter = UnitCutter(stream, owned, self._published, self._config, self._work.failures(row.stream), now_us)
         left = Progress(row).left(stream, [*taken, *cutter.resting("verify")])
         proposal = msgspec.json.decode(row.proposal or "null")
         yield from cutter.units("verify", left, level=0, verification=row.id, registry=proposal)

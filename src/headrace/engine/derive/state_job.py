@@ -14,15 +14,15 @@ import msgspec
 
 from headrace.config import PipelineConfig
 from headrace.engine.derive import widths
-from headrace.engine.derive.branch import Branch, branches_of
+from headrace.engine.derive.branch import StateKind, kinds_of
 from headrace.engine.derive.levels import counted_levels
-from headrace.engine.derive.readable import Part, parts
-from headrace.engine.derive.unit_cutter import Cutter, Planned
+from headrace.engine.derive.readable import OwnedRange, parts
+from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
 from headrace.format.ranges import Range, size, without
 from headrace.format.state.layout import State
 from headrace.reduce.states.coverage import base, missing, span, useless
 from headrace.reduce.states.definition import Definition
-from headrace.reduce.work_units import FOLDED, Job, Unit
+from headrace.reduce.work_units import FOLDED, JobName, Unit
 from headrace.storage.database import Connection
 from headrace.storage.published import Published
 from headrace.storage.registries import Registries
@@ -39,7 +39,7 @@ _EVER = 1 << 62
 class Found(NamedTuple):
     """Units for one stream, whether there will be more once others are done, and states of no more use."""
 
-    units: list[Planned]
+    units: list[PlannedUnit]
     waits: bool
     lifeless: list[str]
 
@@ -52,20 +52,20 @@ class Block(NamedTuple):
     level: int
 
 
-class StatePlans:
+class StatePlanner:
     """Looks for work through one connection."""
 
-    def __init__(self, connection: Connection, config: PipelineConfig, branches: Sequence[Branch]) -> None:
+    def __init__(self, connection: Connection, config: PipelineConfig, branches: Sequence[StateKind]) -> None:
         self._connection = connection
         self._streams, self._published = Streams(connection), Published(connection)
         self._states, self._work, self._registries = States(connection), Work(connection), Registries(connection)
         self._config = config
         self._branches = branches
 
-    def find(self, due: DueRow, room: int, now_us: int, jobs: Collection[Job]) -> Found:
+    def find(self, due: DueRow, room: int, now_us: int, jobs: Collection[JobName]) -> Found:
         """Work for what is folded over a stream, unless units of its job are not wanted."""
         row = self._streams.by_id(due.stream)
-        branches = [] if row is None else branches_of(self._branches, row.name)
+        branches = [] if row is None else kinds_of(self._branches, row.name)
         listed = self._states.listed(due.stream)
         if row is None or not branches or row.state != LIVE or not row.managed:
             return Found([], False, [state.name for state in listed])
@@ -80,16 +80,18 @@ class StatePlans:
         waits = bool(self._busy(due.stream)) or any(not one.parked and one.job.startswith(FOLDED) for one in failures)
         return Found(units, waits or len(wanted) < len(found), lifeless)
 
-    def _definitions(self, branch: Branch, stream: str) -> list[Definition]:
+    def _definitions(self, branch: StateKind, stream: str) -> list[Definition]:
         current = branch.current(self._connection)
         return [current.defined(name) for name in current.names_over(stream)]
 
-    def _units(self, desk: _Desk, definitions: list[tuple[Job, Definition]], listed: list[State]) -> Iterator[Planned]:
+    def _units(
+        self, desk: _Desk, definitions: list[tuple[JobName, Definition]], listed: list[State]
+    ) -> Iterator[PlannedUnit]:
         busy, row = self._busy(desk.row.id), desk.row
         failures = self._work.failures(row.id)
         registry = msgspec.json.decode(self._registries.document(row.id, row.revision))
         for job, defined in definitions:
-            cutter = Cutter(row, desk.owned, self._published, self._config, failures, desk.now_us)
+            cutter = UnitCutter(row, desk.owned, self._published, self._config, failures, desk.now_us)
             taken = [range for name, range in busy if name == defined.name]
             taken += cutter.resting(job, defined.name)
             states = [state for state in listed if state.table == defined.name]
@@ -100,12 +102,12 @@ class StatePlans:
     def _folds(
         self,
         desk: _Desk,
-        cutter: Cutter,
+        cutter: UnitCutter,
         defined: Definition,
         states: list[State],
         taken: list[Range],
         facts: dict[str, Any],
-    ) -> Iterator[Planned]:
+    ) -> Iterator[PlannedUnit]:
         """Events that some lives lack; those that only the newest states lack wait until they are many."""
         if not desk.owned:
             return
@@ -120,7 +122,7 @@ class StatePlans:
                     most_bytes = self._width(desk, cutter, wanted, facts["job"])
                     yield from cutter.units(wanted=[wanted], most_bytes=most_bytes, level=0, lives=lives, **facts)
 
-    def _width(self, desk: _Desk, cutter: Cutter, wanted: Range, job: Job) -> int:
+    def _width(self, desk: _Desk, cutter: UnitCutter, wanted: Range, job: JobName) -> int:
         """The payload of a unit; who takes one at a time, as the server does, shall not hold much at once."""
         unit_bytes = self._config.unit_bytes
         if job != "snapshots":
@@ -138,8 +140,8 @@ class StatePlans:
         return placed is not None and placed.segment.min_us < desk.now_us - age_us
 
     def _merges(
-        self, cutter: Cutter, defined: Definition, states: list[State], taken: list[Range], facts: dict[str, Any]
-    ) -> Iterator[Planned]:
+        self, cutter: UnitCutter, defined: Definition, states: list[State], taken: list[Range], facts: dict[str, Any]
+    ) -> Iterator[PlannedUnit]:
         for window, level in windows(defined, states, taken, self._config.fan_out):
             where = Range(window[0].range.first, window[-1].range.end)
             inputs = tuple(state for block in window for state in block.states)
@@ -159,7 +161,7 @@ class _Desk(NamedTuple):
     """One stream while work is looked for."""
 
     row: StreamRow
-    owned: list[Part]
+    owned: list[OwnedRange]
     run: bool
     now_us: int
     #: Units that are asked for.

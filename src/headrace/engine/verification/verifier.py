@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.engine.derive.lease_scheduler import Apply, Foreman
+from headrace.engine.derive.lease_scheduler import Apply, LeaseScheduler
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import Change, carry_out
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
-from headrace.engine.registry import verification_job
-from headrace.engine.registry.verification_job import Checks, Progress
 from headrace.engine.runtime.gates import Gate
 from headrace.engine.runtime.repeated import RepeatedWarning
+from headrace.engine.verification import job
+from headrace.engine.verification.job import Progress, VerifyPlanner
 from headrace.errors import Conflict, CorruptData, HeadraceError, NotFound, Overloaded
 from headrace.format.ranges import Range
 from headrace.schema.findings import Findings
@@ -77,7 +77,7 @@ class Begin(Change):
             ended_us=None, start=self.proposal.readable_from, target=0, tail=0, looked="[]", findings="{}", reason=None,
             proposal=msgspec.json.encode(self.proposal.dump()).decode(),
         )  # fmt: skip
-        verification_job.begin(batch, row, self.min_rows)
+        job.begin(batch, row, self.min_rows)
 
 
 class Verifier:
@@ -88,7 +88,7 @@ class Verifier:
         apply: Apply,
         writer: Writer,
         log: Log,
-        work: Foreman,
+        work: LeaseScheduler,
         reader: Connection,
         connect: Callable[[], Connection],
         segments: Callable[[], Segments],
@@ -99,8 +99,8 @@ class Verifier:
         self._log = log
         self._work = work
         self._rows, self._streams = Verifications(reader), Streams(reader)
-        self._checks = Checks(reader, work.config, work.claims)
-        self._eyes = Eyes(connect, segments)
+        self._checks = VerifyPlanner(reader, work.config, work.claims)
+        self._eyes = VerifyThread(connect, segments)
         self._gate = gate
         self._awake = asyncio.Event()
         self._warning = RepeatedWarning("headrace.verifications", "a verification waits")
@@ -178,7 +178,7 @@ class Verifier:
                 return False
             progress = Progress(newest)
             if not progress.left(stored):
-                await self._apply(lambda batch: verification_job.advance(batch, row.id))
+                await self._apply(lambda batch: job.advance(batch, row.id))
                 return True
             where = self._wanted(progress, stored, working)
             if where is None:
@@ -212,12 +212,12 @@ class Verifier:
         if end == where.first:
             return False
         self._failures.pop(row.id, None)
-        await self._apply(lambda batch: verification_job.note(batch, row.id, Range(where.first, end), findings))
+        await self._apply(lambda batch: job.note(batch, row.id, Range(where.first, end), findings))
         return True
 
     async def _give_up(self, row: VerificationRow, reason: str) -> None:
         with contextlib.suppress(HeadraceError):
-            await self._apply(lambda batch: verification_job.fail(batch, row.id, reason))
+            await self._apply(lambda batch: job.fail(batch, row.id, reason))
 
     def _forget_all_but(self, running: set[str]) -> None:
         for known in (self._quiet_since, self._failures):
@@ -226,7 +226,7 @@ class Verifier:
         self._eyes.forget_all_but(running)
 
 
-class Eyes:
+class VerifyThread:
     """Looks at events in one thread."""
 
     def __init__(self, connect: Callable[[], Connection], segments: Callable[[], Segments]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from headrace.engine.derive.unit_cutter import Planned
+from headrace.engine.derive.unit_cutter import PlannedUnit
 from headrace.engine.entities.erasure.planning import Plan
 from headrace.extract.erasure_targets import load
 from headrace.format.manifest import SEGMENTS, name_hash, range_name
@@ -19,14 +19,14 @@ from headrace.storage.streams import LIVE, StreamRow, Streams
 from headrace.storage.work import Work
 
 
-class ErasePlans:
+class ErasePlanner:
     """Plans erasures through one connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._streams, self._published = Streams(connection), Published(connection)
         self._erasures, self._work = Erasures(connection), Work(connection)
 
-    def units(self, now_us: int) -> Iterator[Planned]:
+    def units(self, now_us: int) -> Iterator[PlannedUnit]:
         """A unit for each segment that is left to workers and that nobody has."""
         for row in self._erasures.running():
             stream = self._streams.by_id(row.stream) if row.step == OFFERED else None
@@ -39,7 +39,7 @@ class ErasePlans:
             for placed in self.left(row, stream):
                 first = placed.segment.first_seq
                 if first not in taken | resting:
-                    yield Planned(self._unit(stream, placed), stream.id, first in lost)
+                    yield PlannedUnit(self._unit(stream, placed), stream.id, first in lost)
 
     def left(self, row: ErasureRow, stream: StreamRow) -> list[Placed]:
         """The segments that were to be rewritten when an erasure was planned, and are still listed as they were."""
