@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.config import Config, MiB
-from headrace.engine.derive.branch import StateKind
+from headrace.engine.derive.job import JobTable
 from headrace.engine.derive.lease_scheduler import LeaseScheduler
 from headrace.engine.derive.local_worker import LocalWorker
 from headrace.engine.derive.needs import Needs
 from headrace.engine.derive.state_builder import StateBuilder
+from headrace.engine.derive.state_job import StateJob, StateKind
 from headrace.engine.entities.enhancement import enhancement
 from headrace.engine.entities.enhancement.candidates import Fragments
 from headrace.engine.entities.erasure import erasures
+from headrace.engine.entities.erasure.erase_job import EraseJob
 from headrace.engine.entities.kind import ENTITIES
 from headrace.engine.entities.read.definitions import Types
 from headrace.engine.entities.read.listing import Listing
@@ -29,6 +31,7 @@ from headrace.engine.entities.write.aliasing import Aliasing
 from headrace.engine.entities.write.remembering import remember as remember_entities
 from headrace.engine.entities.write.stores import Stores
 from headrace.engine.features.features import Features
+from headrace.engine.features.histories import HistoryJob
 from headrace.engine.features.recovering import DEDUPE_DUE
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.remembering import remember
@@ -57,9 +60,11 @@ from headrace.engine.runtime.slices import Slices
 from headrace.engine.search.companion_coverage import Coverage
 from headrace.engine.search.definitions import Definitions
 from headrace.engine.search.extraction import Extraction
+from headrace.engine.search.index_job import IndexJob
 from headrace.engine.search.index_status import Indexes
 from headrace.engine.touch.touches import Touches
 from headrace.engine.verification.verifier import Verifier
+from headrace.engine.verification.verify_job import VerifyJob
 from headrace.engine.warm_up import load_modules
 from headrace.extract.erasure_mask import Masks
 from headrace.storage import database, log_damage
@@ -133,15 +138,9 @@ class Engine:
         definitions = Definitions()
         self.coverage = Coverage(self._reader, definitions)
         self.indexes = Indexes(self._reader, self.streams, self.coverage)
-        known = self.apply, self._reader, self.connect, self.objects, clock
-        branches = [
-            StateKind("features", EVENTS, lambda _: self.features.current),
-            StateKind("snapshots", ENTITIES, Types.read),
-            StateKind("enhance", ENTITIES, Fragments.read),
-        ]
-        self.work = LeaseScheduler(*known, config.pipeline, definitions, branches)
+        self.work = self._create_scheduler(definitions)
         self._keep_states()
-        self.verifier = self._hire_verifier()
+        self.verifier = self._create_verifier()
         self.touches = Touches(self.log, self.tiers, self.apply, self._reader, self.slices)
         self.sweeper = Sweeper(self.writer, self.log, self.streams, self.wal, self.published, self.features)
         self.recovered: Recovered | None = None
@@ -300,9 +299,39 @@ class Engine:
         known = self.log, self.writer, self.streams, self.published
         return Sealer(*known, *registries, workshop, self.connect, self.clock, self.config.storage, self._columns_share)
 
-    def _hire_verifier(self) -> Verifier:
-        known = self.apply, self.writer, self.log, self.work
-        return Verifier(*known, self._reader, self.connect, self._open_segments, self.gates.index)
+    def _create_scheduler(self, definitions: Definitions) -> LeaseScheduler:
+        """What gives out everything that can be derived, in this order: someone waits for what comes first."""
+        pipeline = self.config.pipeline
+        kinds = [
+            StateKind("features", EVENTS, lambda _: self.features.current),
+            StateKind("snapshots", ENTITIES, Types.read),
+            StateKind("enhance", ENTITIES, Fragments.read),
+        ]
+        self._verify_job, self._history_job = VerifyJob(pipeline), HistoryJob()
+        self._state_job = StateJob(pipeline, kinds)
+        index_job = IndexJob(pipeline, definitions)
+        return LeaseScheduler(
+            apply=self.apply,
+            reader=self._reader,
+            connect=self.connect,
+            objects=self.objects,
+            clock=self.clock,
+            config=pipeline,
+            jobs=JobTable([self._verify_job, self._history_job, EraseJob(), self._state_job, index_job]),
+        )
+
+    def _create_verifier(self) -> Verifier:
+        return Verifier(
+            apply=self.apply,
+            writer=self.writer,
+            log=self.log,
+            work=self.work,
+            job=self._verify_job,
+            reader=self._reader,
+            connect=self.connect,
+            segments=self._open_segments,
+            gate=self.gates.index,
+        )
 
     def _keep_states(self) -> None:
         """What is folded of streams, and who does it where no worker comes."""
@@ -326,7 +355,7 @@ class Engine:
         )
 
     def _stand_tables(self) -> Tables:
-        work = self.features, self.log, self.sealer, self.work, self.apply
+        work = self.features, self.log, self.sealer, self._state_job, self._history_job, self.apply
         return Tables(
             Ground(*work, self._reader, self.connect, self._open_segments, self.bench, self.clock), self.config
         )
@@ -343,11 +372,13 @@ class Engine:
             fold_rows=settings.fold_rows,
             row_bytes=settings.row_bytes // 4,
         )
-        self.work.on_states.append(self.snapshots.serving.states_changed)
+        self._state_job.listeners.append(self.snapshots.serving.states_changed)
         self.listing = Listing(self.snapshots, self._reader)
         self.aliasing = Aliasing(self.writer, self.log, self.snapshots.stream, self._reader)
         stored = self._reader, self.connect, self._open_segments, self.bench
-        ground = enhancement.Ground(self.types, self.stores, self.log, self.work, *stored, self.apply, self.clock)
+        ground = enhancement.Ground(
+            self.types, self.stores, self.log, self.work, self._state_job, *stored, self.apply, self.clock
+        )
         self.enhancement = enhancement.Enhancement(ground, settings.fold_rows)
 
     def _stand_erasing(self) -> erasures.Erasing:

@@ -82,7 +82,7 @@ def routes(engine: Engine) -> list[Route]:
 
 
 class Api:
-    """One method per verb: reads the request, asks the foreman, writes the answer."""
+    """One method per verb: reads the request, asks the scheduler, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -14,7 +14,7 @@ from engine.derive.workers import SECOND, Worker, failures, opened, search
 from engine.registries import change, evolve, stored, stream_with, update
 from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.verification import verifier
-from headrace.engine.verification.job import Progress
+from headrace.engine.verification.verify_job import Progress
 from headrace.errors import BadRequest, Conflict, NotFound, Overloaded
 from headrace.pipeline.kernels import verify
 from headrace.pipeline.kernels.units import result

@@ -8,15 +8,14 @@ import secrets
 import msgspec
 
 from headrace.engine.derive import failures
+from headrace.engine.derive.job import JobTable
 from headrace.engine.derive.planner import Plan
 from headrace.engine.derive.stall_limit import StallLimit
 from headrace.engine.derive.unit_cutter import PlannedUnit
 from headrace.engine.log.batch import Batch
 from headrace.errors import Conflict
-from headrace.reduce.work_units import MARKED, Unit
-from headrace.storage.companions import Companions
+from headrace.reduce.work_units import Unit
 from headrace.storage.published import Grave
-from headrace.storage.states import States
 from headrace.storage.streams import LIVE
 from headrace.storage.work import LeaseRow, UnitRow, Work
 
@@ -51,15 +50,12 @@ def grant(batch: Batch, plan: Plan, worker: str, ttl_us: int, stall: StallLimit)
 
 
 def tidy(batch: Batch, plan: Plan) -> None:
-    """Forget streams that have nothing to do, companions and states of no more use, and leases that ended long ago."""
+    """Forget streams that have nothing to do, outputs of no more use, and leases that ended long ago."""
     work = Work(batch.connection)
     for due in plan.idle:
         work.unmark(due.stream, due.mark)
-    for stream, names in plan.useless.items():
-        Companions(batch.connection).retire(stream, names)
-        batch.published.mark(stream, batch.now_us)
-    for stream, names in plan.lifeless.items():
-        States(batch.connection).retire(stream, names)
+    for job, stream, names in plan.retired:
+        job.retire(batch, stream, names)
         batch.published.mark(stream, batch.now_us)
     work.forget_ended(batch.now_us - _REMEMBERED_US)
 
@@ -103,18 +99,19 @@ def heartbeat(batch: Batch, id: str, token: int, progress: tuple[int, int], stal
     return expires_us, [unit.id for unit in work.units(lease.id) if unit.outcome == "dropped"]
 
 
-def release(batch: Batch, id: str, token: int) -> int:
+def release(batch: Batch, id: str, token: int, jobs: JobTable) -> int:
     """Take back what was not done, and answer how many units that were; once more is no more."""
     lease = find(batch, id, token)
-    return finish(batch, lease) if lease.ended_us is None else 0
+    return finish(batch, lease, jobs) if lease.ended_us is None else 0
 
 
-def finish(batch: Batch, lease: LeaseRow) -> int:
+def finish(batch: Batch, lease: LeaseRow, jobs: JobTable) -> int:
     """End a lease, and answer how many units are free; objects of streams that are gone meanwhile go too."""
     work = Work(batch.connection)
     freed = work.end(lease.id, batch.now_us)
     rows = work.units(lease.id)
-    for stream in {row.stream for row in rows if row.outcome in ("released", "lost") and row.job in MARKED}:
+    freed_rows = [row for row in rows if row.outcome in ("released", "lost")]
+    for stream in {row.stream for row in freed_rows if jobs[row.job].scans_streams}:
         # What is left may be less than is worth the work by itself.
         work.mark(stream, batch.now_us, run=True)
     for row in rows:
@@ -131,19 +128,20 @@ def bury(batch: Batch, unit: Unit) -> bool:
     return True
 
 
-def end_expired(batch: Batch, stall: StallLimit) -> list[tuple[str, int]]:
+def end_expired(batch: Batch, stall: StallLimit, jobs: JobTable) -> list[tuple[str, int]]:
     """End the leases that have expired; answers which workers have lost how many units."""
     work, lost = Work(batch.connection), list[tuple[str, int]]()
     for lease in work.expired(batch.now_us):
         reason = STALLED if stall.has_stalled(lease) else SILENT
         left = [row for row in work.units(lease.id) if row.outcome is None]
         for row in left:
-            failures.lose(work, row.stream, unit_of(row), reason, batch.now_us, alone=len(left) == 1)
+            whole, alone = jobs[row.job].fails_whole, len(left) == 1
+            failures.lose(work, row.stream, unit_of(row), reason, batch.now_us, whole=whole, alone=alone)
             work.settle(row.id, "lost", reason)
         if left:
             log.warning("%d units of worker %r are free again: %s", len(left), lease.worker, reason)
         lost.append((lease.worker, len(left)))
-        finish(batch, lease)
+        finish(batch, lease, jobs)
     return lost
 
 

@@ -43,7 +43,7 @@ class Overview(NamedTuple):
     names: dict[int, str]
 
 
-def overview(connection: Connection, planner: Planner, plan: Plan, roster: WorkerList, now_us: int) -> Overview:
+def overview(connection: Connection, planner: Planner, plan: Plan, worker_list: WorkerList, now_us: int) -> Overview:
     """How things stand; the plan has a unit of every stream for which there are any."""
     work, streams = Work(connection), Streams(connection)
     leases = [(lease, work.units(lease.id, NAMED)) for lease in work.held(now_us, NAMED)]
@@ -55,7 +55,7 @@ def overview(connection: Connection, planner: Planner, plan: Plan, roster: Worke
     names = {stream: row.name for stream in told if (row := streams.by_id(stream)) is not None} | due
     unfinished = dict.fromkeys((*due, *busy, *(failure.stream for failure in resting)))
     active = [stream for stream in unfinished if stream in names]
-    workers, unseen = roster.statuses(now_us), plan.unseen + len(plan.suspended)
+    workers, unseen = worker_list.statuses(now_us), plan.unseen + len(plan.suspended)
     return Overview(
         counts=work.counts(now_us) | {"due": len(due) + unseen, "workers": sum(one.alive for one in workers)},
         complete=plan.is_complete and not unseen,

@@ -1,47 +1,155 @@
-"""What work there is for what is folded: events to fold into states, and states to merge.
+"""The job that folds events into states, and merges states.
 
 A number of neighbours of one level are merged into one of the next, so that a key is looked up in few files. What was
 folded apart, since a life came later than others, is merged too.
+
+Of entities there are many, and each comes seldom: the wider a unit is, the fewer rows it leaves of them. Workers do
+units side by side and are done when the last one is, so they are cut evenly, as many as are done at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
+from math import ceil
 from typing import Any, NamedTuple
 
 import msgspec
 
 from headrace.config import PipelineConfig
-from headrace.engine.derive import widths
-from headrace.engine.derive.branch import StateKind, kinds_of
+from headrace.engine.derive.job import Job, JobCommitter, JobPlanner, StreamPlan
 from headrace.engine.derive.levels import counted_levels
-from headrace.engine.derive.readable import OwnedRange, parts
+from headrace.engine.derive.readable import OwnedRange, SegmentPart, parts
 from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
+from headrace.engine.log.batch import Batch
 from headrace.format.ranges import Range, size, without
 from headrace.format.state.layout import State
+from headrace.format.state.names import STATES, state_key, state_place
 from headrace.reduce.states.coverage import base, missing, span, useless
-from headrace.reduce.states.definition import Definition
+from headrace.reduce.states.definition import Definition, Definitions
 from headrace.reduce.work_units import FOLDED, JobName, Unit
 from headrace.storage.database import Connection
 from headrace.storage.published import Published
 from headrace.storage.registries import Registries
 from headrace.storage.states import States
 from headrace.storage.streams import LIVE, StreamRow, Streams
-from headrace.storage.work import DueRow, Work
+from headrace.storage.work import DueRow, UnitRow, Work
 
 #: What is merged into one state at most: rows, and bytes of objects.
 MOST_ROWS = 1 << 26
 MOST_BYTES = 1 << 32
 _EVER = 1 << 62
+#: The payload of a unit, by that of a usual one: where there is little to do, and where there is much.
+LEAST, MOST = 4, 20
+#: Units at once on a cluster, whose size is not known.
+_ELSEWHERE = 16
+#: So often as many units as are done at once are cut evenly; of more it does not matter.
+_ROUNDS = 4
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\d+)?\])?")
 
 
-class Found(NamedTuple):
-    """Units for one stream, whether there will be more once others are done, and states of no more use."""
+class StateKind(NamedTuple):
+    """What is folded over the streams whose names begin with the prefix, and the name of its units."""
 
-    units: list[PlannedUnit]
-    waits: bool
-    lifeless: list[str]
+    job: JobName
+    prefix: str
+    current: Callable[[Connection], Definitions[Any]]
+
+
+class StateJob(Job[State]):
+    """Makes states of features, of snapshots of entities and of their fragments."""
+
+    names = FOLDED
+    output = "state"
+    scans_streams = True
+
+    def __init__(self, config: PipelineConfig, kinds: Sequence[StateKind]) -> None:
+        self._config = config
+        self._kinds = kinds
+        #: Called with the streams that have new states.
+        self.listeners: list[Callable[[set[int]], None]] = []
+
+    def planner(self, connection: Connection) -> StatePlanner:
+        """What finds events to fold and states to merge."""
+        return StatePlanner(connection, self._config, self._kinds)
+
+    def committer(self, batch: Batch) -> _StateCommitter:
+        """What lists states."""
+        return _StateCommitter(batch)
+
+    def refusal(self, unit: Unit, output: State) -> str | None:
+        """Why a state is not of the table, the events and the lives of a unit."""
+        wanted = (unit.table, unit.first_seq, unit.count, unit.level, unit.lives)
+        made = (output.table, output.first_seq, output.count, output.level, output.lives)
+        is_named_so = output.name.startswith(unit.name_begins)
+        key = state_key(unit.stream, unit.incarnation, output.name)
+        if unit.job in FOLDED and wanted == made and is_named_so and state_place(key) is not None:
+            return None
+        return f"{output.name!r} is not what {unit.unit!r} asks for"
+
+    def written(self, unit: Unit, output: State) -> dict[str, int]:
+        """The one object of a state."""
+        return {state_key(unit.stream, unit.incarnation, output.name): output.bytes}
+
+    def retire(self, batch: Batch, stream: int, names: Sequence[str]) -> None:
+        """States whose lives have ended."""
+        States(batch.connection).retire(stream, names)
+
+    def definition_changes(self, reader: Connection) -> Iterator[Callable[[Batch], None]]:
+        """For each kind whose definitions are not those of the last time."""
+        for kind in self._kinds:
+            current, meta = kind.current(reader), f"work_{kind.job}"
+            if Streams(reader).meta(meta, 0) != current.version:
+                # The names are read here: a commit may be made in another thread.
+                yield partial(_mark_due, meta=meta, version=current.version, streams=tuple(current.streams))
+
+    def notify(self, streams: set[int]) -> None:
+        """Tell who reads states."""
+        for listener in self.listeners:
+            listener(streams)
+
+
+def _mark_due(batch: Batch, meta: str, version: int, streams: Sequence[str]) -> None:
+    for name in streams:
+        row = batch.streams.by_name(name)
+        if row is not None and row.state == LIVE:
+            Work(batch.connection).mark(row.id, batch.now_us)
+    batch.streams.set_meta(meta, version)
+
+
+class _StateCommitter(JobCommitter[State]):
+    """Lists states in place of those that they were made of."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(batch)
+        self._states = States(batch.connection)
+
+    def accept(self, row: UnitRow, unit: Unit, output: State) -> str | None:
+        stream = self._batch.streams.by_id(row.stream)
+        if stream is None or stream.state != LIVE:
+            return "the stream was deleted"
+        inputs = {state.name for state in unit.states}
+        listed = {state.name: state for state in self._states.listed(row.stream) if state.table == output.table}
+        if not inputs <= listed.keys():
+            return "its inputs were replaced"
+        if any(_holds_same(other, output) for name, other in listed.items() if name not in inputs):
+            return "its events were folded already"
+        self._states.retire(row.stream, inputs)
+        self._states.add(row.stream, output)
+        self._batch.published.mark(row.stream, self._batch.now_us)
+        return None
+
+    def is_listed(self, row: UnitRow, unit: Unit, output: State) -> bool:
+        return self._states.has(row.stream, output.name)
+
+
+def _holds_same(one: State, other: State) -> bool:
+    """Whether two states of a table hold the same life of a feature over the same events."""
+    apart = one.end_seq <= other.first_seq or other.end_seq <= one.first_seq
+    return not apart and not set(one.lives.values()).isdisjoint(other.lives.values())
 
 
 class Block(NamedTuple):
@@ -52,56 +160,58 @@ class Block(NamedTuple):
     level: int
 
 
-class StatePlanner:
-    """Looks for work through one connection."""
+class StatePlanner(JobPlanner):
+    """Finds events to fold and states to merge."""
 
-    def __init__(self, connection: Connection, config: PipelineConfig, branches: Sequence[StateKind]) -> None:
+    def __init__(self, connection: Connection, config: PipelineConfig, kinds: Sequence[StateKind]) -> None:
         self._connection = connection
         self._streams, self._published = Streams(connection), Published(connection)
         self._states, self._work, self._registries = States(connection), Work(connection), Registries(connection)
         self._config = config
-        self._branches = branches
+        self._kinds = kinds
 
-    def find(self, due: DueRow, room: int, now_us: int, jobs: Collection[JobName]) -> Found:
+    def stream_units(self, due: DueRow, room: int, names: Collection[JobName], now_us: int) -> StreamPlan:
         """Work for what is folded over a stream, unless units of its job are not wanted."""
         row = self._streams.by_id(due.stream)
-        branches = [] if row is None else kinds_of(self._branches, row.name)
+        kinds = [] if row is None else [kind for kind in self._kinds if row.name.startswith(kind.prefix)]
         listed = self._states.listed(due.stream)
-        if row is None or not branches or row.state != LIVE or not row.managed:
-            return Found([], False, [state.name for state in listed])
-        found = [(branch.job, defined) for branch in branches for defined in self._definitions(branch, row.name)]
-        lifeless = useless([defined for _, defined in found], listed)
-        wanted = [(job, defined) for job, defined in found if job in jobs]
+        if row is None or not kinds or row.state != LIVE or not row.managed:
+            return StreamPlan(retired=[state.name for state in listed])
+        definitions = [(kind.job, defined) for kind in kinds for defined in self._definitions(kind, row.name)]
+        retired = useless([defined for _, defined in definitions], listed)
+        wanted = [(job, defined) for job, defined in definitions if job in names]
         if not wanted:
-            return Found([], bool(found), lifeless)
-        desk = _Desk(row, parts(self._streams, row, row.first_seq), bool(due.run), now_us, room)
-        units = list(islice(self._units(desk, wanted, listed), room))
+            return StreamPlan([], bool(definitions), retired)
+        due_stream = _DueStream(row, parts(self._streams, row, row.first_seq), bool(due.run), now_us, room)
+        units = list(islice(self._units(due_stream, wanted, listed), room))
         failures = self._work.failures(due.stream)
         waits = bool(self._busy(due.stream)) or any(not one.parked and one.job.startswith(FOLDED) for one in failures)
-        return Found(units, waits or len(wanted) < len(found), lifeless)
+        return StreamPlan(units, waits or len(wanted) < len(definitions), retired)
 
-    def _definitions(self, branch: StateKind, stream: str) -> list[Definition]:
-        current = branch.current(self._connection)
+    def _definitions(self, kind: StateKind, stream: str) -> list[Definition]:
+        current = kind.current(self._connection)
         return [current.defined(name) for name in current.names_over(stream)]
 
     def _units(
-        self, desk: _Desk, definitions: list[tuple[JobName, Definition]], listed: list[State]
+        self, due_stream: _DueStream, definitions: list[tuple[JobName, Definition]], listed: list[State]
     ) -> Iterator[PlannedUnit]:
-        busy, row = self._busy(desk.row.id), desk.row
+        busy, row = self._busy(due_stream.row.id), due_stream.row
         failures = self._work.failures(row.id)
         registry = msgspec.json.decode(self._registries.document(row.id, row.revision))
         for job, defined in definitions:
-            cutter = UnitCutter(row, desk.owned, self._published, self._config, failures, desk.now_us)
+            cutter = UnitCutter(
+                row, due_stream.owned, self._published, self._config, failures, due_stream.now_us, STATES
+            )
             taken = [range for name, range in busy if name == defined.name]
             taken += cutter.resting(job, defined.name)
             states = [state for state in listed if state.table == defined.name]
             facts = {"job": job, "table": defined.name, "registry": registry, "defined": defined.dump()}
             yield from self._merges(cutter, defined, states, taken, facts)
-            yield from self._folds(desk, cutter, defined, states, taken, facts)
+            yield from self._folds(due_stream, cutter, defined, states, taken, facts)
 
     def _folds(
         self,
-        desk: _Desk,
+        due_stream: _DueStream,
         cutter: UnitCutter,
         defined: Definition,
         states: list[State],
@@ -109,35 +219,37 @@ class StatePlanner:
         facts: dict[str, Any],
     ) -> Iterator[PlannedUnit]:
         """Events that some lives lack; those that only the newest states lack wait until they are many."""
-        if not desk.owned:
+        if not due_stream.owned:
             return
-        whole = Range(desk.row.first_seq, desk.owned[-1].end)
+        whole = Range(due_stream.row.first_seq, due_stream.owned[-1].end)
         start = base(defined, states, whole.first, whole.end, _EVER).start
         cells = missing(defined, states, whole)
         newest = [cell for cell, _ in cells if cell.end > start]
-        is_worth_it = desk.run or size(newest) >= max(1, self._config.min_rows) or self._is_leaving(desk, newest)
+        is_worth_it = (
+            due_stream.run or size(newest) >= max(1, self._config.min_rows) or self._is_leaving(due_stream, newest)
+        )
         for cell, lives in cells:
             if cell.end <= start or is_worth_it:
                 for wanted in without([cell], taken):
-                    most_bytes = self._width(desk, cutter, wanted, facts["job"])
+                    most_bytes = self._width(due_stream, cutter, wanted, facts["job"])
                     yield from cutter.units(wanted=[wanted], most_bytes=most_bytes, level=0, lives=lives, **facts)
 
-    def _width(self, desk: _Desk, cutter: UnitCutter, wanted: Range, job: JobName) -> int:
+    def _width(self, due_stream: _DueStream, cutter: UnitCutter, wanted: Range, job: JobName) -> int:
         """The payload of a unit; who takes one at a time, as the server does, shall not hold much at once."""
         unit_bytes = self._config.unit_bytes
         if job != "snapshots":
             return unit_bytes
-        if desk.room == 1:
-            return widths.LEAST * unit_bytes
-        return widths.even(cutter.pieces(wanted), unit_bytes, widths.side_by_side(self._config))
+        if due_stream.room == 1:
+            return LEAST * unit_bytes
+        return even(cutter.pieces(wanted), unit_bytes, side_by_side(self._config))
 
-    def _is_leaving(self, desk: _Desk, cells: list[Range]) -> bool:
+    def _is_leaving(self, due_stream: _DueStream, cells: list[Range]) -> bool:
         """Whether retention waits for events to be folded."""
-        age_us = desk.row.retention_age_us
+        age_us = due_stream.row.retention_age_us
         if age_us is None or not cells:
             return False
-        placed = self._published.holding(desk.row.id, cells[0].first)
-        return placed is not None and placed.segment.min_us < desk.now_us - age_us
+        placed = self._published.holding(due_stream.row.id, cells[0].first)
+        return placed is not None and placed.segment.min_us < due_stream.now_us - age_us
 
     def _merges(
         self, cutter: UnitCutter, defined: Definition, states: list[State], taken: list[Range], facts: dict[str, Any]
@@ -157,7 +269,7 @@ class StatePlanner:
         return [(unit.table or "", Range(unit.first_seq, unit.end_seq)) for unit in found]
 
 
-class _Desk(NamedTuple):
+class _DueStream(NamedTuple):
     """One stream while work is looked for."""
 
     row: StreamRow
@@ -217,3 +329,23 @@ def _stretches(defined: Definition, states: Sequence[State], taken: Sequence[Ran
 def _fits(window: list[Block]) -> bool:
     states = [state for block in window for state in block.states]
     return sum(one.rows for one in states) <= MOST_ROWS and sum(one.bytes for one in states) <= MOST_BYTES
+
+
+def side_by_side(config: PipelineConfig) -> int:
+    """How many units workers do at once, as far as is known here."""
+    local = None if config.remote else _LOCAL.fullmatch(config.master)
+    if local is None:
+        return _ELSEWHERE
+    return os.cpu_count() or 1 if local[1] == "*" else max(1, int(local[1] or 1))
+
+
+def even(found: Iterable[SegmentPart], unit_bytes: int, at_once: int) -> int:
+    """The payload of a unit, at most, where the segments found are to be folded."""
+    least, most = LEAST * unit_bytes, MOST * unit_bytes
+    total = largest = 0
+    for piece in found:
+        total, largest = total + piece.payload_bytes, max(largest, piece.payload_bytes)
+        if total > _ROUNDS * at_once * most:
+            return most
+    number = min(at_once * ceil(total / (at_once * most)), ceil(total / least))
+    return total // max(1, number) + largest - 1  # so that what is left over makes no unit of its own

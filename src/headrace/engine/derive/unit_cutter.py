@@ -8,11 +8,9 @@ from typing import Any, NamedTuple
 
 from headrace.config import PipelineConfig
 from headrace.engine.derive.readable import OwnedRange, SegmentPart, pieces
-from headrace.format.companion.names import COMPANIONS
 from headrace.format.manifest import name_hash, range_name
 from headrace.format.ranges import Range
-from headrace.format.state.names import STATES
-from headrace.reduce.work_units import FOLDED, JobName, Unit, concern
+from headrace.reduce.work_units import JobName, Unit, concern
 from headrace.storage.published import Published
 from headrace.storage.streams import StreamRow
 from headrace.storage.work import FailureRow
@@ -35,7 +33,7 @@ class PlannedUnit(NamedTuple):
 
 
 class UnitCutter:
-    """Knows the segments of a stream, and where work on them has failed."""
+    """Knows the segments of a stream, and where work on them has failed; units write below ``directory``."""
 
     def __init__(
         self,
@@ -45,6 +43,7 @@ class UnitCutter:
         config: PipelineConfig,
         failures: list[FailureRow],
         now_us: int,
+        directory: str,
     ) -> None:
         self._row = row
         self._owned = owned
@@ -52,6 +51,7 @@ class UnitCutter:
         self._config = config
         self._failures = failures
         self._now_us = now_us
+        self._directory = directory
 
     def resting(self, job: JobName, table: str | None = None) -> Iterator[Range]:
         """Where a job is not tried now, or not any more."""
@@ -77,7 +77,6 @@ class UnitCutter:
     def planned(self, job: JobName, where: Range, **facts: Any) -> PlannedUnit:
         """A unit about a range."""
         row, unique = self._row, secrets.token_hex(6)
-        kind = STATES if job in FOLDED else COMPANIONS
         name = range_name(where.first, where.end - where.first, unique)
         unit = Unit(
             unit=f"{job}-{row.incarnation}-{where.first}-{unique}",
@@ -86,7 +85,7 @@ class UnitCutter:
             incarnation=row.incarnation,
             first_seq=where.first,
             count=where.end - where.first,
-            out=f"{kind}/{name_hash(row.name)}/{row.incarnation}/{name}",
+            out=f"{self._directory}/{name_hash(row.name)}/{row.incarnation}/{name}",
             **facts,
         )
         return PlannedUnit(unit, row.id, any(one.lost > 1 for one in self._failed(unit.concern, where)))

@@ -26,8 +26,14 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.gates import Gate
 from headrace.engine.runtime.repeated import RepeatedWarning
-from headrace.engine.verification import job
-from headrace.engine.verification.job import Progress, VerifyPlanner
+from headrace.engine.verification.verify_job import (
+    Progress,
+    VerifyJob,
+    add_findings,
+    advance_verification,
+    begin_verification,
+    fail_verification,
+)
 from headrace.errors import Conflict, CorruptData, HeadraceError, NotFound, Overloaded
 from headrace.format.ranges import Range
 from headrace.schema.findings import Findings
@@ -77,7 +83,7 @@ class Begin(Change):
             ended_us=None, start=self.proposal.readable_from, target=0, tail=0, looked="[]", findings="{}", reason=None,
             proposal=msgspec.json.encode(self.proposal.dump()).decode(),
         )  # fmt: skip
-        job.begin(batch, row, self.min_rows)
+        begin_verification(batch, row, self.min_rows)
 
 
 class Verifier:
@@ -85,10 +91,12 @@ class Verifier:
 
     def __init__(
         self,
+        *,
         apply: Apply,
         writer: Writer,
         log: Log,
         work: LeaseScheduler,
+        job: VerifyJob,
         reader: Connection,
         connect: Callable[[], Connection],
         segments: Callable[[], Segments],
@@ -98,8 +106,9 @@ class Verifier:
         self._writer = writer
         self._log = log
         self._work = work
+        self._job = job
         self._rows, self._streams = Verifications(reader), Streams(reader)
-        self._checks = VerifyPlanner(reader, work.config, work.claims)
+        self._planner = job.planner(reader)
         self._eyes = VerifyThread(connect, segments)
         self._gate = gate
         self._awake = asyncio.Event()
@@ -124,7 +133,7 @@ class Verifier:
 
     async def begin(self, stream: Stream, proposal: Registry) -> VerificationRow:
         """Hold a registry, whose newest version is proposed, against all events of a stream."""
-        begun = await carry_out(self._writer, Begin, stream, proposal, self._work.config.min_rows)
+        begun = await carry_out(self._writer, Begin, stream, proposal, self._job.config.min_rows)
         self._awake.set()
         return self.find(stream, begun.id)
 
@@ -170,24 +179,24 @@ class Verifier:
         stream = None if stored is None else self._log.catalog.find(stored.name)
         if stored is None or stream is None or stream.id != row.stream or stream.head.state != LIVE:
             return False
-        async with self._work.still():
+        async with self._work.without_grants():
             # In this order: what a worker commits meanwhile is seen as being looked at, or as looked at.
-            working = self._checks.working_on(row)
+            working = self._planner.working_on(row)
             newest = self._rows.get(row.id)
             if newest is None or newest.state != RUNNING:
                 return False
             progress = Progress(newest)
             if not progress.left(stored):
-                await self._apply(lambda batch: job.advance(batch, row.id))
+                await self._apply(lambda batch: advance_verification(batch, row.id))
                 return True
             where = self._wanted(progress, stored, working)
             if where is None:
                 return False
-            self._work.claims[row.id] = where
+            self._job.claims[row.id] = where
         try:
             return await self._look(row, stream, where)
         finally:
-            del self._work.claims[row.id]
+            del self._job.claims[row.id]
 
     def _wanted(self, progress: Progress, stream: StreamRow, working: list[Range]) -> Range | None:
         """The first events that are left, once workers had their chance."""
@@ -212,12 +221,12 @@ class Verifier:
         if end == where.first:
             return False
         self._failures.pop(row.id, None)
-        await self._apply(lambda batch: job.note(batch, row.id, Range(where.first, end), findings))
+        await self._apply(lambda batch: add_findings(batch, row.id, Range(where.first, end), findings))
         return True
 
     async def _give_up(self, row: VerificationRow, reason: str) -> None:
         with contextlib.suppress(HeadraceError):
-            await self._apply(lambda batch: job.fail(batch, row.id, reason))
+            await self._apply(lambda batch: fail_verification(batch, row.id, reason))
 
     def _forget_all_but(self, running: set[str]) -> None:
         for known in (self._quiet_since, self._failures):

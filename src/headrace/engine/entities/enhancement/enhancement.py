@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.engine.derive.lease_scheduler import LeaseScheduler
 from headrace.engine.derive.state_builder import StateBuilder
+from headrace.engine.derive.state_job import StateJob
 from headrace.engine.entities.enhancement.candidates import Candidates
 from headrace.engine.entities.enhancement.enhancing import Enhancing
 from headrace.engine.entities.enhancement.migrating import Migrating, told
@@ -32,6 +33,7 @@ class Ground(NamedTuple):
     stores: Stores
     log: Log
     work: LeaseScheduler
+    states: StateJob
     reader: Connection
     connect: Callable[[], Connection]
     segments: Callable[[], Segments]
@@ -44,7 +46,7 @@ class Enhancement:
     """Its parts, which begin and end together."""
 
     def __init__(self, ground: Ground, fold_rows: int) -> None:
-        types, stores, log, work, reader, connect, segments, bench, apply, clock = ground
+        types, stores, log, work, states, reader, connect, segments, bench, apply, clock = ground
         enhancements = Enhancements(reader)
         self.candidates = Candidates(types, log, work, reader, bench, apply, fold_rows=fold_rows)
         self.enhancing = Enhancing(types, self.candidates, enhancements, clock)
@@ -52,7 +54,7 @@ class Enhancement:
         self.reconciling = Reconciling(types, enhancements, connect)
         self.queue = Queue(types, self.enhancing, self.migrating, log, reader, apply, clock)
         types.migrate = self._update_moves
-        work.on_states.append(self.candidates.serving.states_changed)
+        states.listeners.append(self.candidates.serving.states_changed)
 
     def start(self) -> None:
         """Go on with what was not done."""

@@ -23,7 +23,7 @@ import msgspec
 
 from headrace.engine.derive.serving import Serving
 from headrace.engine.entities.erasure import commits, planning
-from headrace.engine.entities.erasure.job import ErasePlanner
+from headrace.engine.entities.erasure.erase_job import ErasePlanner
 from headrace.engine.entities.erasure.planning import Plan, Planned, targets_of
 from headrace.engine.entities.kind import ENTITIES
 from headrace.engine.entities.read.snapshots import Snapshots

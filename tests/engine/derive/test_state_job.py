@@ -8,7 +8,7 @@ import pytest
 
 from headrace.config import PipelineConfig
 from headrace.engine.derive.readable import SegmentPart
-from headrace.engine.derive.widths import LEAST, MOST, even, side_by_side
+from headrace.engine.derive.state_job import LEAST, MOST, even, side_by_side
 from headrace.format.ranges import Range
 from headrace.reduce.work_units import Source
 
