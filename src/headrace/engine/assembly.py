@@ -13,8 +13,8 @@ from headrace.config import Config, MiB
 from headrace.engine.derive.job import JobTable
 from headrace.engine.derive.lease_scheduler import LeaseScheduler
 from headrace.engine.derive.local_worker import LocalWorker
-from headrace.engine.derive.needs import Needs
 from headrace.engine.derive.state_builder import StateBuilder
+from headrace.engine.derive.state_demand import Needs
 from headrace.engine.derive.state_job import StateJob, StateKind
 from headrace.engine.entities.enhancement import enhancement
 from headrace.engine.entities.enhancement.candidates import Fragments

@@ -23,7 +23,7 @@ MODULES = (
     "headrace.reduce.features.keying",
     "headrace.reduce.features.build",
     "headrace.reduce.features.view",
-    "headrace.engine.derive.ahead",
+    "headrace.engine.derive.row_lookahead",
     "headrace.reduce.states.pending_events",
     "headrace.format.segment.decoded",
     "headrace.format.segment.heap",

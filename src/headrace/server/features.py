@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.engine.assembly import Engine
 from headrace.engine.derive.generation import Behind
-from headrace.engine.derive.serving import SLICE_S
+from headrace.engine.derive.state_reader import SLICE_S
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.serving import Answer, Moment
 from headrace.engine.runtime.computing import LONG_BYTES

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.engine.derive import serving as served
+from headrace.engine.derive import state_reader as served
 from headrace.engine.derive import tails
-from headrace.engine.derive.serving import Behind
+from headrace.engine.derive.state_reader import Behind
 from headrace.engine.features.serving import Answer
 from tabling import Pipelines, event, op, table
 

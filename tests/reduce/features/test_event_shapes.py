@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.engine.derive.generation import Behind
-from headrace.engine.derive.serving import INLINE_ROWS
+from headrace.engine.derive.state_reader import INLINE_ROWS
 from headrace.reduce.features.event_shapes import Shapes
 from headrace.reduce.states.definition import Told
 from headrace.reduce.states.fold import Fold

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.derive.lease_scheduler import Grant, LeaseScheduler
 from headrace.engine.derive.leases import LeaseLost
-from headrace.engine.derive.needs import Needs
 from headrace.engine.derive.state_builder import StateBuilder
+from headrace.engine.derive.state_demand import Needs
 from headrace.engine.derive.workers import LOCAL_WORKER
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from headrace.config import FeaturesConfig
-from headrace.engine.derive import serving
+from headrace.engine.derive import state_reader
 from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.features.explaining import explained
 from headrace.engine.features.registry import Current
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
     explain: dict[str, Any] | None = None
 
 
-class Serving(serving.Serving[Defined]):
+class Serving(state_reader.Serving[Defined]):
     """Every table of this node."""
 
     def __init__(

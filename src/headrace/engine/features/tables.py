@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.config import Config
 from headrace.engine.derive.lease_scheduler import Apply
-from headrace.engine.derive.needs import Needs
 from headrace.engine.derive.state_builder import StateBuilder
+from headrace.engine.derive.state_demand import Needs
 from headrace.engine.derive.state_job import StateJob
 from headrace.engine.features.features import Features
 from headrace.engine.features.histories import HistoryJob

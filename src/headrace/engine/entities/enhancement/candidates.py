@@ -15,8 +15,8 @@ import msgspec
 
 from headrace.engine.derive.generation import Behind, Generation
 from headrace.engine.derive.lease_scheduler import LeaseScheduler
-from headrace.engine.derive.serving import Serving
 from headrace.engine.derive.state_builder import StateBuilder
+from headrace.engine.derive.state_reader import Serving
 from headrace.engine.entities.enhancement import settings
 from headrace.engine.entities.kind import ENTITIES, schema_of
 from headrace.engine.entities.types.verbs import EntityTypes

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.engine.derive.generation import Behind, Generation
-from headrace.engine.derive.serving import Pace, Serving
 from headrace.engine.derive.state_builder import StateBuilder
+from headrace.engine.derive.state_reader import Pace, Serving
 from headrace.engine.entities.kind import EntityKind, schema_of
 from headrace.engine.entities.read.definitions import Known, Types, defined_of
 from headrace.engine.entities.read.grouping import Group, Groups

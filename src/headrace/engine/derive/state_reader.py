@@ -13,10 +13,9 @@ from time import monotonic
 from typing import Any, Generic, NamedTuple
 
 from headrace.engine.derive.generation import HOT_ROWS, Behind, Generation, can_inherit
-from headrace.engine.derive.hold import Hold
-from headrace.engine.derive.keeping import Keeping
+from headrace.engine.derive.row_lookahead import Keeping
 from headrace.engine.derive.state_builder import StateBuilder
-from headrace.engine.derive.tails import STEP_ROWS, Follower
+from headrace.engine.derive.tails import STEP_ROWS, Follower, Hold
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamRegistry

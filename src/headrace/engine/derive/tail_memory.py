@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.engine.derive.generation import Generation
-from headrace.engine.derive.serving import Serving
+from headrace.engine.derive.state_reader import Serving
 
 
 def tails(serving: Serving[Any]) -> list[Generation]:

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import Any
 
 from headrace.config import FeaturesConfig
-from headrace.engine.derive.serving import Serving
-from headrace.engine.derive.sizes import tails
+from headrace.engine.derive.state_reader import Serving
+from headrace.engine.derive.tail_memory import tails
 from headrace.engine.log.stream import Stream
 from headrace.reduce.states.coverage import history
 from headrace.reduce.states.definition import Definition
