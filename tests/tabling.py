@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from headrace.engine.derive.generation import Behind
+from headrace.engine.derive.generation import NotReady
 from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.features.proposing import Change
 from headrace.engine.features.serving import Answer
@@ -59,7 +59,7 @@ class Pipelines(Rig):
     async def _open(self) -> Any:
         engine = await super()._open()
         if not self._helps:
-            await engine.helper.stop()
+            await engine.local_worker.stop()
         return engine
 
     def register(self, *descriptors: dict[str, Any], **terms: Any) -> Envelope:
@@ -83,7 +83,7 @@ class Pipelines(Rig):
             while True:
                 try:
                     return serving.get(table, key, **facts)
-                except Behind:
+                except NotReady:
                     await serving.ready(table)
 
         return self.run(ask())

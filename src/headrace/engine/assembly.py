@@ -14,7 +14,7 @@ from headrace.engine.derive.job import JobTable
 from headrace.engine.derive.lease_scheduler import LeaseScheduler
 from headrace.engine.derive.local_worker import LocalWorker
 from headrace.engine.derive.state_builder import StateBuilder
-from headrace.engine.derive.state_demand import Needs
+from headrace.engine.derive.state_demand import StateDemand
 from headrace.engine.derive.state_job import StateJob, StateKind
 from headrace.engine.entities.enhancement import enhancement
 from headrace.engine.entities.enhancement.candidates import Fragments
@@ -57,7 +57,7 @@ from headrace.engine.runtime.computing import Computing
 from headrace.engine.runtime.counters import Counters
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.slices import Slices
-from headrace.engine.search.companion_coverage import Coverage
+from headrace.engine.search.companion_coverage import CompanionCoverage
 from headrace.engine.search.definitions import Definitions
 from headrace.engine.search.extraction import Extraction
 from headrace.engine.search.index_job import IndexJob
@@ -136,11 +136,10 @@ class Engine:
             Workshop(self.objects, self.node, self._open_segments, clock, config.storage, vfs, self._close_removed)
         )
         definitions = Definitions()
-        self.coverage = Coverage(self._reader, definitions)
+        self.coverage = CompanionCoverage(self._reader, definitions)
         self.indexes = Indexes(self._reader, self.streams, self.coverage)
-        self.work = self._create_scheduler(definitions)
+        self._create_work(definitions)
         self._keep_states()
-        self.verifier = self._create_verifier()
         self.touches = Touches(self.log, self.tiers, self.apply, self._reader, self.slices)
         self.sweeper = Sweeper(self.writer, self.log, self.streams, self.wal, self.published, self.features)
         self.recovered: Recovered | None = None
@@ -190,7 +189,7 @@ class Engine:
         engine.verifier.start()
         engine.tables.start()
         engine.touches.start()
-        engine.helper.start()
+        engine.local_worker.start()
         engine.enhancement.start()
         engine.erasing.start()
         engine.sweeper.start()
@@ -216,7 +215,7 @@ class Engine:
             self.extraction,
             self.erasing,
             self.enhancement.queue,
-            self.helper,
+            self.local_worker,
             self.touches,
             self.tables,
             self.snapshots,
@@ -299,8 +298,8 @@ class Engine:
         known = self.log, self.writer, self.streams, self.published
         return Sealer(*known, *registries, workshop, self.connect, self.clock, self.config.storage, self._columns_share)
 
-    def _create_scheduler(self, definitions: Definitions) -> LeaseScheduler:
-        """What gives out everything that can be derived, in this order: someone waits for what comes first."""
+    def _create_work(self, definitions: Definitions) -> None:
+        """What leases everything that can be derived, in the order of the table: someone waits for what comes first."""
         pipeline = self.config.pipeline
         kinds = [
             StateKind("features", EVENTS, lambda _: self.features.current),
@@ -310,7 +309,7 @@ class Engine:
         self._verify_job, self._history_job = VerifyJob(pipeline), HistoryJob()
         self._state_job = StateJob(pipeline, kinds)
         index_job = IndexJob(pipeline, definitions)
-        return LeaseScheduler(
+        self.work = LeaseScheduler(
             apply=self.apply,
             reader=self._reader,
             connect=self.connect,
@@ -319,9 +318,7 @@ class Engine:
             config=pipeline,
             jobs=JobTable([self._verify_job, self._history_job, EraseJob(), self._state_job, index_job]),
         )
-
-    def _create_verifier(self) -> Verifier:
-        return Verifier(
+        self.verifier = Verifier(
             apply=self.apply,
             writer=self.writer,
             log=self.log,
@@ -340,7 +337,20 @@ class Engine:
         self.serving, self.pasts, self.training = self.tables.serving, self.tables.pasts, self.tables.training
         self._stand_snapshots()
         self.erasing = self._stand_erasing()
-        self.helper = self._hire_helper()
+        readers = self.snapshots.serving, self.enhancement.candidates.serving
+        settings, clock = self.config.features, self.clock
+        self.local_worker = LocalWorker(
+            work=self.work,
+            demands=[self.tables.needs, *(StateDemand(reader, self.published, clock, settings) for reader in readers)],
+            builder=self.bench,
+            log=self.log,
+            reader=self._reader,
+            connect=self.connect,
+            segments=self._open_segments,
+            objects=self.objects,
+            clock=clock,
+            gate=self.gates.index,
+        )
 
     def _open_bench(self) -> StateBuilder:
         settings = self.config.features
@@ -411,14 +421,6 @@ class Engine:
         archive = self.open_archive()
         archive.forget()
         return used + archive.files.prune(parts)
-
-    def _hire_helper(self) -> LocalWorker:
-        connect, segments, objects, clock = self.connect, self._open_segments, self.objects, self.clock
-        servings = self.snapshots.serving, self.enhancement.candidates.serving
-        more = [Needs(serving, self.published, clock, self.config.features) for serving in servings]
-        needs = [self.tables.needs, *more]
-        known = self.work, needs, self.bench, self.log, self._reader
-        return LocalWorker(*known, connect, segments, objects, clock, self.gates.index)
 
     def open_archive(self) -> Archive:
         """What answers are computed from; opened when the first is asked for."""

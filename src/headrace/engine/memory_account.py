@@ -17,7 +17,7 @@ from headrace.storage import database
 
 if TYPE_CHECKING:
     from headrace.engine.assembly import Engine
-    from headrace.engine.derive.state_reader import Serving
+    from headrace.engine.derive.state_reader import StateReader
 
 #: Loaded with what computes aggregates; until then DuckDB holds nothing. It is asked no more often than this.
 _DUCKDB, _DUCKDB_S = "headrace.reduce.duck", 5.0
@@ -69,7 +69,7 @@ class Account:
         if self._engine.archive is not None:
             self._engine.archive.blocks.drop_pages()
 
-    def _servings(self) -> list[Serving[Any]]:
+    def _servings(self) -> list[StateReader[Any]]:
         engine = self._engine
         return [engine.serving, engine.snapshots.serving, engine.enhancement.candidates.serving]
 

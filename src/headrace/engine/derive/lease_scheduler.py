@@ -18,7 +18,7 @@ from headrace.engine.derive.commit import Committed, Leased
 from headrace.engine.derive.job import Job, JobTable
 from headrace.engine.derive.leases import LeaseLost
 from headrace.engine.derive.overview import NAMED, Overview, overview
-from headrace.engine.derive.planner import Plan, Planner
+from headrace.engine.derive.planner import Planner, WorkPlan
 from headrace.engine.derive.stall_limit import StallLimit
 from headrace.engine.derive.workers import WorkerList
 from headrace.engine.log.batch import Batch
@@ -55,7 +55,7 @@ class Grant(NamedTuple):
 
 
 class LeaseScheduler:
-    """Runs on the event loop; plans in a thread, and writes in the log's own commits."""
+    """Runs on the event loop; plans in a thread, and writes in commits of the log."""
 
     def __init__(
         self,
@@ -204,22 +204,22 @@ class LeaseScheduler:
 
     @asynccontextmanager
     async def without_grants(self) -> AsyncIterator[None]:
-        """Nobody else is given work meanwhile, and who was not heard of has none."""
+        """No units are leased meanwhile, and leases that have expired are ended."""
         async with self._planning:
             await self._expire(self._clock.now_us())
             yield
 
-    async def _plan(self, limit: int, each: int, names: Collection[JobName], goes_on: Callable[[], bool]) -> Plan:
+    async def _plan(self, limit: int, each: int, names: Collection[JobName], goes_on: Callable[[], bool]) -> WorkPlan:
         limit, now_us = min(limit, MOST_UNITS), self._clock.now_us()
 
-        def plan() -> Plan:
+        def plan() -> WorkPlan:
             planner = self._planner()
             with planner.snapshot():
                 return planner.plan(limit, each, names, now_us, goes_on)
 
         return await self._in_thread(plan)
 
-    async def _grant(self, plan: Plan, worker: str) -> Grant | None:
+    async def _grant(self, plan: WorkPlan, worker: str) -> Grant | None:
         if plan.is_empty:
             return None
         granted = await self._apply(
@@ -232,11 +232,11 @@ class LeaseScheduler:
 
     async def heartbeat(self, id: str, token: int, done: int, total: int) -> tuple[int, list[str]]:
         """Hear of a worker; answers until when the lease is his, and which of its units are in vain."""
-        found: tuple[int, list[str]] = await self._apply(
+        lease_state: tuple[int, list[str]] = await self._apply(
             lambda batch: leases.heartbeat(batch, id, token, (done, total), self._stall)
         )
         self._hear(id)
-        return found
+        return lease_state
 
     async def commit(self, id: str, token: int, results: Sequence[Result]) -> Committed:
         """Take results, all in one commit; repeated, they change nothing and get the same answer."""
@@ -244,17 +244,17 @@ class LeaseScheduler:
         applied: tuple[Committed, list[str]] = await self._apply(
             lambda batch: committing.commit(batch, leased, checked, self._jobs, self._stall)
         )
-        found, outcomes = applied
+        committed, outcomes = applied
         self._hear(id, outcomes)
         rows = {row.id: row.stream for row in self._rows.units(id)}
-        committed = {settled.unit for settled in found.settled if settled.outcome == "committed"}
+        listed = {settled.unit for settled in committed.settled if settled.outcome == "committed"}
         changed: dict[Job[Any], set[int]] = {}
         for result in checked:
-            for job, _ in self._jobs.outputs(result) if result.unit in committed else ():
+            for job, _ in self._jobs.outputs(result) if result.unit in listed else ():
                 changed.setdefault(job, set()).add(rows[result.unit])
         for job, streams in changed.items():
             job.notify(streams)
-        return found
+        return committed
 
     async def release(self, id: str, token: int) -> None:
         """Take back what was not done; that is no failure of the units."""
@@ -269,20 +269,20 @@ class LeaseScheduler:
             self.workers.count(lease.worker, outcomes)
 
     async def overview(self) -> Overview:
-        """How things stand, at one moment."""
+        """What is to be done, who does it and what has failed, at one moment."""
         async with self._planning:
             ends, now_us = monotonic() + _PLAN_S, self._clock.now_us()
             has_ended = await self._refresh(now_us)
 
-            def look() -> tuple[Plan, Overview]:
+            def look() -> tuple[WorkPlan, Overview]:
                 planner = self._planner()
                 with planner.snapshot():
                     plan = planner.plan(NAMED, 1, JOBS, now_us, lambda: monotonic() < ends)
                     return plan, overview(self._opened(), planner, plan, self.workers, now_us)
 
-            plan, found = await self._in_thread(look)
+            plan, overview_now = await self._in_thread(look)
             await self._tidy(plan)
-            return found._replace(complete=found.complete and has_ended)
+            return overview_now._replace(complete=overview_now.complete and has_ended)
 
     async def has_work(self) -> bool:
         """Whether there is work to be had now; False too where a short look at the streams that are due found none."""
@@ -302,7 +302,7 @@ class LeaseScheduler:
             return False
         return True
 
-    async def _tidy(self, plan: Plan) -> None:
+    async def _tidy(self, plan: WorkPlan) -> None:
         """Streams that turned out to need nothing are due no more."""
         if plan.idle or plan.retired:
             with suppress(HeadraceError):

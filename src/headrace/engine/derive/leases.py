@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.engine.derive import failures
 from headrace.engine.derive.job import JobTable
-from headrace.engine.derive.planner import Plan
+from headrace.engine.derive.planner import WorkPlan
 from headrace.engine.derive.stall_limit import StallLimit
 from headrace.engine.derive.unit_cutter import PlannedUnit
 from headrace.engine.log.batch import Batch
@@ -33,7 +33,9 @@ class LeaseLost(Conflict):
     code = "lease_lost"
 
 
-def grant(batch: Batch, plan: Plan, worker: str, ttl_us: int, stall: StallLimit) -> tuple[LeaseRow, list[Unit]] | None:
+def grant(
+    batch: Batch, plan: WorkPlan, worker: str, ttl_us: int, stall: StallLimit
+) -> tuple[LeaseRow, list[Unit]] | None:
     """Give a plan's units to a worker, and do what else it says; None where there is nothing to give."""
     work, now_us = Work(batch.connection), batch.now_us
     chosen = _chosen(batch, plan)
@@ -49,7 +51,7 @@ def grant(batch: Batch, plan: Plan, worker: str, ttl_us: int, stall: StallLimit)
     return None if lease is None else (lease, [planned.unit for planned in chosen])
 
 
-def tidy(batch: Batch, plan: Plan) -> None:
+def tidy(batch: Batch, plan: WorkPlan) -> None:
     """Forget streams that have nothing to do, outputs of no more use, and leases that ended long ago."""
     work = Work(batch.connection)
     for due in plan.idle:
@@ -60,7 +62,7 @@ def tidy(batch: Batch, plan: Plan) -> None:
     work.forget_ended(batch.now_us - _REMEMBERED_US)
 
 
-def _chosen(batch: Batch, plan: Plan) -> list[PlannedUnit]:
+def _chosen(batch: Batch, plan: WorkPlan) -> list[PlannedUnit]:
     """The units of streams that still live; one over which workers were lost is given alone."""
     rows = {stream: batch.streams.by_id(stream) for stream in {planned.stream for planned in plan.units}}
     alive = {stream for stream, row in rows.items() if row is not None and row.state == LIVE}

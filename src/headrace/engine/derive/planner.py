@@ -27,7 +27,7 @@ class Retired(NamedTuple):
     names: Sequence[str]
 
 
-class Plan(NamedTuple):
+class WorkPlan(NamedTuple):
     """Units to give away, streams that need none, what is of no more use, and whether all streams were looked at."""
 
     units: list[PlannedUnit]
@@ -54,12 +54,14 @@ class Planner:
         self._planners = [(job, job.planner(connection)) for job in jobs]
         self._work = Work(connection)
 
-    def plan(self, limit: int, each: int, names: Collection[JobName], now_us: int, goes_on: Callable[[], bool]) -> Plan:
+    def plan(
+        self, limit: int, each: int, names: Collection[JobName], now_us: int, goes_on: Callable[[], bool]
+    ) -> WorkPlan:
         """Up to so many units of these names, in all and for each stream; looks for them for as long as it may go on.
 
         Needs a snapshot.
         """
-        plan = Plan([], [], [], True, [])
+        plan = WorkPlan([], [], [], True, [])
         for job, planner in self._planners:
             if any(name in names for name in job.names):
                 plan.units.extend(islice(planner.queued_units(now_us, each), limit - len(plan.units)))
@@ -89,7 +91,7 @@ class Planner:
             yield from page
             after = page[-1].since_us, page[-1].stream
 
-    def _plan_stream(self, plan: Plan, due: DueRow, room: int, names: Collection[JobName], now_us: int) -> None:
+    def _plan_stream(self, plan: WorkPlan, due: DueRow, room: int, names: Collection[JobName], now_us: int) -> None:
         if self._jobs.is_rewriting(self._connection, due.stream):
             plan.suspended.append(due.stream)
             return  # what would be derived now holds what is erased

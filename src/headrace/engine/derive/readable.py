@@ -29,7 +29,7 @@ class SegmentPart(NamedTuple):
     payload_bytes: int
 
 
-def parts(streams: Streams, row: StreamRow, start: int) -> list[OwnedRange]:
+def owned_ranges(streams: Streams, row: StreamRow, start: int) -> list[OwnedRange]:
     """Who owns the published entries of a stream from one on, without gaps, in order."""
     found: list[OwnedRange] = []
     for owner, end, published in _owners(streams, row):
@@ -60,7 +60,7 @@ def _published(row: StreamRow) -> int:
     return max(row.published_seq, row.fork_seq or 0)
 
 
-def pieces(published: Published, owned: list[OwnedRange], wanted: Range) -> Iterator[SegmentPart]:
+def segment_parts(published: Published, owned: list[OwnedRange], wanted: Range) -> Iterator[SegmentPart]:
     """The segments that hold a range, in order; ends where one is missing."""
     at = wanted.first
     for part in owned:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.engine.derive.generation import Behind, Generation
+from headrace.engine.derive.generation import Generation, NotReady
 from headrace.format.segment.decoded import Decoded
 from headrace.reduce.states.definition import Keying, Shapes
 from headrace.reduce.states.fold import ROW_OVERHEAD, SPREAD
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from headrace.reduce.states.pending_events import Pending
 
 
-class Keeping:
-    """The events that the tails of one branch lack, up to so many bytes; none where rows cannot be folded by key."""
+class RowLookahead:
+    """The events that the tails of one kind lack, up to so many bytes; none where rows cannot be folded by key."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Keeping:
     ) -> None:
         self._followers = followers
         self._keying_of, self._limit_bytes = keying_of, limit_bytes
-        self._ahead = Ahead(rows)
+        self._ahead = AheadRows(rows)
 
     def may_gather(self, follower: Follower) -> bool:
         """Whether events that a tail lacks can be kept until it folds them."""
@@ -53,16 +53,16 @@ class Keeping:
         return follower.is_worth_folding(head, self._room(follower))
 
     def row(self, follower: Follower, generation: Generation, head: Head, key: bytes, ends: float) -> Any:
-        """What a tail would have of a key at a head; raises Behind where a moment is over before that is folded."""
+        """What a tail would have of a key at a head; raises NotReady where a moment is over before that is folded."""
         begun = thread_time()
         assert self._keying_of is not None and follower.pending is not None
         keying, shapes = self._keying_of(generation.defined), follower.shapes(head)
         if not follower.pending.index(keying, shapes, ends):
-            raise Behind
+            raise NotReady
         state, is_done = self._ahead.fold(generation, follower.pending, keying, shapes, key, head.next_seq, ends)
         follower.spent_s += thread_time() - begun
         if not is_done:
-            raise Behind
+            raise NotReady
         return state
 
     def lacking(self, follower: Follower, generation: Generation, head: Head, key: bytes) -> tuple[int, int]:
@@ -94,7 +94,7 @@ class _Row(NamedTuple):
     bytes: int
 
 
-class Ahead:
+class AheadRows:
     """The rows that were asked for last, bounded in bytes."""
 
     def __init__(self, rows: Decoded) -> None:

@@ -22,7 +22,7 @@ import msgspec
 from headrace.config import PipelineConfig
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner, StreamPlan
 from headrace.engine.derive.levels import counted_levels
-from headrace.engine.derive.readable import OwnedRange, SegmentPart, parts
+from headrace.engine.derive.readable import OwnedRange, SegmentPart, owned_ranges
 from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
 from headrace.engine.log.batch import Batch
 from headrace.format.ranges import Range, size, without
@@ -152,7 +152,7 @@ def _holds_same(one: State, other: State) -> bool:
     return not apart and not set(one.lives.values()).isdisjoint(other.lives.values())
 
 
-class Block(NamedTuple):
+class StateBlock(NamedTuple):
     """States that overlap, and those that do not overlap any other alone."""
 
     range: Range
@@ -182,7 +182,7 @@ class StatePlanner(JobPlanner):
         wanted = [(job, defined) for job, defined in definitions if job in names]
         if not wanted:
             return StreamPlan([], bool(definitions), retired)
-        due_stream = _DueStream(row, parts(self._streams, row, row.first_seq), bool(due.run), now_us, room)
+        due_stream = _DueStream(row, owned_ranges(self._streams, row, row.first_seq), bool(due.run), now_us, room)
         units = list(islice(self._units(due_stream, wanted, listed), room))
         failures = self._work.failures(due.stream)
         waits = bool(self._busy(due.stream)) or any(not one.parked and one.job.startswith(FOLDED) for one in failures)
@@ -241,7 +241,7 @@ class StatePlanner(JobPlanner):
             return unit_bytes
         if due_stream.room == 1:
             return LEAST * unit_bytes
-        return even(cutter.pieces(wanted), unit_bytes, side_by_side(self._config))
+        return even_unit_bytes(cutter.pieces(wanted), unit_bytes, concurrent_units(self._config))
 
     def _is_leaving(self, due_stream: _DueStream, cells: list[Range]) -> bool:
         """Whether retention waits for events to be folded."""
@@ -282,7 +282,7 @@ class _DueStream(NamedTuple):
 
 def windows(
     defined: Definition, states: Sequence[State], taken: Sequence[Range], fan_out: int
-) -> Iterator[tuple[list[Block], int]]:
+) -> Iterator[tuple[list[StateBlock], int]]:
     """Neighbouring blocks to merge, and the level of what comes of them; blocks that lack something wait."""
     for stretch in _stretches(defined, states, taken):
         levels, at, width = counted_levels(stretch), 0, max(fan_out, 2)
@@ -297,25 +297,25 @@ def windows(
             at += 1
 
 
-def blocks(defined: Definition, states: Sequence[State]) -> list[Block]:
+def blocks(defined: Definition, states: Sequence[State]) -> list[StateBlock]:
     """The states that hold lives of today, in order, together where they overlap."""
     alive = {life.id for life in defined.lives.values()}
-    found: list[Block] = []
+    found: list[StateBlock] = []
     for state in sorted(states, key=lambda state: (state.first_seq, state.name)):
         if alive.isdisjoint(state.lives.values()):
             continue
         if found and state.first_seq < found[-1].range.end:
             last = found.pop()
             where = Range(last.range.first, max(last.range.end, state.end_seq))
-            found.append(Block(where, (*last.states, state), max(last.level, state.level)))
+            found.append(StateBlock(where, (*last.states, state), max(last.level, state.level)))
         else:
-            found.append(Block(span(state), (state,), state.level))
+            found.append(StateBlock(span(state), (state,), state.level))
     return found
 
 
-def _stretches(defined: Definition, states: Sequence[State], taken: Sequence[Range]) -> Iterator[list[Block]]:
+def _stretches(defined: Definition, states: Sequence[State], taken: Sequence[Range]) -> Iterator[list[StateBlock]]:
     """Blocks that follow each other without gaps, lack nothing, and that nobody works on."""
-    stretch: list[Block] = []
+    stretch: list[StateBlock] = []
     for block in blocks(defined, states):
         is_free = not any(block.range.overlaps(other) for other in taken) and not missing(defined, states, block.range)
         if stretch and not (is_free and stretch[-1].range.end == block.range.first):
@@ -326,12 +326,12 @@ def _stretches(defined: Definition, states: Sequence[State], taken: Sequence[Ran
     yield stretch
 
 
-def _fits(window: list[Block]) -> bool:
+def _fits(window: list[StateBlock]) -> bool:
     states = [state for block in window for state in block.states]
     return sum(one.rows for one in states) <= MOST_ROWS and sum(one.bytes for one in states) <= MOST_BYTES
 
 
-def side_by_side(config: PipelineConfig) -> int:
+def concurrent_units(config: PipelineConfig) -> int:
     """How many units workers do at once, as far as is known here."""
     local = None if config.remote else _LOCAL.fullmatch(config.master)
     if local is None:
@@ -339,7 +339,7 @@ def side_by_side(config: PipelineConfig) -> int:
     return os.cpu_count() or 1 if local[1] == "*" else max(1, int(local[1] or 1))
 
 
-def even(found: Iterable[SegmentPart], unit_bytes: int, at_once: int) -> int:
+def even_unit_bytes(found: Iterable[SegmentPart], unit_bytes: int, at_once: int) -> int:
     """The payload of a unit, at most, where the segments found are to be folded."""
     least, most = LEAST * unit_bytes, MOST * unit_bytes
     total = largest = 0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from headrace.config import PipelineConfig
-from headrace.engine.derive.readable import OwnedRange, SegmentPart, pieces
+from headrace.engine.derive.readable import OwnedRange, SegmentPart, segment_parts
 from headrace.format.manifest import name_hash, range_name
 from headrace.format.ranges import Range
 from headrace.reduce.work_units import JobName, Unit, concern
@@ -61,7 +61,7 @@ class UnitCutter:
 
     def pieces(self, wanted: Range) -> Iterator[SegmentPart]:
         """The segments that hold a range, in order."""
-        return pieces(self._published, self._owned, wanted)
+        return segment_parts(self._published, self._owned, wanted)
 
     def units(
         self, job: JobName, wanted: Iterable[Range], most_bytes: int | None = None, **facts: Any

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
-from headrace.engine.derive.readable import parts, pieces
+from headrace.engine.derive.readable import owned_ranges, segment_parts
 from headrace.engine.derive.unit_cutter import PlannedUnit
 from headrace.engine.log.batch import Batch
 from headrace.format.ranges import Range
@@ -126,8 +126,8 @@ class HistoryPlanner(JobPlanner):
 
     def _sources(self, stream: StreamRow, where: Range, last_us: int) -> Iterator[Source]:
         """The segments that hold events of a range up to a moment."""
-        owned = parts(self._streams, stream, stream.first_seq)
-        for piece in pieces(self._published, owned, where):
+        owned = owned_ranges(self._streams, stream, stream.first_seq)
+        for piece in segment_parts(self._published, owned, where):
             placed = self._published.holding(stream.id, piece.range.first)
             if placed is not None and placed.segment.min_us > last_us:
                 return

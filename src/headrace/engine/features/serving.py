@@ -39,7 +39,7 @@ class Answer(NamedTuple):
     explain: dict[str, Any] | None = None
 
 
-class Serving(state_reader.Serving[Defined]):
+class Serving(state_reader.StateReader[Defined]):
     """Every table of this node."""
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.config import Config
 from headrace.engine.derive.lease_scheduler import Apply
 from headrace.engine.derive.state_builder import StateBuilder
-from headrace.engine.derive.state_demand import Needs
+from headrace.engine.derive.state_demand import StateDemand
 from headrace.engine.derive.state_job import StateJob
 from headrace.engine.features.features import Features
 from headrace.engine.features.histories import HistoryJob
@@ -55,7 +55,7 @@ class Tables:
         self.serving = Serving(log, Wal(reader), States(reader), lambda: features.current, bench, clock, settings)
         self.pasts = Pasts(log, self.serving, connect, segments, config.server.resolver_timeout_s * _SHARE)
         self.training = Training(apply, log, sealer, histories, self.pasts, reader, settings.fold_rows)
-        self.needs = Needs(self.serving, Published(reader), clock, settings)
+        self.needs = StateDemand(self.serving, Published(reader), clock, settings)
         log.on_append.append(self.serving.appended)
         states.listeners.append(self.serving.states_changed)
         features.holds = self.needs.held_from

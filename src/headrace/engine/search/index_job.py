@@ -12,7 +12,7 @@ from typing import NamedTuple
 from headrace.config import PipelineConfig
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner, NothingDerivable, StreamPlan
 from headrace.engine.derive.levels import counted_levels
-from headrace.engine.derive.readable import OwnedRange, parts
+from headrace.engine.derive.readable import OwnedRange, owned_ranges
 from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
 from headrace.engine.log.batch import Batch
 from headrace.engine.search.companion_cover import is_current, replaced, span, widest
@@ -139,7 +139,7 @@ class _IndexPlanner(JobPlanner):
         if defined is None:
             return None
         start = max(row.first_seq, defined.registry.readable_from)
-        owned = parts(self._streams, row, start)
+        owned = owned_ranges(self._streams, row, start)
         whole = [Range(start, owned[-1].end)] if owned else []
         listed = self._companions.listed(stream)
         current = [companion for companion in listed if is_current(companion, defined)]

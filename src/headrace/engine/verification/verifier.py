@@ -60,10 +60,12 @@ _PAUSE_S, _LONG_PAUSE_S = 0.1, 1.0
 _TRIES = 5
 
 
-class Begin(Change):
+class BeginVerification(Change):
     """A verification of a proposal, if that still leads on from the version that the stream has."""
 
-    def __init__(self, stream: Stream, proposal: Registry, min_rows: int, done: Callable[[Begin], None]) -> None:
+    def __init__(
+        self, stream: Stream, proposal: Registry, min_rows: int, done: Callable[[BeginVerification], None]
+    ) -> None:
         super().__init__(done, pinned=(stream,), size=1000)
         self.stream, self.proposal, self.min_rows = stream, proposal, min_rows
         self.id = secrets.token_hex(8)
@@ -133,7 +135,7 @@ class Verifier:
 
     async def begin(self, stream: Stream, proposal: Registry) -> VerificationRow:
         """Hold a registry, whose newest version is proposed, against all events of a stream."""
-        begun = await carry_out(self._writer, Begin, stream, proposal, self._job.config.min_rows)
+        begun = await carry_out(self._writer, BeginVerification, stream, proposal, self._job.config.min_rows)
         self._awake.set()
         return self.find(stream, begun.id)
 

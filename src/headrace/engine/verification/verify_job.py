@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.config import PipelineConfig
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
-from headrace.engine.derive.readable import parts
+from headrace.engine.derive.readable import owned_ranges
 from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
 from headrace.engine.log.batch import Batch
 from headrace.format.companion.names import COMPANIONS
@@ -112,7 +112,7 @@ class VerifyPlanner(JobPlanner):
         if row.tail or stream is None or stream.state != LIVE:
             return
         taken = [*self.working_on(row), *([self._claims[row.id]] if row.id in self._claims else ())]
-        owned = parts(self._streams, stream, max(row.start, stream.first_seq))
+        owned = owned_ranges(self._streams, stream, max(row.start, stream.first_seq))
         cutter = UnitCutter(
             stream, owned, self._published, self._config, self._work.failures(row.stream), now_us, COMPANIONS
         )
@@ -132,7 +132,7 @@ def begin_verification(batch: Batch, row: VerificationRow, min_rows: int) -> Non
     stream = batch.streams.by_id(row.stream)
     assert stream is not None
     start = min(max(row.start, stream.first_seq), stream.next_seq)
-    owned = parts(batch.streams, stream, start)
+    owned = owned_ranges(batch.streams, stream, start)
     target = owned[-1].end if owned else start
     is_little = target - start < max(1, min_rows)
     Verifications(batch.connection).add(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from headrace.engine.derive.state_reader import Serving
+from headrace.engine.derive.state_reader import StateReader
 from headrace.engine.entities.erasure import commits, planning
 from headrace.engine.entities.erasure.erase_job import ErasePlanner
 from headrace.engine.entities.erasure.planning import Plan, Planned, targets_of
@@ -86,7 +86,7 @@ class Ground(NamedTuple):
     sealer: Sealer
     snapshots: Snapshots
     #: What else answers from what was folded.
-    servings: tuple[Serving[Any], ...]
+    servings: tuple[StateReader[Any], ...]
     reader: Connection
     connect: Callable[[], Connection]
     segments: Callable[[], Segments]
