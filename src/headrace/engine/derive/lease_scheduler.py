@@ -75,7 +75,7 @@ class LeaseScheduler:
         self._objects = objects
         self._clock = clock
         self.config = config
-        self._jobs = jobs
+        self.jobs = jobs
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-work")
         self._connection: Connection | None = None
         self._planning = asyncio.Lock()
@@ -169,9 +169,7 @@ class LeaseScheduler:
         """End the leases that have expired at a moment."""
         if not self._rows.expired(now_us):
             return
-        lost: list[tuple[str, int]] = await self._apply(
-            lambda batch: leases.end_expired(batch, self._stall, self._jobs)
-        )
+        lost: list[tuple[str, int]] = await self._apply(lambda batch: leases.end_expired(batch, self._stall, self.jobs))
         for worker, units in lost:
             self.workers.count(worker, ["lost"] * units)
 
@@ -198,7 +196,7 @@ class LeaseScheduler:
 
     async def _mark_changed(self) -> None:
         """Let streams be due whose definitions have changed since the last time."""
-        for job in self._jobs:
+        for job in self.jobs:
             for mark in job.definition_changes(self._reader):
                 await self._apply(mark)
 
@@ -242,7 +240,7 @@ class LeaseScheduler:
         """Take results, all in one commit; repeated, they change nothing and get the same answer."""
         leased, checked = await self._checked(id, token, results)
         applied: tuple[Committed, list[str]] = await self._apply(
-            lambda batch: committing.commit(batch, leased, checked, self._jobs, self._stall)
+            lambda batch: committing.commit(batch, leased, checked, self.jobs, self._stall)
         )
         committed, outcomes = applied
         self._hear(id, outcomes)
@@ -250,7 +248,7 @@ class LeaseScheduler:
         listed = {settled.unit for settled in committed.settled if settled.outcome == "committed"}
         changed: dict[Job[Any], set[int]] = {}
         for result in checked:
-            for job, _ in self._jobs.outputs(result) if result.unit in listed else ():
+            for job, _ in self.jobs.outputs(result) if result.unit in listed else ():
                 changed.setdefault(job, set()).add(rows[result.unit])
         for job, streams in changed.items():
             job.notify(streams)
@@ -258,7 +256,7 @@ class LeaseScheduler:
 
     async def release(self, id: str, token: int) -> None:
         """Take back what was not done; that is no failure of the units."""
-        units: int = await self._apply(lambda batch: leases.release(batch, id, token, self._jobs))
+        units: int = await self._apply(lambda batch: leases.release(batch, id, token, self.jobs))
         self._hear(id, ["released"] * units)
 
     def _hear(self, id: str, outcomes: Collection[str] = ()) -> None:
@@ -324,13 +322,13 @@ class LeaseScheduler:
             raise LeaseLost("there is no such lease any more", lease=id)
         rows = {row.id: row for row in self._rows.units(id)}
         units = {row.id: leases.unit_of(row) for row in rows.values()}
-        committing.check(self._jobs, results, units)
+        committing.check(self.jobs, results, units)
 
         async def checked(result: Result) -> Result:
             unit = units[result.unit]
             written = {
                 key: size
-                for job, output in self._jobs.outputs(result)
+                for job, output in self.jobs.outputs(result)
                 for key, size in job.written(unit, output).items()
             }
             if not written or rows[result.unit].outcome is not None:
@@ -357,7 +355,7 @@ class LeaseScheduler:
         return self._connection
 
     def _planner(self) -> Planner:
-        return Planner(self._opened(), self._jobs)
+        return Planner(self._opened(), self.jobs)
 
     async def _in_thread(self, work: Callable[[], Returned]) -> Returned:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -285,7 +285,7 @@ class StateReader(Generic[Defined]):
         return Hold([self._follower(defined) for defined in asked], [defined.name for defined in asked])
 
     def row(self, generation: Generation, head: Head, key: bytes, ends: float | None = None) -> Any:
-        """Everything about a key up to a head, of a generation at hand; raises NotReady where a moment is over before."""
+        """Everything about a key up to a head, of a generation at hand; raises NotReady where time is up before."""
         if generation.position >= head.next_seq:
             return generation.row(key)
         follower, ends = self._followers[generation.defined.stream], monotonic() + SLICE_S if ends is None else ends
