@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from headrace import decoding
-from headrace.engine.log.log import read as reading
+from headrace.engine.log import read as reading
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.tiers import Tiers
 from headrace.types import Steps
