@@ -332,29 +332,8 @@ class Engine:
 
     def _keep_states(self) -> None:
         """What is folded of streams, and who does it where no worker comes."""
-        self.bench = self._open_bench()
-        self.tables = self._stand_tables()
-        self.serving, self.pasts, self.training = self.tables.serving, self.tables.pasts, self.tables.training
-        self._stand_snapshots()
-        self.erasing = self._stand_erasing()
-        readers = self.snapshots.serving, self.enhancement.candidates.serving
-        settings, clock = self.config.features, self.clock
-        self.local_worker = LocalWorker(
-            work=self.work,
-            demands=[self.tables.needs, *(StateDemand(reader, self.published, clock, settings) for reader in readers)],
-            builder=self.bench,
-            log=self.log,
-            reader=self._reader,
-            connect=self.connect,
-            segments=self._open_segments,
-            objects=self.objects,
-            clock=clock,
-            gate=self.gates.index,
-        )
-
-    def _open_bench(self) -> StateBuilder:
         settings = self.config.features
-        return StateBuilder(
+        self.bench = StateBuilder(
             self.objects,
             Path(self.config.storage.data_dir) / "cache" / "states",
             self.connect,
@@ -363,11 +342,25 @@ class Engine:
             cache_bytes=settings.state_cache_bytes,
             row_bytes=settings.row_bytes,
         )
-
-    def _stand_tables(self) -> Tables:
         work = self.features, self.log, self.sealer, self._state_job, self._history_job, self.apply
-        return Tables(
+        self.tables = Tables(
             Ground(*work, self._reader, self.connect, self._open_segments, self.bench, self.clock), self.config
+        )
+        self.serving, self.pasts, self.training = self.tables.serving, self.tables.pasts, self.tables.training
+        self._stand_snapshots()
+        self.erasing = self._stand_erasing()
+        readers = self.snapshots.serving, self.enhancement.candidates.serving
+        self.local_worker = LocalWorker(
+            work=self.work,
+            demands=[self.tables.needs, *(StateDemand(each, self.published, self.clock, settings) for each in readers)],
+            builder=self.bench,
+            log=self.log,
+            reader=self._reader,
+            connect=self.connect,
+            segments=self._open_segments,
+            objects=self.objects,
+            clock=self.clock,
+            gate=self.gates.index,
         )
 
     def _stand_snapshots(self) -> None:
@@ -461,9 +454,9 @@ class Engine:
         self._reader.release_memory()
         self.tiers.forget()
 
-    async def apply(self, perform: Callable[[Batch], Any]) -> Any:
+    async def apply(self, perform: Callable[[Batch], Any], *, is_chore: bool = False) -> Any:
         """Run a function inside a commit, on the writer's thread, and answer what it returned."""
-        return (await carry_out(self.writer, _Call, perform)).found
+        return (await carry_out(self.writer, _ChoreCall if is_chore else _Call, perform)).found
 
     async def probe(self) -> None:
         """Prove that the log can grow: a write that takes a page, and gives it back in the same commit."""
@@ -490,6 +483,12 @@ class _Call(Change):
     def perform(self, batch: Batch) -> None:
         batch.flush()
         self.found = self.function(batch)
+
+
+class _ChoreCall(_Call):
+    """A function that no client has asked for."""
+
+    is_chore = True
 
 
 def _check_files(path: Path, lock: DirectoryLock, accept_log_damage: bool) -> None:

@@ -7,6 +7,7 @@ import secrets
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.derive import failures
 from headrace.engine.derive.job import JobTable
 from headrace.engine.derive.planner import WorkPlan
@@ -149,4 +150,4 @@ def end_expired(batch: Batch, stall: StallLimit, jobs: JobTable) -> list[tuple[s
 
 def unit_of(row: UnitRow) -> Unit:
     """A unit as it was given."""
-    return msgspec.json.decode(row.document, type=Unit)
+    return decoding.decode(row.document, Unit)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
 from headrace.engine.derive.readable import owned_ranges, segment_parts
 from headrace.engine.derive.unit_cutter import PlannedUnit
@@ -69,7 +70,7 @@ class HistoryJob(Job[list[dict[str, Any]]]):
 class _HistoryCommitter(JobCommitter[list[dict[str, Any]]]):
     def accept(self, row: UnitRow, unit: Unit, output: list[dict[str, Any]]) -> str | None:
         assert unit.history is not None
-        known = msgspec.convert(unit.known, Known)
+        known = decoding.convert(unit.known, Known)
         Work(self._batch.connection).succeeded(row.stream, unit.concern, 0, unit.end_seq)
         return store_answer(self._batch, unit.history, Answer(output, known.complete, known.since))
 
@@ -93,7 +94,7 @@ class HistoryPlanner(JobPlanner):
         stream = self._streams.by_id(row.stream)
         if stream is None or stream.state != LIVE or row.id in self._claims or self._is_taken(row, now_us):
             return
-        question = msgspec.json.decode(row.question, type=Question)
+        question = decoding.decode(row.question, Question)
         states = [state for state in self._states.listed(row.stream) if state.table == row.table]
         moments = [at_us for _, at_us in question.asked]
         until = self._known_until(stream, min(moments))

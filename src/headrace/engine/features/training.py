@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.derive.lease_scheduler import Apply
 from headrace.engine.features.histories import (
     Answer,
@@ -121,7 +122,7 @@ class Training:
         """Answer a question, while no worker is given it."""
         self._job.claims.add(row.id)
         try:
-            question = msgspec.json.decode(row.question, type=Question)
+            question = decoding.decode(row.question, Question)
             past = await self._pasts.answer(question, _FOREVER)
             answer = Answer(past.rows, past.complete, past.since_seq)
             await self._apply(lambda batch: store_answer(batch, row.id, answer))

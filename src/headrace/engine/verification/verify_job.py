@@ -11,6 +11,7 @@ from itertools import islice
 
 import msgspec
 
+from headrace import decoding
 from headrace.config import PipelineConfig
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
 from headrace.engine.derive.readable import owned_ranges
@@ -34,8 +35,8 @@ class Progress:
 
     def __init__(self, row: VerificationRow) -> None:
         self.row = row
-        self.looked = msgspec.json.decode(row.looked, type=list[Range])
-        self.findings = msgspec.json.decode(row.findings, type=Findings)
+        self.looked = decoding.decode(row.looked, list[Range])
+        self.findings = decoding.decode(row.findings, Findings)
 
     @property
     def through_seq(self) -> int:
@@ -123,7 +124,7 @@ class VerifyPlanner(JobPlanner):
     def working_on(self, row: VerificationRow) -> list[Range]:
         """What workers look at now, or did when they were lost."""
         units = (unit for unit in self._work.working_on(row.stream) if unit.job == "verify")
-        found = [msgspec.json.decode(unit.document, type=Unit) for unit in units]
+        found = [decoding.decode(unit.document, Unit) for unit in units]
         return [Range(unit.first_seq, unit.end_seq) for unit in found if unit.verification == row.id]
 
 
