@@ -10,7 +10,7 @@ from headrace.engine.entities.enhancement.settings import EnhancementSettings
 from headrace.reduce.fragments.build import name_of
 from headrace.reduce.fragments.candidates import Candidate
 from headrace.reduce.fragments.stats import Stats, pack
-from headrace.reduce.work_units import Job, Result, Settled
+from headrace.reduce.work_units import JobName, Result, Settled
 from headrace.storage.enhancements import Run
 from headrace.storage.entity_types import EVERYBODY
 from snapshotting import USER, Entities
@@ -21,7 +21,7 @@ PATIENCE_S = 20.0
 class Growing(Entities):
     """An engine with entity types that grow."""
 
-    jobs: tuple[Job, ...] = ("snapshots", "enhance")
+    jobs: tuple[JobName, ...] = ("snapshots", "enhance")
 
     async def _commit(self, lease: str, token: int, results: list[Result]) -> list[Settled]:
         settled = await super()._commit(lease, token, results)

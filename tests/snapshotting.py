@@ -12,7 +12,7 @@ from headrace.engine.entities.types.verbs import Outcome
 from headrace.engine.entities.write.observing import Observe
 from headrace.reduce.policies.build import fold_observations
 from headrace.reduce.policies.reducer import TypeReducer
-from headrace.reduce.work_units import Job
+from headrace.reduce.work_units import JobName
 from headrace.schema.entity import registration, request
 from headrace.schema.entity.nodes import ReducerConfig
 from headrace.schema.entity.observation import Observation, decode
@@ -46,7 +46,7 @@ def contact(version: str = "1.0.0", policies: dict[str, Any] | None = None, **mo
 class Entities(Pipelines):
     """An engine with entities; a worker comes when it is called, unless the server helps itself."""
 
-    jobs: tuple[Job, ...] = ("snapshots",)
+    jobs: tuple[JobName, ...] = ("snapshots",)
 
     def register_type(self, payload: dict[str, Any], owner: str = EVERYBODY) -> Outcome:
         """Register a version, for everybody or for a user, and activate it."""

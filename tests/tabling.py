@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from headrace.engine.derive.generation import Behind
+from headrace.engine.derive.generation import NotReady
 from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.features.proposing import Change
 from headrace.engine.features.serving import Answer
 from headrace.pipeline.kernels import features, merging
 from headrace.pipeline.kernels.units import result
 from headrace.reduce.features import lanes
-from headrace.reduce.work_units import Job, Result, Settled, Unit
+from headrace.reduce.work_units import JobName, Result, Settled, Unit
 from headrace.schema.descriptor.document import Registration, read
 from headrace.schema.descriptor.problem import Envelope
 from headrace.server.work import store_url
@@ -49,7 +49,7 @@ USERS = table("Users", "Order", ["user"], SPENT)
 class Pipelines(Rig):
     """An engine with feature tables; a worker comes when it is called, unless the server helps itself."""
 
-    jobs: tuple[Job, ...] = ("features",)
+    jobs: tuple[JobName, ...] = ("features",)
 
     def __init__(self, data_dir: Path, *, helps: bool = False, **settings: Any) -> None:
         self._helps = helps
@@ -59,7 +59,7 @@ class Pipelines(Rig):
     async def _open(self) -> Any:
         engine = await super()._open()
         if not self._helps:
-            await engine.helper.stop()
+            await engine.local_worker.stop()
         return engine
 
     def register(self, *descriptors: dict[str, Any], **terms: Any) -> Envelope:
@@ -83,7 +83,7 @@ class Pipelines(Rig):
             while True:
                 try:
                     return serving.get(table, key, **facts)
-                except Behind:
+                except NotReady:
                     await serving.ready(table)
 
         return self.run(ask())

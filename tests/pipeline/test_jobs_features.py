@@ -13,11 +13,11 @@ import pytest
 from headrace.format.state.names import state_key
 from headrace.pipeline.jobs import _result, _split, weight
 from headrace.pipeline.kernels import history
-from headrace.reduce.work_units import Job, Unit
+from headrace.reduce.work_units import JobName, Unit
 from headrace.server.work import store_url
 from tabling import ORDERS, USERS, Pipelines, perform
 
-FEATURES: tuple[Job, ...] = ("features",)
+FEATURES: tuple[JobName, ...] = ("features",)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def pipelines(tmp_path: Path) -> Iterator[Pipelines]:
         yield opened
 
 
-def leased(pipelines: Pipelines, *jobs: Job) -> list[Unit]:
+def leased(pipelines: Pipelines, *jobs: JobName) -> list[Unit]:
     granted = pipelines.run(pipelines.engine.work.lease("tests", 8, jobs))
     assert granted is not None
     pipelines.run(pipelines.engine.work.release(granted.lease.id, granted.lease.token))

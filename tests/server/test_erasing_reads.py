@@ -22,7 +22,7 @@ from headrace.engine.entities.write.relating import Moved
 from headrace.engine.system_streams import System
 from headrace.pipeline.kernels import index
 from headrace.pipeline.kernels.units import result
-from headrace.reduce.work_units import Job, Result
+from headrace.reduce.work_units import JobName, Result
 from headrace.server import openapi
 from headrace.server.main import Server
 from headrace.server.work import store_url
@@ -144,7 +144,7 @@ def followed(client: httpx2.Client) -> str:
 class Rig(Growing):
     """An engine with states, fragments and an index, which can be asked over HTTP."""
 
-    jobs: tuple[Job, ...] = ("snapshots", "enhance", "index")
+    jobs: tuple[JobName, ...] = ("snapshots", "enhance", "index")
     holds = False
 
     async def _open(self) -> Engine:

@@ -28,7 +28,7 @@ from headrace.reduce.features.definition import Defined
 from headrace.reduce.features.operators import operator
 from headrace.reduce.features.packing import pack, unpack
 from headrace.reduce.features.parts import COLUMNS
-from headrace.reduce.work_units import Job, Result
+from headrace.reduce.work_units import JobName, Result
 from headrace.schema.descriptor.nodes import Event as EventNode
 from headrace.schema.descriptor.nodes import Feature, Field, Life, Table
 from headrace.schema.descriptor.operators import OPERATORS
@@ -148,7 +148,7 @@ class Case:
             if self.random.random() < 0.1:
                 self.pipelines.seal("E")
 
-    def work(self, *wanted: Job) -> int:
+    def work(self, *wanted: JobName) -> int:
         """Everything that is due, on Spark."""
         units = 0
         engine = self.pipelines.engine

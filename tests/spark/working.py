@@ -8,14 +8,14 @@ from pyspark.sql import SparkSession
 from headrace.config import PipelineConfig
 from headrace.pipeline import jobs
 from headrace.pipeline.work import Lease
-from headrace.reduce.work_units import Job, Result
+from headrace.reduce.work_units import JobName, Result
 from headrace.server.work import store_url
 from tabling import Pipelines
 
 CONFIG = PipelineConfig(shuffle_partitions=2, tasks=2)
 
 
-def work(pipelines: Pipelines, spark: SparkSession, *wanted: Job) -> int:
+def work(pipelines: Pipelines, spark: SparkSession, *wanted: JobName) -> int:
     """Perform everything that is due of some jobs; answers how many units that were."""
     units, engine = 0, pipelines.engine
     while granted := pipelines.run(engine.work.lease("spark", 256, wanted)):

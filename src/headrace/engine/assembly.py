@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.config import Config, MiB
-from headrace.engine.derive.branch import Branch
-from headrace.engine.derive.lease_scheduler import Foreman
-from headrace.engine.derive.local_worker import Helper
-from headrace.engine.derive.needs import Needs
-from headrace.engine.derive.state_builder import Workbench
+from headrace.engine.derive.job import JobTable
+from headrace.engine.derive.lease_scheduler import LeaseScheduler
+from headrace.engine.derive.local_worker import LocalWorker
+from headrace.engine.derive.state_builder import StateBuilder
+from headrace.engine.derive.state_demand import StateDemand
+from headrace.engine.derive.state_job import StateJob, StateKind
 from headrace.engine.entities.enhancement import enhancement
 from headrace.engine.entities.enhancement.candidates import Fragments
 from headrace.engine.entities.entity_hook import ENTITIES
 from headrace.engine.entities.erasure import erasures
+from headrace.engine.entities.erasure.erase_job import EraseJob
 from headrace.engine.entities.read.definitions import Types
 from headrace.engine.entities.read.listing import Listing
 from headrace.engine.entities.read.snapshots import Snapshots
@@ -27,6 +29,7 @@ from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.entities.write.aliasing import Aliasing
 from headrace.engine.entities.write.stores import Stores
 from headrace.engine.features.features import Features
+from headrace.engine.features.histories import HistoryJob
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.tables import Ground, Tables
 from headrace.engine.history.journal import Journal
@@ -46,17 +49,19 @@ from headrace.engine.memory_account import Account
 from headrace.engine.products import JOURNALS, SEGMENT_REWRITER, append_hooks
 from headrace.engine.registry.profiles import Profiles
 from headrace.engine.registry.schemas import Schemas
-from headrace.engine.registry.verification import Verifier
 from headrace.engine.runtime import auto_tune
 from headrace.engine.runtime.computing import Computing
 from headrace.engine.runtime.counters import Counters
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.slices import Slices
-from headrace.engine.search.companion_coverage import Coverage
+from headrace.engine.search.companion_coverage import CompanionCoverage
 from headrace.engine.search.definitions import Definitions
 from headrace.engine.search.extraction import Extraction
+from headrace.engine.search.index_job import IndexJob
 from headrace.engine.search.index_status import Indexes
 from headrace.engine.touch.touches import Touches
+from headrace.engine.verification.verifier import Verifier
+from headrace.engine.verification.verify_job import VerifyJob
 from headrace.engine.warm_up import load_modules
 from headrace.extract.erasure_mask import Masks
 from headrace.storage import database, log_damage
@@ -126,17 +131,10 @@ class Engine:
         self._stand_entities(patience_s)
         self.sealer = self._hire_sealer(vfs)
         definitions = Definitions()
-        self.coverage = Coverage(self._reader, definitions)
+        self.coverage = CompanionCoverage(self._reader, definitions)
         self.indexes = Indexes(self._reader, self.streams, self.coverage)
-        known = self.apply, self._reader, self.connect, self.objects, clock
-        branches = [
-            Branch("features", EVENTS, lambda _: self.features.current),
-            Branch("snapshots", ENTITIES, Types.read),
-            Branch("enhance", ENTITIES, Fragments.read),
-        ]
-        self.work = Foreman(*known, config.pipeline, definitions, branches)
+        self._create_work(definitions)
         self._keep_states()
-        self.verifier = self._hire_verifier()
         self.touches = Touches(self.log, self.tiers, self.apply, self._reader, self.slices)
         self.sweeper = self._make_sweeper(hooks)
         self.recovered: Recovered | None = None
@@ -186,7 +184,7 @@ class Engine:
         engine.verifier.start()
         engine.tables.start()
         engine.touches.start()
-        engine.helper.start()
+        engine.local_worker.start()
         engine.enhancement.start()
         engine.erasing.start()
         engine.sweeper.start()
@@ -212,7 +210,7 @@ class Engine:
             self.extraction,
             self.erasing,
             self.enhancement.queue,
-            self.helper,
+            self.local_worker,
             self.touches,
             self.tables,
             self.snapshots,
@@ -326,22 +324,42 @@ class Engine:
             held_from=self.tables.needs.held_from,
         )
 
-    def _hire_verifier(self) -> Verifier:
-        known = self.apply, self.writer, self.log, self.work
-        return Verifier(*known, self._reader, self.connect, self._open_segments, self.gates.index)
+    def _create_work(self, definitions: Definitions) -> None:
+        """What leases everything that can be derived, in the order of the table: someone waits for what comes first."""
+        pipeline = self.config.pipeline
+        kinds = [
+            StateKind("features", EVENTS, lambda _: self.features.current),
+            StateKind("snapshots", ENTITIES, Types.read),
+            StateKind("enhance", ENTITIES, Fragments.read),
+        ]
+        self._verify_job, self._history_job = VerifyJob(pipeline), HistoryJob()
+        self._state_job = StateJob(pipeline, kinds)
+        index_job = IndexJob(pipeline, definitions)
+        self.work = LeaseScheduler(
+            apply=self.apply,
+            reader=self._reader,
+            connect=self.connect,
+            objects=self.objects,
+            clock=self.clock,
+            config=pipeline,
+            jobs=JobTable([self._verify_job, self._history_job, EraseJob(), self._state_job, index_job]),
+        )
+        self.verifier = Verifier(
+            apply=self.apply,
+            writer=self.writer,
+            log=self.log,
+            work=self.work,
+            job=self._verify_job,
+            reader=self._reader,
+            connect=self.connect,
+            segments=self._open_segments,
+            gate=self.gates.index,
+        )
 
     def _keep_states(self) -> None:
         """What is folded of streams, and who does it where no worker comes."""
-        self.bench = self._open_bench()
-        self.tables = self._stand_tables()
-        self.serving, self.pasts, self.training = self.tables.serving, self.tables.pasts, self.tables.training
-        self._stand_snapshots()
-        self.erasing = self._stand_erasing()
-        self.helper = self._hire_helper()
-
-    def _open_bench(self) -> Workbench:
         settings = self.config.features
-        return Workbench(
+        self.bench = StateBuilder(
             self.objects,
             Path(self.config.storage.data_dir) / "cache" / "states",
             self.connect,
@@ -350,11 +368,25 @@ class Engine:
             cache_bytes=settings.state_cache_bytes,
             row_bytes=settings.row_bytes,
         )
-
-    def _stand_tables(self) -> Tables:
-        work = self.features, self.log, self.sealer, self.work, self.apply
-        return Tables(
+        work = self.features, self.log, self.sealer, self._state_job, self._history_job, self.apply
+        self.tables = Tables(
             Ground(*work, self._reader, self.connect, self._open_segments, self.bench, self.clock), self.config
+        )
+        self.serving, self.pasts, self.training = self.tables.serving, self.tables.pasts, self.tables.training
+        self._stand_snapshots()
+        self.erasing = self._stand_erasing()
+        readers = self.snapshots.serving, self.enhancement.candidates.serving
+        self.local_worker = LocalWorker(
+            work=self.work,
+            demands=[self.tables.needs, *(StateDemand(each, self.published, self.clock, settings) for each in readers)],
+            builder=self.bench,
+            log=self.log,
+            reader=self._reader,
+            connect=self.connect,
+            segments=self._open_segments,
+            objects=self.objects,
+            clock=self.clock,
+            gate=self.gates.index,
         )
 
     def _stand_snapshots(self) -> None:
@@ -369,11 +401,13 @@ class Engine:
             fold_rows=settings.fold_rows,
             row_bytes=settings.row_bytes // 4,
         )
-        self.work.on_states.append(self.snapshots.serving.states_changed)
+        self._state_job.listeners.append(self.snapshots.serving.states_changed)
         self.listing = Listing(self.snapshots, self._reader)
         self.aliasing = Aliasing(self.writer, self.log, self.snapshots.stream, self._reader)
         stored = self._reader, self.connect, self._open_segments, self.bench
-        ground = enhancement.Ground(self.types, self.stores, self.log, self.work, *stored, self.apply, self.clock)
+        ground = enhancement.Ground(
+            self.types, self.stores, self.log, self.work, self._state_job, *stored, self.apply, self.clock
+        )
         self.enhancement = enhancement.Enhancement(ground, settings.fold_rows)
 
     def _stand_erasing(self) -> erasures.Erasing:
@@ -406,14 +440,6 @@ class Engine:
         archive = self.open_archive()
         archive.forget()
         return used + archive.files.prune(parts)
-
-    def _hire_helper(self) -> Helper:
-        connect, segments, objects, clock = self.connect, self._open_segments, self.objects, self.clock
-        servings = self.snapshots.serving, self.enhancement.candidates.serving
-        more = [Needs(serving, self.published, clock, self.config.features) for serving in servings]
-        needs = [self.tables.needs, *more]
-        known = self.work, needs, self.bench, self.log, self._reader
-        return Helper(*known, connect, segments, objects, clock, self.gates.index)
 
     def open_archive(self) -> Archive:
         """What answers are computed from; opened when the first is asked for."""

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.derive import sizes
+from headrace.engine.derive import tail_memory
 from headrace.engine.runtime import allocators, auto_tune
 from headrace.storage import database
 
 if TYPE_CHECKING:
     from headrace.engine.assembly import Engine
-    from headrace.engine.derive.serving import Serving
+    from headrace.engine.derive.state_reader import StateReader
 
 #: Loaded with what computes aggregates; until then DuckDB holds nothing. It is asked no more often than this.
 _DUCKDB, _DUCKDB_S = "headrace.reduce.duck", 5.0
@@ -48,7 +48,7 @@ class Account:
         engine.bench.rows.shrink(engine.bench.rows.bytes // 2)
         engine.snapshots.rows.shrink(engine.snapshots.rows.bytes // 2)
         for serving in self._servings():
-            sizes.shrink(serving)
+            tail_memory.shrink(serving)
         if engine.segments is not None:
             engine.segments.shrink()
         if engine.archive is not None:
@@ -59,16 +59,16 @@ class Account:
         """Let tails share the memory that they have for rows at hand."""
         features, *others = self._servings()
         settings = self._engine.config.features
-        sizes.balance(features, settings.tail_bytes // 2)
+        tail_memory.balance(features, settings.tail_bytes // 2)
         for serving in others:
-            sizes.balance(serving, settings.row_bytes // 2)
+            tail_memory.balance(serving, settings.row_bytes // 2)
 
     def drop_mapped_pages(self) -> None:
         """Let no page of columns in files be resident; those that are read again come from the cache of the system."""
         if self._engine.archive is not None:
             self._engine.archive.blocks.drop_pages()
 
-    def _servings(self) -> list[Serving[Any]]:
+    def _servings(self) -> list[StateReader[Any]]:
         engine = self._engine
         return [engine.serving, engine.snapshots.serving, engine.enhancement.candidates.serving]
 
@@ -94,8 +94,8 @@ class Account:
             "companion_footers": companions.open_bytes if companions else 0,
             "tail_columns": archive.blocks.bytes if archive else 0,
             "recent_events": archive.recent.bytes if archive else 0,
-            "feature_tails": sizes.held_bytes(engine.serving),
-            "entity_tails": sum(map(sizes.held_bytes, self._servings()[1:])),
+            "feature_tails": tail_memory.held_bytes(engine.serving),
+            "entity_tails": sum(map(tail_memory.held_bytes, self._servings()[1:])),
             "state_rows": engine.bench.rows.bytes,
             "entity_rows": engine.snapshots.rows.bytes,
         }

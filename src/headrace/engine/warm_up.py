@@ -21,7 +21,7 @@ MODULES = (
     "headrace.reduce.features.definition",
     "headrace.reduce.features.build",
     "headrace.reduce.features.events",
-    "headrace.engine.derive.ahead",
+    "headrace.engine.derive.row_lookahead",
     "headrace.reduce.states.pending_events",
     "headrace.format.segment.decoded",
     "headrace.format.segment.heap",

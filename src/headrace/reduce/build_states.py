@@ -17,7 +17,7 @@ from headrace.format.state.layout import Info, State
 from headrace.format.state.writer import Packed, write
 from headrace.reduce.states.coverage import Chain, holding, merged
 from headrace.reduce.states.definition import Definition
-from headrace.reduce.work_units import Job, Unit
+from headrace.reduce.work_units import JobName, Unit
 
 #: A key, the number of the input that has it, and what it has there.
 Held = tuple[bytes, int, Mapping[str, bytes]]
@@ -33,7 +33,7 @@ class Making(Protocol):
         """The rows of a unit's events."""
 
 
-def making_of(job: Job) -> Making:
+def making_of(job: JobName) -> Making:
     """How the units of a job are made; what makes them is loaded then."""
     if job == "snapshots":
         from headrace.reduce.policies import build as types

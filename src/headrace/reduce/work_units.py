@@ -11,15 +11,15 @@ from headrace.format.manifest import Segment
 from headrace.format.state.layout import State
 from headrace.schema.trial import Findings
 
-Job = Literal["verify", "history", "erase", "features", "snapshots", "enhance", "compact", "index"]
+JobName = Literal["verify", "history", "erase", "features", "snapshots", "enhance", "compact", "index"]
 #: What makes states.
-FOLDED: tuple[Job, ...] = ("features", "snapshots", "enhance")
+FOLDED: tuple[JobName, ...] = ("features", "snapshots", "enhance")
 #: What makes companions, in the order in which it is given out: merged companions are few, and so quick to list.
-DERIVED: tuple[Job, ...] = ("compact", "index")
+DERIVED: tuple[JobName, ...] = ("compact", "index")
 #: What is found anew among the streams that are marked; the others have rows of their own.
-MARKED: tuple[Job, ...] = (*FOLDED, *DERIVED)
+MARKED: tuple[JobName, ...] = (*FOLDED, *DERIVED)
 #: Someone waits for what is verified or asked of the past, and for what is backfilled.
-JOBS: tuple[Job, ...] = ("verify", "history", "erase", *MARKED)
+JOBS: tuple[JobName, ...] = ("verify", "history", "erase", *MARKED)
 
 #: How a unit ended. *Committed* is listed; *dropped* was in vain, since the stream or its definition has changed;
 #: *gone* had its segments replaced, and is planned anew; *failed* is tried again after a pause, *parked* is not;
@@ -54,7 +54,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     unit: str
-    job: Job
+    job: JobName
     stream: str
     incarnation: str
     first_seq: int
@@ -96,7 +96,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return concern(self.job, self.history or self.table)
 
 
-def concern(job: Job, subject: str | None = None) -> str:
+def concern(job: JobName, subject: str | None = None) -> str:
     """A job, of one table or question where it has one."""
     return job if subject is None else f"{job} {subject}"
 

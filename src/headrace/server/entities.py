@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from headrace.engine.assembly import Engine
-from headrace.engine.derive.generation import Behind
+from headrace.engine.derive.generation import NotReady
 from headrace.engine.entities.read.snapshots import Asked, Shown
 from headrace.errors import BadRequest, EntityNotFound
 from headrace.schema.entity.relations import links, moments
@@ -37,7 +37,7 @@ class Entities:
         asked = asked_of(request.query, request.target.name, request.principal)
         try:
             shown = self._snapshots.get(asked)
-        except Behind:
+        except NotReady:
             self._aside.ask(request, self._get_later(request, asked), self._time_s)
             return
         self._tell(request, shown)

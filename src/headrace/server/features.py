@@ -12,8 +12,8 @@ import msgspec
 
 from headrace import decoding
 from headrace.engine.assembly import Engine
-from headrace.engine.derive.generation import Behind
-from headrace.engine.derive.serving import SLICE_S
+from headrace.engine.derive.generation import NotReady
+from headrace.engine.derive.state_reader import SLICE_S
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.serving import Answer, Moment
 from headrace.engine.runtime.computing import LONG_BYTES
@@ -86,7 +86,7 @@ class Gets:
             return
         try:
             _tell(request, asked, self._ask(asked))
-        except Behind:
+        except NotReady:
             later = self._get_later(request, asked)
             self._aside.ask(request, later, self._time_s, lambda: self._late([asked]))
 
@@ -95,7 +95,7 @@ class Gets:
             await self._serving.ready(asked.table)
             try:
                 answer = self._ask(asked)
-            except Behind:
+            except NotReady:
                 continue
             _tell(request, asked, answer)
             return
@@ -146,7 +146,7 @@ class Gets:
         try:
             moment = self._serving.moment((one.table for one in asked), monotonic() + _BRIEFLY_S)
             return found if self._rows(asked, moment, found) else None
-        except Behind:
+        except NotReady:
             return None
 
     def _ask_later(self, request: Request, asked: list[GetBody]) -> None:
@@ -160,7 +160,7 @@ class Gets:
                     for table in tables:
                         await self._serving.approach(table, _WORTH * len(asked))
                     found = await self._rows_in_slices(request, asked, tables)
-                except Behind:
+                except NotReady:
                     for table in tables:
                         await self._serving.ready(table)
                 else:
@@ -168,16 +168,16 @@ class Gets:
                     return
 
     async def _rows_in_slices(self, request: Request, asked: list[GetBody], tables: list[str]) -> _Rows:
-        """The rows of one moment, looked up while others have their turns; Behind where they cannot be."""
+        """The rows of one moment, looked up while others have their turns; NotReady where they cannot be."""
         found, moment = _Rows(), self._serving.moment(tables)
         with self._serving.hold(tables, moment.heads) as hold:
             while request.exchange.writable:
-                with contextlib.suppress(Behind):  # what was folded of a row by the end of a slice is kept
+                with contextlib.suppress(NotReady):  # what was folded of a row by the end of a slice is kept
                     if self._rows(asked, moment._replace(ends=monotonic() + SLICE_S), found):
                         break
                 await asyncio.sleep(0)
                 if not hold.is_intact:
-                    raise Behind
+                    raise NotReady
         return found
 
     def _late(self, asked: list[GetBody]) -> HeadraceError:

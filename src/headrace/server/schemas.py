@@ -10,7 +10,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Stream
 from headrace.engine.registry.schemas import Schemas as Registries
 from headrace.engine.registry.schemas import refused
-from headrace.engine.registry.verification_job import Progress
+from headrace.engine.verification.verify_job import Progress
 from headrace.errors import BadRequest
 from headrace.schema import entries
 from headrace.schema.plan import Refusal

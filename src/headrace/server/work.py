@@ -14,7 +14,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.derive.lease_scheduler import MOST_UNITS
 from headrace.engine.derive.overview import Overview
 from headrace.errors import BadRequest
-from headrace.reduce.work_units import JOBS, Job, Result, Text
+from headrace.reduce.work_units import JOBS, JobName, Result, Text
 from headrace.server.answer import json_response
 from headrace.server.bodies import Body, read
 from headrace.storage.objects import Objects
@@ -34,7 +34,7 @@ class LeaseBody(msgspec.Struct, forbid_unknown_fields=True):
     host: Text | None = None
     master: Text | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_UNITS)] = MOST_UNITS
-    jobs: Annotated[list[Job], msgspec.Meta(min_length=1)] | None = None
+    jobs: Annotated[list[JobName], msgspec.Meta(min_length=1)] | None = None
 
 
 class HeartbeatBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -82,7 +82,7 @@ def routes(engine: Engine) -> list[Route]:
 
 
 class Api:
-    """One method per verb: reads the request, asks the foreman, writes the answer."""
+    """One method per verb: reads the request, asks the scheduler, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -9,6 +9,9 @@ import msgspec
 from headrace.storage.database import Connection
 
 RUNNING, DONE, FAILED = "running", "done", "failed"
+#: How many are kept once they have ended, and for how long.
+KEPT = 1_000
+KEPT_US = 86_400_000_000
 
 
 class VerificationRow(msgspec.Struct, frozen=True):

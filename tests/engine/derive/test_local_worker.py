@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from headrace.engine.derive import local_worker
-from headrace.reduce.work_units import Job
+from headrace.reduce.work_units import JobName
 from tabling import ORDERS, SPENT, USERS, Pipelines, event, op, table
 
-JOBS: tuple[Job, ...] = ("features",)
+JOBS: tuple[JobName, ...] = ("features",)
 
 
 @pytest.fixture(autouse=True)
@@ -126,9 +126,9 @@ def test_what_is_half_done_at_the_end_is_given_back(tmp_path: Path, monkeypatch:
         pipelines.register(ORDERS, USERS)
         pushed(pipelines, 30)
         working = asyncio.Event()
-        rest = local_worker.Hands._rest
+        rest = local_worker.FoldThread._rest
 
-        def slow(hands: local_worker.Hands) -> None:
+        def slow(hands: local_worker.FoldThread) -> None:
             loop.call_soon_threadsafe(working.set)
             hands.closing.wait(10)
             rest(hands)
@@ -137,9 +137,9 @@ def test_what_is_half_done_at_the_end_is_given_back(tmp_path: Path, monkeypatch:
             return asyncio.get_running_loop()
 
         loop = pipelines.run(begin())
-        monkeypatch.setattr(local_worker.Hands, "_rest", slow)
+        monkeypatch.setattr(local_worker.FoldThread, "_rest", slow)
         pipelines.run(working.wait())  # type: ignore[arg-type]
-        monkeypatch.setattr(local_worker.Hands, "_rest", rest)
+        monkeypatch.setattr(local_worker.FoldThread, "_rest", rest)
         pipelines.reopen()
         until(pipelines, lambda: bool(pipelines.states("Users")))
         assert pipelines.get("Users", "u0") == {"n": 10, "total": 10.0}

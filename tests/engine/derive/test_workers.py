@@ -8,7 +8,7 @@ import pytest
 
 from engine.derive.workers import SECOND, Worker, opened, publish, searched
 from headrace.engine.derive import workers as rosters
-from headrace.engine.derive.workers import LOCAL_WORKER, Roster, WorkerStatus
+from headrace.engine.derive.workers import LOCAL_WORKER, WorkerList, WorkerStatus
 from headrace.reduce.work_units import Result
 from rig import START_US, Rig
 
@@ -85,7 +85,7 @@ def test_a_restart_forgets_nobody_who_worked_in_the_last_hour(directory: Path) -
 
 def test_many_workers_are_bounded_and_the_longest_silent_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rosters, "MOST_WORKERS", 3)
-    roster = Roster(60 * SECOND)
+    roster = WorkerList(60 * SECOND)
     roster.start([], 0)
     for number in range(5):
         roster.hear(f"w{number}", number)

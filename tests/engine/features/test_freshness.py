@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.engine.derive import serving as served
+from headrace.engine.derive import state_reader as served
 from headrace.engine.derive import tails
-from headrace.engine.derive.serving import Behind
+from headrace.engine.derive.generation import NotReady
 from headrace.engine.features.serving import Answer
 from tabling import Pipelines, event, op, table
 
@@ -154,12 +154,12 @@ class World:
             try:
                 moment = found.moment((name for name, _ in asked), float("inf"))
                 return [found.get(name, key, None, moment) for name, key in asked]
-            except Behind:
+            except NotReady:
                 for name, key in asked:
                     await found.ready(name)
                     try:
                         found.get(name, key, None, found.moment([name], 0.0))
-                    except Behind:
+                    except NotReady:
                         continue
 
     def _expected(self, name: str, key: Any) -> dict[str, Any]:

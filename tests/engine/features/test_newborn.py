@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine.derive.serving import INLINE_ROWS
+from headrace.engine.derive.state_reader import INLINE_ROWS
 from headrace.engine.features.registry import Current
 from tabling import ORDERS, SPENT, Pipelines, event, op, table
 

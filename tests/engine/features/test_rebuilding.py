@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.reduce.work_units import Job
+from headrace.reduce.work_units import JobName
 from tabling import SECOND_US, Pipelines, event, op, table
 
 USERS = ["a", "b", "c"]
@@ -110,7 +110,7 @@ class World:
 
     def lose(self) -> None:
         """A worker takes units, and is never heard of again."""
-        jobs: tuple[Job, ...] = ("features",)
+        jobs: tuple[JobName, ...] = ("features",)
         self.pipelines.run(self.pipelines.engine.work.lease("lost", 2, jobs))
         self.pipelines.clock.us += 6 * SECOND_US
 

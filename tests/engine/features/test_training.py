@@ -13,11 +13,11 @@ import pytest
 from headrace.engine.features import training
 from headrace.engine.features.histories import KEPT_US, Answer
 from headrace.errors import BadRequest, NotFound, Overloaded
-from headrace.reduce.work_units import Job, Result
+from headrace.reduce.work_units import JobName, Result
 from headrace.storage.histories import HistoryRow
 from tabling import ORDERS, USERS, Pipelines, event
 
-JOBS: tuple[Job, ...] = ("history",)
+JOBS: tuple[JobName, ...] = ("history",)
 LATE = 1 << 60
 
 

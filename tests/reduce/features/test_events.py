@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.derive.generation import Behind
-from headrace.engine.derive.serving import INLINE_ROWS
+from headrace.engine.derive.generation import NotReady
+from headrace.engine.derive.state_reader import INLINE_ROWS
 from headrace.reduce.features.events import Shapes
 from headrace.reduce.states.definition import EventRun
 from headrace.reduce.states.fold import Fold
@@ -76,7 +76,7 @@ def test_rows_that_are_packed_are_those_that_are_at_hand(pipelines: Pipelines) -
 def test_a_tail_that_is_far_behind_is_folded_in_a_thread(pipelines: Pipelines) -> None:
     assert pipelines.get("Users", "a") == {}
     pipelines.append("events/Order", b"[" + b",".join([b'{"user":"a","amount":1}'] * (3 * INLINE_ROWS)) + b"]")
-    with pytest.raises(Behind):
+    with pytest.raises(NotReady):
         pipelines.engine.serving.get("Users", "a")
     assert pipelines.get("Users", "a") == {"n": 3 * INLINE_ROWS, "total": 3.0 * INLINE_ROWS}
 
@@ -112,7 +112,7 @@ def test_many_questions_at_once_are_answered_alike(pipelines: Pipelines) -> None
         while True:
             try:
                 return pipelines.engine.serving.get("Users", "a").row
-            except Behind:
+            except NotReady:
                 await pipelines.engine.serving.ready("Users")
 
     async def all_at_once() -> list[dict[str, Any]]:

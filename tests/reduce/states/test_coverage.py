@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from headrace.engine.derive.state_plans import blocks, windows
+from headrace.engine.derive.state_job import blocks, windows
 from headrace.format.ranges import Range
 from headrace.format.state.layout import State
 from headrace.reduce.features.definition import Defined

@@ -17,21 +17,23 @@ ATTEMPTS = 5
 _PAUSE_US, _LONGEST_PAUSE_US = 1_000_000, 60_000_000
 
 
-def fail(work: Work, stream: int, unit: Unit, reason: str, now_us: int) -> Outcome:
-    """Note that a unit has failed."""
-    return _note(work, stream, unit, reason, now_us, most=ATTEMPTS, lost=0)
+def fail(work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, whole: bool) -> Outcome:
+    """Note that a unit has failed; ``whole``: it is tried again as it was, not segment by segment."""
+    return _note(work, stream, unit, reason, now_us, most=ATTEMPTS, lost=0, whole=whole)
 
 
-def lose(work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, alone: bool) -> Outcome:
+def lose(work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, whole: bool, alone: bool) -> Outcome:
     """Note that the worker of a unit was lost, or has stalled; ``alone``: it had nothing else to do."""
     most = ATTEMPTS if alone else ATTEMPTS - 1
-    return _note(work, stream, unit, reason, now_us, most=most, lost=1)
+    return _note(work, stream, unit, reason, now_us, most=most, lost=1, whole=whole)
 
 
-def _note(work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, most: int, lost: int) -> Outcome:
+def _note(
+    work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, most: int, lost: int, whole: bool
+) -> Outcome:
     known = {(one.job, one.first_seq, one.count): one for one in work.failures(stream)}
     outcome: Outcome = "failed"
-    for first, end in _ranges(unit):
+    for first, end in _ranges(unit, whole):
         before = known.get((unit.concern, first, end - first))
         attempts = min(most, 1 + (before.attempts if before else 0))
         outcome = "parked" if attempts >= ATTEMPTS else "failed"
@@ -52,9 +54,9 @@ def _note(work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, most
     return outcome
 
 
-def _ranges(unit: Unit) -> Iterator[Range]:
+def _ranges(unit: Unit, whole: bool) -> Iterator[Range]:
     """The parts of a unit that are tried by themselves next time: its segments, or else all of it."""
-    if not unit.segments or unit.history is not None:
+    if whole or not unit.segments:
         yield Range(unit.first_seq, unit.end_seq)
         return
     for source in unit.segments:

@@ -24,8 +24,8 @@ _numbers = count()
 _UNSEEN: Any = object()
 
 
-class Behind(Exception):
-    """The answer is not at hand: wait for `Serving.ready`, then ask again."""
+class NotReady(Exception):
+    """The answer is not at hand: wait for `StateReader.ready`, then ask again."""
 
 
 class Generation:
@@ -61,7 +61,7 @@ class Generation:
     def row(self, key: bytes) -> Any:
         """Everything about a key, None where it was never seen; not to be changed.
 
-        Raises Behind where a file is damaged: `Serving.ready` has it made anew.
+        Raises NotReady where a file is damaged: `StateReader.ready` has it made anew.
         """
         return self.with_tail(key, self.fold.row(key))
 
@@ -139,7 +139,7 @@ class Generation:
             return file.get(key)
         except CorruptData as reason:
             self.damaged = file
-            raise Behind from reason
+            raise NotReady from reason
 
 
 def can_inherit(old: Generation, defined: Definition, base: Base) -> bool:

@@ -1,4 +1,4 @@
-"""The foreman: gives work to whoever asks, hears of them, and takes what they have made."""
+"""Leases units of work to whoever asks, hears of them, and takes what they have made."""
 
 from __future__ import annotations
 
@@ -11,35 +11,28 @@ from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-
 from headrace.config import PipelineConfig
 from headrace.engine.derive import commit as committing
 from headrace.engine.derive import leases
-from headrace.engine.derive.branch import Branch
 from headrace.engine.derive.commit import Committed, Leased
+from headrace.engine.derive.job import Job, JobTable
 from headrace.engine.derive.leases import LeaseLost
 from headrace.engine.derive.overview import NAMED, Overview, overview
-from headrace.engine.derive.planner import Plan, Planner
+from headrace.engine.derive.planner import Planner, WorkPlan
 from headrace.engine.derive.stall_limit import StallLimit
-from headrace.engine.derive.workers import Roster
+from headrace.engine.derive.workers import WorkerList
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import SERVER
 from headrace.engine.log.stream import Stream
-from headrace.engine.search.definitions import Definitions
 from headrace.errors import HeadraceError, NotFound
-from headrace.format.companion.names import companion_key
-from headrace.format.manifest import segment_key
-from headrace.format.ranges import Range
-from headrace.format.state.names import state_key
-from headrace.reduce.work_units import JOBS, Job, Result, Unit
+from headrace.reduce.work_units import JOBS, JobName, Result, Unit
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.streams import LIVE, Streams
 from headrace.storage.work import LeaseRow, Work
 from headrace.types import Clock
 
-Found = TypeVar("Found")
+Returned = TypeVar("Returned")
 Apply = Callable[[Callable[[Batch], Any]], Coroutine[Any, Any, Any]]
 
 log = logging.getLogger("headrace.work")
@@ -49,7 +42,7 @@ MOST_UNITS = 256
 _PAUSED, _MIN_ROWS = "work_paused", "work_min_rows"
 _THREADS = 4
 #: Looking for work ends after this; what was found out so far is kept.
-_LOOK_S = 1.0
+_PLAN_S = 1.0
 _EXPIRE_AGAIN_S = 1.0
 _LEAST_DELAY_S = 0.01
 
@@ -61,19 +54,19 @@ class Grant(NamedTuple):
     units: list[Unit]
 
 
-class Foreman:
-    """Runs on the event loop; plans in a thread, and writes in the log's own commits."""
+class LeaseScheduler:
+    """Runs on the event loop; plans in a thread, and writes in commits of the log."""
 
     def __init__(
         self,
+        *,
         apply: Apply,
         reader: Connection,
         connect: Callable[[], Connection],
         objects: Objects,
         clock: Clock,
         config: PipelineConfig,
-        definitions: Definitions,
-        branches: Sequence[Branch],
+        jobs: JobTable,
     ) -> None:
         self._apply = apply
         self._reader = reader
@@ -82,18 +75,11 @@ class Foreman:
         self._objects = objects
         self._clock = clock
         self.config = config
-        self._definitions = definitions
-        self._branches = branches
-        #: Told of streams that have new states.
-        self.on_states: list[Callable[[set[int]], None]] = []
+        self.jobs = jobs
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-work")
         self._connection: Connection | None = None
         self._planning = asyncio.Lock()
-        #: By verification, the entries that the server looks at itself.
-        self.claims: dict[str, Range] = {}
-        #: Questions about the past that the server answers itself.
-        self.answering: set[str] = set()
-        self.roster = Roster(self.ttl_us)
+        self.workers = WorkerList(self.ttl_us)
         self._stall = StallLimit(round(config.stall_s * 1e6), self.ttl_us)
         self._granted = asyncio.Event()
         self._timer: asyncio.Task[None] | None = None
@@ -112,7 +98,7 @@ class Foreman:
 
     def restore_workers(self) -> None:
         """Know the workers of the leases that an earlier run has given."""
-        self.roster.start(self._rows.done_by_worker(self.ttl_us), self._clock.now_us())
+        self.workers.start(self._rows.done_by_worker(self.ttl_us), self._clock.now_us())
 
     def start(self) -> None:
         """End leases by time from now on."""
@@ -162,11 +148,6 @@ class Foreman:
         if not self._rows.is_due(stream.id):
             await self._apply(lambda batch: Work(batch.connection).mark(stream.id, batch.now_us))
 
-    def is_answering(self, stream: int, history: str) -> bool:
-        """Whether a worker has a question about the past."""
-        units = (unit for unit in self._rows.working_on(stream) if unit.job == "history")
-        return any(unit.id.startswith(f"history-{history}-") for unit in units)
-
     async def _expire_forever(self) -> None:
         while True:
             self._granted.clear()
@@ -188,70 +169,56 @@ class Foreman:
         """End the leases that have expired at a moment."""
         if not self._rows.expired(now_us):
             return
-        lost: list[tuple[str, int]] = await self._apply(lambda batch: leases.end_expired(batch, self._stall))
+        lost: list[tuple[str, int]] = await self._apply(lambda batch: leases.end_expired(batch, self._stall, self.jobs))
         for worker, units in lost:
-            self.roster.count(worker, ["lost"] * units)
+            self.workers.count(worker, ["lost"] * units)
 
     async def lease(
         self,
         worker: str,
         limit: int = MOST_UNITS,
-        jobs: Collection[Job] = JOBS,
+        names: Collection[JobName] = JOBS,
         *,
         host: str | None = None,
         master: str | None = None,
     ) -> Grant | None:
         """Work for a worker, or None where there is none."""
-        self.roster.hear(worker, self._clock.now_us(), host, master)
-        ends = monotonic() + _LOOK_S
-        async with self.still():
-            await self._follow()
+        self.workers.hear(worker, self._clock.now_us(), host, master)
+        ends = monotonic() + _PLAN_S
+        async with self.without_grants():
+            await self._mark_changed()
             while not self.paused:
-                plan = await self._plan(limit, limit, jobs, lambda: monotonic() < ends)
+                plan = await self._plan(limit, limit, names, lambda: monotonic() < ends)
                 granted = await self._grant(plan, worker)
                 if granted is not None or plan.is_complete or monotonic() >= ends:
                     return granted
         return None
 
-    async def _follow(self) -> None:
-        """Let streams be looked at again where what is folded over them has changed since the last time."""
-        for branch in self._branches:
-            await self._follow_branch(branch)
-
-    async def _follow_branch(self, branch: Branch) -> None:
-        current, meta = branch.current(self._reader), f"work_{branch.job}"
-        if self._streams.meta(meta, 0) == current.version:
-            return
-        names = tuple(current.streams)  # read here: a commit may be made in another thread
-
-        def perform(batch: Batch) -> None:
-            for name in names:
-                row = batch.streams.by_name(name)
-                if row is not None and row.state == LIVE:
-                    Work(batch.connection).mark(row.id, batch.now_us)
-            batch.streams.set_meta(meta, current.version)
-
-        await self._apply(perform)
+    async def _mark_changed(self) -> None:
+        """Let streams be due whose definitions have changed since the last time."""
+        for job in self.jobs:
+            for mark in job.definition_changes(self._reader):
+                await self._apply(mark)
 
     @asynccontextmanager
-    async def still(self) -> AsyncIterator[None]:
-        """Nobody else is given work meanwhile, and who was not heard of has none."""
+    async def without_grants(self) -> AsyncIterator[None]:
+        """No units are leased meanwhile, and leases that have expired are ended."""
         async with self._planning:
             await self._expire(self._clock.now_us())
             yield
 
-    async def _plan(self, limit: int, each: int, jobs: Collection[Job], goes_on: Callable[[], bool]) -> Plan:
+    async def _plan(self, limit: int, each: int, names: Collection[JobName], goes_on: Callable[[], bool]) -> WorkPlan:
         limit, now_us = min(limit, MOST_UNITS), self._clock.now_us()
 
-        def plan() -> Plan:
+        def plan() -> WorkPlan:
             planner = self._planner()
             with planner.snapshot():
-                return planner.plan(limit, each, jobs, now_us, goes_on)
+                return planner.plan(limit, each, names, now_us, goes_on)
 
-        return await self._aside(plan)
+        return await self._in_thread(plan)
 
-    async def _grant(self, plan: Plan, worker: str) -> Grant | None:
-        if not (plan.units or plan.idle or plan.useless or plan.lifeless):
+    async def _grant(self, plan: WorkPlan, worker: str) -> Grant | None:
+        if plan.is_empty:
             return None
         granted = await self._apply(
             partial(leases.grant, plan=plan, worker=worker, ttl_us=self.ttl_us, stall=self._stall)
@@ -263,76 +230,79 @@ class Foreman:
 
     async def heartbeat(self, id: str, token: int, done: int, total: int) -> tuple[int, list[str]]:
         """Hear of a worker; answers until when the lease is his, and which of its units are in vain."""
-        found: tuple[int, list[str]] = await self._apply(
+        lease_state: tuple[int, list[str]] = await self._apply(
             lambda batch: leases.heartbeat(batch, id, token, (done, total), self._stall)
         )
         self._hear(id)
-        return found
+        return lease_state
 
     async def commit(self, id: str, token: int, results: Sequence[Result]) -> Committed:
         """Take results, all in one commit; repeated, they change nothing and get the same answer."""
         leased, checked = await self._checked(id, token, results)
         applied: tuple[Committed, list[str]] = await self._apply(
-            lambda batch: committing.commit(batch, leased, checked, self._definitions, self._stall)
+            lambda batch: committing.commit(batch, leased, checked, self.jobs, self._stall)
         )
-        found, outcomes = applied
+        committed, outcomes = applied
         self._hear(id, outcomes)
         rows = {row.id: row.stream for row in self._rows.units(id)}
-        folded = {one.unit for one in checked if one.state is not None}
-        if changed := {rows[one.unit] for one in found.settled if one.unit in folded and one.outcome == "committed"}:
-            for tell in self.on_states:
-                tell(changed)
-        return found
+        listed = {settled.unit for settled in committed.settled if settled.outcome == "committed"}
+        changed: dict[Job[Any], set[int]] = {}
+        for result in checked:
+            for job, _ in self.jobs.outputs(result) if result.unit in listed else ():
+                changed.setdefault(job, set()).add(rows[result.unit])
+        for job, streams in changed.items():
+            job.notify(streams)
+        return committed
 
     async def release(self, id: str, token: int) -> None:
         """Take back what was not done; that is no failure of the units."""
-        units: int = await self._apply(lambda batch: leases.release(batch, id, token))
+        units: int = await self._apply(lambda batch: leases.release(batch, id, token, self.jobs))
         self._hear(id, ["released"] * units)
 
     def _hear(self, id: str, outcomes: Collection[str] = ()) -> None:
         """Note that the worker of a lease was heard of, and how units of it have ended."""
         lease = self._rows.lease(id)
         if lease is not None:
-            self.roster.hear(lease.worker, self._clock.now_us())
-            self.roster.count(lease.worker, outcomes)
+            self.workers.hear(lease.worker, self._clock.now_us())
+            self.workers.count(lease.worker, outcomes)
 
     async def overview(self) -> Overview:
-        """How things stand, at one moment."""
+        """What is to be done, who does it and what has failed, at one moment."""
         async with self._planning:
-            ends, now_us = monotonic() + _LOOK_S, self._clock.now_us()
-            has_ended = await self._prepare_look(now_us)
+            ends, now_us = monotonic() + _PLAN_S, self._clock.now_us()
+            has_ended = await self._refresh(now_us)
 
-            def look() -> tuple[Plan, Overview]:
+            def look() -> tuple[WorkPlan, Overview]:
                 planner = self._planner()
                 with planner.snapshot():
                     plan = planner.plan(NAMED, 1, JOBS, now_us, lambda: monotonic() < ends)
-                    return plan, overview(self._opened(), planner, plan, self.roster, now_us)
+                    return plan, overview(self._opened(), planner, plan, self.workers, now_us)
 
-            plan, found = await self._aside(look)
+            plan, overview_now = await self._in_thread(look)
             await self._tidy(plan)
-            return found._replace(complete=found.complete and has_ended)
+            return overview_now._replace(complete=overview_now.complete and has_ended)
 
     async def has_work(self) -> bool:
         """Whether there is work to be had now; False too where a short look at the streams that are due found none."""
-        ends = monotonic() + _LOOK_S
+        ends = monotonic() + _PLAN_S
         async with self._planning:
-            await self._prepare_look(self._clock.now_us())
+            await self._refresh(self._clock.now_us())
             plan = await self._plan(1, 1, JOBS, lambda: monotonic() < ends)
             await self._tidy(plan)
         return bool(plan.units)
 
-    async def _prepare_look(self, now_us: int) -> bool:
+    async def _refresh(self, now_us: int) -> bool:
         """End leases and let streams be looked at again; False where the log takes nothing, which can be looked at."""
         try:
             await self._expire(now_us)
-            await self._follow()
+            await self._mark_changed()
         except HeadraceError:
             return False
         return True
 
-    async def _tidy(self, plan: Plan) -> None:
+    async def _tidy(self, plan: WorkPlan) -> None:
         """Streams that turned out to need nothing are due no more."""
-        if plan.idle or plan.useless or plan.lifeless:
+        if plan.idle or plan.retired:
             with suppress(HeadraceError):
                 await self._apply(lambda batch: leases.tidy(batch, plan))
 
@@ -352,25 +322,32 @@ class Foreman:
             raise LeaseLost("there is no such lease any more", lease=id)
         rows = {row.id: row for row in self._rows.units(id)}
         units = {row.id: leases.unit_of(row) for row in rows.values()}
-        committing.check(results, units)
+        committing.check(self.jobs, results, units)
 
         async def checked(result: Result) -> Result:
-            made = result.companion, result.state, result.segment
-            if not any(one is not None for one in made) or rows[result.unit].outcome is not None:
+            unit = units[result.unit]
+            written = {
+                key: size
+                for job, output in self.jobs.outputs(result)
+                for key, size in job.written(unit, output).items()
+            }
+            if not written or rows[result.unit].outcome is not None:
                 return result
-            return await self._aside(lambda: self._looked_at(result, units[result.unit]))
+            error = await self._in_thread(lambda: self._missing(written))
+            return result if error is None else Result(result.unit, error=error)
 
         return Leased(id, token, units), await asyncio.gather(*map(checked, results))
 
-    def _looked_at(self, result: Result, unit: Unit) -> Result:
-        for key, expected in _written(result, unit).items():
+    def _missing(self, written: dict[str, int]) -> str | None:
+        """What is wrong with the objects that a worker says it has written."""
+        for key, expected in written.items():
             try:
                 size = self._objects.head(key).bytes
             except ObjectMissing:
-                return _error(result, f"the object {key} is not in the store of the server")
+                return f"the object {key} is not in the store of the server"
             if size != expected:
-                return _error(result, f"the object {key} has {size} bytes, not {expected}")
-        return result
+                return f"the object {key} has {size} bytes, not {expected}"
+        return None
 
     def _opened(self) -> Connection:
         if self._connection is None:
@@ -378,22 +355,7 @@ class Foreman:
         return self._connection
 
     def _planner(self) -> Planner:
-        return Planner(self._opened(), self.config, self._definitions, self.claims, self._branches, self.answering)
+        return Planner(self._opened(), self.jobs)
 
-    async def _aside(self, work: Callable[[], Found]) -> Found:
+    async def _in_thread(self, work: Callable[[], Returned]) -> Returned:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-
-def _written(result: Result, unit: Unit) -> dict[str, int]:
-    """The objects of a result, and how large they are."""
-    if result.state is not None:
-        return {state_key(unit.stream, unit.incarnation, result.state.name): result.state.bytes}
-    if result.segment is not None:
-        return {segment_key(unit.stream, unit.incarnation, result.segment.name): result.segment.bytes}
-    assert result.companion is not None
-    name, parts = result.companion.name, result.companion.parts
-    return {companion_key(unit.stream, unit.incarnation, name, part): facts.bytes for part, facts in parts.items()}
-
-
-def _error(result: Result, reason: str) -> Result:
-    return msgspec.structs.replace(result, companion=None, state=None, segment=None, error=reason)

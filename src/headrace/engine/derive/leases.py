@@ -9,13 +9,13 @@ import msgspec
 
 from headrace import decoding
 from headrace.engine.derive import failures
-from headrace.engine.derive.planner import Plan
+from headrace.engine.derive.job import JobTable
+from headrace.engine.derive.planner import WorkPlan
 from headrace.engine.derive.stall_limit import StallLimit
-from headrace.engine.derive.unit_cutter import Planned
+from headrace.engine.derive.unit_cutter import PlannedUnit
 from headrace.engine.log.batch import Batch
 from headrace.errors import Conflict
-from headrace.reduce.work_units import MARKED, Unit
-from headrace.storage.derived import Companions, States
+from headrace.reduce.work_units import Unit
 from headrace.storage.published import Grave
 from headrace.storage.streams import LIVE
 from headrace.storage.work import LeaseRow, UnitRow, Work
@@ -34,7 +34,9 @@ class LeaseLost(Conflict):
     code = "lease_lost"
 
 
-def grant(batch: Batch, plan: Plan, worker: str, ttl_us: int, stall: StallLimit) -> tuple[LeaseRow, list[Unit]] | None:
+def grant(
+    batch: Batch, plan: WorkPlan, worker: str, ttl_us: int, stall: StallLimit
+) -> tuple[LeaseRow, list[Unit]] | None:
     """Give a plan's units to a worker, and do what else it says; None where there is nothing to give."""
     work, now_us = Work(batch.connection), batch.now_us
     chosen = _chosen(batch, plan)
@@ -50,21 +52,18 @@ def grant(batch: Batch, plan: Plan, worker: str, ttl_us: int, stall: StallLimit)
     return None if lease is None else (lease, [planned.unit for planned in chosen])
 
 
-def tidy(batch: Batch, plan: Plan) -> None:
-    """Forget streams that have nothing to do, companions and states of no more use, and leases that ended long ago."""
+def tidy(batch: Batch, plan: WorkPlan) -> None:
+    """Forget streams that have nothing to do, outputs of no more use, and leases that ended long ago."""
     work = Work(batch.connection)
     for due in plan.idle:
         work.unmark(due.stream, due.mark)
-    for stream, names in plan.useless.items():
-        Companions(batch.connection).retire(stream, names)
-        batch.published.mark(stream, batch.now_us)
-    for stream, names in plan.lifeless.items():
-        States(batch.connection).retire(stream, names)
+    for job, stream, names in plan.retired:
+        job.retire(batch, stream, names)
         batch.published.mark(stream, batch.now_us)
     work.forget_ended(batch.now_us - _REMEMBERED_US)
 
 
-def _chosen(batch: Batch, plan: Plan) -> list[Planned]:
+def _chosen(batch: Batch, plan: WorkPlan) -> list[PlannedUnit]:
     """The units of streams that still live; one over which workers were lost is given alone."""
     rows = {stream: batch.streams.by_id(stream) for stream in {planned.stream for planned in plan.units}}
     alive = {stream for stream, row in rows.items() if row is not None and row.state == LIVE}
@@ -72,7 +71,7 @@ def _chosen(batch: Batch, plan: Plan) -> list[Planned]:
     return [planned for planned in units if planned.suspect][:1] or units
 
 
-def _row(lease: str, planned: Planned) -> UnitRow:
+def _row(lease: str, planned: PlannedUnit) -> UnitRow:
     unit = planned.unit
     document = msgspec.json.encode(msgspec.structs.replace(unit, registry=None, defined=None, question=None)).decode()
     return UnitRow(unit.unit, lease, planned.stream, unit.job, unit.first_seq, unit.count, document)
@@ -103,18 +102,19 @@ def heartbeat(batch: Batch, id: str, token: int, progress: tuple[int, int], stal
     return expires_us, [unit.id for unit in work.units(lease.id) if unit.outcome == "dropped"]
 
 
-def release(batch: Batch, id: str, token: int) -> int:
+def release(batch: Batch, id: str, token: int, jobs: JobTable) -> int:
     """Take back what was not done, and answer how many units that were; once more is no more."""
     lease = find(batch, id, token)
-    return finish(batch, lease) if lease.ended_us is None else 0
+    return finish(batch, lease, jobs) if lease.ended_us is None else 0
 
 
-def finish(batch: Batch, lease: LeaseRow) -> int:
+def finish(batch: Batch, lease: LeaseRow, jobs: JobTable) -> int:
     """End a lease, and answer how many units are free; objects of streams that are gone meanwhile go too."""
     work = Work(batch.connection)
     freed = work.end(lease.id, batch.now_us)
     rows = work.units(lease.id)
-    for stream in {row.stream for row in rows if row.outcome in ("released", "lost") and row.job in MARKED}:
+    freed_rows = [row for row in rows if row.outcome in ("released", "lost")]
+    for stream in {row.stream for row in freed_rows if jobs[row.job].scans_streams}:
         # What is left may be less than is worth the work by itself.
         work.mark(stream, batch.now_us, run=True)
     for row in rows:
@@ -131,19 +131,20 @@ def bury(batch: Batch, unit: Unit) -> bool:
     return True
 
 
-def end_expired(batch: Batch, stall: StallLimit) -> list[tuple[str, int]]:
+def end_expired(batch: Batch, stall: StallLimit, jobs: JobTable) -> list[tuple[str, int]]:
     """End the leases that have expired; answers which workers have lost how many units."""
     work, lost = Work(batch.connection), list[tuple[str, int]]()
     for lease in work.expired(batch.now_us):
         reason = STALLED if stall.has_stalled(lease) else SILENT
         left = [row for row in work.units(lease.id) if row.outcome is None]
         for row in left:
-            failures.lose(work, row.stream, unit_of(row), reason, batch.now_us, alone=len(left) == 1)
+            whole, alone = jobs[row.job].fails_whole, len(left) == 1
+            failures.lose(work, row.stream, unit_of(row), reason, batch.now_us, whole=whole, alone=alone)
             work.settle(row.id, "lost", reason)
         if left:
             log.warning("%d units of worker %r are free again: %s", len(left), lease.worker, reason)
         lost.append((lease.worker, len(left)))
-        finish(batch, lease)
+        finish(batch, lease, jobs)
     return lost
 
 

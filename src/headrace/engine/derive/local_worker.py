@@ -15,10 +15,10 @@ from contextlib import ExitStack
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.derive.lease_scheduler import Foreman, Grant
+from headrace.engine.derive.lease_scheduler import Grant, LeaseScheduler
 from headrace.engine.derive.leases import LeaseLost
-from headrace.engine.derive.needs import Needs
-from headrace.engine.derive.state_builder import Workbench
+from headrace.engine.derive.state_builder import StateBuilder
+from headrace.engine.derive.state_demand import StateDemand
 from headrace.engine.derive.workers import LOCAL_WORKER
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
@@ -50,14 +50,15 @@ class Stopped(Exception):
     """The server is shutting down."""
 
 
-class Helper:
+class LocalWorker:
     """Runs on the event loop; folds in a thread, and commits like a worker."""
 
     def __init__(
         self,
-        work: Foreman,
-        needs: Sequence[Needs],
-        bench: Workbench,
+        *,
+        work: LeaseScheduler,
+        demands: Sequence[StateDemand],
+        builder: StateBuilder,
         log: Log,
         reader: Connection,
         connect: Callable[[], Connection],
@@ -66,12 +67,12 @@ class Helper:
         clock: Clock,
         gate: Gate,
     ) -> None:
-        self._work, self._needs, self._log = work, needs, log
+        self._work, self._demands, self._log = work, demands, log
         self._rows = Work(reader)
         self._warning = RepeatedWarning("headrace.states", "no state was made")
         self._clock = clock
         self._gate = gate
-        self._hands = Hands(connect, segments, objects, bench)
+        self._thread = FoldThread(connect, segments, objects, builder)
         self._quiet_since = monotonic()
         self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -83,16 +84,16 @@ class Helper:
     async def stop(self) -> None:
         """Give back what is not done."""
         self._stopping.set()
-        self._hands.closing.set()
+        self._thread.closing.set()
         if self._task is not None:
             await self._task
-        await asyncio.to_thread(self._hands.close)
+        await asyncio.to_thread(self._thread.close)
 
     async def _run(self) -> None:
         while not self._stopping.is_set():
             pause = _PAUSE_S
             try:
-                if await self._help():
+                if await self._perform_next():
                     pause = 0.0
             except LeaseLost:
                 pass
@@ -104,7 +105,7 @@ class Helper:
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
 
-    async def _help(self) -> bool:
+    async def _perform_next(self) -> bool:
         """Perform one unit, if workers stay away from what is needed; whether there was any."""
         now = monotonic()
         needed = await self._needed()
@@ -122,11 +123,11 @@ class Helper:
     async def _needed(self) -> bool:
         """Whether there is more to fold than the server holds in memory, or anything that waits for history."""
         needed = False
-        for needs, name in [(one, name) for one in self._needs for name in one.streams]:
+        for demand, name in [(each, name) for each in self._demands for name in each.streams]:
             stream = self._log.catalog.find(name)
-            if stream is not None and stream.head.state == LIVE and needs.wants_states(stream):
+            if stream is not None and stream.head.state == LIVE and demand.wants_states(stream):
                 needed = True
-                if needs.retention_waits(stream):
+                if demand.retention_waits(stream):
                     await self._work.notice(stream)
             await asyncio.sleep(0)  # there may be many
         return needed
@@ -149,16 +150,20 @@ class Helper:
 
     async def _done(self, unit: Unit, stream: Stream) -> Result:
         async with self._gate:
-            return await self._hands.perform(unit, stream, stream.head)
+            return await self._thread.perform(unit, stream, stream.head)
 
 
-class Hands:
+class FoldThread:
     """Performs units in one thread."""
 
     def __init__(
-        self, connect: Callable[[], Connection], segments: Callable[[], Segments], objects: Objects, bench: Workbench
+        self,
+        connect: Callable[[], Connection],
+        segments: Callable[[], Segments],
+        objects: Objects,
+        builder: StateBuilder,
     ) -> None:
-        self._connect, self._segments, self._objects, self._bench = connect, segments, objects, bench
+        self._connect, self._segments, self._objects, self._builder = connect, segments, objects, builder
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-fold")
         self._connection: Connection | None = None
         #: Set where no more is done.
@@ -180,7 +185,7 @@ class Hands:
     def _performed(self, unit: Unit, stream: Stream, head: Head) -> Result:
         self._since = monotonic()
         try:
-            with self._bench.files.scratch() as directory, ExitStack() as stack:
+            with self._builder.files.scratch() as directory, ExitStack() as stack:
                 rows = self._merged(unit, stack) if unit.states else self._folded(unit, stream, head)
                 path, state = build_states.written(unit, rows, directory)
                 self._objects.upload(state_key(unit.stream, unit.incarnation, state.name), path)
@@ -196,7 +201,7 @@ class Hands:
         return build_states.folded(unit, self._batches(stream, head, Range(unit.first_seq, unit.end_seq)), self._rest)
 
     def _merged(self, unit: Unit, stack: ExitStack) -> Iterator[Any]:
-        files, lives = self._bench.files, set((unit.lives or {}).values())
+        files, lives = self._builder.files, set((unit.lives or {}).values())
         readers = [stack.enter_context(files.fetched(unit.stream, unit.incarnation, one)) for one in unit.states]
         return build_states.combined(unit, self._paced(build_states.joined([reader.rows(lives) for reader in readers])))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace.engine.derive.planner import Plan, Planner
-from headrace.engine.derive.workers import Roster, WorkerStatus
+from headrace.engine.derive.planner import Planner, WorkPlan
+from headrace.engine.derive.workers import WorkerList, WorkerStatus
 from headrace.storage.database import Connection
 from headrace.storage.streams import Streams
 from headrace.storage.work import FailureRow, LeaseRow, UnitRow, Work
@@ -14,7 +14,7 @@ from headrace.storage.work import FailureRow, LeaseRow, UnitRow, Work
 NAMED = 100
 
 
-class Progress(NamedTuple):
+class StreamProgress(NamedTuple):
     """How many published entries of a stream are described by companions that are up to date."""
 
     stream: str
@@ -33,7 +33,7 @@ class Overview(NamedTuple):
     #: Streams for which there is work to be had.
     due: list[str]
     #: These, and those that are being worked on.
-    streams: list[Progress]
+    streams: list[StreamProgress]
     leases: list[tuple[LeaseRow, list[UnitRow]]]
     #: Ranges that have failed, and are tried again after a pause.
     resting: list[FailureRow]
@@ -43,24 +43,26 @@ class Overview(NamedTuple):
     names: dict[int, str]
 
 
-def overview(connection: Connection, planner: Planner, plan: Plan, roster: Roster, now_us: int) -> Overview:
-    """How things stand; the plan has a unit of every stream for which there are any."""
+def overview(
+    connection: Connection, planner: Planner, plan: WorkPlan, worker_list: WorkerList, now_us: int
+) -> Overview:
+    """Everything about work now; the plan has a unit of every stream for which there are any."""
     work, streams = Work(connection), Streams(connection)
     leases = [(lease, work.units(lease.id, NAMED)) for lease in work.held(now_us, NAMED)]
     resting, parked = work.resting(now_us, NAMED), work.parked(NAMED)
     due = {planned.stream: planned.unit.stream for planned in plan.units}
     busy = [unit.stream for _, units in leases for unit in units if unit.outcome is None]
     failed = [failure.stream for failure in (*resting, *parked)]
-    told = {*failed, *(unit.stream for _, units in leases for unit in units)}
-    names = {stream: row.name for stream in told if (row := streams.by_id(stream)) is not None} | due
+    named = {*failed, *(unit.stream for _, units in leases for unit in units)}
+    names = {stream: row.name for stream in named if (row := streams.by_id(stream)) is not None} | due
     unfinished = dict.fromkeys((*due, *busy, *(failure.stream for failure in resting)))
     active = [stream for stream in unfinished if stream in names]
-    workers, unseen = roster.statuses(now_us), plan.unseen + len(plan.suspended)
+    workers, unseen = worker_list.statuses(now_us), plan.unseen + len(plan.suspended)
     return Overview(
         counts=work.counts(now_us) | {"due": len(due) + unseen, "workers": sum(one.alive for one in workers)},
         complete=plan.is_complete and not unseen,
         due=list(due.values()),
-        streams=[Progress(names[stream], *planner.progress(stream)) for stream in active[:NAMED]],
+        streams=[StreamProgress(names[stream], *planner.progress(stream)) for stream in active[:NAMED]],
         leases=leases,
         resting=resting,
         parked=parked,

@@ -1,31 +1,17 @@
-"""Finding work: entries to verify, to fold or to index, states and companions to merge, what is of no more use."""
+"""Finding work: units of all jobs, outputs that are of no more use, and streams that need nothing."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from headrace.config import PipelineConfig
-from headrace.engine.derive.branch import Branch
-from headrace.engine.derive.state_plans import StatePlans
-from headrace.engine.derive.unit_cutter import Cutter, Planned
-from headrace.engine.entities.erasure.work import ErasePlans
-from headrace.engine.features.histories import HistoryPlans
-from headrace.engine.registry.verification_job import Checks
-from headrace.engine.search.companion_cover import replaced
-from headrace.engine.search.definitions import Definitions
-from headrace.engine.search.index_job import Maker
-from headrace.engine.search.stream_view import View, Viewer
-from headrace.errors import CorruptData
-from headrace.format.ranges import Range, size
-from headrace.reduce.work_units import DERIVED, Job
+from headrace.engine.derive.job import Job, JobTable, NothingDerivable
+from headrace.engine.derive.unit_cutter import PlannedUnit
+from headrace.reduce.work_units import JobName
 from headrace.storage.database import Connection
-from headrace.storage.derived import Companions
-from headrace.storage.erasures import Erasures
-from headrace.storage.published import Published
 from headrace.storage.work import DueRow, Work
 
 log = logging.getLogger("headrace.work")
@@ -33,65 +19,56 @@ log = logging.getLogger("headrace.work")
 _PAGE = 100
 
 
-class Plan(NamedTuple):
+class Retired(NamedTuple):
+    """Outputs of a job that are of no more use for a stream."""
+
+    job: Job[Any]
+    stream: int
+    names: Sequence[str]
+
+
+class WorkPlan(NamedTuple):
     """Units to give away, streams that need none, what is of no more use, and whether all streams were looked at."""
 
-    units: list[Planned]
+    units: list[PlannedUnit]
     idle: list[DueRow]
-    #: Companions and states that count no more, by stream.
-    useless: dict[int, list[str]]
-    lifeless: dict[int, list[str]]
+    retired: list[Retired]
     is_complete: bool
-    #: Streams that may have something to do once an erasure is over.
+    #: Streams that may have something to do once their events are rewritten.
     suspended: list[int]
     #: How many may have something to do and were not looked at.
     unseen: int = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write down."""
+        return not (self.units or self.idle or self.retired)
+
 
 class Planner:
-    """Reads one database; for one thread at a time.
+    """Reads one database; for one thread at a time."""
 
-    ``claims`` are what the server verifies itself, ``answering`` the questions that it answers itself.
-    """
-
-    def __init__(
-        self,
-        connection: Connection,
-        config: PipelineConfig,
-        definitions: Definitions,
-        claims: Mapping[str, Range],
-        branches: Sequence[Branch],
-        answering: set[str],
-    ) -> None:
+    def __init__(self, connection: Connection, jobs: JobTable) -> None:
         self._connection = connection
-        self._config = config
-        self._viewer = Viewer(connection, definitions)
-        self._checks = Checks(connection, config, claims)
-        self._states = StatePlans(connection, config, branches)
-        self._histories = HistoryPlans(connection, answering)
-        self._erasures, self._erase = Erasures(connection), ErasePlans(connection)
-        self._published, self._companions, self._work = (
-            Published(connection),
-            Companions(connection),
-            Work(connection),
-        )
+        self._jobs = jobs
+        self._planners = [(job, job.planner(connection)) for job in jobs]
+        self._work = Work(connection)
 
-    def plan(self, limit: int, each: int, jobs: Collection[Job], now_us: int, goes_on: Callable[[], bool]) -> Plan:
-        """Up to so many units of these jobs, in all and for each stream; looks for them for as long as it may go on.
+    def plan(
+        self, limit: int, each: int, names: Collection[JobName], now_us: int, goes_on: Callable[[], bool]
+    ) -> WorkPlan:
+        """Up to so many units of these names, in all and for each stream; looks for them for as long as it may go on.
 
         Needs a snapshot.
         """
-        plan = Plan([], [], {}, {}, True, [])
-        for row in self._checks.running() if "verify" in jobs else ():
-            plan.units.extend(islice(self._checks.units(row, now_us), min(each, limit - len(plan.units))))
-        for asked in self._histories.running() if "history" in jobs else ():
-            plan.units.extend(islice(self._histories.units(asked, now_us), limit - len(plan.units)))
-        if "erase" in jobs:
-            plan.units.extend(islice(self._erase.units(now_us), limit - len(plan.units)))
-        for looked_at, due in enumerate(self._due()):
+        plan = WorkPlan([], [], [], True, [])
+        for job, planner in self._planners:
+            if any(name in names for name in job.names):
+                plan.units.extend(islice(planner.queued_units(now_us, each), limit - len(plan.units)))
+        for seen, due in enumerate(self._due()):
             if len(plan.units) >= limit or not goes_on():
-                return plan._replace(is_complete=False, unseen=self._work.count_due() - looked_at)
-            self._plan_stream(plan, due, min(each, limit - len(plan.units)), jobs, now_us)
+                return plan._replace(is_complete=False, unseen=self._work.count_due() - seen)
+            self._plan_stream(plan, due, min(each, limit - len(plan.units)), names, now_us)
         return plan
 
     @contextmanager
@@ -104,15 +81,9 @@ class Planner:
             self._connection.execute("COMMIT")
 
     def progress(self, stream: int) -> tuple[int, int]:
-        """How many published entries of a stream have companions that are up to date, and how many there are."""
-        try:
-            view = self._viewer.view(stream)
-        except CorruptData:
-            return 0, 0
-        if view is None:
-            return 0, 0
-        total = view.owned[-1].end - view.start if view.owned else 0
-        return total - size(view.uncovered) - size(view.stale), total
+        """How many published entries of a stream have outputs that are up to date, and how many should have."""
+        progress = [planner.progress(stream) for _, planner in self._planners]
+        return sum(done for done, _ in progress), sum(total for _, total in progress)
 
     def _due(self) -> Iterator[DueRow]:
         after = (-1, 0)
@@ -120,45 +91,23 @@ class Planner:
             yield from page
             after = page[-1].since_us, page[-1].stream
 
-    def _plan_stream(self, plan: Plan, due: DueRow, room: int, jobs: Collection[Job], now_us: int) -> None:
-        if self._erasures.is_running(due.stream):
+    def _plan_stream(self, plan: WorkPlan, due: DueRow, room: int, names: Collection[JobName], now_us: int) -> None:
+        if self._jobs.is_rewriting(self._connection, due.stream):
             plan.suspended.append(due.stream)
             return  # what would be derived now holds what is erased
+        units, retired, waits = list[PlannedUnit](), list[Retired](), False
         try:
-            view = self._viewer.view(due.stream)
-        except CorruptData as reason:
-            log.error("nothing can be derived from stream %d: %s", due.stream, reason.message)
+            for job, planner in self._planners:
+                stream_plan = planner.stream_units(due, room - len(units), names, now_us)
+                units += stream_plan.units
+                waits = waits or stream_plan.waits
+                if stream_plan.retired:
+                    retired.append(Retired(job, due.stream, stream_plan.retired))
+        except NothingDerivable as reason:
+            log.error("nothing can be derived from stream %d: %s", due.stream, reason)
             plan.idle.append(due)
             return
-        states = self._states.find(due, room, now_us, jobs)
-        found, waits, useless = states.units, states.waits, list[str]()
-        if view is None:
-            useless = [one.name for one in self._companions.listed(due.stream)]
-        else:
-            derived, waiting = self._units(view, due, room - len(found), jobs, now_us)
-            found, waits = found + derived, waits or waiting
-            useless = replaced(view.listed, view.defined, view.start)
-        plan.units.extend(found)
-        if useless:
-            plan.useless[due.stream] = useless
-        if states.lifeless:
-            plan.lifeless[due.stream] = states.lifeless
-        if not found and not waits:
+        plan.units.extend(units)
+        plan.retired.extend(retired)
+        if not units and not waits:
             plan.idle.append(due)
-
-    def _units(
-        self, view: View, due: DueRow, room: int, jobs: Collection[Job], now_us: int
-    ) -> tuple[list[Planned], bool]:
-        """Units of a stream, and whether there will be more once others are done or a pause is over."""
-        working = [unit for unit in self._work.working_on(due.stream) if unit.job in DERIVED]
-        busy = [Range(unit.first_seq, unit.end_seq) for unit in working]
-        failures = [failure for failure in self._work.failures(due.stream) if failure.job in DERIVED]
-        cutter = Cutter(view.row, view.owned, self._published, self._config, failures, now_us)
-        is_worth_it = bool(due.run) or size(view.uncovered) + size(view.stale) >= self._config.min_rows
-        found: list[Planned] = []
-        for job in DERIVED:
-            if job in jobs and (job != "index" or is_worth_it):
-                maker = Maker(view, cutter, self._config.fan_out, busy)
-                found += islice(maker.make(job), room - len(found))
-                busy += [planned.range for planned in found]
-        return found, bool(working) or not set(DERIVED) <= set(jobs) or any(not one.parked for one in failures)

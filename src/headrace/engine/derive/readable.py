@@ -13,7 +13,7 @@ from headrace.storage.streams import StreamRow, Streams
 _PAGE = 100
 
 
-class Part(NamedTuple):
+class OwnedRange(NamedTuple):
     """Published entries that one stream owns."""
 
     owner: int
@@ -21,7 +21,7 @@ class Part(NamedTuple):
     end: int
 
 
-class Piece(NamedTuple):
+class SegmentPart(NamedTuple):
     """The entries of a range that lie in one segment, and the payload of all of that segment."""
 
     source: Source
@@ -29,13 +29,13 @@ class Piece(NamedTuple):
     payload_bytes: int
 
 
-def parts(streams: Streams, row: StreamRow, start: int) -> list[Part]:
+def owned_ranges(streams: Streams, row: StreamRow, start: int) -> list[OwnedRange]:
     """Who owns the published entries of a stream from one on, without gaps, in order."""
-    found: list[Part] = []
+    found: list[OwnedRange] = []
     for owner, end, published in _owners(streams, row):
         until = min(end, published)
         if start < until:
-            found.append(Part(owner, start, until))
+            found.append(OwnedRange(owner, start, until))
             start = until
         if published < end:
             break  # what comes after it is not published yet
@@ -60,7 +60,7 @@ def _published(row: StreamRow) -> int:
     return max(row.published_seq, row.fork_seq or 0)
 
 
-def pieces(published: Published, owned: list[Part], wanted: Range) -> Iterator[Piece]:
+def segment_parts(published: Published, owned: list[OwnedRange], wanted: Range) -> Iterator[SegmentPart]:
     """The segments that hold a range, in order; ends where one is missing."""
     at = wanted.first
     for part in owned:
@@ -71,7 +71,7 @@ def pieces(published: Published, owned: list[Part], wanted: Range) -> Iterator[P
                 if segment.first_seq > at:
                     return
                 until = min(segment.end_seq, end)
-                yield Piece(_source(placed), Range(at, until), segment.payload_bytes)
+                yield SegmentPart(_source(placed), Range(at, until), segment.payload_bytes)
                 at = until
             if at < end and published.holding(part.owner, at) is None:
                 return

@@ -1,4 +1,4 @@
-"""Building generations aside: states are fetched and events folded in one thread, while the loop goes on."""
+"""Building generations in the background: one thread fetches states and folds events, while the loop goes on."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from headrace.reduce.states.pending_events import Block
     from headrace.storage.segments import Segments
 
-Found = TypeVar("Found")
+Returned = TypeVar("Returned")
 
 _TRIES = 5
 
 
-class Workbench:
+class StateBuilder:
     """One thread that fetches and folds, and what it needs for that."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Workbench:
         """Whether the thread has not been told to stop."""
         return not self._closing.is_set()
 
-    async def aside(self, work: Callable[[], Found]) -> Found:
+    async def aside(self, work: Callable[[], Returned]) -> Returned:
         """Do something in the thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic, sleep, thread_time
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from headrace.engine.derive.generation import Generation
 from headrace.engine.log.stream import Head, Stream
@@ -23,6 +24,7 @@ from headrace.storage.wal import Entries, Wal
 if TYPE_CHECKING:
     from headrace.reduce.states.pending_events import Block, Pending
     from headrace.storage.segments import Segments
+
 
 #: Events that the event loop folds at once, where folding one takes little time.
 STEP_ROWS = 256
@@ -238,3 +240,36 @@ def of_rows(rows: Iterable[Entries], start: int) -> Iterator[EventRun]:
             continue
         left = entries_of(row.body)[start - row.seq :]
         yield EventRun(start, row.version, [row.append_us] * len(left), b",".join(left))
+
+
+class Hold:
+    """No tail of these streams is folded on until it is released; rows are answered ahead of the tails meanwhile."""
+
+    def __init__(self, followers: Iterable[Follower], names: Iterable[str]) -> None:
+        self._followers, self._names = list(dict.fromkeys(followers)), frozenset(names)
+        self._marks = self._marked()
+
+    def __enter__(self) -> Hold:
+        for follower in self._followers:
+            follower.holds += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for follower in self._followers:
+            follower.holds -= 1
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether the same generations answer as at first, from the same events."""
+        return self._marked() == self._marks
+
+    def _marked(self) -> list[Any]:
+        """What changes where rows would not be of one moment, or cannot be answered without the tails."""
+        return [
+            (follower.name, name, generation.number, generation.position, follower.overflows)
+            for follower in self._followers
+            for name, generation in follower.generations.items()
+            if name in self._names
+        ]

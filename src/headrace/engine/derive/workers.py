@@ -34,7 +34,7 @@ class WorkerStatus(NamedTuple):
     released: int
 
 
-class _Known(msgspec.Struct):
+class _Activity(msgspec.Struct):
     since_us: int
     seen_us: int
     host: str | None = None
@@ -45,20 +45,20 @@ class _Known(msgspec.Struct):
     released: int = 0
 
 
-class Roster:
-    """Lives in memory; after a restart it begins with what the remembered leases tell. For the event loop."""
+class WorkerList:
+    """Kept in memory, and begun after a restart from the leases that are stored. For the event loop."""
 
     def __init__(self, ttl_us: int) -> None:
         self._ttl_us = ttl_us
-        self._workers: dict[str, _Known] = {}
+        self._workers: dict[str, _Activity] = {}
 
     def start(self, rows: Iterable[WorkerRow], now_us: int) -> None:
         """Begin with what is stored, and with the server itself."""
         for row in rows:
-            self._workers[row.worker] = _Known(
+            self._workers[row.worker] = _Activity(
                 row.since_us, row.seen_us, done=row.done, failed=row.failed, lost=row.lost, released=row.released
             )
-        server = self._workers.setdefault(LOCAL_WORKER, _Known(now_us, now_us))
+        server = self._workers.setdefault(LOCAL_WORKER, _Activity(now_us, now_us))
         server.since_us = server.seen_us = now_us
 
     def hear(self, worker: str, now_us: int, host: str | None = None, master: str | None = None) -> None:
@@ -66,7 +66,7 @@ class Roster:
         known = self._workers.get(worker)
         if known is None:
             self._make_room(now_us)
-            known = self._workers[worker] = _Known(now_us, now_us)
+            known = self._workers[worker] = _Activity(now_us, now_us)
         known.seen_us = max(known.seen_us, now_us)
         known.host, known.master = host or known.host, master or known.master
 
@@ -87,7 +87,7 @@ class Roster:
         found = [self._status(worker, known, now_us) for worker, known in list(self._workers.items())]
         return sorted(found, key=lambda one: (not one.local, not one.alive, -one.seen_us, one.worker))
 
-    def _status(self, worker: str, known: _Known, now_us: int) -> WorkerStatus:
+    def _status(self, worker: str, known: _Activity, now_us: int) -> WorkerStatus:
         is_local = worker == LOCAL_WORKER
         return WorkerStatus(
             worker=worker,

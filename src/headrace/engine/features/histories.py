@@ -1,4 +1,4 @@
-"""Rows of the past as work: a question becomes a unit, whose result is the answer, in commits of the log."""
+"""The job that answers questions about the past: each becomes a unit, whose result is the answer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from headrace import decoding
-from headrace.engine.derive.readable import parts, pieces
-from headrace.engine.derive.unit_cutter import Planned
+from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
+from headrace.engine.derive.readable import owned_ranges, segment_parts
+from headrace.engine.derive.unit_cutter import PlannedUnit
 from headrace.engine.log.batch import Batch
 from headrace.format.ranges import Range
 from headrace.reduce.features.replay import Beginning, Known, Part, Question, beginning
@@ -21,7 +22,7 @@ from headrace.storage.histories import DONE, FAILED, RUNNING, Histories, History
 from headrace.storage.published import Published
 from headrace.storage.registries import Registries
 from headrace.storage.streams import LIVE, StreamRow, Streams
-from headrace.storage.work import Work
+from headrace.storage.work import UnitRow, Work
 
 #: How many are kept once they have ended, and for how long.
 KEPT = 100
@@ -36,8 +37,45 @@ class Answer(msgspec.Struct, frozen=True):
     since: int
 
 
-class HistoryPlans:
-    """Plans questions through one connection; ``claims`` are those that the server answers itself."""
+class HistoryJob(Job[list[dict[str, Any]]]):
+    """Answers questions about the past, but for those in ``claims``, which the server answers itself."""
+
+    names = ("history",)
+    output = "rows"
+    writes_objects = False
+    fails_whole = True
+
+    def __init__(self) -> None:
+        self.claims: set[str] = set()
+
+    def planner(self, connection: Connection) -> HistoryPlanner:
+        """What finds questions that nobody works on."""
+        return HistoryPlanner(connection, self.claims)
+
+    def committer(self, batch: Batch) -> _HistoryCommitter:
+        """What writes answers down."""
+        return _HistoryCommitter(batch)
+
+    def refusal(self, unit: Unit, output: list[dict[str, Any]]) -> str | None:
+        """Why rows do not belong to a unit: it is no question."""
+        return f"{unit.unit!r} asks for no rows" if unit.history is None else None
+
+    def parked(self, batch: Batch, unit: Unit, reason: str) -> None:
+        """The question cannot be answered."""
+        assert unit.history is not None
+        fail_question(batch, unit.history, reason)
+
+
+class _HistoryCommitter(JobCommitter[list[dict[str, Any]]]):
+    def accept(self, row: UnitRow, unit: Unit, output: list[dict[str, Any]]) -> str | None:
+        assert unit.history is not None
+        known = decoding.convert(unit.known, Known)
+        Work(self._batch.connection).succeeded(row.stream, unit.concern, 0, unit.end_seq)
+        return store_answer(self._batch, unit.history, Answer(output, known.complete, known.since))
+
+
+class HistoryPlanner(JobPlanner):
+    """Plans questions; ``claims`` are those that the server answers itself."""
 
     def __init__(self, connection: Connection, claims: set[str]) -> None:
         self._streams, self._published, self._work = Streams(connection), Published(connection), Work(connection)
@@ -45,11 +83,12 @@ class HistoryPlans:
         self._rows = Histories(connection)
         self._claims = claims
 
-    def running(self) -> list[HistoryRow]:
-        """Questions without an answer."""
-        return self._rows.running()
+    def queued_units(self, now_us: int, each: int) -> Iterator[PlannedUnit]:
+        """A unit for every question without an answer."""
+        for row in self._rows.running():
+            yield from self._units(row, now_us)
 
-    def units(self, row: HistoryRow, now_us: int) -> Iterator[Planned]:
+    def _units(self, row: HistoryRow, now_us: int) -> Iterator[PlannedUnit]:
         """The unit of a question, unless someone works on it or it rests."""
         stream = self._streams.by_id(row.stream)
         if stream is None or stream.state != LIVE or row.id in self._claims or self._is_taken(row, now_us):
@@ -64,7 +103,7 @@ class HistoryPlans:
 
     def _planned(
         self, row: HistoryRow, stream: StreamRow, question: Question, begun: Beginning, where: Range, last_us: int
-    ) -> Planned:
+    ) -> PlannedUnit:
         document = msgspec.json.decode(self._registries.document(stream.id, stream.revision))
         unit = Unit(
             unit=f"history-{row.id}-{secrets.token_hex(6)}",
@@ -79,16 +118,16 @@ class HistoryPlans:
             table=row.table,
             states=tuple(begun.states),
             history=row.id,
-            known=known(begun),
+            known=known_ranges(begun),
             registry=document,
             question=msgspec.json.decode(row.question),
         )
-        return Planned(unit, stream.id, False)
+        return PlannedUnit(unit, stream.id, False)
 
     def _sources(self, stream: StreamRow, where: Range, last_us: int) -> Iterator[Source]:
         """The segments that hold events of a range up to a moment."""
-        owned = parts(self._streams, stream, stream.first_seq)
-        for piece in pieces(self._published, owned, where):
+        owned = owned_ranges(self._streams, stream, stream.first_seq)
+        for piece in segment_parts(self._published, owned, where):
             placed = self._published.holding(stream.id, piece.range.first)
             if placed is not None and placed.segment.min_us > last_us:
                 return
@@ -104,13 +143,18 @@ class HistoryPlans:
         return stream.published_seq
 
     def _is_taken(self, row: HistoryRow, now_us: int) -> bool:
-        if any(unit.id.startswith(f"history-{row.id}-") for unit in self._work.working_on(row.stream)):
+        if has_worker(self._work, row):
             return True
         name = f"history {row.id}"
         return any(one.job == name and one.retry_us > now_us for one in self._work.failures(row.stream))
 
 
-def known(begun: Beginning) -> Known:
+def has_worker(work: Work, row: HistoryRow) -> bool:
+    """Whether a worker has a question."""
+    return any(unit.id.startswith(f"history-{row.id}-") for unit in work.working_on(row.stream))
+
+
+def known_ranges(begun: Beginning) -> Known:
     """Where to begin, as a document."""
     found = [
         Part(tuple(part.chain.names), part.start, tuple(state.name for state in part.chain.states))
@@ -119,18 +163,18 @@ def known(begun: Beginning) -> Known:
     return Known(tuple(found), begun.complete, begun.since)
 
 
-def note(batch: Batch, id: str, answer: Answer) -> str | None:
+def store_answer(batch: Batch, id: str, answer: Answer) -> str | None:
     """Write an answer down; or say why it does not count."""
     text = msgspec.json.encode(answer).decode()
     return None if Histories(batch.connection).end(id, DONE, batch.now_us, answer=text) else "the question is over"
 
 
-def fail(batch: Batch, id: str, reason: str) -> None:
+def fail_question(batch: Batch, id: str, reason: str) -> None:
     """End a question that cannot be answered."""
     Histories(batch.connection).end(id, FAILED, batch.now_us, reason=reason)
 
 
-def begin(batch: Batch, row: HistoryRow) -> None:
+def begin_question(batch: Batch, row: HistoryRow) -> None:
     """Write a question down, and forget old ones."""
     rows = Histories(batch.connection)
     rows.forget(batch.now_us - KEPT_US, KEPT)

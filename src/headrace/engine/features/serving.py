@@ -7,8 +7,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from headrace.config import FeaturesConfig
-from headrace.engine.derive import serving
-from headrace.engine.derive.state_builder import Workbench
+from headrace.engine.derive import state_reader
+from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.features.explaining import explained
 from headrace.engine.features.registry import Current
 from headrace.engine.features.source import source_of
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
     explain: dict[str, Any] | None = None
 
 
-class Serving(serving.Serving[Defined]):
+class Serving(state_reader.StateReader[Defined]):
     """Every table of this node."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Serving(serving.Serving[Defined]):
         wal: Wal,
         states: States,
         current: Callable[[], Current],
-        bench: Workbench,
+        bench: StateBuilder,
         clock: Clock,
         config: FeaturesConfig,
     ) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.config import Config
-from headrace.engine.derive.lease_scheduler import Apply, Foreman
-from headrace.engine.derive.needs import Needs
-from headrace.engine.derive.state_builder import Workbench
+from headrace.engine.derive.lease_scheduler import Apply
+from headrace.engine.derive.state_builder import StateBuilder
+from headrace.engine.derive.state_demand import StateDemand
+from headrace.engine.derive.state_job import StateJob
 from headrace.engine.features.features import Features
+from headrace.engine.features.histories import HistoryJob
 from headrace.engine.features.past import Pasts
 from headrace.engine.features.serving import Serving
 from headrace.engine.features.training import Training
@@ -34,12 +36,13 @@ class Ground(NamedTuple):
     features: Features
     log: Log
     sealer: Sealer
-    work: Foreman
+    states: StateJob
+    histories: HistoryJob
     apply: Apply
     reader: Connection
     connect: Callable[[], Connection]
     segments: Callable[[], Segments]
-    bench: Workbench
+    bench: StateBuilder
     clock: Clock
 
 
@@ -47,14 +50,14 @@ class Tables:
     """Starts and stops with the engine."""
 
     def __init__(self, ground: Ground, config: Config) -> None:
-        features, log, sealer, work, apply, reader, connect, segments, bench, clock = ground
+        features, log, sealer, states, histories, apply, reader, connect, segments, bench, clock = ground
         settings = config.features
         self.serving = Serving(log, Wal(reader), States(reader), lambda: features.current, bench, clock, settings)
         self.pasts = Pasts(log, self.serving, connect, segments, config.server.resolver_timeout_s * _SHARE)
-        self.training = Training(apply, log, sealer, work, self.pasts, reader, settings.fold_rows)
-        self.needs = Needs(self.serving, Published(reader), clock, settings)
+        self.training = Training(apply, log, sealer, histories, self.pasts, reader, settings.fold_rows)
+        self.needs = StateDemand(self.serving, Published(reader), clock, settings)
         log.on_append.append(self.serving.appended)
-        work.on_states.append(self.serving.states_changed)
+        states.listeners.append(self.serving.states_changed)
 
     def start(self) -> None:
         """Go on with what nobody else does."""

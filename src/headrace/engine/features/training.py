@@ -16,9 +16,15 @@ from typing import Any
 import msgspec
 
 from headrace import decoding
-from headrace.engine.derive.lease_scheduler import Apply, Foreman
-from headrace.engine.features import histories
-from headrace.engine.features.histories import Answer
+from headrace.engine.derive.lease_scheduler import Apply
+from headrace.engine.features.histories import (
+    Answer,
+    HistoryJob,
+    begin_question,
+    fail_question,
+    has_worker,
+    store_answer,
+)
 from headrace.engine.features.past import Past, Pasts
 from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.log import Log
@@ -26,6 +32,7 @@ from headrace.errors import HeadraceError, NotFound, Overloaded
 from headrace.reduce.features.replay import Question
 from headrace.storage.database import Connection
 from headrace.storage.histories import RUNNING, Histories, HistoryRow
+from headrace.storage.work import Work
 
 log = logging.getLogger("headrace.features")
 
@@ -45,13 +52,13 @@ class Training:
         apply: Apply,
         log: Log,
         sealer: Sealer,
-        work: Foreman,
+        job: HistoryJob,
         pasts: Pasts,
         reader: Connection,
         fold_rows: int,
     ) -> None:
-        self._apply, self._log, self._sealer, self._work, self._pasts = apply, log, sealer, work, pasts
-        self._rows = Histories(reader)
+        self._apply, self._log, self._sealer, self._job, self._pasts = apply, log, sealer, job, pasts
+        self._rows, self._work = Histories(reader), Work(reader)
         self._fold_rows = fold_rows
         self._awake, self._stopping = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -87,7 +94,7 @@ class Training:
             id=secrets.token_hex(8), stream=stream.id, table=table, state=RUNNING, begun_us=0, ended_us=None,
             target=target, question=msgspec.json.encode(question).decode(), answer=None, reason=None,
         )  # fmt: skip
-        await self._apply(lambda batch: histories.begin(batch, row))
+        await self._apply(lambda batch: begin_question(batch, row))
         self._awake.set()
         return self.find(table, row.id)
 
@@ -105,28 +112,25 @@ class Training:
             running = {row.id: row for row in self._rows.running()}
             since = {id: since.get(id, monotonic()) for id in running}
             for id, row in running.items():
-                if monotonic() - since[id] >= WORKERS_FIRST_S and not self._is_taken(row):
+                if monotonic() - since[id] >= WORKERS_FIRST_S and not has_worker(self._work, row):
                     await self._answer(row)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PAUSE_S if running else None):
                     await self._awake.wait()
 
-    def _is_taken(self, row: HistoryRow) -> bool:
-        return self._work.is_answering(row.stream, row.id)
-
     async def _answer(self, row: HistoryRow) -> None:
         """Answer a question, while no worker is given it."""
-        self._work.answering.add(row.id)
+        self._job.claims.add(row.id)
         try:
             question = decoding.decode(row.question, Question)
             past = await self._pasts.answer(question, _FOREVER)
             answer = Answer(past.rows, past.complete, past.since_seq)
-            await self._apply(lambda batch: histories.note(batch, row.id, answer))
+            await self._apply(lambda batch: store_answer(batch, row.id, answer))
         except HeadraceError as reason:
             message = reason.message
-            await self._apply(lambda batch: histories.fail(batch, row.id, message))
+            await self._apply(lambda batch: fail_question(batch, row.id, message))
         except Exception:
             log.exception("a question about the past was not answered")
-            await self._apply(lambda batch: histories.fail(batch, row.id, "the server failed; the log has the details"))
+            await self._apply(lambda batch: fail_question(batch, row.id, "the server failed; the log has the details"))
         finally:
-            self._work.answering.discard(row.id)
+            self._job.claims.discard(row.id)

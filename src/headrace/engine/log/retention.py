@@ -26,7 +26,7 @@ from headrace.errors import HeadraceError
 from headrace.storage.dedupe import Dedupe, Idempotency
 from headrace.storage.published import Placed, Published
 from headrace.storage.streams import DELETED, LIVE, Streams
-from headrace.storage.verifications import Verifications
+from headrace.storage.verifications import KEPT, KEPT_US, Verifications
 from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US, Steps
 
@@ -37,8 +37,6 @@ _STREAMS = 500
 PURGE_ROWS = 2_000
 #: How long rows of deleted streams are kept: a recovery tells by them what was deleted from what was lost.
 REMEMBER_DELETED_US = 86_400_000_000
-#: How many verifications are kept once they have ended, and for how long.
-KEPT, KEPT_US = 1_000, 86_400_000_000
 #: For how long a request is answered again as it was, and how many answers of how many bytes are kept for that.
 ANSWERED_US, ANSWERED, ANSWERED_BYTES = 7 * 86_400_000_000, 50_000, 256 * 1024 * 1024
 

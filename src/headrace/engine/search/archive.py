@@ -21,7 +21,7 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.auto_tune import beside_companions
 from headrace.engine.search.blocks import Blocks, Room
 from headrace.engine.search.companion_cover import may_answer, span, widest
-from headrace.engine.search.companion_coverage import Coverage
+from headrace.engine.search.companion_coverage import CompanionCoverage
 from headrace.engine.search.definitions import Defined, Definitions
 from headrace.errors import BadRequest, CorruptData
 from headrace.format.companion.layout import Companion, PartName
@@ -143,7 +143,7 @@ class _Link(NamedTuple):
     """A connection, and what is known through it."""
 
     connection: Any
-    coverage: Coverage
+    coverage: CompanionCoverage
 
 
 class Archive:
@@ -238,7 +238,7 @@ class Archive:
             if self._idle:
                 return self._idle.pop()
         connection = database.connect(self._path, cache_bytes=_CACHE_BYTES, readonly=True, vfs=self._vfs)
-        return _Link(connection, Coverage(connection, self._definitions))
+        return _Link(connection, CompanionCoverage(connection, self._definitions))
 
     def _give_back(self, link: _Link) -> None:
         with self._lock:

@@ -28,7 +28,7 @@ class _Known:
         self.answers: dict[Question, list[Companion]] = {}
 
 
-class Coverage:
+class CompanionCoverage:
     """Looks companions up; for the thread of its connection."""
 
     def __init__(self, connection: Connection, definitions: Definitions) -> None:

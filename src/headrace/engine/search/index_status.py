@@ -6,10 +6,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import NamedTuple
 
-from headrace.engine.derive.readable import parts
+from headrace.engine.derive.readable import owned_ranges
 from headrace.engine.log.stream import Stream
 from headrace.engine.search.companion_cover import is_current, may_answer, span
-from headrace.engine.search.companion_coverage import Coverage
+from headrace.engine.search.companion_coverage import CompanionCoverage
 from headrace.engine.search.definitions import Defined
 from headrace.engine.search.index_ground import Covered, Ground
 from headrace.engine.search.index_shares import FAMILIES, Family, Shares
@@ -66,7 +66,7 @@ class Status(NamedTuple):
 class Indexes:
     """Looks streams up through one connection, and remembers what it found until it changes."""
 
-    def __init__(self, connection: Connection, streams: Streams, coverage: Coverage) -> None:
+    def __init__(self, connection: Connection, streams: Streams, coverage: CompanionCoverage) -> None:
         self._streams = streams
         self._coverage = coverage
         self._counts, self._companions = Counts(connection), Companions(connection)
@@ -87,7 +87,7 @@ class Indexes:
             raise NotFound("the stream was deleted", stream=stream.name)
         registry = stream.head.registry
         revision = 0 if registry is None else registry.revision
-        mark = self.stamp(stream), revision, row.generation, tuple(parts(self._streams, row, row.first_seq))
+        mark = self.stamp(stream), revision, row.generation, tuple(owned_ranges(self._streams, row, row.first_seq))
         known = self._known.pop(stream.id, None)
         if known is None or known[0] != mark:
             known = mark, self._survey(stream, row)
@@ -103,7 +103,9 @@ class Indexes:
     def _survey(self, stream: Stream, row: StreamRow) -> Status:
         defined = self._coverage.defined(stream)
         start = row.first_seq if defined is None else max(row.first_seq, defined.registry.readable_from)
-        retained, wanted = (Ground(self._counts, parts(self._streams, row, one)) for one in (row.first_seq, start))
+        retained, wanted = (
+            Ground(self._counts, owned_ranges(self._streams, row, one)) for one in (row.first_seq, start)
+        )
         listed, retired = self._coverage.listed(stream), self._companions.retired(stream.id)
         shares = Shares(None if defined is None else defined.definition.search)
         for companions in _sorted_out(listed):

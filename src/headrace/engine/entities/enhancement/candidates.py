@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.engine.derive.generation import Behind, Generation
-from headrace.engine.derive.lease_scheduler import Foreman
-from headrace.engine.derive.serving import Serving
-from headrace.engine.derive.state_builder import Workbench
+from headrace.engine.derive.generation import Generation, NotReady
+from headrace.engine.derive.lease_scheduler import LeaseScheduler
+from headrace.engine.derive.state_builder import StateBuilder
+from headrace.engine.derive.state_reader import StateReader
 from headrace.engine.entities.enhancement import settings
 from headrace.engine.entities.entity_hook import ENTITIES, schema_of
 from headrace.engine.entities.types.verbs import EntityTypes
@@ -107,9 +107,9 @@ class Candidates:
         self,
         types: EntityTypes,
         log: Log,
-        work: Foreman,
+        work: LeaseScheduler,
         reader: Connection,
-        bench: Workbench,
+        bench: StateBuilder,
         apply: Callable[[Callable[[Any], Any]], Awaitable[Any]],
         *,
         fold_rows: int,
@@ -117,7 +117,7 @@ class Candidates:
         self._types, self._log, self._work, self._reader, self._apply = types, log, work, reader, apply
         self._enhancements, self._entities = Enhancements(reader), Entities(reader)
         self._current = Fragments(reader, -1)
-        self.serving: Serving[FragmentsDefined] = Serving(
+        self.serving: StateReader[FragmentsDefined] = StateReader(
             log, Wal(reader), States(reader), self.current, lambda _: SHAPES, bench, fold_rows
         )
 
@@ -177,7 +177,7 @@ class Candidates:
         while True:
             try:
                 return self.serving.at_hand(self.serving.defined(name), stream.head)[0]
-            except Behind:
+            except NotReady:
                 await self.serving.ready(name)
 
     async def _keys(self, entity_type: str, generation: Generation, users: list[str]) -> Keys | None:
@@ -188,7 +188,7 @@ class Candidates:
                 return None
             try:
                 rows = [generation.row(user.encode()) for user in some]
-            except Behind:
+            except NotReady:
                 return None
             for row in rows:
                 if row is not None:

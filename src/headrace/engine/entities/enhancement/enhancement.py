@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.engine.derive.lease_scheduler import Foreman
-from headrace.engine.derive.state_builder import Workbench
+from headrace.engine.derive.lease_scheduler import LeaseScheduler
+from headrace.engine.derive.state_builder import StateBuilder
+from headrace.engine.derive.state_job import StateJob
 from headrace.engine.entities.enhancement.candidates import Candidates
 from headrace.engine.entities.enhancement.enhancing import Enhancing
 from headrace.engine.entities.enhancement.migrating import Migrating, told
@@ -30,11 +31,12 @@ class Ground(NamedTuple):
     types: EntityTypes
     stores: Stores
     log: Log
-    work: Foreman
+    work: LeaseScheduler
+    states: StateJob
     reader: Connection
     connect: Callable[[], Connection]
     segments: Callable[[], Segments]
-    bench: Workbench
+    bench: StateBuilder
     apply: Callable[[Callable[[Any], Any]], Awaitable[Any]]
     clock: Clock
 
@@ -43,7 +45,7 @@ class Enhancement:
     """Its parts, which begin and end together."""
 
     def __init__(self, ground: Ground, fold_rows: int) -> None:
-        types, stores, log, work, reader, connect, segments, bench, apply, clock = ground
+        types, stores, log, work, states, reader, connect, segments, bench, apply, clock = ground
         enhancements = Enhancements(reader)
         self.candidates = Candidates(types, log, work, reader, bench, apply, fold_rows=fold_rows)
         self.enhancing = Enhancing(types, self.candidates, enhancements, clock)
@@ -51,7 +53,7 @@ class Enhancement:
         self.reconciling = Reconciling(types, enhancements, connect)
         self.queue = Queue(types, self.enhancing, self.migrating, log, reader, apply, clock)
         types.migrate = self._update_moves
-        work.on_states.append(self.candidates.serving.states_changed)
+        states.listeners.append(self.candidates.serving.states_changed)
 
     def start(self) -> None:
         """Go on with what was not done."""

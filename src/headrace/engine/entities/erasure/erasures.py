@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 
 from headrace import decoding
-from headrace.engine.derive.serving import Serving
+from headrace.engine.derive.state_reader import StateReader
 from headrace.engine.entities.entity_hook import ENTITIES
 from headrace.engine.entities.erasure import commits, planning
+from headrace.engine.entities.erasure.erase_job import ErasePlanner
 from headrace.engine.entities.erasure.planning import Plan, Planned, targets_of
-from headrace.engine.entities.erasure.work import ErasePlans
 from headrace.engine.entities.read.snapshots import Snapshots
 from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.batch import Batch
@@ -85,7 +85,7 @@ class Ground(NamedTuple):
     sealer: Sealer
     snapshots: Snapshots
     #: What else answers from what was folded.
-    servings: tuple[Serving[Any], ...]
+    servings: tuple[StateReader[Any], ...]
     reader: Connection
     connect: Callable[[], Connection]
     segments: Callable[[], Segments]
@@ -313,7 +313,7 @@ class Erasing:
         if sum(held.bytes for held in plan.segments) < OFFER_BYTES:
             return
         await self._note(row, report, OFFERED)
-        plans, streams, quiet_since = ErasePlans(self._ground.reader), Streams(self._ground.reader), monotonic()
+        plans, streams, quiet_since = ErasePlanner(self._ground.reader), Streams(self._ground.reader), monotonic()
         while (stored := streams.by_id(row.stream)) is not None and plans.left(row, stored):
             if self._is_worked_on(row.stream):
                 quiet_since = monotonic()

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.engine.derive.generation import Behind, Generation
-from headrace.engine.derive.serving import Pace, Serving
-from headrace.engine.derive.state_builder import Workbench
+from headrace.engine.derive.generation import Generation, NotReady
+from headrace.engine.derive.state_builder import StateBuilder
+from headrace.engine.derive.state_reader import FoldPace, StateReader
 from headrace.engine.entities.entity_hook import EntityHook, schema_of
 from headrace.engine.entities.read.definitions import Known, Types, defined_of
 from headrace.engine.entities.read.grouping import Group, Groups
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 #: Entities that are folded anew at once; the others wait for their turn.
 AT_ONCE = 4
 #: Folding an observation takes longer than an event, and packing a row of an entity longer still.
-PACE = Pace(step_rows=64, hot_rows=16_384)
+PACE = FoldPace(step_rows=64, hot_rows=16_384)
 _EVER = 1 << 62
 #: About what a row takes in memory that was folded anew.
 _ROW_BYTES = 4096
@@ -114,7 +114,7 @@ class Snapshots:
         reader: Connection,
         connect: Callable[[], Connection],
         segments: Callable[[], Segments],
-        bench: Workbench,
+        bench: StateBuilder,
         number: Callable[[], int],
         *,
         fold_rows: int,
@@ -126,7 +126,7 @@ class Snapshots:
         self.reading = Reading(connect, segments)
         self._known: Known = {}
         self._types = Types(reader, -1, self._known)
-        self.serving: Serving[TypeDefined] = Serving(
+        self.serving: StateReader[TypeDefined] = StateReader(
             log,
             Wal(reader),
             States(reader),
@@ -157,7 +157,7 @@ class Snapshots:
         return self._types
 
     def get(self, asked: Asked) -> Shown:
-        """An entity, where that is at hand; raises Behind where not, EntityNotFound where there is none."""
+        """An entity, where that is at hand; raises NotReady where not, EntityNotFound where there is none."""
         return self._at_hand(self.view(asked))
 
     async def find(self, asked: Asked) -> Shown:
@@ -166,7 +166,7 @@ class Snapshots:
             view = self.view(asked)
             try:
                 return self._at_hand(view)
-            except Behind:
+            except NotReady:
                 if self._has_states(view):
                     await self.serving.ready(view.entity_type)
                 else:
@@ -227,7 +227,7 @@ class Snapshots:
                 return Shown(view, reducer.finish(row, view.life, view.schema), True)
         known = None if view.asked.is_past else self.rows.get(_mark(view))
         if known is None or known.through != view.head.next_seq:
-            raise Behind
+            raise NotReady
         return _finished(view, known.row)
 
     def _may_use_states(self, view: View) -> bool:

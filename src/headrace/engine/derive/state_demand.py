@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import Any
 
 from headrace.config import FeaturesConfig
-from headrace.engine.derive.serving import Serving
-from headrace.engine.derive.sizes import tails
+from headrace.engine.derive.state_reader import StateReader
+from headrace.engine.derive.tail_memory import tails
 from headrace.engine.log.stream import Stream
 from headrace.reduce.states.coverage import history
 from headrace.reduce.states.definition import Definition
@@ -15,10 +15,10 @@ from headrace.storage.published import Published
 from headrace.types import Clock
 
 
-class Needs:
+class StateDemand:
     """Looks at what is folded over a stream; on the event loop."""
 
-    def __init__(self, serving: Serving[Any], published: Published, clock: Clock, config: FeaturesConfig) -> None:
+    def __init__(self, serving: StateReader[Any], published: Published, clock: Clock, config: FeaturesConfig) -> None:
         self._serving = serving
         self._published = published
         self._clock = clock

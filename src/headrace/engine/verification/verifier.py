@@ -18,16 +18,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.engine.derive.lease_scheduler import Apply, Foreman
+from headrace.engine.derive.lease_scheduler import Apply, LeaseScheduler
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import Change, carry_out
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
-from headrace.engine.registry import verification_job
-from headrace.engine.registry.verification_job import Checks, Progress
 from headrace.engine.runtime.gates import Gate
 from headrace.engine.runtime.repeated import RepeatedWarning
+from headrace.engine.verification.verify_job import (
+    Progress,
+    VerifyJob,
+    add_findings,
+    advance_verification,
+    begin_verification,
+    fail_verification,
+)
 from headrace.errors import Conflict, CorruptData, HeadraceError, NotFound, Overloaded
 from headrace.format.ranges import Range
 from headrace.schema.registry import Registry
@@ -53,10 +59,12 @@ _PAUSE_S, _LONG_PAUSE_S = 0.1, 1.0
 _TRIES = 5
 
 
-class Begin(Change):
+class BeginVerification(Change):
     """A verification of a proposal, if that still leads on from the version that the stream has."""
 
-    def __init__(self, stream: Stream, proposal: Registry, min_rows: int, done: Callable[[Begin], None]) -> None:
+    def __init__(
+        self, stream: Stream, proposal: Registry, min_rows: int, done: Callable[[BeginVerification], None]
+    ) -> None:
         super().__init__(done, pinned=(stream,), size=1000)
         self.stream, self.proposal, self.min_rows = stream, proposal, min_rows
         self.id = secrets.token_hex(8)
@@ -76,7 +84,7 @@ class Begin(Change):
             ended_us=None, start=self.proposal.readable_from, target=0, tail=0, looked="[]", findings="{}", reason=None,
             proposal=msgspec.json.encode(self.proposal.dump()).decode(),
         )  # fmt: skip
-        verification_job.begin(batch, row, self.min_rows)
+        begin_verification(batch, row, self.min_rows)
 
 
 class Verifier:
@@ -84,10 +92,12 @@ class Verifier:
 
     def __init__(
         self,
+        *,
         apply: Apply,
         writer: Writer,
         log: Log,
-        work: Foreman,
+        work: LeaseScheduler,
+        job: VerifyJob,
         reader: Connection,
         connect: Callable[[], Connection],
         segments: Callable[[], Segments],
@@ -97,9 +107,10 @@ class Verifier:
         self._writer = writer
         self._log = log
         self._work = work
+        self._job = job
         self._rows, self._streams = Verifications(reader), Streams(reader)
-        self._checks = Checks(reader, work.config, work.claims)
-        self._eyes = Eyes(connect, segments)
+        self._planner = job.planner(reader)
+        self._eyes = VerifyThread(connect, segments)
         self._gate = gate
         self._awake = asyncio.Event()
         self._warning = RepeatedWarning("headrace.verifications", "a verification waits")
@@ -123,7 +134,7 @@ class Verifier:
 
     async def begin(self, stream: Stream, proposal: Registry) -> VerificationRow:
         """Hold a registry, whose newest version is proposed, against all events of a stream."""
-        begun = await carry_out(self._writer, Begin, stream, proposal, self._work.config.min_rows)
+        begun = await carry_out(self._writer, BeginVerification, stream, proposal, self._job.config.min_rows)
         self._awake.set()
         return self.find(stream, begun.id)
 
@@ -169,24 +180,24 @@ class Verifier:
         stream = None if stored is None else self._log.catalog.find(stored.name)
         if stored is None or stream is None or stream.id != row.stream or stream.head.state != LIVE:
             return False
-        async with self._work.still():
+        async with self._work.without_grants():
             # In this order: what a worker commits meanwhile is seen as being looked at, or as looked at.
-            working = self._checks.working_on(row)
+            working = self._planner.working_on(row)
             newest = self._rows.get(row.id)
             if newest is None or newest.state != RUNNING:
                 return False
             progress = Progress(newest)
             if not progress.left(stored):
-                await self._apply(lambda batch: verification_job.advance(batch, row.id))
+                await self._apply(lambda batch: advance_verification(batch, row.id))
                 return True
             where = self._wanted(progress, stored, working)
             if where is None:
                 return False
-            self._work.claims[row.id] = where
+            self._job.claims[row.id] = where
         try:
             return await self._look(row, stream, where)
         finally:
-            del self._work.claims[row.id]
+            del self._job.claims[row.id]
 
     def _wanted(self, progress: Progress, stream: StreamRow, working: list[Range]) -> Range | None:
         """The first events that are left, once workers had their chance."""
@@ -211,12 +222,12 @@ class Verifier:
         if end == where.first:
             return False
         self._failures.pop(row.id, None)
-        await self._apply(lambda batch: verification_job.note(batch, row.id, Range(where.first, end), findings))
+        await self._apply(lambda batch: add_findings(batch, row.id, Range(where.first, end), findings))
         return True
 
     async def _give_up(self, row: VerificationRow, reason: str) -> None:
         with contextlib.suppress(HeadraceError):
-            await self._apply(lambda batch: verification_job.fail(batch, row.id, reason))
+            await self._apply(lambda batch: fail_verification(batch, row.id, reason))
 
     def _forget_all_but(self, running: set[str]) -> None:
         for known in (self._quiet_since, self._failures):
@@ -225,7 +236,7 @@ class Verifier:
         self._eyes.forget_all_but(running)
 
 
-class Eyes:
+class VerifyThread:
     """Looks at events in one thread."""
 
     def __init__(self, connect: Callable[[], Connection], segments: Callable[[], Segments]) -> None:

@@ -1,7 +1,7 @@
-"""Answering for what is folded: history from states, the tail from memory, always one generation of both.
+"""Reading what is folded: history from states, the tail from memory, always one generation of both.
 
-Everything here runs on the event loop. A question that would take long raises ``Behind``: whoever asks waits for
-`Serving.ready`, and asks again.
+Everything here runs on the event loop. A question that would take long raises ``NotReady``: whoever asks waits for
+`StateReader.ready`, and asks again.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import Any, Generic, NamedTuple
 
-from headrace.engine.derive.generation import HOT_ROWS, Behind, Generation, can_inherit
-from headrace.engine.derive.hold import Hold
-from headrace.engine.derive.keeping import Keeping
-from headrace.engine.derive.state_builder import Workbench
-from headrace.engine.derive.tails import STEP_ROWS, Follower
+from headrace.engine.derive.generation import HOT_ROWS, Generation, NotReady, can_inherit
+from headrace.engine.derive.row_lookahead import RowLookahead
+from headrace.engine.derive.state_builder import StateBuilder
+from headrace.engine.derive.tails import STEP_ROWS, Follower, Hold
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamRegistry
@@ -42,18 +41,18 @@ SLICE_S = 0.01
 _TRIES = 3
 
 
-class Pace(NamedTuple):
+class FoldPace(NamedTuple):
     """Events that are folded at once on the event loop, four times as many while a question waits, and rows at hand."""
 
     step_rows: int = STEP_ROWS
     hot_rows: int = HOT_ROWS
 
 
-USUAL = Pace()
+USUAL_PACE = FoldPace()
 
 
-class Serving(Generic[Defined]):
-    """Every definition of one branch."""
+class StateReader(Generic[Defined]):
+    """Reads the rows of every definition of one kind of state."""
 
     def __init__(
         self,
@@ -62,9 +61,9 @@ class Serving(Generic[Defined]):
         states: States,
         current: Callable[[], Definitions[Defined]],
         shapes_of: Callable[[StreamRegistry], Shapes],
-        bench: Workbench,
+        bench: StateBuilder,
         fold_rows: int,
-        pace: Pace = USUAL,
+        pace: FoldPace = USUAL_PACE,
         keying_of: Callable[[Any], Keying] | None = None,
         pending_bytes: int = 0,
     ) -> None:
@@ -85,7 +84,7 @@ class Serving(Generic[Defined]):
         self._folding: dict[str, asyncio.Task[None]] = {}
         self._ticking: asyncio.TimerHandle | None = None
         self._has_come = False
-        self._keeping = Keeping(self._followers, bench.rows, keying_of, pending_bytes)
+        self._keeping = RowLookahead(self._followers, bench.rows, keying_of, pending_bytes)
 
     async def stop(self) -> None:
         """Let go of everything; nothing that is in memory has to be kept."""
@@ -235,7 +234,7 @@ class Serving(Generic[Defined]):
             self.bench.release(generation.files.values())
 
     def at_hand(self, defined: Defined, head: Head, *, by_key: bool = False) -> tuple[Generation, Stream]:
-        """What answers for a definition, with everything up to a head; raises Behind where that takes longer.
+        """What answers for a definition, with everything up to a head; raises NotReady where that takes longer.
 
         Where it is asked by key, `row` has what the tail lacks.
         """
@@ -245,7 +244,7 @@ class Serving(Generic[Defined]):
         self._carry_on(follower)
         if follower.busy or self._defined.get(defined.name) is not defined:
             follower.is_awaited = True
-            raise Behind
+            raise NotReady
         generation = follower.generations.get(defined.name)
         if generation is not None and generation.damaged is not None:
             self._drop_damaged(follower, defined.name)
@@ -258,13 +257,13 @@ class Serving(Generic[Defined]):
                 if self._gather(follower, stream, head):
                     return generation, stream
                 if not follower.overflows:
-                    raise Behind
+                    raise NotReady
             if not follower.catch_up(stream, head, self._inline_rows):
-                raise Behind
+                raise NotReady
         return generation, stream
 
     async def approach(self, name: str, most: int) -> None:
-        """Fold the tail of a definition up to now, in steps, if it lacks so many events at most; may raise Behind."""
+        """Fold the tail of a definition up to now, in steps, if it lacks so many events at most; may raise NotReady."""
         defined = self.defined(name)
         stream, follower = self._log.find(defined.stream), self._follower(defined)
         head = stream.head
@@ -276,16 +275,16 @@ class Serving(Generic[Defined]):
             self._carry_on(follower)
 
     def hold(self, names: Iterable[str], heads: Mapping[str, Head]) -> Hold:
-        """Keep the rows of definitions as they are up to these heads; raises Behind where they are not at hand."""
+        """Keep the rows of definitions as they are up to these heads; raises NotReady where they are not at hand."""
         asked = [self.defined(name) for name in names]
         for defined in asked:
             if defined.stream in self._folding:
-                raise Behind
+                raise NotReady
             self.at_hand(defined, heads[defined.stream], by_key=True)
         return Hold([self._follower(defined) for defined in asked], [defined.name for defined in asked])
 
     def row(self, generation: Generation, head: Head, key: bytes, ends: float | None = None) -> Any:
-        """Everything about a key up to a head, of a generation at hand; raises Behind where a moment is over before."""
+        """Everything about a key up to a head, of a generation at hand; raises NotReady where time is up before."""
         if generation.position >= head.next_seq:
             return generation.row(key)
         follower, ends = self._followers[generation.defined.stream], monotonic() + SLICE_S if ends is None else ends
@@ -333,7 +332,7 @@ class Serving(Generic[Defined]):
             return made
         self._build(defined)
         if old is None:
-            raise Behind
+            raise NotReady
         return old
 
     def _build(self, defined: Defined) -> asyncio.Task[None]:

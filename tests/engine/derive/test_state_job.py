@@ -7,22 +7,22 @@ import os
 import pytest
 
 from headrace.config import PipelineConfig
-from headrace.engine.derive.readable import Piece
-from headrace.engine.derive.widths import LEAST, MOST, even, side_by_side
+from headrace.engine.derive.readable import SegmentPart
+from headrace.engine.derive.state_job import LEAST, MOST, concurrent_units, even_unit_bytes
 from headrace.format.ranges import Range
 from headrace.reduce.work_units import Source
 
 UNIT = 100
 
 
-def segments(count: int, payload_bytes: int) -> list[Piece]:
+def segments(count: int, payload_bytes: int) -> list[SegmentPart]:
     """So many segments of one event each."""
-    return [Piece(Source(str(at), at, 1, 1, ""), Range(at, at + 1), payload_bytes) for at in range(count)]
+    return [SegmentPart(Source(str(at), at, 1, 1, ""), Range(at, at + 1), payload_bytes) for at in range(count)]
 
 
-def cut(found: list[Piece], at_once: int) -> list[int]:
+def cut(found: list[SegmentPart], at_once: int) -> list[int]:
     """How many segments each unit has, where as many are taken as fit."""
-    most, units, room = even(found, UNIT, at_once), list[int](), 0
+    most, units, room = even_unit_bytes(found, UNIT, at_once), list[int](), 0
     for piece in found:
         if not units or piece.payload_bytes > room:
             units.append(0)
@@ -50,7 +50,7 @@ def test_units_are_even_and_as_many_as_are_done_at_once_unless_they_would_be_sma
 
 
 def test_units_of_much_are_as_large_as_they_may_be() -> None:
-    assert even(segments(1000, UNIT), UNIT, 2) == MOST * UNIT
+    assert even_unit_bytes(segments(1000, UNIT), UNIT, 2) == MOST * UNIT
 
 
 def test_a_segment_that_is_larger_than_a_unit_is_one() -> None:
@@ -75,4 +75,4 @@ def test_what_makes_less_than_the_least_unit_is_one() -> None:
 def test_workers_on_this_machine_do_as_many_units_at_once_as_they_have_cores(
     settings: dict[str, str], expected: int
 ) -> None:
-    assert side_by_side(PipelineConfig(**settings)) == expected  # type: ignore[arg-type]
+    assert concurrent_units(PipelineConfig(**settings)) == expected  # type: ignore[arg-type]

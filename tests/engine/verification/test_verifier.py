@@ -13,16 +13,15 @@ import pytest
 from engine.derive.workers import SECOND, Worker, failures, opened, search
 from engine.registries import change, evolve, stored, stream_with, update
 from headrace.engine.derive.lease_scheduler import Grant
-from headrace.engine.log.retention import KEPT_US
-from headrace.engine.registry import verification
-from headrace.engine.registry.verification_job import Progress
+from headrace.engine.verification import verifier
+from headrace.engine.verification.verify_job import Progress
 from headrace.errors import BadRequest, Conflict, NotFound, Overloaded
 from headrace.pipeline.kernels import verify
 from headrace.pipeline.kernels.units import result
 from headrace.reduce.work_units import Result, Unit
 from headrace.schema.registry import Registry
 from headrace.schema.trial import Findings, Misfit
-from headrace.storage.verifications import VerificationRow
+from headrace.storage.verifications import KEPT_US, VerificationRow
 from headrace.types import JSON
 from rig import Rig, array
 from server.registries import WHOLE, lens, rename, shape
@@ -40,7 +39,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Let the server wait for workers no longer."""
-    return lambda: monkeypatch.setattr(verification, "WORKERS_FIRST_S", 0.0)
+    return lambda: monkeypatch.setattr(verifier, "WORKERS_FIRST_S", 0.0)
 
 
 def numbers(rig: Rig, name: str, *values: int) -> None:
@@ -363,7 +362,7 @@ def test_a_restart_goes_on_where_it_was(rig: Rig) -> None:
 
 def test_only_so_many_run_at_a_time(rig: Rig) -> None:
     numbered(rig, "s", published=10)
-    for _ in range(verification.MOST_RUNNING):
+    for _ in range(verifier.MOST_RUNNING):
         begin(rig, "s")
     with pytest.raises(Overloaded):
         begin(rig, "s")

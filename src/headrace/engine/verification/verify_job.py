@@ -7,22 +7,25 @@ that is little or no worker comes. What was looked at is written down with what 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 import msgspec
 
 from headrace import decoding
 from headrace.config import PipelineConfig
-from headrace.engine.derive.readable import parts
-from headrace.engine.derive.unit_cutter import Cutter, Planned
+from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
+from headrace.engine.derive.readable import owned_ranges
+from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
 from headrace.engine.log.batch import Batch
+from headrace.format.companion.names import COMPANIONS
 from headrace.format.ranges import Range, joined, without
 from headrace.reduce.work_units import Unit
-from headrace.schema.trial import Findings
+from headrace.schema.trial import MOST_NAMED, Findings
 from headrace.storage.database import Connection
 from headrace.storage.published import Published
 from headrace.storage.streams import LIVE, StreamRow, Streams
 from headrace.storage.verifications import DONE, FAILED, RUNNING, VerificationRow, Verifications
-from headrace.storage.work import Work
+from headrace.storage.work import UnitRow, Work
 
 ENDED = "the verification has ended"
 
@@ -50,8 +53,48 @@ class Progress:
         return without(whole, [*self.looked, *(taken or ())])
 
 
-class Checks:
-    """Plans verifications through one connection; ``claims`` are ranges that the server looks at itself."""
+class VerifyJob(Job[Findings]):
+    """Holds what is published of a stream against a proposal, but for the ranges that the server claims for itself."""
+
+    names = ("verify",)
+    output = "findings"
+    writes_objects = False
+
+    def __init__(self, config: PipelineConfig) -> None:
+        self.config = config
+        #: By verification.
+        self.claims: dict[str, Range] = {}
+
+    def planner(self, connection: Connection) -> VerifyPlanner:
+        """What finds ranges that nobody has looked at."""
+        return VerifyPlanner(connection, self.config, self.claims)
+
+    def committer(self, batch: Batch) -> _VerifyCommitter:
+        """What adds findings up."""
+        return _VerifyCommitter(batch)
+
+    def refusal(self, unit: Unit, output: Findings) -> str | None:
+        """Why findings are not about just the events of a unit, or do not add up."""
+        seqs = [misfit.seq for misfit in output.misfits]
+        is_about = (
+            unit.verification is not None
+            and output.events == unit.count
+            and len(seqs) == min(output.failing, MOST_NAMED)
+            and output.failing <= unit.count
+            and seqs == sorted(set(seqs))
+            and all(unit.first_seq <= seq < unit.end_seq for seq in seqs)
+        )
+        return None if is_about else f"these are no findings about {unit.unit!r}"
+
+
+class _VerifyCommitter(JobCommitter[Findings]):
+    def accept(self, row: UnitRow, unit: Unit, output: Findings) -> str | None:
+        assert unit.verification is not None
+        return add_findings(self._batch, unit.verification, Range(unit.first_seq, unit.end_seq), output)
+
+
+class VerifyPlanner(JobPlanner):
+    """Plans verifications; ``claims`` are ranges that the server looks at itself."""
 
     def __init__(self, connection: Connection, config: PipelineConfig, claims: Mapping[str, Range]) -> None:
         self._streams, self._published = Streams(connection), Published(connection)
@@ -59,21 +102,24 @@ class Checks:
         self._config = config
         self._claims = claims
 
-    def units(self, row: VerificationRow, now_us: int) -> Iterator[Planned]:
+    def queued_units(self, now_us: int, each: int) -> Iterator[PlannedUnit]:
+        """Units of every verification that has not ended."""
+        for row in self._rows.running():
+            yield from islice(self._units(row, now_us), each)
+
+    def _units(self, row: VerificationRow, now_us: int) -> Iterator[PlannedUnit]:
         """Units for workers, in what is published of a stream."""
         stream = self._streams.by_id(row.stream)
         if row.tail or stream is None or stream.state != LIVE:
             return
         taken = [*self.working_on(row), *([self._claims[row.id]] if row.id in self._claims else ())]
-        owned = parts(self._streams, stream, max(row.start, stream.first_seq))
-        cutter = Cutter(stream, owned, self._published, self._config, self._work.failures(row.stream), now_us)
+        owned = owned_ranges(self._streams, stream, max(row.start, stream.first_seq))
+        cutter = UnitCutter(
+            stream, owned, self._published, self._config, self._work.failures(row.stream), now_us, COMPANIONS
+        )
         left = Progress(row).left(stream, [*taken, *cutter.resting("verify")])
         proposal = msgspec.json.decode(row.proposal or "null")
         yield from cutter.units("verify", left, level=0, verification=row.id, registry=proposal)
-
-    def running(self) -> list[VerificationRow]:
-        """Verifications that have not ended."""
-        return self._rows.running()
 
     def working_on(self, row: VerificationRow) -> list[Range]:
         """What workers look at now, or did when they were lost."""
@@ -82,12 +128,12 @@ class Checks:
         return [Range(unit.first_seq, unit.end_seq) for unit in found if unit.verification == row.id]
 
 
-def begin(batch: Batch, row: VerificationRow, min_rows: int) -> None:
+def begin_verification(batch: Batch, row: VerificationRow, min_rows: int) -> None:
     """Write a verification down; where little is published the server looks at all of it."""
     stream = batch.streams.by_id(row.stream)
     assert stream is not None
     start = min(max(row.start, stream.first_seq), stream.next_seq)
-    owned = parts(batch.streams, stream, start)
+    owned = owned_ranges(batch.streams, stream, start)
     target = owned[-1].end if owned else start
     is_little = target - start < max(1, min_rows)
     Verifications(batch.connection).add(
@@ -95,7 +141,7 @@ def begin(batch: Batch, row: VerificationRow, min_rows: int) -> None:
     )
 
 
-def note(batch: Batch, id: str, where: Range, findings: Findings) -> str | None:
+def add_findings(batch: Batch, id: str, where: Range, findings: Findings) -> str | None:
     """Write down what was found in a range; or say why it does not count."""
     rows = Verifications(batch.connection)
     row = rows.get(id)
@@ -111,7 +157,7 @@ def note(batch: Batch, id: str, where: Range, findings: Findings) -> str | None:
     return None
 
 
-def advance(batch: Batch, id: str) -> None:
+def advance_verification(batch: Batch, id: str) -> None:
     """Where everything up to the target was looked at: go on to the head as it is now, or end."""
     rows = Verifications(batch.connection)
     row = rows.get(id)
@@ -125,7 +171,7 @@ def advance(batch: Batch, id: str) -> None:
         _end(batch, row, state=DONE)
 
 
-def fail(batch: Batch, id: str, reason: str) -> None:
+def fail_verification(batch: Batch, id: str, reason: str) -> None:
     """End a verification that cannot go on."""
     row = Verifications(batch.connection).get(id)
     if row is not None and row.state == RUNNING:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.engine.derive import levels as compaction
-from headrace.engine.derive.levels import windows
+from headrace.engine.search import index_job as compaction
+from headrace.engine.search.index_job import windows
 from headrace.format.companion.layout import Companion, Part
 from headrace.format.ranges import Range
 

@@ -1,0 +1,158 @@
+"""Rows of tails that lag: the events that they lack are kept, found by key, and folded onto a row that is asked for.
+
+Everything here runs on the event loop, and ends at a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import monotonic, thread_time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.engine.derive.generation import Generation, NotReady
+from headrace.format.segment.decoded import Decoded
+from headrace.reduce.states.definition import Keying, Shapes
+from headrace.reduce.states.fold import ROW_OVERHEAD, SPREAD
+
+if TYPE_CHECKING:
+    from headrace.engine.derive.tails import Follower
+    from headrace.engine.log.stream import Head, Stream
+    from headrace.reduce.states.pending_events import Pending
+
+
+class RowLookahead:
+    """The events that the tails of one kind lack, up to so many bytes; none where rows cannot be folded by key."""
+
+    def __init__(
+        self,
+        followers: Mapping[str, Follower],
+        rows: Decoded,
+        keying_of: Callable[[Any], Keying] | None,
+        limit_bytes: int,
+    ) -> None:
+        self._followers = followers
+        self._keying_of, self._limit_bytes = keying_of, limit_bytes
+        self._ahead = AheadRows(rows)
+
+    def may_gather(self, follower: Follower) -> bool:
+        """Whether events that a tail lacks can be kept until it folds them."""
+        return self._keying_of is not None and not follower.overflows
+
+    def gather(self, follower: Follower, stream: Stream, head: Head, ends: float) -> bool:
+        """Keep the events that tails lack, found by the keys of all of them; False where it needs longer."""
+        assert self._keying_of is not None
+        if not follower.gather(stream, head, self._room(follower), ends) or follower.pending is None:
+            return False
+        keyings = {one.name: one for one in map(self._keying_of, (g.defined for g in follower.generations.values()))}
+        follower.pending.keep_columns(keyings)
+        shapes = follower.shapes(head)
+        return all(follower.pending.index(one, shapes, ends) for one in keyings.values())
+
+    def is_worth_folding(self, follower: Follower, head: Head) -> bool:
+        """Whether tails should fold what is kept for them."""
+        return follower.is_worth_folding(head, self._room(follower))
+
+    def row(self, follower: Follower, generation: Generation, head: Head, key: bytes, ends: float) -> Any:
+        """What a tail would have of a key at a head; raises NotReady where a moment is over before that is folded."""
+        begun = thread_time()
+        assert self._keying_of is not None and follower.pending is not None
+        keying, shapes = self._keying_of(generation.defined), follower.shapes(head)
+        if not follower.pending.index(keying, shapes, ends):
+            raise NotReady
+        state, is_done = self._ahead.fold(generation, follower.pending, keying, shapes, key, head.next_seq, ends)
+        follower.spent_s += thread_time() - begun
+        if not is_done:
+            raise NotReady
+        return state
+
+    def lacking(self, follower: Follower, generation: Generation, head: Head, key: bytes) -> tuple[int, int]:
+        """How many events the row of a key lacks, at most, and the event before which it has all."""
+        through, pending = self._ahead.through(generation, key), follower.pending
+        keying = None if self._keying_of is None else self._keying_of(generation.defined)
+        if keying is None or pending is None or not pending.holds(through, head.next_seq):
+            return head.next_seq - through, through
+        if not pending.index(keying, follower.shapes(head), monotonic()):
+            return head.next_seq - through, through
+        return len(pending.seqs(keying, key, through, head.next_seq)), through
+
+    def _room(self, follower: Follower) -> int:
+        others = (one.pending for one in self._followers.values() if one is not follower)
+        return self._limit_bytes - sum(one.memory for one in others if one is not None)
+
+
+#: About what an event adds to a row in memory, for each of its features.
+_EVENT = 32
+#: Events that are folded between two looks at the time.
+_AT_ONCE = 32
+
+
+class _Row(NamedTuple):
+    """What the tail would have of a key if it had folded everything before an event."""
+
+    state: Any
+    through: int
+    bytes: int
+
+
+class AheadRows:
+    """The rows that were asked for last, bounded in bytes."""
+
+    def __init__(self, rows: Decoded) -> None:
+        self._rows = rows
+
+    def through(self, generation: Generation, key: bytes) -> int:
+        """The event before which all of a key are folded."""
+        known: _Row | None = self._rows.get((generation.number, key, "ahead"))
+        return generation.position if known is None else max(generation.position, known.through)
+
+    def fold(
+        self,
+        generation: Generation,
+        pending: Pending,
+        keying: Keying,
+        shapes: Shapes,
+        key: bytes,
+        end: int,
+        ends: float,
+    ) -> tuple[Any, bool]:
+        """The tail's row of a key with everything before an event; and whether that was done by a moment.
+
+        What was done by then is kept, and gone on with the next time.
+        """
+        mark = generation.number, key, "ahead"
+        row: _Row | None = self._rows.get(mark)
+        if row is None or row.through < generation.position:
+            state, size = generation.fold.copied(key)
+            row = _Row(state, generation.position, size * SPREAD + ROW_OVERHEAD)
+        elif row.through == end:
+            return row.state, True
+        elif row.through > end:
+            return self._folded_apart(generation, pending, keying, shapes, key, end), True
+        seqs = pending.seqs(keying, key, row.through, end)
+        for at in range(0, len(seqs), _AT_ONCE):
+            some = seqs[at : at + _AT_ONCE]
+            state = _folded(generation, pending, shapes, key, row.state, some)
+            row = _Row(state, some[-1] + 1, row.bytes + _EVENT * len(some) * len(generation.defined.lives))
+            if monotonic() > ends and at + _AT_ONCE < len(seqs):
+                self._rows.keep(mark, row, row.bytes)
+                return row.state, False
+        row = row._replace(through=end)
+        self._rows.keep(mark, row, row.bytes)
+        return row.state, True
+
+    def _folded_apart(
+        self, generation: Generation, pending: Pending, keying: Keying, shapes: Shapes, key: bytes, end: int
+    ) -> Any:
+        """The same for an earlier event than the row is folded to."""
+        state, _ = generation.fold.copied(key)
+        seqs = pending.seqs(keying, key, generation.position, end)
+        return _folded(generation, pending, shapes, key, state, seqs)
+
+
+def _folded(generation: Generation, pending: Pending, shapes: Shapes, key: bytes, state: Any, seqs: list[int]) -> Any:
+    reducer = generation.fold.reducer
+    for seq, at, event in pending.events(seqs, shapes):
+        placed = reducer.place(event)
+        if placed is not None and placed[0] == key:
+            state = reducer.fold(state, placed[1], at, seq)
+    return state

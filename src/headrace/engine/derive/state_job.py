@@ -1,0 +1,352 @@
+"""The job that folds events into states, and merges states.
+
+A number of neighbours of one level are merged into one of the next, so that a key is looked up in few files. What was
+folded apart, since a life came later than others, is merged too.
+
+Of entities there are many, and each comes seldom: the wider a unit is, the fewer rows it leaves of them. Workers do
+units side by side and are done when the last one is, so they are cut evenly, as many as are done at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from math import ceil
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headrace import decoding
+from headrace.config import PipelineConfig
+from headrace.engine.derive.job import Job, JobCommitter, JobPlanner, StreamPlan
+from headrace.engine.derive.levels import counted_levels
+from headrace.engine.derive.readable import OwnedRange, SegmentPart, owned_ranges
+from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
+from headrace.engine.log.batch import Batch
+from headrace.format.ranges import Range, size, without
+from headrace.format.state.layout import State
+from headrace.format.state.names import STATES, state_key, state_place
+from headrace.reduce.states.coverage import base, missing, span, useless
+from headrace.reduce.states.definition import Definition, Definitions
+from headrace.reduce.work_units import FOLDED, JobName, Unit
+from headrace.storage.database import Connection
+from headrace.storage.derived import States
+from headrace.storage.published import Published
+from headrace.storage.registries import Registries
+from headrace.storage.streams import LIVE, StreamRow, Streams
+from headrace.storage.work import DueRow, UnitRow, Work
+
+#: What is merged into one state at most: rows, and bytes of objects.
+MOST_ROWS = 1 << 26
+MOST_BYTES = 1 << 32
+_EVER = 1 << 62
+#: The payload of a unit, by that of a usual one: where there is little to do, and where there is much.
+LEAST, MOST = 4, 20
+#: Units at once on a cluster, whose size is not known.
+_ELSEWHERE = 16
+#: So often as many units as are done at once are cut evenly; of more it does not matter.
+_ROUNDS = 4
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\d+)?\])?")
+
+
+class StateKind(NamedTuple):
+    """What is folded over the streams whose names begin with the prefix, and the name of its units."""
+
+    job: JobName
+    prefix: str
+    current: Callable[[Connection], Definitions[Any]]
+
+
+class StateJob(Job[State]):
+    """Makes states of features, of snapshots of entities and of their fragments."""
+
+    names = FOLDED
+    output = "state"
+    scans_streams = True
+
+    def __init__(self, config: PipelineConfig, kinds: Sequence[StateKind]) -> None:
+        self._config = config
+        self._kinds = kinds
+        #: Called with the streams that have new states.
+        self.listeners: list[Callable[[set[int]], None]] = []
+
+    def planner(self, connection: Connection) -> StatePlanner:
+        """What finds events to fold and states to merge."""
+        return StatePlanner(connection, self._config, self._kinds)
+
+    def committer(self, batch: Batch) -> _StateCommitter:
+        """What lists states."""
+        return _StateCommitter(batch)
+
+    def refusal(self, unit: Unit, output: State) -> str | None:
+        """Why a state is not of the table, the events and the lives of a unit."""
+        wanted = (unit.table, unit.first_seq, unit.count, unit.level, unit.lives)
+        made = (output.table, output.first_seq, output.count, output.level, output.lives)
+        is_named_so = output.name.startswith(unit.name_begins)
+        key = state_key(unit.stream, unit.incarnation, output.name)
+        if unit.job in FOLDED and wanted == made and is_named_so and state_place(key) is not None:
+            return None
+        return f"{output.name!r} is not what {unit.unit!r} asks for"
+
+    def written(self, unit: Unit, output: State) -> dict[str, int]:
+        """The one object of a state."""
+        return {state_key(unit.stream, unit.incarnation, output.name): output.bytes}
+
+    def retire(self, batch: Batch, stream: int, names: Sequence[str]) -> None:
+        """States whose lives have ended."""
+        States(batch.connection).retire(stream, names)
+
+    def definition_changes(self, reader: Connection) -> Iterator[Callable[[Batch], None]]:
+        """For each kind whose definitions are not those of the last time."""
+        for kind in self._kinds:
+            current, meta = kind.current(reader), f"work_{kind.job}"
+            if Streams(reader).meta(meta, 0) != current.version:
+                # The names are read here: a commit may be made in another thread.
+                yield partial(_mark_due, meta=meta, version=current.version, streams=tuple(current.streams))
+
+    def notify(self, streams: set[int]) -> None:
+        """Tell who reads states."""
+        for listener in self.listeners:
+            listener(streams)
+
+
+def _mark_due(batch: Batch, meta: str, version: int, streams: Sequence[str]) -> None:
+    for name in streams:
+        row = batch.streams.by_name(name)
+        if row is not None and row.state == LIVE:
+            Work(batch.connection).mark(row.id, batch.now_us)
+    batch.streams.set_meta(meta, version)
+
+
+class _StateCommitter(JobCommitter[State]):
+    """Lists states in place of those that they were made of."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(batch)
+        self._states = States(batch.connection)
+
+    def accept(self, row: UnitRow, unit: Unit, output: State) -> str | None:
+        stream = self._batch.streams.by_id(row.stream)
+        if stream is None or stream.state != LIVE:
+            return "the stream was deleted"
+        inputs = {state.name for state in unit.states}
+        listed = {state.name: state for state in self._states.listed(row.stream) if state.table == output.table}
+        if not inputs <= listed.keys():
+            return "its inputs were replaced"
+        if any(_holds_same(other, output) for name, other in listed.items() if name not in inputs):
+            return "its events were folded already"
+        self._states.retire(row.stream, inputs)
+        self._states.add(row.stream, output)
+        self._batch.published.mark(row.stream, self._batch.now_us)
+        return None
+
+    def is_listed(self, row: UnitRow, unit: Unit, output: State) -> bool:
+        return self._states.has(row.stream, output.name)
+
+
+def _holds_same(one: State, other: State) -> bool:
+    """Whether two states of a table hold the same life of a feature over the same events."""
+    apart = one.end_seq <= other.first_seq or other.end_seq <= one.first_seq
+    return not apart and not set(one.lives.values()).isdisjoint(other.lives.values())
+
+
+class StateBlock(NamedTuple):
+    """States that overlap, and those that do not overlap any other alone."""
+
+    range: Range
+    states: tuple[State, ...]
+    level: int
+
+
+class StatePlanner(JobPlanner):
+    """Finds events to fold and states to merge."""
+
+    def __init__(self, connection: Connection, config: PipelineConfig, kinds: Sequence[StateKind]) -> None:
+        self._connection = connection
+        self._streams, self._published = Streams(connection), Published(connection)
+        self._states, self._work, self._registries = States(connection), Work(connection), Registries(connection)
+        self._config = config
+        self._kinds = kinds
+
+    def stream_units(self, due: DueRow, room: int, names: Collection[JobName], now_us: int) -> StreamPlan:
+        """Work for what is folded over a stream, unless units of its job are not wanted."""
+        row = self._streams.by_id(due.stream)
+        kinds = [] if row is None else [kind for kind in self._kinds if row.name.startswith(kind.prefix)]
+        listed = self._states.listed(due.stream)
+        if row is None or not kinds or row.state != LIVE or not row.managed:
+            return StreamPlan(retired=[state.name for state in listed])
+        definitions = [(kind.job, defined) for kind in kinds for defined in self._definitions(kind, row.name)]
+        retired = useless([defined for _, defined in definitions], listed)
+        wanted = [(job, defined) for job, defined in definitions if job in names]
+        if not wanted:
+            return StreamPlan([], bool(definitions), retired)
+        due_stream = _DueStream(row, owned_ranges(self._streams, row, row.first_seq), bool(due.run), now_us, room)
+        units = list(islice(self._units(due_stream, wanted, listed), room))
+        failures = self._work.failures(due.stream)
+        waits = bool(self._busy(due.stream)) or any(not one.parked and one.job.startswith(FOLDED) for one in failures)
+        return StreamPlan(units, waits or len(wanted) < len(definitions), retired)
+
+    def _definitions(self, kind: StateKind, stream: str) -> list[Definition]:
+        current = kind.current(self._connection)
+        return [current.defined(name) for name in current.names_over(stream)]
+
+    def _units(
+        self, due_stream: _DueStream, definitions: list[tuple[JobName, Definition]], listed: list[State]
+    ) -> Iterator[PlannedUnit]:
+        busy, row = self._busy(due_stream.row.id), due_stream.row
+        failures = self._work.failures(row.id)
+        registry = msgspec.json.decode(self._registries.document(row.id, row.revision))
+        for job, defined in definitions:
+            cutter = UnitCutter(
+                row, due_stream.owned, self._published, self._config, failures, due_stream.now_us, STATES
+            )
+            taken = [range for name, range in busy if name == defined.name]
+            taken += cutter.resting(job, defined.name)
+            states = [state for state in listed if state.table == defined.name]
+            facts = {"job": job, "table": defined.name, "registry": registry, "defined": defined.dump()}
+            yield from self._merges(cutter, defined, states, taken, facts)
+            yield from self._folds(due_stream, cutter, defined, states, taken, facts)
+
+    def _folds(
+        self,
+        due_stream: _DueStream,
+        cutter: UnitCutter,
+        defined: Definition,
+        states: list[State],
+        taken: list[Range],
+        facts: dict[str, Any],
+    ) -> Iterator[PlannedUnit]:
+        """Events that some lives lack; those that only the newest states lack wait until they are many."""
+        if not due_stream.owned:
+            return
+        whole = Range(due_stream.row.first_seq, due_stream.owned[-1].end)
+        start = base(defined, states, whole.first, whole.end, _EVER).start
+        cells = missing(defined, states, whole)
+        newest = [cell for cell, _ in cells if cell.end > start]
+        is_worth_it = (
+            due_stream.run or size(newest) >= max(1, self._config.min_rows) or self._is_leaving(due_stream, newest)
+        )
+        for cell, lives in cells:
+            if cell.end <= start or is_worth_it:
+                for wanted in without([cell], taken):
+                    most_bytes = self._width(due_stream, cutter, wanted, facts["job"])
+                    yield from cutter.units(wanted=[wanted], most_bytes=most_bytes, level=0, lives=lives, **facts)
+
+    def _width(self, due_stream: _DueStream, cutter: UnitCutter, wanted: Range, job: JobName) -> int:
+        """The payload of a unit; who takes one at a time, as the server does, shall not hold much at once."""
+        unit_bytes = self._config.unit_bytes
+        if job != "snapshots":
+            return unit_bytes
+        if due_stream.room == 1:
+            return LEAST * unit_bytes
+        return even_unit_bytes(cutter.pieces(wanted), unit_bytes, concurrent_units(self._config))
+
+    def _is_leaving(self, due_stream: _DueStream, cells: list[Range]) -> bool:
+        """Whether retention waits for events to be folded."""
+        age_us = due_stream.row.retention_age_us
+        if age_us is None or not cells:
+            return False
+        placed = self._published.holding(due_stream.row.id, cells[0].first)
+        return placed is not None and placed.segment.min_us < due_stream.now_us - age_us
+
+    def _merges(
+        self, cutter: UnitCutter, defined: Definition, states: list[State], taken: list[Range], facts: dict[str, Any]
+    ) -> Iterator[PlannedUnit]:
+        for window, level in windows(defined, states, taken, self._config.fan_out):
+            where = Range(window[0].range.first, window[-1].range.end)
+            inputs = tuple(state for block in window for state in block.states)
+            held = {life for state in inputs for life in state.lives.values()}
+            lives = {name: life.id for name, life in sorted(defined.lives.items()) if life.id in held}
+            yield cutter.planned(where=where, level=level, states=inputs, lives=lives, **facts)
+            taken.append(where)
+
+    def _busy(self, stream: int) -> list[tuple[str, Range]]:
+        """What is being worked on, by definition."""
+        units = (unit for unit in self._work.working_on(stream) if unit.job in FOLDED)
+        found = [decoding.decode(unit.document, Unit) for unit in units]
+        return [(unit.table or "", Range(unit.first_seq, unit.end_seq)) for unit in found]
+
+
+class _DueStream(NamedTuple):
+    """One stream while work is looked for."""
+
+    row: StreamRow
+    owned: list[OwnedRange]
+    run: bool
+    now_us: int
+    #: Units that are asked for.
+    room: int
+
+
+def windows(
+    defined: Definition, states: Sequence[State], taken: Sequence[Range], fan_out: int
+) -> Iterator[tuple[list[StateBlock], int]]:
+    """Neighbouring blocks to merge, and the level of what comes of them; blocks that lack something wait."""
+    for stretch in _stretches(defined, states, taken):
+        levels, at, width = counted_levels(stretch), 0, max(fan_out, 2)
+        while at < len(stretch):
+            window = stretch[at : at + width]
+            if len(window) == width and levels[at] == levels[at + width - 1] and _fits(window):
+                yield window, levels[at] + 1
+                at += width
+                continue
+            if len(stretch[at].states) > 1 and _fits(stretch[at : at + 1]):
+                yield stretch[at : at + 1], stretch[at].level
+            at += 1
+
+
+def blocks(defined: Definition, states: Sequence[State]) -> list[StateBlock]:
+    """The states that hold lives of today, in order, together where they overlap."""
+    alive = {life.id for life in defined.lives.values()}
+    found: list[StateBlock] = []
+    for state in sorted(states, key=lambda state: (state.first_seq, state.name)):
+        if alive.isdisjoint(state.lives.values()):
+            continue
+        if found and state.first_seq < found[-1].range.end:
+            last = found.pop()
+            where = Range(last.range.first, max(last.range.end, state.end_seq))
+            found.append(StateBlock(where, (*last.states, state), max(last.level, state.level)))
+        else:
+            found.append(StateBlock(span(state), (state,), state.level))
+    return found
+
+
+def _stretches(defined: Definition, states: Sequence[State], taken: Sequence[Range]) -> Iterator[list[StateBlock]]:
+    """Blocks that follow each other without gaps, lack nothing, and that nobody works on."""
+    stretch: list[StateBlock] = []
+    for block in blocks(defined, states):
+        is_free = not any(block.range.overlaps(other) for other in taken) and not missing(defined, states, block.range)
+        if stretch and not (is_free and stretch[-1].range.end == block.range.first):
+            yield stretch
+            stretch = []
+        if is_free:
+            stretch.append(block)
+    yield stretch
+
+
+def _fits(window: list[StateBlock]) -> bool:
+    states = [state for block in window for state in block.states]
+    return sum(one.rows for one in states) <= MOST_ROWS and sum(one.bytes for one in states) <= MOST_BYTES
+
+
+def concurrent_units(config: PipelineConfig) -> int:
+    """How many units workers do at once, as far as is known here."""
+    local = None if config.remote else _LOCAL.fullmatch(config.master)
+    if local is None:
+        return _ELSEWHERE
+    return os.cpu_count() or 1 if local[1] == "*" else max(1, int(local[1] or 1))
+
+
+def even_unit_bytes(found: Iterable[SegmentPart], unit_bytes: int, at_once: int) -> int:
+    """The payload of a unit, at most, where the segments found are to be folded."""
+    least, most = LEAST * unit_bytes, MOST * unit_bytes
+    total = largest = 0
+    for piece in found:
+        total, largest = total + piece.payload_bytes, max(largest, piece.payload_bytes)
+        if total > _ROUNDS * at_once * most:
+            return most
+    number = min(at_once * ceil(total / (at_once * most)), ceil(total / least))
+    return total // max(1, number) + largest - 1  # so that what is left over makes no unit of its own

@@ -1,0 +1,1 @@
+"""Proposed schemas are held against the events that are stored, by workers or by the server itself."""
