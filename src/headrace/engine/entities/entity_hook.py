@@ -46,7 +46,7 @@ class Rules(msgspec.Struct, frozen=True, tag="entity", tag_field="kind"):
     @classmethod
     def load(cls, text: str) -> Rules:
         """Read them back."""
-        return msgspec.json.decode(text, type=cls)
+        return decoding.decode(text, cls)
 
 
 class Effective(NamedTuple):

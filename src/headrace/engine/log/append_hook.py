@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
+from headrace import decoding
 from headrace.errors import CorruptData
 from headrace.profiles import table as profiles
 from headrace.storage.streams import StreamRow
@@ -112,7 +113,7 @@ class _Managed(msgspec.Struct):
     kind: str
 
 
-_MANAGED = msgspec.json.Decoder(_Managed)
+_MANAGED = decoding.make_decoder(_Managed)
 
 
 class AppendHooks:
