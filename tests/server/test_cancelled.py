@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine.registry.test_profiles import install
 from starlette.requests import Request as AsgiRequest
 from starlette.types import Message
 
 from engine.registries import change
+from engine.registry.test_profiles import install
 from headrace.config import ServerConfig
 from headrace.engine.history import stored_events
 from headrace.engine.history.stored_events import Events

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from headrace.deadline import Deadline
 from headrace.extract.raw import FEW
 from headrace.extract.reading import Values, inside_arrays, wants
 from headrace.extract.scalars import pieces
 from headrace.extract.sources import Taken, at_sources, unwrapped
 from headrace.extract.summaries import summaries
 from headrace.extract.texts import Column, Flags, valid
-from headrace.query.deadline import Deadline
 from headrace.query.definition import Definition, Sources
 from headrace.query.search import Kind
 from headrace.reduce import parts

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from headrace.deadline import check_deadline
 from headrace.errors import CorruptData
 from headrace.query import fields
 from headrace.query.reader import FieldReader
@@ -69,6 +70,7 @@ class _Carrying:
         return self._new.current_version > self._old.current_version
 
     def _carry_field(self, name: str, field: Field) -> None:
+        check_deadline()
         prior = None if self._stored is None else self._stored.fields.get(name)
         reader = FieldReader.of(field)
         newest = field.bindings[-1]

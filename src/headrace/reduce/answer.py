@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.query.deadline import Deadline, OutOfTime
+from headrace.deadline import Deadline, OutOfTime
 from headrace.query.search import Rollup, Search
 from headrace.reduce import reference
 from headrace.reduce.finishing import Answer, finished, states

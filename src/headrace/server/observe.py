@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headrace.deadline import Cancelled, Deadline
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Stream
 from headrace.engine.request_lookup import Seeker, look_up
@@ -19,7 +20,6 @@ from headrace.profiles.observing import asked as questions
 from headrace.profiles.observing.asked import Asked
 from headrace.profiles.observing.telling import primary, summary, timeline
 from headrace.profiles.observing.trace import Trace
-from headrace.query.deadline import Cancelled, Deadline
 from headrace.server import bodies
 from headrace.server.answer import json_response
 from headrace.server.aside import in_thread

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.deadline import check_deadline
 from headrace.schema.descriptor.nodes import Node
 from headrace.schema.spelling import plain
 
@@ -24,4 +25,5 @@ def canonical(value: Any) -> bytes:
 
 def alike(one: Any, other: Any) -> bool:
     """Whether two nodes, or parts, say the same; true is not 1."""
+    check_deadline()
     return canonical(one) == canonical(other)

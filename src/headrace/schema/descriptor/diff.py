@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from headrace.deadline import check_deadline
 from headrace.schema.descriptor.canonical import alike
 from headrace.schema.descriptor.differences import Differences, Loss, differences
 from headrace.schema.descriptor.lineage import traces
@@ -67,6 +68,7 @@ def diff(old: Mapping[str, Node], new: Mapping[str, Node], owned: Collection[str
     lives = _lives(old, new)
     changed = []
     for name in sorted(name for name in new if name in old):
+        check_deadline()
         found = differences(old[name], new[name])
         losses += found.losses
         item = {**found.told, **_zeroed(found, lives.get(name, {}))}
@@ -106,6 +108,7 @@ def _lives(old: Mapping[str, Node], new: Mapping[str, Node]) -> dict[str, dict[s
     touched.update(downstream(new, touched))
     found: dict[str, dict[str, Fate]] = {}
     for name, node in new.items():
+        check_deadline()
         if isinstance(node, Table) and name not in touched:
             found[name] = dict.fromkeys(node.features, "kept")
         elif isinstance(node, Table):
@@ -122,6 +125,7 @@ def _fates(old: Mapping[str, Node], new: Mapping[str, Node], before: Table | Non
     broken, rewired = _broken(source.root, newer.root), not alike(source.ops, newer.ops)
     found: dict[str, Fate] = {}
     for name in table.features:
+        check_deadline()
         if name not in was:
             found[name] = "additive"
         elif (

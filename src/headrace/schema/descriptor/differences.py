@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from headrace.deadline import check_deadline
 from headrace.schema.descriptor import durations
 from headrace.schema.descriptor.canonical import alike
 from headrace.schema.descriptor.generated import renamed, widens
@@ -87,6 +88,7 @@ class _Comparison:
     def _changed_fields(self, old: Mapping[str, Field], new: Mapping[str, Field]) -> list[dict[str, Any]]:
         told = []
         for name in sorted(name for name in old if name in new):
+            check_deadline()
             before, after = old[name], new[name]
             if alike(before, after):
                 continue

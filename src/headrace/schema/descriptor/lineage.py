@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from headrace.deadline import check_deadline
 from headrace.schema.descriptor.canonical import canonical
 from headrace.schema.descriptor.nodes import Feature, Node, Op, Table
 from headrace.schema.descriptor.operators import OPERATORS
@@ -94,4 +95,5 @@ def _fields(parts: list[Trace] | tuple[Trace, ...]) -> frozenset[str]:
 
 
 def _mark(*said: Any) -> str:
+    check_deadline()
     return sha256(canonical(list(said))).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from headrace.deadline import check_deadline
 from headrace.schema.entity.difference import Difference, Site
 from headrace.schema.entity.nodes import Constraints, Field
 from headrace.schema.equality import same
@@ -12,6 +13,7 @@ from headrace.schema.shape.canonical import value_text
 
 def field_differences(name: str, old: Field | None, new: Field | None, rejects: bool) -> Iterator[Difference]:
     """Every difference of a field that was, is, or both; ``rejects`` says that broken constraints reject."""
+    check_deadline()
     site = Site(("schema_definition", "fields", name))
     if old is None and new is not None:
         yield _added(site, name, new)

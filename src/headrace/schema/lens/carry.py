@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from headrace.deadline import check_deadline
 from headrace.schema import pointer as pointers
 from headrace.schema.lens import ops
 from headrace.schema.lens.document import filled
@@ -134,6 +135,7 @@ def may_read(shape: Shape, reader: Reader) -> bool:
     """Whether a reader may find a value in a shape; yes, where the shape is too large to look through."""
     pending, seen, looked_at = [shape], set(), 0
     while pending:
+        check_deadline()
         shape = pending.pop()
         if shape.identity is not None and shape.identity in seen:
             continue
@@ -178,6 +180,7 @@ def _after(op: Op, shape: Shape, places: list[_Place], reader: Reader, here: str
     """Where the value lies after an operation."""
     found: dict[tuple[Pointer, bool], _Place] = {}
     for place in places:
+        check_deadline()
         made = [place] if place.gone else _step(op, _Step(shape, place, reader, here))
         for new in made:
             key = new.pointer, new.gone

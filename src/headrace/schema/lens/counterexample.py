@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.deadline import check_deadline
 from headrace.schema.containment.check import Oracle
 from headrace.schema.lens import ops as kinds
 from headrace.schema.lens.forward import Steps, forward, run
@@ -31,6 +32,7 @@ def counter_example(old: Any, new: Any, ops: tuple[Op, ...], oracle: Oracle) -> 
     names = [*sorted({*_op_names(ops), *_member_names(new)}), "other"]
     left = TRIED_BYTES
     for event in islice(documents(shape_of(Root(old).source), names), TRIED):
+        check_deadline()
         spelled = msgspec.json.encode(event)
         if before(event) and not _carried(steps, spelled, after):
             return event

@@ -10,6 +10,7 @@ from decimal import Decimal
 from itertools import islice
 from typing import Any
 
+from headrace.deadline import check_deadline
 from headrace.schema.containment.scalars import highest, lowest
 from headrace.schema.lens.image import finite
 from headrace.schema.shape.canonical import json_number, value_text
@@ -57,6 +58,7 @@ def _samples(shape: Shape, names: list[str], depth: int) -> list[Any]:
         alive = []
         for values in turns:
             for value in islice(values, 1):
+                check_deadline()
                 found.append(value)
                 alive.append(values)
         turns = alive
@@ -64,6 +66,7 @@ def _samples(shape: Shape, names: list[str], depth: int) -> list[Any]:
 
 
 def _values(one: Alternative, names: list[str], depth: int) -> Iterator[Any]:
+    check_deadline()
     known = finite(one)
     if known is not None:
         yield from (float(value) if isinstance(value, Decimal) else value for value in known)

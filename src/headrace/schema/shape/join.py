@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import reduce
 
+from headrace.deadline import check_deadline
 from headrace.schema.shape.canonical import number_of
 from headrace.schema.shape.model import (
     NOTHING,
@@ -28,6 +29,7 @@ def union(*shapes: Shape) -> Shape:
     """Everything that is of one of the shapes."""
     distinct: list[Shape] = []
     for shape in shapes:
+        check_deadline()
         if shape is not NOTHING and shape not in distinct:
             distinct.append(shape)
     if len(distinct) < 2:
@@ -45,6 +47,7 @@ def gather(alternatives: Iterable[Alternative]) -> tuple[Alternative, ...]:
     """The alternatives without repetition; too many become one of each kind."""
     distinct: list[Alternative] = []
     for alternative in alternatives:
+        check_deadline()
         if alternative not in distinct:
             distinct.append(alternative)
     if len(distinct) <= MOST:
@@ -67,6 +70,7 @@ def merge(left: Shape, right: Shape) -> Shape:
 
 def join(left: Alternative, right: Alternative) -> Alternative:
     """One alternative that holds the values of two of the same kind."""
+    check_deadline()
     facts = left.facts & right.facts
     match left, right:
         case Boolean(), Boolean():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.deadline import check_deadline
 from headrace.schema.pointer import index
 from headrace.schema.shape.join import member
 from headrace.schema.shape.model import NOTHING, Alternative, Array, Member, Object, Shape
@@ -34,6 +35,7 @@ def vacant(shape: Shape, depth: int = DEPTH) -> bool:
 
 def empty(alternative: Alternative, depth: int = DEPTH) -> bool:
     """Whether the alternative holds no value, likewise."""
+    check_deadline()
     if isinstance(alternative, Object):
         needed = [known.shape for known in alternative.members.values() if known.required]
         crowded = alternative.high is not None and len(needed) > alternative.high

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from headrace.deadline import check_deadline
 from headrace.schema.shape.exact import listed
 from headrace.schema.shape.kinds import EVERY, alternative_of, requiring
 from headrace.schema.shape.meet import Alternatives, meet_all
@@ -47,6 +48,7 @@ def group(source: Source, names: tuple[str, ...]) -> str:
 
 def read(source: Source, above: Facts = frozenset()) -> Alternatives:
     """What a schema admits; ``above`` are the schemas being read for the same value, which end a circle."""
+    check_deadline()
     source = source.follow()
     if not source.root.plain:
         return _known(ANYTHING.alternatives, frozenset((source.fact,)))
