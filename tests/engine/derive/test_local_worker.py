@@ -126,20 +126,20 @@ def test_what_is_half_done_at_the_end_is_given_back(tmp_path: Path, monkeypatch:
         pipelines.register(ORDERS, USERS)
         pushed(pipelines, 30)
         working = asyncio.Event()
-        rest = local_worker.Hands._rest
+        rest = local_worker.FoldThread._rest
 
-        def slow(hands: local_worker.Hands) -> None:
+        def slow(thread: local_worker.FoldThread) -> None:
             loop.call_soon_threadsafe(working.set)
-            hands.closing.wait(10)
-            rest(hands)
+            thread.stopping.wait(10)
+            rest(thread)
 
         async def begin() -> asyncio.AbstractEventLoop:
             return asyncio.get_running_loop()
 
         loop = pipelines.run(begin())
-        monkeypatch.setattr(local_worker.Hands, "_rest", slow)
+        monkeypatch.setattr(local_worker.FoldThread, "_rest", slow)
         pipelines.run(working.wait())  # type: ignore[arg-type]
-        monkeypatch.setattr(local_worker.Hands, "_rest", rest)
+        monkeypatch.setattr(local_worker.FoldThread, "_rest", rest)
         pipelines.reopen()
         until(pipelines, lambda: bool(pipelines.states("Users")))
         assert pipelines.get("Users", "u0") == {"n": 10, "total": 10.0}

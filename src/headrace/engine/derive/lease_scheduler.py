@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from time import monotonic
@@ -26,6 +25,7 @@ from headrace.engine.derive.workers import Roster
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import SERVER
 from headrace.engine.log.stream import Stream
+from headrace.engine.runtime.background import BackgroundThread
 from headrace.engine.search.definitions import Definitions
 from headrace.errors import HeadraceError, NotFound
 from headrace.format.companion.names import companion_key
@@ -78,7 +78,6 @@ class Foreman:
         self._apply = apply
         self._reader = reader
         self._rows, self._streams = Work(reader), Streams(reader)
-        self._connect = connect
         self._objects = objects
         self._clock = clock
         self.config = config
@@ -86,8 +85,7 @@ class Foreman:
         self._branches = branches
         #: Told of streams that have new states.
         self.on_states: list[Callable[[set[int]], None]] = []
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-work")
-        self._connection: Connection | None = None
+        self._threads = BackgroundThread("work", connect, threads=_THREADS)
         self._planning = asyncio.Lock()
         #: By verification, the entries that the server looks at itself.
         self.claims: dict[str, Range] = {}
@@ -125,10 +123,7 @@ class Foreman:
             with suppress(asyncio.CancelledError):
                 await self._timer
         async with self._planning:
-            await asyncio.to_thread(self._threads.shutdown)
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            await self._threads.stop()
 
     @property
     def paused(self) -> bool:
@@ -306,7 +301,7 @@ class Foreman:
                 planner = self._planner()
                 with planner.snapshot():
                     plan = planner.plan(NAMED, 1, JOBS, now_us, lambda: monotonic() < ends)
-                    return plan, overview(self._opened(), planner, plan, self.roster, now_us)
+                    return plan, overview(self._threads.connection, planner, plan, self.roster, now_us)
 
             plan, found = await self._aside(look)
             await self._tidy(plan)
@@ -372,16 +367,13 @@ class Foreman:
                 return _error(result, f"the object {key} has {size} bytes, not {expected}")
         return result
 
-    def _opened(self) -> Connection:
-        if self._connection is None:
-            self._connection = self._connect()
-        return self._connection
-
     def _planner(self) -> Planner:
-        return Planner(self._opened(), self.config, self._definitions, self.claims, self._branches, self.answering)
+        return Planner(
+            self._threads.connection, self.config, self._definitions, self.claims, self._branches, self.answering
+        )
 
     async def _aside(self, work: Callable[[], Found]) -> Found:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await self._threads.run(work)
 
 
 def _written(result: Result, unit: Unit) -> dict[str, int]:
