@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from extract.expected import assert_equal, definition, documents_of, events, field
+from headrace.deadline import Cancelled, Deadline
 from headrace.extract.columns import Extractor
-from headrace.query.deadline import Cancelled, Deadline
 from headrace.query.definition import Definition
 from headrace.query.values import lower, words
 from schema.lens.wire import lens_of

@@ -32,7 +32,7 @@ class Held(Entities):
 
     async def _open(self) -> Engine:
         engine: Engine = await super()._open()
-        engine.erasing._stopping.set()
+        engine.erasing._loop.stopping.set()
         return engine
 
 
@@ -131,7 +131,7 @@ def test_an_erasure_that_its_caller_did_not_wait_for_begins_all_the_same(rig: He
         await asyncio.gather(*rig.engine.erasing._tasks)
 
     rig.run(leave())
-    assert kinds(rig) == ["erased", "observation", "erased"] and rig.engine.erasing._awake.is_set()
+    assert kinds(rig) == ["erased", "observation", "erased"] and rig.engine.erasing._loop._awake.is_set()
 
 
 def test_readers_of_other_streams_are_not_concerned(rig: Held) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from headrace.query.deadline import Deadline
+from headrace.deadline import Deadline
 from headrace.query.search import Search
 from headrace.reduce.answer import Aggregate, Buckets
 from headrace.reduce.groups import GroupLimits

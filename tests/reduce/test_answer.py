@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import columns
+from headrace.deadline import Deadline, OutOfTime
 from headrace.errors import TooManyGroups
-from headrace.query.deadline import Deadline, OutOfTime
 from headrace.query.search import Search
 from headrace.reduce import answer, rollup
 from headrace.reduce.answer import Aggregate, Buckets, iso

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from headrace.deadline import Cancelled, Deadline
 from headrace.errors import TooManyGroups, Unavailable
-from headrace.query.deadline import Cancelled, Deadline
 from headrace.reduce import duck
 from headrace.reduce.rollup import panes
 from reduce.test_answer import requests

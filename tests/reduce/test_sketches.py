@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.reduce import sketches
 
@@ -63,3 +65,9 @@ def test_a_column_is_fed_as_its_values_are() -> None:
     for values in (["", "a"], [1, -1], [0.5, 0.0], [True, False]):
         both = sketches.union([sketches.distinct(pa.array(values)), sketches.distinct_of(values)])
         assert sketches.distinct_count(both) == 2
+
+
+@given(st.lists(st.floats(), max_size=20))
+def test_a_column_of_doubles_is_hashed_as_each_of_them(values: list[float]) -> None:
+    column = sketches._xxhash64(np.array(values)).tolist()
+    assert column == [sketches._fed(value) for value in values]

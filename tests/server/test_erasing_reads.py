@@ -150,7 +150,7 @@ class Rig(Growing):
     async def _open(self) -> Engine:
         engine: Engine = await super()._open()
         if self.holds:
-            engine.erasing._stopping.set()
+            engine.erasing._loop.stopping.set()
         return engine
 
     def hold(self, holds: bool) -> None:

@@ -11,8 +11,8 @@ from headrace.query.request import MAX_SIZE
 from headrace.query.syntax import quoted
 
 if TYPE_CHECKING:
+    from headrace.deadline import Deadline
     from headrace.engine.assembly import Engine
-    from headrace.query.deadline import Deadline
 
 #: Traces of one request that are looked at.
 MOST_TRACES = 20

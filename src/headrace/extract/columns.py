@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headrace.deadline import Deadline
 from headrace.extract import scalars
 from headrace.extract.raw_values import FEW, Taken, at_sources, elements, unwrapped
 from headrace.extract.scalars import Pieces, Reader, floats, pieces
 from headrace.extract.texts import Column, Flags, Numbers, Texts, valid
-from headrace.query.deadline import Deadline
 from headrace.query.definition import Definition, Sources, decoded
 from headrace.query.search import Binding, Field, Kind
 from headrace.query.values import Canonical, lower, values, words

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from headrace.deadline import check_deadline
 from headrace.errors import CorruptData
 from headrace.query import search_document
 from headrace.query.search import Field, Kind, Rollup, Search, SummaryParts
@@ -158,6 +159,7 @@ class _Carrying:
         return self._new.current_version > self._old.current_version
 
     def _carry_field(self, name: str, field: Field) -> None:
+        check_deadline()
         prior = None if self._stored is None else self._stored.fields.get(name)
         reader = FieldReader.of(field)
         newest = field.bindings[-1]

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.deadline import check_deadline
 from headrace.schema import pointer
 from headrace.schema.problem import Problem
 
@@ -26,6 +27,7 @@ class Part:
 
     def __getitem__(self, name: str) -> Part:
         """The member of that name, which may be absent."""
+        check_deadline()
         members = self.value if isinstance(self.value, dict) else {}
         return Part(members.get(name, msgspec.UNSET), (*self.at, name), self.problems)
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from headrace.deadline import Deadline, OutOfTime
 from headrace.query import predicate
-from headrace.query.deadline import Deadline, OutOfTime
 from headrace.query.search import Count, Kind, Measure, Rollup, Search, Summary, SummaryParts
 from headrace.query.values import values
 from headrace.reduce import histogram

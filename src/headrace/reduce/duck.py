@@ -13,8 +13,8 @@ from functools import cache
 import duckdb
 import pyarrow as pa
 
+from headrace.deadline import Cancelled, Deadline
 from headrace.errors import Unavailable
-from headrace.query.deadline import Cancelled, Deadline
 
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headrace.deadline import check_deadline
+
 #: Texts are compared up to so many letters.
 MOST_LETTERS = 256
 #: The least similarity that can be asked for.
@@ -90,6 +92,7 @@ def _named(near: list[_Near], by_text: Mapping[str, list[str]], limit: int) -> l
 
 def _between(left: list[str], right: list[str]) -> Iterator[tuple[str, str]]:
     """Pairs of an entity of each, in order."""
+    check_deadline()
     for one, others in merge(((entity, right) for entity in left), ((entity, left) for entity in right)):
         for other in islice(others, bisect_right(others, one), None):
             yield one, other
@@ -99,6 +102,7 @@ def _near(texts: list[str], threshold: float) -> Iterator[tuple[str, str, int]]:
     """Pairs of different texts, given by their lengths, that are near enough, and their distances."""
     pieces, waiting = _Pieces(texts, threshold), list[tuple[str, str]]()
     for number, text in enumerate(texts):
+        check_deadline()
         waiting += ((texts[other], text) for other in pieces.like(number))
         pieces.add(number)
         if len(waiting) >= _TOGETHER:
@@ -119,6 +123,7 @@ class _Pieces:
         self._letters: Any = np.zeros((len(texts), _BUCKETS), np.int16)
         self._marks: Any = np.zeros(len(texts), np.uint64)
         for number, text in enumerate(texts):
+            check_deadline()
             self._letters[number] = np.bincount([ord(letter) % _BUCKETS for letter in text], minlength=_BUCKETS)
             self._marks[number] = sum(1 << bit for bit in {ord(letter) % 64 for letter in text})
 
@@ -129,6 +134,7 @@ class _Pieces:
 
     def like(self, number: int) -> list[int]:
         """The texts that may be near one that is no shorter than any of them."""
+        check_deadline()
         text = self._texts[number]
         most = int((1 - self._threshold) * len(text) + _ROUNDING)
         lengths = range(ceil(self._threshold * len(text) - _ROUNDING), len(text) + 1)
@@ -195,6 +201,7 @@ class _Cutting:
         """How many pairs of texts have the same piece."""
         known = self._known.get((start, end))
         if known is None:
+            check_deadline()
             counted = Counter(text[start:end] for text in self._texts)
             known = self._known[start, end] = sum(count * (count - 1) // 2 for count in counted.values())
         return known

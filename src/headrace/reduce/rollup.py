@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
-from headrace.query.deadline import Deadline
+from headrace.deadline import Deadline
 from headrace.query.search import Count, Rollup, Search
 from headrace.query.search_document import LONGEST_MS
 from headrace.query.tree import Node

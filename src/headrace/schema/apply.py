@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from headrace.deadline import check_deadline
 from headrace.schema import document
 from headrace.schema import pointer as pointers
 from headrace.schema.canonical import same
@@ -198,6 +199,7 @@ def _lens_refusals(registry: Registry, lens: Lens | list[Problem]) -> list[Refus
 def _op_problems(given: Iterable[Op], base: str) -> Iterator[Problem]:
     """What is wrong with the schemas that operations carry."""
     for number, op in enumerate(given):
+        check_deadline()
         here = f"{base}/ops/{number}"
         if isinstance(op, Add | Remove):
             for pointer, reason in document.problems(op.schema):
@@ -209,6 +211,7 @@ def _op_problems(given: Iterable[Op], base: str) -> Iterator[Problem]:
 def _explained_changes(changes: Iterable[Change], crossing: Crossing) -> Iterator[Change]:
     """The changes; where the lens takes care of older events, the reason says how instead of what could be done."""
     for change in changes:
+        check_deadline()
         where = f"{change.pointer}: "
         names = pointers.parse(change.pointer) or ()
         if not crossing.ops:

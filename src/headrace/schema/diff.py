@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
+from headrace.deadline import check_deadline
 from headrace.schema import keyword_changes, pointer
 from headrace.schema.canonical import same
 from headrace.schema.change import Change, Classification, worst
@@ -97,6 +98,7 @@ class _Walk:
     def changes(self, *, proven: bool) -> Iterator[Change]:
         pending = [Pair(self._old.schema, self._new.schema, Place(proven=proven))]
         while pending:
+            check_deadline()
             findings = list(self._findings(pending.pop()))
             yield from (finding for finding in findings if isinstance(finding, Change))
             pending.extend(reversed([finding for finding in findings if isinstance(finding, Pair)]))

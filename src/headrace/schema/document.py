@@ -19,6 +19,7 @@ import msgspec
 from jsonschema_rs import ValidationError as Error
 from jsonschema_rs import ValidationErrorKind as Kind
 
+from headrace.deadline import check_deadline
 from headrace.schema import date_time, entries, pointer
 from headrace.schema.entries import Failure
 from headrace.schema.fast_validator import Glance, glance
@@ -245,6 +246,7 @@ def _misleading(inside: Subschemas) -> Iterator[Problem]:
         if target is None:
             yield Problem(pointer.text((*place, keyword)), _short(f"{text!r} {reason}"))
     for place, schema in inside.at.items():
+        check_deadline()
         if isinstance(schema, dict) and schema.get("$schema", inside.draft) != inside.draft:
             yield Problem(pointer.text((*place, "$schema")), "is not the draft that the whole schema names")
 
@@ -256,6 +258,7 @@ def _unfit_patterns(inside: Subschemas) -> Iterator[Problem]:
         yield Problem("", f"the schema has {len(patterns)} patterns, more than {MAX_PATTERNS}")
         return
     for place, text in patterns:
+        check_deadline()
         try:
             _compile({"pattern": text})
         except Error:
@@ -290,6 +293,7 @@ def _endless(inside: Subschemas) -> list[Problem]:
 def _costly(inside: Subschemas) -> Iterator[Problem]:
     """Choices so many that judging one event against them would take long."""
     for place, part in inside.at.items():
+        check_deadline()
         if not isinstance(part, dict):
             continue
         for name in ("anyOf", "oneOf", "allOf"):

@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
+from headrace.deadline import check_deadline
 from headrace.schema import pointer
 from headrace.schema.pointer import Pointer
 
@@ -79,6 +80,7 @@ class Subschemas:
         return self._unfold((), set())
 
     def _walk(self, place: Pointer, schema: Any, base: str) -> None:
+        check_deadline()
         self.at[place] = schema
         base = self._bases[place] = self._identify(place, schema, base)
         for _, child, subschema in _children(place, schema):
@@ -122,6 +124,7 @@ class Subschemas:
         return next(self._bases[place[:n]] for n in range(len(place), -1, -1) if place[:n] in self._bases)
 
     def _resolved(self, place: Pointer, keyword: str, text: str) -> Reference:
+        check_deadline()
         uri, fragment = _joined(self._bases[place], text)
         if uri not in self._resources:
             return Reference(place, keyword, text, None, "lies outside this document; references must stay within it")
@@ -136,6 +139,7 @@ class Subschemas:
 
     def _edges(self, place: Pointer, *, same_value: bool) -> Iterator[Pointer]:
         """The schemas that a schema needs for its judgement."""
+        check_deadline()
         schema = self.at[place]
         for keyword, child, _ in _children(place, schema):
             if keyword in _SAME_VALUE or not (same_value or keyword in _APART):
@@ -159,6 +163,7 @@ class Subschemas:
             return Unfolded(1, 0, 1)
         if len(within) > MAX_HEIGHT:
             return Unfolded(1, 1, 0)
+        check_deadline()
         within.add(place)
         parts = [self._unfold(target, within) for target in self._edges(place, same_value=False)]
         within.remove(place)

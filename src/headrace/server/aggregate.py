@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from headrace.deadline import Deadline
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
-from headrace.query.deadline import Deadline
 from headrace.server import asking
 from headrace.server.aside import SHARE, Aside, in_thread, partial_answer_s
 from headrace.server.exchange import Reply, Request

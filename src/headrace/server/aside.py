@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from headrace.deadline import Deadline
 from headrace.errors import HeadraceError, TimedOut
-from headrace.query.deadline import Deadline
 from headrace.server.exchange import Exchange, Headers, Reply, Request
 from headrace.server.failures import unexpected
 from headrace.storage.page_checksums import Damage

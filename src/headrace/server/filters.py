@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from headrace.deadline import Deadline
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.tiers import NeedsFetch
 from headrace.errors import BadRequest
-from headrace.query.deadline import Deadline
 from headrace.query.filter import Filter, Filtered, Limits
 from headrace.query.request import query
 from headrace.server.aside import SHARE

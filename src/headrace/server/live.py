@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.deadline import Deadline
 from headrace.engine.log.stream import Head, deleted
 from headrace.engine.log.tiers import NeedsFetch
 from headrace.errors import HeadraceError, OffsetFenced
-from headrace.query.deadline import Deadline
 from headrace.server.encoding import accepted
 from headrace.server.exchange import Reply, Request
 from headrace.storage.streams import LIVE

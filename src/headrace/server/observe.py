@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headrace.deadline import Cancelled, Deadline
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Stream
 from headrace.engine.request_lookup import Seeker, look_up
@@ -19,7 +20,6 @@ from headrace.profiles.request_story import question as questions
 from headrace.profiles.request_story.question import RequestQuestion
 from headrace.profiles.request_story.story import primary, summary, timeline
 from headrace.profiles.request_story.trace import Trace
-from headrace.query.deadline import Cancelled, Deadline
 from headrace.server import bodies
 from headrace.server.answer import json_response
 from headrace.server.aside import in_thread

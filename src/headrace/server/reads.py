@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import quote
 
+from headrace.deadline import Cancelled
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.entity_hook import EntityHook
 from headrace.engine.features.registry import EVENTS
@@ -16,7 +17,6 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, HeadraceError, OffsetGone
 from headrace.format import offset as offsets
-from headrace.query.deadline import Cancelled
 from headrace.query.filter import Filter, Filtered
 from headrace.reduce.features.events import Derived
 from headrace.schema.entries import entries_of

@@ -7,12 +7,12 @@ import re
 from time import monotonic
 from typing import Any
 
+from headrace.deadline import Deadline
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Stream
 from headrace.engine.runtime.gates import Gate
 from headrace.engine.search.routing_keys import Lexicon, Page, Question
 from headrace.errors import BadRequest, TimedOut
-from headrace.query.deadline import Deadline
 from headrace.server.aside import SHARE, Aside, in_thread
 from headrace.server.exchange import Reply, Request
 from headrace.server.values import only

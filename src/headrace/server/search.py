@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.deadline import Deadline
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import TimedOut
 from headrace.query import request as requests
-from headrace.query.deadline import Deadline
 from headrace.query.request import MAX_TIMEOUT_MS, SearchRequest
 from headrace.query.search import Search
 from headrace.query.snippet import snippets

@@ -128,10 +128,10 @@ def test_what_is_half_done_at_the_end_is_given_back(tmp_path: Path, monkeypatch:
         working = asyncio.Event()
         rest = local_worker.FoldThread._rest
 
-        def slow(hands: local_worker.FoldThread) -> None:
+        def slow(thread: local_worker.FoldThread) -> None:
             loop.call_soon_threadsafe(working.set)
-            hands.closing.wait(10)
-            rest(hands)
+            thread.stopping.wait(10)
+            rest(thread)
 
         async def begin() -> asyncio.AbstractEventLoop:
             return asyncio.get_running_loop()

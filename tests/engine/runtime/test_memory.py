@@ -232,7 +232,7 @@ def test_free_pages_are_given_back_once_when_the_server_comes_to_rest(monkeypatc
 
 _FREED = """
 import random, threading
-from headrace.engine import allocators
+from headrace.engine.runtime import allocators
 from headrace.engine.runtime.memory import read_process
 
 allocators.configure()

@@ -10,9 +10,9 @@ import msgspec
 
 from engine.derive.workers import SCHEMA, Worker, search
 from engine.registries import change
+from headrace.deadline import Deadline
 from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.search.routing_keys import Lexicon, Page, Question
-from headrace.query.deadline import Deadline
 from headrace.reduce.work_units import Result
 from headrace.server.work import store_url
 from headrace.types import JSON

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engine.registries import change, registry
+from headrace.deadline import Deadline
 from headrace.engine.log.stream import Stream
 from headrace.engine.search.archive import Archive
 from headrace.engine.search.hits import Found
@@ -20,7 +21,6 @@ from headrace.format.companion.layout import LIMITS, Companion, Limits
 from headrace.format.companion.names import companion_key
 from headrace.format.companion.writer import write
 from headrace.query import request as requests
-from headrace.query.deadline import Deadline
 from headrace.query.definition import decoded
 from headrace.query.search import Search
 from headrace.storage.derived import Companions

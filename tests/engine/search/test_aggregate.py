@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from engine.search.searches import Searched
+from headrace.deadline import Deadline
 from headrace.engine.search import aggregate as aggregating
 from headrace.engine.search.aggregate import Aggregated, aggregate
-from headrace.query.deadline import Deadline
 from headrace.query.syntax import parse
 from headrace.reduce.request import read
 from reduce import oracle

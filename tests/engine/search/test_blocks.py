@@ -12,10 +12,10 @@ import pytest
 
 from engine.search.oracle import Oracle
 from engine.search.searches import Searched
+from headrace.deadline import Deadline
 from headrace.engine.history import stored_events
 from headrace.engine.search import blocks
 from headrace.engine.search.aggregate import aggregate
-from headrace.query.deadline import Deadline
 from headrace.reduce.request import read
 from rig import Rig
 

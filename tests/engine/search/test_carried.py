@@ -10,8 +10,8 @@ import pytest
 
 from engine.registries import change, forget_carried_bindings, registry
 from engine.search.searches import Searched
+from headrace.deadline import Deadline
 from headrace.engine.search.aggregate import aggregate
-from headrace.query.deadline import Deadline
 from headrace.query.definition import Definition
 from headrace.reduce.request import read
 from headrace.server.details import describe

@@ -14,10 +14,10 @@ import pytest
 
 from engine.features.pipelines import event, registered
 from engine.search.searches import Searched
+from headrace.deadline import Deadline
 from headrace.engine.history import stored_events
 from headrace.engine.search import blocks, extraction
 from headrace.engine.search.aggregate import aggregate
-from headrace.query.deadline import Deadline
 from headrace.reduce.request import read
 from reduce.answers import decoded
 from rig import Rig, array

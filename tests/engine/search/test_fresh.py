@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from engine.search.searches import Searched
+from headrace.deadline import Deadline
 from headrace.engine.search.search import search
 from headrace.query import request as requests
-from headrace.query.deadline import Deadline
 from rig import Rig
 
 QUERIES = ("has:time", "red", "service:s1 OR -service:s1", '"red green" OR time:>=0')

@@ -10,13 +10,13 @@ import pytest
 from engine.registries import change
 from engine.search.oracle import expected
 from engine.search.searches import SHAPES, Searched, document
+from headrace.deadline import Deadline
 from headrace.engine.history.stored_events import Events, EventsMoved
 from headrace.engine.search import search
 from headrace.engine.search.hits import Found
 from headrace.errors import BadRequest, CorruptData, NotFound, OffsetFenced, Unavailable
 from headrace.format.companion.layout import Limits
 from headrace.format.companion.names import companion_key
-from headrace.query.deadline import Deadline
 from headrace.storage.derived import Companions
 from rig import Rig, array
 from server.registries import lens

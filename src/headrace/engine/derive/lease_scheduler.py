@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from time import monotonic
@@ -24,6 +23,7 @@ from headrace.engine.derive.workers import WorkerList
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import SERVER
 from headrace.engine.log.stream import Stream
+from headrace.engine.runtime.background import BackgroundThread
 from headrace.errors import HeadraceError, NotFound
 from headrace.reduce.work_units import JOBS, JobName, Result, Unit
 from headrace.storage.database import Connection
@@ -71,13 +71,11 @@ class LeaseScheduler:
         self._apply = apply
         self._reader = reader
         self._rows, self._streams = Work(reader), Streams(reader)
-        self._connect = connect
         self._objects = objects
         self._clock = clock
         self.config = config
         self.jobs = jobs
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-work")
-        self._connection: Connection | None = None
+        self._threads = BackgroundThread("work", connect, threads=_THREADS)
         self._planning = asyncio.Lock()
         self.workers = WorkerList(self.ttl_us)
         self._stall = StallLimit(round(config.stall_s * 1e6), self.ttl_us)
@@ -111,10 +109,7 @@ class LeaseScheduler:
             with suppress(asyncio.CancelledError):
                 await self._timer
         async with self._planning:
-            await asyncio.to_thread(self._threads.shutdown)
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            await self._threads.stop()
 
     @property
     def paused(self) -> bool:
@@ -276,7 +271,7 @@ class LeaseScheduler:
                 planner = self._planner()
                 with planner.snapshot():
                     plan = planner.plan(NAMED, 1, JOBS, now_us, lambda: monotonic() < ends)
-                    return plan, overview(self._opened(), planner, plan, self.workers, now_us)
+                    return plan, overview(self._threads.connection, planner, plan, self.workers, now_us)
 
             plan, overview_now = await self._in_thread(look)
             await self._tidy(plan)
@@ -349,13 +344,8 @@ class LeaseScheduler:
                 return f"the object {key} has {size} bytes, not {expected}"
         return None
 
-    def _opened(self) -> Connection:
-        if self._connection is None:
-            self._connection = self._connect()
-        return self._connection
-
     def _planner(self) -> Planner:
-        return Planner(self._opened(), self.jobs)
+        return Planner(self._threads.connection, self.jobs)
 
     async def _in_thread(self, work: Callable[[], Returned]) -> Returned:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await self._threads.run(work)

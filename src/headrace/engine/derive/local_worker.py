@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -22,8 +20,8 @@ from headrace.engine.derive.state_demand import StateDemand
 from headrace.engine.derive.workers import LOCAL_WORKER
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
+from headrace.engine.runtime.background import BackgroundThread, RepeatedWarning
 from headrace.engine.runtime.gates import Gate
-from headrace.engine.runtime.repeated import RepeatedWarning
 from headrace.errors import HeadraceError
 from headrace.format.ranges import Range
 from headrace.format.state.names import state_key
@@ -84,10 +82,10 @@ class LocalWorker:
     async def stop(self) -> None:
         """Give back what is not done."""
         self._stopping.set()
-        self._thread.closing.set()
+        self._thread.stopping.set()
         if self._task is not None:
             await self._task
-        await asyncio.to_thread(self._thread.close)
+        await self._thread.stop()
 
     async def _run(self) -> None:
         while not self._stopping.is_set():
@@ -153,7 +151,7 @@ class LocalWorker:
             return await self._thread.perform(unit, stream, stream.head)
 
 
-class FoldThread:
+class FoldThread(BackgroundThread):
     """Performs units in one thread."""
 
     def __init__(
@@ -163,24 +161,13 @@ class FoldThread:
         objects: Objects,
         builder: StateBuilder,
     ) -> None:
-        self._connect, self._segments, self._objects, self._builder = connect, segments, objects, builder
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-fold")
-        self._connection: Connection | None = None
-        #: Set where no more is done.
-        self.closing = threading.Event()
+        super().__init__("fold", connect)
+        self._segments, self._objects, self._builder = segments, objects, builder
         self._since = monotonic()
-
-    def close(self) -> None:
-        """Let go of the thread and its connection."""
-        self._thread.shutdown()
-        if self._connection is not None:
-            self._connection.close()
 
     async def perform(self, unit: Unit, stream: Stream, head: Head) -> Result:
         """What comes of a unit."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: self._performed(unit, stream, head)
-        )
+        return await self.run(self._performed, unit, stream, head)
 
     def _performed(self, unit: Unit, stream: Stream, head: Head) -> Result:
         self._since = monotonic()
@@ -209,9 +196,7 @@ class FoldThread:
         from headrace.engine.history.stored_events import Events, EventsMoved
         from headrace.format.segment.decoded import Decoded
 
-        if self._connection is None:
-            self._connection = self._connect()
-        events, at = Events(self._connection, self._segments, Decoded(0), stream, head), where.first
+        events, at = Events(self.connection, self._segments, Decoded(0), stream, head), where.first
         while at < where.end:
             try:
                 chunk = events.first_chunk(at, where.end)
@@ -228,7 +213,7 @@ class FoldThread:
 
     def _rest(self) -> None:
         """Rest for as long as was worked since the last time."""
-        if self.closing.is_set():
+        if self.stopping.is_set():
             raise Stopped
         sleep(monotonic() - self._since)
         self._since = monotonic()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from headrace.engine.derive.generation import Generation
 from headrace.engine.derive.tails import Follower, fold_through
 from headrace.engine.log.stream import Head, Stream
+from headrace.engine.runtime.background import BackgroundThread
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import Unavailable
 from headrace.format.segment.decoded import Decoded
@@ -44,7 +43,6 @@ class StateBuilder:
         cache_bytes: int,
         row_bytes: int,
     ) -> None:
-        self._connect = connect
         self.segments = segments
         self._gate = gate
         self._objects, self._directory, self._cache_bytes = objects, directory, cache_bytes
@@ -52,9 +50,7 @@ class StateBuilder:
         self._opening = threading.Lock()
         #: Rows of states that were looked up last.
         self.rows = Decoded(row_bytes)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-states")
-        self._connection: Connection | None = None
-        self._closing = threading.Event()
+        self._thread = BackgroundThread("states", connect)
 
     @property
     def files(self) -> StateFiles:
@@ -76,18 +72,15 @@ class StateBuilder:
 
     async def stop(self) -> None:
         """Finish soon, and let go of the thread and its connection."""
-        self._closing.set()
-        await asyncio.to_thread(self._thread.shutdown)
-        if self._connection is not None:
-            self._connection.close()
+        await self._thread.stop()
 
     def goes_on(self) -> bool:
         """Whether the thread has not been told to stop."""
-        return not self._closing.is_set()
+        return not self._thread.stopping.is_set()
 
     async def aside(self, work: Callable[[], Returned]) -> Returned:
         """Do something in the thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return await self._thread.run(work)
 
     async def held(self, stream: Stream, base: Base) -> dict[str, StateFile]:
         """The files of all states that a base asks."""
@@ -129,9 +122,7 @@ class StateBuilder:
 
     def connection(self) -> Connection:
         """The thread's own."""
-        if self._connection is None:
-            self._connection = self._connect()
-        return self._connection
+        return self._thread.connection
 
     def _held(self, stream: Stream, base: Base) -> dict[str, StateFile]:
         found: dict[str, StateFile] = {}

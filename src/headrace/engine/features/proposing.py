@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.deadline import check_deadline
 from headrace.engine.features.registry import DEFAULT_APP, Current, Document
 from headrace.schema.descriptor.diff import Diff, diff, fingerprint
 from headrace.schema.descriptor.document import Registration
@@ -91,6 +92,7 @@ class Proposal(NamedTuple):
 
 def path_of(change: Change, name: str) -> str:
     """Where the payload of a change has a node, or that it does not have it."""
+    check_deadline()
     names = list(change.nodes)
     return f"descriptors[{names.index(name)}]" if name in change.nodes else _ELSEWHERE + name
 
@@ -103,6 +105,7 @@ def propose(base: Current, change: Change) -> Proposal | list[Problem]:
     apps = {name: change.owners.get(name) or base.apps[name] for name in nodes}
     others = _fallen(base, change, nodes, apps)
     while problems := validate(nodes, change.nodes):
+        check_deadline()
         ours = [problem for problem in problems if not problem.path.startswith(_ELSEWHERE)]
         if ours:
             return ours
@@ -143,6 +146,7 @@ def _fallen(base: Current, change: Change, nodes: dict[str, Node], apps: dict[st
     """Take away what was registered over nodes that are gone; answers what of it belongs to others, and over what."""
     others: dict[str, str] = {}
     while True:
+        check_deadline()
         fallen = {
             name: before
             for name, node in nodes.items()

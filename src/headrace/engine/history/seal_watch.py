@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import NamedTuple
 
 from headrace.engine.log.writer import Writer
+from headrace.engine.runtime.background import BackgroundThread
 from headrace.errors import Fenced, Unavailable
 from headrace.storage.database import Connection
 from headrace.storage.published import Backlog, Published
@@ -49,10 +48,7 @@ class SealWatch:
         limit_bytes: int,
     ) -> None:
         self._writer = writer
-        self._connect = connect
-        self._connection: Connection | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-watch")
-        self._stopping = threading.Event()
+        self._thread = BackgroundThread("watch", connect)
         self._check = check
         self._clock = clock
         self._limit_bytes = limit_bytes
@@ -68,10 +64,7 @@ class SealWatch:
 
     async def stop(self) -> None:
         """Count nothing more, and let go of the database."""
-        self._stopping.set()
-        await asyncio.to_thread(self._thread.shutdown)
-        if self._connection is not None:
-            self._connection.close()
+        await self._thread.stop()
 
     async def count(self, tell: Callable[[list[Backlog]], None] = lambda page: None) -> None:
         """Count what waits, and let the writer know how much more may.
@@ -81,7 +74,7 @@ class SealWatch:
         async with self._counting:
             writer = self._writer
             queued_bytes, room_bytes = writer.queued_bytes, writer.room_bytes
-            waiting = await asyncio.get_running_loop().run_in_executor(self._thread, self._waiting, tell)
+            waiting = await self._thread.run(self._waiting, tell)
             self.backlog_bytes, self.oldest_us = waiting.bytes, waiting.oldest_us if waiting.bytes else None
             # What came while it was counted may have been missed.
             since_bytes = room_bytes - writer.room_bytes
@@ -89,9 +82,7 @@ class SealWatch:
             self._counted_s = _now_s()
 
     def _waiting(self, tell: Callable[[list[Backlog]], None]) -> _Waiting:
-        if self._connection is None:
-            self._connection = self._connect()
-        published, after, total, oldest_us = Published(self._connection), 0, 0, self._clock.now_us()
+        published, after, total, oldest_us = Published(self._thread.connection), 0, 0, self._clock.now_us()
         logged = self._writer.logged
         logged.begin()
         began_s = monotonic()
@@ -103,7 +94,7 @@ class SealWatch:
             tell(page)
             if len(page) < _PAGE:
                 break
-            if self._stopping.wait(_RESTS * (monotonic() - began_s)):
+            if self._thread.stopping.wait(_RESTS * (monotonic() - began_s)):
                 return _Waiting(total, oldest_us)
             began_s = monotonic()
         logged.end()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,7 +30,7 @@ from headrace.engine.log.lifecycle import carry_out
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.repeated import RepeatedWarning
+from headrace.engine.runtime.background import BackgroundThread, RepeatedWarning
 from headrace.errors import Fenced, Unavailable
 from headrace.storage import database
 from headrace.storage.database import Connection
@@ -146,7 +145,7 @@ class Sealer:
         self._context = context
         self._clock = clock
         self._config = config
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-sealer")
+        self._thread = BackgroundThread("sealer")
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
         #: Streams that could not be published: how often, and when they are tried again.
@@ -179,7 +178,7 @@ class Sealer:
             await asyncio.gather(self._task, return_exceptions=True)
         await self.watch.stop()
         await self._aside(self._context.close)
-        self._thread.shutdown()
+        await self._thread.stop()
 
     async def _watch_and_publish(self) -> None:
         await asyncio.gather(self.watch.run(), self._publish_forever())
@@ -337,4 +336,4 @@ class Sealer:
             await carry_out(self._writer, Discard, keys)
 
     async def _aside(self, work: Callable[[], Found]) -> Found:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return await self._thread.run(work)

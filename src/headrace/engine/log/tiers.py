@@ -10,8 +10,8 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from headrace.deadline import Deadline
 from headrace.errors import HeadraceError
-from headrace.query.deadline import Deadline
 from headrace.storage.published import Placed, Published
 from headrace.storage.wal import Wal
 

@@ -10,15 +10,15 @@ import asyncio
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from headrace.engine.runtime.deadline import within
+from headrace.deadline import Deadline, OutOfTime
 from headrace.engine.runtime.gates import Gates
-from headrace.errors import Overloaded
+from headrace.errors import Overloaded, TimedOut
 
 #: Shorter bodies are read on the event loop: the way to a thread and back would take longer.
 LONG_BYTES = 64 * 1024
 
-Asked = ParamSpec("Asked")
-Found = TypeVar("Found")
+Params = ParamSpec("Params")
+Computed = TypeVar("Computed")
 
 
 class Computing:
@@ -29,8 +29,10 @@ class Computing:
         self._most_bytes = most_bytes
         self.held_bytes = 0
 
-    async def run(self, size: int, work: Callable[Asked, Found], *args: Asked.args, **kwargs: Asked.kwargs) -> Found:
-        """What the work finds, which holds so many bytes until it is done."""
+    async def run(
+        self, size: int, work: Callable[Params, Computed], *args: Params.args, **kwargs: Params.kwargs
+    ) -> Computed:
+        """What the work computes, which holds so many bytes until it is done."""
         if self.held_bytes and self.held_bytes + size > self._most_bytes:
             raise Overloaded("too many long requests wait to be read", retry_after=1)
         self.held_bytes += size
@@ -40,7 +42,23 @@ class Computing:
         finally:
             self.held_bytes -= size
 
-    async def plan(self, seconds: float, work: Callable[[], Found]) -> Found:
-        """What the work finds in so many seconds, or TimedOut; it must hold nothing that has to be let go of."""
+    async def plan(self, timeout_s: float, work: Callable[[], Computed]) -> Computed:
+        """What the work computes in so many seconds, or TimedOut; the work calls ``check_deadline`` in its loops."""
         async with self._gates.plan:
-            return await within(seconds, work)
+            return await run_with_deadline(timeout_s, work)
+
+
+async def run_with_deadline(timeout_s: float, work: Callable[[], Computed]) -> Computed:
+    """What the work computes in a thread, or TimedOut; it is cancelled with the task that waits for it."""
+    deadline = Deadline(timeout_s)
+
+    def compute() -> Computed:
+        with deadline.applied():
+            return work()
+
+    try:
+        return await asyncio.to_thread(compute)
+    except OutOfTime:
+        raise TimedOut("request timed out") from None
+    finally:
+        deadline.cancel()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.deadline import Deadline, OutOfTime
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.search.archive import Archive, Described, Look
 from headrace.engine.search.attempts import tried
@@ -30,7 +31,6 @@ from headrace.format.companion.layout import PartName
 from headrace.format.companion.memory import MemoryCompanion
 from headrace.format.companion.rows import Group, Rows
 from headrace.query import predicate
-from headrace.query.deadline import Deadline, OutOfTime
 from headrace.query.search import SummaryParts
 from headrace.query.values import values
 from headrace.reduce import parts

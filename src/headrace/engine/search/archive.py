@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.config import Config
+from headrace.deadline import Deadline
 from headrace.engine.history.stored_events import Events, EventsMoved
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.auto_tune import beside_companions
@@ -28,7 +29,6 @@ from headrace.format.companion.layout import Companion, PartName
 from headrace.format.companion.rows import Rows
 from headrace.format.ranges import Range, without
 from headrace.format.segment.decoded import Decoded
-from headrace.query.deadline import Deadline
 from headrace.reduce import duck
 from headrace.reduce.groups import GroupLimits
 from headrace.storage import database

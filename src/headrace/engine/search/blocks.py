@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.deadline import Deadline
 from headrace.engine.history.stored_events import CHUNK_BYTES, CHUNK_ROWS, Chunk, Events
 from headrace.engine.runtime.allocators import drop_mapped_pages
 from headrace.engine.search.definitions import Defined
@@ -32,7 +33,6 @@ from headrace.extract.postings import in_memory
 from headrace.format.companion import tables
 from headrace.format.companion.memory import MemoryCompanion, Tables
 from headrace.format.ranges import Range
-from headrace.query.deadline import Deadline
 
 log = logging.getLogger("headrace.search")
 

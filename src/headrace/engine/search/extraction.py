@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
+from headrace.engine.runtime.background import BackgroundThread
 from headrace.errors import HeadraceError
 from headrace.storage.streams import LIVE
 
@@ -43,17 +42,17 @@ class Extraction:
         self._queued: set[int] = set()
         #: By id, the streams whose columns are kept, and the first event of each that was not looked at yet.
         self._followed: dict[int, tuple[Stream, int]] = {}
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: BackgroundThread | None = None
+        self._released_s = 0.0
         events.on_append.append(self._appended)
 
     async def stop(self) -> None:
         """Extract nothing more."""
         self._log.on_append.remove(self._appended)
-        self._stopping.set()
-        self._queue.put(None)
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
+            self._thread.stopping.set()
+            self._queue.put(None)
+            await self._thread.stop()
 
     def _appended(self, stream: Stream, _first: int) -> None:
         """Called on the event loop after each commit."""
@@ -67,8 +66,9 @@ class Extraction:
             return
         self._enqueue(stream)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="headrace-extract", daemon=True)
-            self._thread.start()
+            thread = self._thread = BackgroundThread("extract")
+            self._released_s = monotonic()
+            thread.submit(lambda: self._take_turn(thread))
 
     def _is_worth_it(self, stream: Stream, head: Head, followed: tuple[Stream, int] | None) -> bool:
         """Whether new events are enough, or questions expected: a managed stream has search fields in any case."""
@@ -83,24 +83,26 @@ class Extraction:
         self._queued.add(stream.id)
         self._queue.put(stream)
 
-    def _run(self) -> None:
-        released_s = monotonic()
-        while not self._stopping.is_set():
-            try:
-                stream = self._queue.get(timeout=_RELEASE_S)
-            except Empty:
-                stream = None
-            if stream is not None:
-                self._queued.discard(stream.id)
-                self._try(self._extract, stream)
-            if monotonic() - released_s >= _RELEASE_S:
-                for followed, _ in list(self._followed.values()):
+    def _take_turn(self, thread: BackgroundThread) -> None:
+        """Extract what is queued first, and release what nobody needs; then the next turn begins."""
+        try:
+            stream = self._queue.get(timeout=_RELEASE_S)
+        except Empty:
+            stream = None
+        if thread.stopping.is_set():
+            return
+        if stream is not None:
+            self._queued.discard(stream.id)
+            self._try(self._extract, stream)
+        if monotonic() - self._released_s >= _RELEASE_S:
+            for followed, _ in list(self._followed.values()):
+                if not thread.stopping.is_set():
                     self._try(self._release, followed)
-                released_s = monotonic()
+            self._released_s = monotonic()
+        # A turn of its own each time: a thread that never came to an end would keep the process from ending.
+        thread.submit(lambda: self._take_turn(thread))
 
     def _try(self, work: Callable[[Archive, Stream], None], stream: Stream) -> None:
-        if self._stopping.is_set():
-            return
         try:
             work(self._open_archive(), stream)
         except HeadraceError as reason:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from headrace.deadline import Deadline, OutOfTime
 from headrace.engine.log.read import not_representable
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamSchema
@@ -26,7 +27,6 @@ from headrace.extract.match.tally import Tally
 from headrace.format.companion.layout import KEYS, PartName
 from headrace.format.companion.rows import Rows
 from headrace.query import predicate
-from headrace.query.deadline import Deadline, OutOfTime
 from headrace.query.filter import Filter, Filtered, Limits
 from headrace.types import Piece
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headrace.deadline import Deadline
 from headrace.engine.history.stored_events import MissingObjects
 from headrace.engine.log.read import owned
 from headrace.engine.log.stream import Head, Stream
@@ -25,7 +26,6 @@ from headrace.errors import CorruptData, NotFound, Unavailable
 from headrace.format.companion.layout import KEYS, Companion, PartName
 from headrace.format.ranges import Range, without
 from headrace.format.segment.decoded import Decoded
-from headrace.query.deadline import Deadline
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions
 from headrace.storage.objects import ObjectMissing

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.deadline import Deadline
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.search.archive import Archive, Described, Look, Stretch
 from headrace.engine.search.attempts import tried
@@ -29,7 +30,6 @@ from headrace.extract.match.tally import Tally
 from headrace.extract.match.top_hits import Best, Bounds, Held, sequence
 from headrace.format import offset as offsets
 from headrace.query import predicate
-from headrace.query.deadline import Deadline
 from headrace.query.request import SearchRequest
 from headrace.query.score import Statistics, scoring
 from headrace.query.sort import Order, Place, SortKey

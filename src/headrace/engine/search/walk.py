@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from time import perf_counter
 
+from headrace.deadline import Deadline, OutOfTime
 from headrace.engine.search.archive import Archive, Described, Look, Stretch
 from headrace.engine.search.attempts import trusting
 from headrace.engine.search.hits import Missing
 from headrace.extract.match.tally import Tally
 from headrace.format.companion.layout import PartName
-from headrace.query.deadline import Deadline, OutOfTime
 
 PARTS: tuple[PartName, ...] = ("columns", "postings")
 

@@ -6,13 +6,10 @@ rest, one range after the other, in one thread that rests as long as it works.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import secrets
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +21,8 @@ from headrace.engine.log.lifecycle import Change, carry_out
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
+from headrace.engine.runtime.background import BackgroundLoop, BackgroundThread, RepeatedWarning
 from headrace.engine.runtime.gates import Gate
-from headrace.engine.runtime.repeated import RepeatedWarning
 from headrace.engine.verification.verify_job import (
     Progress,
     VerifyJob,
@@ -110,32 +107,31 @@ class Verifier:
         self._job = job
         self._rows, self._streams = Verifications(reader), Streams(reader)
         self._planner = job.planner(reader)
-        self._eyes = VerifyThread(connect, segments)
+        self._thread = VerifyThread(connect, segments)
         self._gate = gate
-        self._awake = asyncio.Event()
         self._warning = RepeatedWarning("headrace.verifications", "a verification waits")
-        self._task: asyncio.Task[None] | None = None
+        self._loop = BackgroundLoop(
+            "headrace.verifications", self._go_round, failed="verifications were not looked for", retry_s=_LONG_PAUSE_S
+        )
         #: By verification, when a worker was last seen to look, and how often looking has failed.
         self._quiet_since: dict[str, float] = {}
         self._failures: dict[str, int] = {}
 
     def start(self) -> None:
         """Go on with what is running."""
-        self._task = asyncio.create_task(self._run())
+        self._loop.start()
 
     async def stop(self) -> None:
         """Let go of the thread; what is running goes on after the next start."""
         # Not cancelled: what it has handed to the writer is answered to it.
-        self._eyes.closing.set()
-        self._awake.set()
-        if self._task is not None:
-            await self._task
-        await asyncio.to_thread(self._eyes.close)
+        self._thread.stopping.set()
+        await self._loop.stop()
+        await self._thread.stop()
 
     async def begin(self, stream: Stream, proposal: Registry) -> VerificationRow:
         """Hold a registry, whose newest version is proposed, against all events of a stream."""
         begun = await carry_out(self._writer, BeginVerification, stream, proposal, self._job.config.min_rows)
-        self._awake.set()
+        self._loop.wake()
         return self.find(stream, begun.id)
 
     def find(self, stream: Stream, id: str) -> VerificationRow:
@@ -144,18 +140,6 @@ class Verifier:
         if row is None or row.stream != stream.id:
             raise NotFound("there is no such verification", stream=stream.name, verification=id)
         return row
-
-    async def _run(self) -> None:
-        while not self._eyes.closing.is_set():
-            self._awake.clear()
-            try:
-                pause = await self._go_round()
-            except Exception:
-                log.exception("verifications were not looked for; the next round tries again")
-                pause = _LONG_PAUSE_S
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._awake.wait()
 
     async def _go_round(self) -> float | None:
         """One step of each; answers after how long to go round again, None where nothing is running."""
@@ -212,7 +196,7 @@ class Verifier:
     async def _look(self, row: VerificationRow, stream: Stream, where: Range) -> bool:
         try:
             async with self._gate:
-                end, findings = await self._eyes.look(row, stream, stream.head, where)
+                end, findings = await self._thread.look(row, stream, stream.head, where)
         except CorruptData as reason:
             self._failures[row.id] = self._failures.get(row.id, 0) + 1
             # A segment that is not there may just have been replaced.
@@ -233,26 +217,16 @@ class Verifier:
         for known in (self._quiet_since, self._failures):
             for id in known.keys() - running:
                 del known[id]
-        self._eyes.forget_all_but(running)
+        self._thread.forget_all_but(running)
 
 
-class VerifyThread:
-    """Looks at events in one thread."""
+class VerifyThread(BackgroundThread):
+    """Tries proposed schemas on events."""
 
     def __init__(self, connect: Callable[[], Connection], segments: Callable[[], Segments]) -> None:
-        self._connect = connect
+        super().__init__("verify", connect)
         self._segments = segments
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-verify")
-        self._connection: Connection | None = None
-        #: Set where no more is looked at.
-        self.closing = threading.Event()
         self._trials: dict[str, Trial] = {}
-
-    def close(self) -> None:
-        """Let go of the thread and its connection."""
-        self._thread.shutdown()
-        if self._connection is not None:
-            self._connection.close()
 
     def forget_all_but(self, running: set[str]) -> None:
         """What was compiled for others."""
@@ -261,9 +235,7 @@ class VerifyThread:
 
     async def look(self, row: VerificationRow, stream: Stream, head: Head, where: Range) -> tuple[int, Findings]:
         """What is found in the first events of a range, and where that ends; nothing where they have just moved."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: self._look(row, stream, head, where)
-        )
+        return await self.run(self._look, row, stream, head, where)
 
     def _look(self, row: VerificationRow, stream: Stream, head: Head, where: Range) -> tuple[int, Findings]:
         from headrace.engine.history.stored_events import Events, EventsMoved
@@ -272,17 +244,15 @@ class VerifyThread:
 
         if where.first < head.first_seq:
             return where.first, Findings()
-        if self._connection is None:
-            self._connection = self._connect()
         trial, found, at = self._trial(row), Findings(), where.first
-        events = Events(self._connection, self._segments, Decoded(0), stream, head)
+        events = Events(self.connection, self._segments, Decoded(0), stream, head)
         try:
             for batch in events.batches(events.first_chunk(*where)):
                 for stretch in stretches(batch, SLICE_BYTES):
                     begun = monotonic()
                     found += trial.look(stretch.first_seq, stretch.version, stretch.body, stretch.entries)
                     at = stretch.first_seq + stretch.entries
-                    if self.closing.is_set():
+                    if self.stopping.is_set():
                         return at, found
                     sleep(monotonic() - begun)
         except EventsMoved:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from headrace.deadline import check_deadline
 from headrace.schema.pointer import Pointer
 from headrace.schema.shape.join import empty
 from headrace.schema.shape.model import ANY_NUMBER, Alternative, Boolean, Facts, Number, Shape, Text
@@ -135,6 +136,7 @@ class Check:
 
     def accepts(self, schema: Any, value: str) -> bool:
         """Whether the oracle says that a text is valid; without one nothing is."""
+        check_deadline()
         return self._oracle is not None and self._oracle(schema)(value)
 
     def may_match(self, pattern: str, name: str) -> bool:
@@ -147,6 +149,7 @@ class Check:
 
     def shape(self, shape: Shape, source: Source, place: Place) -> list[Gap]:
         """What cannot be shown of the values of a shape."""
+        check_deadline()
         source, place = place.followed(source)
         if source.root.plain and source.schema is not False and not source.keywords():
             return []
@@ -195,6 +198,7 @@ class Check:
 
     def alternative(self, alternative: Alternative, source: Source, place: Place) -> list[Gap]:
         """What cannot be shown of the values of an alternative."""
+        check_deadline()
         self._left -= 1
         if self._left < 0:
             raise Exhausted

@@ -5,9 +5,12 @@ change                                                 class        state of fea
 =====================================================  ===========  ==========================================
 node added                                             additive     born with the first event that is kept
 node removed                                           destructive  dropped
+from headrace.deadline import check_deadline
 field added, optional or with default                  additive     kept
 field added, required and without default              destructive  kept
 field removed, renamed, or of a type it did not fit    destructive  of those that depend on it: zeroed
+from headrace.deadline import check_deadline
+from headrace.deadline import check_deadline
 field widened from i64 to f64                          additive     kept
 field no longer required, default changed              additive     kept
 field now required, or without its default             destructive  kept
@@ -32,6 +35,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from headrace.deadline import check_deadline
 from headrace.schema.canonical import plain
 from headrace.schema.descriptor import values
 from headrace.schema.descriptor.generated import renamed, widens
@@ -56,6 +60,7 @@ def canonical(value: Any) -> bytes:
 
 def alike(one: Any, other: Any) -> bool:
     """Whether two nodes, or parts, say the same; true is not 1."""
+    check_deadline()
     return canonical(one) == canonical(other)
 
 
@@ -135,6 +140,7 @@ def _fields(parts: list[Trace] | tuple[Trace, ...]) -> frozenset[str]:
 
 
 def _mark(*said: Any) -> str:
+    check_deadline()
     return sha256(canonical(list(said))).hexdigest()
 
 
@@ -213,6 +219,7 @@ class _Comparison:
     def _changed_fields(self, old: Mapping[str, Field], new: Mapping[str, Field]) -> list[dict[str, Any]]:
         told = []
         for name in sorted(name for name in old if name in new):
+            check_deadline()
             before, after = old[name], new[name]
             if alike(before, after):
                 continue
@@ -326,6 +333,7 @@ def diff(old: Mapping[str, Node], new: Mapping[str, Node], owned: Collection[str
     lives = _lives(old, new)
     changed = []
     for name in sorted(name for name in new if name in old):
+        check_deadline()
         found = differences(old[name], new[name])
         losses += found.losses
         item = {**found.told, **_zeroed(found, lives.get(name, {}))}
@@ -365,6 +373,7 @@ def _lives(old: Mapping[str, Node], new: Mapping[str, Node]) -> dict[str, dict[s
     touched.update(downstream(new, touched))
     found: dict[str, dict[str, Fate]] = {}
     for name, node in new.items():
+        check_deadline()
         if isinstance(node, Table) and name not in touched:
             found[name] = dict.fromkeys(node.features, "kept")
         elif isinstance(node, Table):
@@ -381,6 +390,7 @@ def _fates(old: Mapping[str, Node], new: Mapping[str, Node], before: Table | Non
     broken, rewired = _broken(source.root, newer.root), not alike(source.ops, newer.ops)
     found: dict[str, Fate] = {}
     for name in table.features:
+        check_deadline()
         if name not in was:
             found[name] = "additive"
         elif (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Literal
 
+from headrace.deadline import check_deadline
 from headrace.schema.descriptor.nodes import Derivation, Event, Node
 from headrace.schema.descriptor.problem import Finding, Problem
 from headrace.schema.descriptor.structure import Shaped
@@ -34,6 +35,7 @@ def ordered(nodes: Mapping[str, Node]) -> list[str]:
     """All names, upstreams first, for nodes that ``unordered`` finds nothing wrong with."""
     found: dict[str, None] = {}
     for name in nodes:
+        check_deadline()
         found |= dict.fromkeys(reversed(_way(nodes, name, found)))
     return list(found)
 
@@ -61,6 +63,7 @@ def _way(nodes: Mapping[str, Node], name: str, seen: Collection[str]) -> list[st
     way: list[str] = []
     here: str | None = name
     while here is not None and here in nodes and here not in seen and here not in way:
+        check_deadline()
         way.append(here)
         here = upstream(nodes[here])
     return way
@@ -70,6 +73,7 @@ def downstream(nodes: Mapping[str, Node], names: Collection[str]) -> list[str]:
     """The nodes that follow from any of these, directly or not, in the order of ``nodes``."""
     reached = set(names)
     while True:
+        check_deadline()
         more = {name for name, node in nodes.items() if name not in reached and upstream(node) in reached}
         if not more:
             return [name for name in nodes if name in reached and name not in names]

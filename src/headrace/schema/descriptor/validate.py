@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+from headrace.deadline import check_deadline
 from headrace.schema.descriptor.check import is_name
 from headrace.schema.descriptor.nodes import Event, Feature, Node, Op, Table, Type
 from headrace.schema.descriptor.operators import OPERATORS
@@ -26,6 +27,7 @@ def propagated(nodes: Mapping[str, Node]) -> list[Finding]:
     known: dict[str, Types | None] = {}
     distance: dict[str, int] = {}
     for name in ordered(nodes):
+        check_deadline()
         node = nodes[name]
         problems: list[Problem] = []
         distance[name] = 0 if isinstance(node, Event) else 1 + distance[node.upstream]
@@ -61,6 +63,7 @@ def _node(node: Node, known: Mapping[str, Types | None], place: Place) -> Types 
 def _through(ops: Iterable[Op], types: Types, place: Place) -> Types | None:
     """The fields after steps; None where it is in doubt which they are."""
     for number, op in enumerate(ops):
+        check_deadline()
         here = place.at(number)
         before = len(place.problems)
         types = _STEPS[op.op](op, types, here)
@@ -73,6 +76,7 @@ def _through(ops: Iterable[Op], types: Types, place: Place) -> Types | None:
 
 def _expression(text: str, types: Mapping[str, Type], place: Place, *, wanted: str = "") -> Type | None:
     """The type of an expression; problems are noted."""
+    check_deadline()
     try:
         expr = parse(text)
     except ExpressionError as error:
@@ -99,6 +103,7 @@ def _select(op: Op, types: Types, place: Place) -> Types:
 
 def _exist(names: Iterable[str], types: Types, place: Place) -> None:
     for name in names:
+        check_deadline()
         if name not in types:
             place.refuse("unknown_field_reference", f"there is no field {name!r} here; there are: {', '.join(types)}")
 
@@ -111,6 +116,7 @@ def _rename(op: Op, types: Types, place: Place) -> Types:
     _exist(op.mapping, types, place.at("mapping"))
     staying = types.keys() - op.mapping.keys()
     for number, (name, new) in enumerate(op.mapping.items()):
+        check_deadline()
         if new in staying or new in list(op.mapping.values())[:number]:
             place.at("mapping").at(name).refuse("schema_propagation_failure", f"there is a field {new!r} already")
     return {op.mapping.get(name, name): kind for name, kind in types.items()}

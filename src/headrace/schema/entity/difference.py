@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from headrace.deadline import check_deadline
 from headrace.schema import pointer
 from headrace.schema.canonical import same, value_text
 from headrace.schema.change import Change, Classification
@@ -50,6 +51,7 @@ class Site(NamedTuple):
 
 def field_differences(name: str, old: Field | None, new: Field | None, rejects: bool) -> Iterator[Difference]:
     """Every difference of a field that was, is, or both; ``rejects`` says that broken constraints reject."""
+    check_deadline()
     site = Site(("schema_definition", "fields", name))
     if old is None and new is not None:
         yield _added(site, name, new)

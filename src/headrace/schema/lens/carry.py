@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
+from headrace.deadline import check_deadline
 from headrace.schema import pointer as pointers
 from headrace.schema.entries import decoded
 from headrace.schema.lens import ops
@@ -199,6 +200,7 @@ def may_read(shape: Shape, reader: Reader) -> bool:
     """Whether a reader may find a value in a shape; yes, where the shape is too large to look through."""
     pending, seen, looked_at = [shape], set(), 0
     while pending:
+        check_deadline()
         shape = pending.pop()
         if shape.identity is not None and shape.identity in seen:
             continue
@@ -243,6 +245,7 @@ def _after(op: Op, shape: Shape, places: list[_Place], reader: Reader, here: str
     """Where the value lies after an operation."""
     found: dict[tuple[Pointer, bool], _Place] = {}
     for place in places:
+        check_deadline()
         made = [place] if place.gone else _step(op, _Step(shape, place, reader, here))
         for new in made:
             key = new.pointer, new.gone

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace.deadline import check_deadline
 from headrace.schema.canonical import number_of
 from headrace.schema.containment.check import described, some, spelled
 from headrace.schema.containment.scalars import highest, lowest, texts
@@ -58,6 +59,7 @@ def converted(op: Convert, shape: Shape) -> Image:
 
 
 def _converted(op: Convert, one: Alternative) -> Image:
+    check_deadline()
     if not _is_of(one, op.from_type):
         return _failed(op, "type_mismatch", f"it may be {described(one)}; the op converts {op.from_type} only")
     if op.forward.table is not None:
@@ -142,6 +144,7 @@ _MILLIS = Number(integer=SPELLED, low=Bound(FIRST_MILLIS - _DAY_MS), high=Bound(
 def _each(op: Convert, values: list[Any], name: str) -> Image:
     outputs = []
     for value in values:
+        check_deadline()
         try:
             outputs.append(BUILTINS[name].function(value))
         except (ValueError, OverflowError) as reason:

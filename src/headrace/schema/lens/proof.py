@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace.deadline import check_deadline
 from headrace.schema.canonical import json_number, value_text
 from headrace.schema.containment import gaps
 from headrace.schema.containment.check import Oracle
@@ -65,6 +66,7 @@ def _samples(shape: Shape, names: list[str], depth: int) -> list[Any]:
         alive = []
         for values in turns:
             for value in islice(values, 1):
+                check_deadline()
                 found.append(value)
                 alive.append(values)
         turns = alive
@@ -72,6 +74,7 @@ def _samples(shape: Shape, names: list[str], depth: int) -> list[Any]:
 
 
 def _values(one: Alternative, names: list[str], depth: int) -> Iterator[Any]:
+    check_deadline()
     known = finite(one)
     if known is not None:
         yield from (float(value) if isinstance(value, Decimal) else value for value in known)
@@ -154,6 +157,7 @@ def counter_example(old: Any, new: Any, ops: tuple[Op, ...], oracle: Oracle) -> 
     names = [*sorted({*_op_names(ops), *_member_names(new)}), "other"]
     left = TRIED_BYTES
     for event in islice(documents(shape_of(Root(old).source), names), TRIED):
+        check_deadline()
         spelled = msgspec.json.encode(event)
         if before(event) and not _carried(steps, spelled, after):
             return event

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace.deadline import check_deadline
 from headrace.schema import pointer
 from headrace.schema.containment import gaps
 from headrace.schema.containment.check import Oracle, described, spelled
@@ -71,11 +72,13 @@ class Walk:
 
     def _op(self, op: Op, shape: Shape, place: Place) -> Shape:
         """Alternatives go through one by one: what is known of a value together stays together."""
+        check_deadline()
         step = _STEPS[type(op)]
         return union(*(step(self, op, Shape((one,)), place) for one in shape.alternatives if not empty(one)))
 
     def note(self, place: Place, names: Pointer, rule: str, reason: str) -> None:
         """Something that could not be shown."""
+        check_deadline()
         where = "".join(f"/ops/{number}" for number in place.numbers)
         problem = Unproven(where, pointer.text(place.base + names), rule, reason)
         if problem not in self.problems:

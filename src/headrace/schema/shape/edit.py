@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from headrace.deadline import check_deadline
 from headrace.schema.pointer import Pointer, index
 from headrace.schema.shape.join import child, member, union, vacant
 from headrace.schema.shape.meet import narrowest
@@ -22,6 +23,7 @@ def split(shape: Shape, names: Pointer) -> tuple[Shape, Shape]:
 
 
 def _split(one: Alternative, names: Pointer) -> tuple[Alternative | None, Alternative | None]:
+    check_deadline()
     if not names:
         return one, None
     known = child(one, names[0])
@@ -75,6 +77,7 @@ def edit(shape: Shape, names: Pointer, change: Callable[[Shape], Shape]) -> Shap
 
 
 def _edited(one: Alternative, name: str, change: Callable[[Shape], Shape]) -> Alternative:
+    check_deadline()
     if isinstance(one, Object):
         known = member(one, name)
         return changed(one, members={**one.members, name: Member(change(known.shape), True)})

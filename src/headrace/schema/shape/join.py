@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import reduce
 
+from headrace.deadline import check_deadline
 from headrace.schema.canonical import number_of
 from headrace.schema.pointer import index
 from headrace.schema.shape.model import (
@@ -29,6 +30,7 @@ def union(*shapes: Shape) -> Shape:
     """Everything that is of one of the shapes."""
     distinct: list[Shape] = []
     for shape in shapes:
+        check_deadline()
         if shape is not NOTHING and shape not in distinct:
             distinct.append(shape)
     if len(distinct) < 2:
@@ -46,6 +48,7 @@ def gather(alternatives: Iterable[Alternative]) -> tuple[Alternative, ...]:
     """The alternatives without repetition; too many become one of each kind."""
     distinct: list[Alternative] = []
     for alternative in alternatives:
+        check_deadline()
         if alternative not in distinct:
             distinct.append(alternative)
     if len(distinct) <= MOST:
@@ -68,6 +71,7 @@ def merge(left: Shape, right: Shape) -> Shape:
 
 def join(left: Alternative, right: Alternative) -> Alternative:
     """One alternative that holds the values of two of the same kind."""
+    check_deadline()
     facts = left.facts & right.facts
     match left, right:
         case Boolean(), Boolean():
@@ -210,6 +214,7 @@ def vacant(shape: Shape, depth: int = DEPTH) -> bool:
 
 def empty(alternative: Alternative, depth: int = DEPTH) -> bool:
     """Whether the alternative holds no value, likewise."""
+    check_deadline()
     if isinstance(alternative, Object):
         needed = [known.shape for known in alternative.members.values() if known.required]
         crowded = alternative.high is not None and len(needed) > alternative.high

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
+from headrace.deadline import check_deadline
 from headrace.schema.canonical import number_of
 from headrace.schema.shape.join import DEPTH, MOST, empty, member, union
 from headrace.schema.shape.model import (
@@ -49,6 +50,7 @@ def meet_all(left: Alternatives, right: Alternatives) -> Alternatives:
 
 def meet(left: Alternative, right: Alternative) -> Alternative | None:
     """What is of both alternatives; None where that is plainly nothing."""
+    check_deadline()
     facts = left.facts | right.facts
     match left, right:
         case Null(), Null():

@@ -11,6 +11,8 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
+from headrace.deadline import check_deadline
+
 Facts = frozenset[str]
 
 
@@ -104,6 +106,7 @@ class Shape:
             return True
         if self.identity is not None or other.identity is not None:
             return self.identity == other.identity
+        check_deadline()
         return self.alternatives == other.alternatives
 
     __hash__ = None  # type: ignore[assignment]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from headrace.deadline import check_deadline
 from headrace.schema.canonical import exactly, value_text
 from headrace.schema.shape.exact import listed
 from headrace.schema.shape.join import member
@@ -230,6 +231,7 @@ def group(source: Source, names: tuple[str, ...]) -> str:
 
 def read(source: Source, above: Facts = frozenset()) -> Alternatives:
     """What a schema admits; ``above`` are the schemas being read for the same value, which end a circle."""
+    check_deadline()
     source = source.follow()
     if not source.root.plain:
         return _known(ANYTHING.alternatives, frozenset((source.fact,)))

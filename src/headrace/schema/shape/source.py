@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from headrace.deadline import check_deadline
 from headrace.schema import pointer
 from headrace.schema.canonical import value_text
 from headrace.schema.pointer import Pointer
@@ -198,6 +199,7 @@ class Root:
     def resolve(self, reference: Any) -> Source | None:
         """The schema a local reference means; None where it leads elsewhere."""
         base, _, fragment = reference.partition("#") if isinstance(reference, str) else ("?", "", "")
+        check_deadline()
         if base not in ("", self._name()):
             return None
         fragment = unquote(fragment)
@@ -221,6 +223,7 @@ class Root:
         reached: dict[str, str] = {}
         pending = list(references)
         while pending:
+            check_deadline()
             reference = pending.pop()
             if reference not in reached:
                 target = self.resolve(reference)
@@ -240,6 +243,7 @@ class Root:
     def _text(self, schema: Any) -> tuple[str, frozenset[str]]:
         known = self._texts.get(id(schema))
         if known is None:
+            check_deadline()
             text, references = self._spelled(schema)
             known = self._texts[id(schema)] = (schema, _short(text), references)
         return known[1], known[2]
@@ -272,6 +276,7 @@ class Root:
         return value_text(value)
 
     def _anchored(self, schema: Any, anchor: str) -> Any:
+        check_deadline()
         if not isinstance(schema, dict):
             return None
         if self.dialect >= Dialect.DRAFT2019 and schema.get("$anchor") == anchor:

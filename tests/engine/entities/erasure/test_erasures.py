@@ -159,7 +159,7 @@ def test_what_comes_after_an_erasure_is_another_entity(rig: Entities) -> None:
     async def scenario() -> str:
         return (await rig.engine.erasing.begin(gone, USER)).id
 
-    rig.engine.erasing._stopping.set()  # nothing is removed yet
+    rig.engine.erasing._loop.stopping.set()  # nothing is removed yet
     id = rig.run(scenario())
     with pytest.raises(EntityNotFound):
         rig.shown(gone)
@@ -354,7 +354,7 @@ def test_a_recovery_goes_on_with_an_erasure_that_was_not_over(rig: Entities, tmp
     gone, others = filled(rig)
     rig.seal_type()
     before = told(rig, others)
-    rig.engine.erasing._stopping.set()  # nothing is removed yet
+    rig.engine.erasing._loop.stopping.set()  # nothing is removed yet
     id = rig.run(rig.engine.erasing.begin(gone, USER)).id
     rig.run(rig.engine.sealer.publish_journals())
     shutil.copytree(tmp_path / "data" / "objects", tmp_path / "store")

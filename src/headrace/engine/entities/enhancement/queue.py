@@ -24,7 +24,7 @@ from headrace.engine.entities.entity_hook import ENTITIES
 from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
-from headrace.engine.runtime.repeated import RepeatedWarning
+from headrace.engine.runtime.background import BackgroundLoop, RepeatedWarning
 from headrace.errors import HeadraceError
 from headrace.storage.database import Connection
 from headrace.storage.enhancements import EnhancementRuns, Enhancements, Run
@@ -39,11 +39,13 @@ _PAUSE_S = 0.5
 #: Pauses are so much longer than looks, however much comes.
 _SHARE = 9.0
 _REST_S = 30.0
+#: After so long a round that failed is tried again.
+_RETRY_S = 5.0
 _RETRY_US = 2_000_000
 _KEPT_US = 7 * 24 * 3600 * 1_000_000
 _REASON_LENGTH = 2_000
 #: How long a step may take until the server stops all the same.
-_PATIENCE_S = 5.0
+_STOP_S = 5.0
 
 Apply = Callable[[Callable[[Any], Any]], Awaitable[Any]]
 
@@ -68,42 +70,40 @@ class Queue:
         self._types, self._enhancing, self._migrating = types, enhancing, migrating
         self._runs, self._enhancements = EnhancementRuns(reader), Enhancements(reader)
         self._apply, self._clock = apply, clock
-        self._warning = RepeatedWarning("headrace.entities", "types do not grow right now")
+        failed = "types do not grow right now"
+        self._loop = BackgroundLoop(
+            "headrace.entities",
+            self._go_round,
+            failed=failed,
+            retry_s=_RETRY_S,
+            warning=RepeatedWarning("headrace.entities", failed),
+            least_pause_s=lambda: min(_REST_S, max(_PAUSE_S, _SHARE * self._looked_s)),
+        )
+        self._has_reclaimed = False
         #: How far fragments were looked at, by type and owner.
         self._looked: dict[tuple[str, str], int] = {}
         #: How long the last look took.
         self._looked_s = 0.0
         self._waiting: dict[str, list[asyncio.Future[Run]]] = {}
-        self._called = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         log.on_append.append(self._appended)
         migrating.on_begin = self.call
 
     def start(self) -> None:
         """Begin, with what was not done when the server stopped."""
-        self._task = asyncio.create_task(self._run())
+        self._loop.start()
 
     async def stop(self) -> None:
         """Leave what is not done for the next time."""
-        self._stopping.set()
-        self._called.set()
-        if self._task is None:
-            return
-        done, _ = await asyncio.wait({self._task}, timeout=_PATIENCE_S)
-        if not done:
-            self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await self._loop.stop(timeout_s=_STOP_S)
 
     def call(self) -> None:
         """There is something to do."""
-        self._called.set()
+        self._loop.wake()
 
     def look_again(self, entity_type: str, owner: str) -> None:
         """Something else is to be promoted than before, though nothing has come."""
         self._looked.pop((entity_type, owner), None)
-        self._called.set()
+        self._loop.wake()
 
     async def ended(self, run: Run, seconds: float) -> Run:
         """A run once it has ended, or as it is when the time is up."""
@@ -123,32 +123,19 @@ class Queue:
 
     def _appended(self, stream: Stream, _: int) -> None:
         if stream.name.startswith(ENTITIES):
-            self._called.set()
+            self._loop.wake()
 
-    async def _run(self) -> None:
-        await self._reclaim()
-        while not self._stopping.is_set():
-            self._called.clear()
-            try:
-                await self._look()
-                await self._take()
-                await self._purge()
-            except _Stopped:
-                return
-            except HeadraceError as reason:
-                self._warning.warn(reason)
-            except Exception:
-                log.exception("types do not grow right now; the next round tries again")
-            await self._pause()
-
-    async def _pause(self) -> None:
-        """Let what comes together come, then wait until something has."""
-        pause_s = min(_REST_S, max(_PAUSE_S, _SHARE * self._looked_s))
-        for event, seconds in ((self._stopping, pause_s), (self._called, self._rest_s())):
-            if not self._stopping.is_set():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        await event.wait()
+    async def _go_round(self) -> float | None:
+        if not self._has_reclaimed:
+            await self._reclaim()
+            self._has_reclaimed = True
+        try:
+            await self._look()
+            await self._take()
+            await self._purge()
+        except _Stopped:
+            return None
+        return self._rest_s()
 
     def _rest_s(self) -> float:
         """Until something that failed is tried again, or a while."""
@@ -188,7 +175,7 @@ class Queue:
     async def _take(self) -> None:
         now_us = self._clock.now_us()
         for run in self._runs.open():
-            if run.state == "pending" and run.retry_us <= now_us and not self._stopping.is_set():
+            if run.state == "pending" and run.retry_us <= now_us and not self._loop.stopping.is_set():
                 await self._perform(run)
 
     async def _perform(self, run: Run) -> None:
@@ -243,7 +230,7 @@ class Queue:
     async def _go_on(self, run: Run) -> None:
         """Keep how far a run is, unless it is time to stop: then it goes on from there another time."""
         await self._save(msgspec.structs.replace(run, attempts=0))
-        if self._stopping.is_set():
+        if self._loop.stopping.is_set():
             raise _Stopped
 
     async def _save(self, run: Run) -> None:

@@ -10,7 +10,6 @@ are read through masks, and nothing is answered from what was derived before.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
@@ -34,7 +33,7 @@ from headrace.engine.log.lifecycle import carry_out
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.repeated import RepeatedWarning
+from headrace.engine.runtime.background import BackgroundLoop, RepeatedWarning
 from headrace.errors import HeadraceError, NotFound
 from headrace.extract.erasure_mask import ErasureMask, Masks, Targets, load
 from headrace.storage import database
@@ -107,9 +106,7 @@ class Erasing:
         self._ground = ground
         self._rows = Erasures(ground.reader)
         self._warning = RepeatedWarning("headrace.erasing", "an erasure waits")
-        self._awake = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._loop = BackgroundLoop("headrace.erasing", self._go_round, failed="an erasure waits", retry_s=_PAUSE_S)
         #: Held while rows of the log are rewritten, so that each is counted once.
         self._rewriting = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -128,15 +125,12 @@ class Erasing:
 
     def start(self) -> None:
         """Go on with what is running."""
-        self._task = asyncio.create_task(self._run())
+        self._loop.start()
 
     async def stop(self) -> None:
         """Leave what is not done for the next time."""
         # Not cancelled: what it has handed to the writer is answered to it.
-        self._stopping.set()
-        self._awake.set()
-        if self._task is not None:
-            await self._task
+        await self._loop.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def plan(self, entity_id: str, user_id: str) -> Plan:
@@ -163,7 +157,7 @@ class Erasing:
             await self._rewrite_log(self.find(id, user_id), stream)
         finally:
             self._forget(stream)
-            self._awake.set()
+            self._loop.wake()
         return self.find(id, user_id)
 
     def _keep(self, work: Coroutine[Any, Any, Found]) -> asyncio.Task[Found]:
@@ -228,19 +222,6 @@ class Erasing:
 
         return stream, await asyncio.to_thread(read)
 
-    async def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._awake.clear()
-            try:
-                pause = await self._go_round()
-            except _Stopped:
-                return
-            if self._stopping.is_set():
-                return
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._awake.wait()
-
     async def _go_round(self) -> float | None:
         """Perform what is running; answers after how long to try again, None where nothing is."""
         pause = None
@@ -248,7 +229,7 @@ class Erasing:
             try:
                 await self._perform(row)
             except _Stopped:
-                raise
+                return None
             except HeadraceError as reason:
                 self._warning.warn(reason)
                 pause = _PAUSE_S
@@ -278,14 +259,11 @@ class Erasing:
 
     async def _pause(self, seconds: float) -> None:
         """Let others have their turn."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        if self._stopping.is_set():
+        if not await self._loop.rest(seconds):
             raise _Stopped
 
     async def _note(self, row: ErasureRow, report: Report, step: str) -> None:
-        if self._stopping.is_set():
+        if self._loop.stopping.is_set():
             raise _Stopped
         document = msgspec.json.encode(report).decode()
         await self._ground.apply(lambda batch: Erasures(batch.connection).update(row.id, step=step, report=document))

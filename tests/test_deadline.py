@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.query.deadline import Cancelled, Deadline, OutOfTime
+from headrace.deadline import Cancelled, Deadline, OutOfTime, check_deadline
 
 
 def test_a_deadline_whose_time_is_over_stops_work_at_its_next_step() -> None:
@@ -36,3 +36,17 @@ def test_cancelling_interrupts_what_is_under_way_and_nothing_that_has_ended() ->
     assert interrupted == ["under way"]
     with pytest.raises(Cancelled), deadline.interrupting(lambda: None):
         raise AssertionError("nothing begins once it is cancelled")
+
+
+def test_only_work_in_the_block_looks_at_a_deadline_that_is_applied() -> None:
+    check_deadline()
+    with Deadline(60).applied():
+        check_deadline()
+        with Deadline(0).applied(), pytest.raises(OutOfTime):
+            check_deadline()
+        check_deadline()
+    cancelled = Deadline(60)
+    cancelled.cancel()
+    with cancelled.applied(), pytest.raises(Cancelled):
+        check_deadline()
+    check_deadline()

@@ -1,0 +1,168 @@
+"""Work in the background: threads with a connection of their own, rounds that repeat, and what they warn about."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import ParamSpec, TypeVar
+
+from headrace.errors import HeadraceError
+from headrace.storage.database import Connection
+
+#: An equal warning is logged again after this long.
+QUIET_S = 600.0
+
+Params = ParamSpec("Params")
+Returned = TypeVar("Returned")
+
+
+class BackgroundThread:
+    """One thread for work beside the event loop, with a connection that is opened when the work first needs it.
+
+    Calls run one after the other in the order they came. Work that may take long looks at ``stopping`` between its
+    steps, since ``stop`` waits for it.
+    """
+
+    def __init__(self, name: str, connect: Callable[[], Connection] | None = None, *, threads: int = 1) -> None:
+        """With more ``threads`` only one call at a time may use the connection."""
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"headrace-{name}")
+        self._connect = connect
+        self._connection: Connection | None = None
+        #: Set once the thread is to end.
+        self.stopping = threading.Event()
+
+    @property
+    def connection(self) -> Connection:
+        """The thread's own connection; for calls in the thread."""
+        if self._connection is None:
+            assert self._connect is not None, "the thread was given no way to connect"
+            self._connection = self._connect()
+        return self._connection
+
+    async def run(self, work: Callable[Params, Returned], *args: Params.args, **kwargs: Params.kwargs) -> Returned:
+        """What the work returns or raises; cancelling the wait does not end work that has begun."""
+        call = asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(*args, **kwargs))
+        return await call
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Begin work that nobody waits for, from any thread; nothing begins once the thread or the process ends.
+
+        The work handles its own errors.
+        """
+        with contextlib.suppress(RuntimeError):
+            self._executor.submit(work)
+
+    async def stop(self) -> None:
+        """Let work that was asked for end, then close the connection and end the thread."""
+        self.stopping.set()
+        await asyncio.to_thread(self._executor.shutdown)
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class BackgroundLoop:
+    """A task on the event loop that carries out one round after the other until it is stopped.
+
+    A round returns after how many seconds the next one begins, None where only ``wake`` begins it. One that fails is
+    logged and tried again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        round: Callable[[], Awaitable[float | None]],
+        *,
+        failed: str,
+        retry_s: float,
+        warning: RepeatedWarning | None = None,
+        least_pause_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """``failed`` is logged with errors that are not expected; ``warning`` takes those of the store or the disk.
+
+        ``least_pause_s`` is how long the loop rests between two rounds whatever wakes it.
+        """
+        self._round = round
+        self._log = logging.getLogger(name)
+        self._failed, self._retry_s, self._warning = failed, retry_s, warning
+        self._least_pause_s = least_pause_s
+        self._awake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        #: Set once the loop is to end; a round looks at it between its steps.
+        self.stopping = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin with the first round."""
+        self._task = asyncio.create_task(self._run())
+
+    def wake(self) -> None:
+        """Begin the next round at once, or once the present one has ended."""
+        self._awake.set()
+
+    async def stop(self, *, timeout_s: float | None = None) -> None:
+        """Let the present round end, or cancel it after a time."""
+        self.stopping.set()
+        self._awake.set()
+        if self._task is None:
+            return
+        finished, _ = await asyncio.wait({self._task}, timeout=timeout_s)
+        if not finished:
+            self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def rest(self, seconds: float) -> bool:
+        """Wait so long, or until the loop is to end; whether it goes on."""
+        if seconds > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self.stopping.wait()
+        return not self.stopping.is_set()
+
+    async def _run(self) -> None:
+        while not self.stopping.is_set():
+            self._awake.clear()
+            pause_s = await self._try_round()
+            if not await self.rest(self._least_pause_s()):
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._awake.wait()
+
+    async def _try_round(self) -> float | None:
+        try:
+            return await self._round()
+        except HeadraceError as reason:
+            if self._warning is None:
+                self._log.warning("%s: %s", self._failed, reason.message)
+            else:
+                self._warning.warn(reason)
+        except Exception:
+            self._log.exception("%s; the next round tries again", self._failed)
+        return self._retry_s
+
+
+class RepeatedWarning:
+    """One warning of a loop; objects of a store have other names each time, so the cause decides what is equal."""
+
+    def __init__(self, logger: str, text: str) -> None:
+        self._log, self._text = logging.getLogger(logger), text
+        self._last: object = None
+        self._logged_s = 0.0
+        self._left_out = 0
+
+    def warn(self, reason: HeadraceError) -> None:
+        """Log why, unless the same was logged not long ago; then it is counted."""
+        same = type(reason), reason.facts.get("cause", reason.message)
+        now_s = monotonic()
+        if same == self._last and now_s < self._logged_s + QUIET_S:
+            self._left_out += 1
+            return
+        before = f" (and {self._left_out} times before)" if self._left_out and same == self._last else ""
+        self._log.warning("%s: %s%s", self._text, reason.message, before)
+        self._last, self._logged_s, self._left_out = same, now_s, 0
