@@ -16,7 +16,7 @@ from headrace.pipeline.histories import _result
 from headrace.pipeline.jobs import weight
 from headrace.pipeline.kernels import history
 from headrace.reduce.work_units import Job, Unit
-from headrace.server.work import store_url
+from headrace.server.routes.work import store_url
 from tabling import ORDERS, USERS, Pipelines, perform
 
 FEATURES: tuple[Job, ...] = ("features",)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headrace.engine.log.stream import Stream
-from headrace.server.auth import LOCAL, Principal
-from headrace.server.exchange import Headers, Reply, Request
-from headrace.server.heads import RequestHead, Route
-from headrace.server.target import Target
+from headrace.server.http.auth import LOCAL, Principal
+from headrace.server.http.exchange import Headers, Reply, Request
+from headrace.server.http.head_cache import RequestHead, Route
+from headrace.server.http.target import Target
 
 
 class Resource(Protocol):

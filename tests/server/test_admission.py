@@ -21,11 +21,12 @@ from headrace.engine.assembly import Engine
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor
 from headrace.engine.subscriptions.subscriptions import Subscriptions
-from headrace.server import openapi, target, verbs
-from headrace.server.auth import is_for_admins
+from headrace.server.http import target
+from headrace.server.http.auth import is_for_admins
 from headrace.server.main import asgi_routes
 from headrace.server.metrics import Metrics
-from headrace.server.ops import Readiness
+from headrace.server.routes import openapi, verbs
+from headrace.server.routes.service import Readiness
 from headrace.storage.keys import KeyStore
 from tabling import ORDERS, USERS
 

@@ -19,8 +19,8 @@ from headrace.engine.runtime.stalls import StallWatchdog
 from headrace.engine.system_streams import System
 from headrace.engine.touch.report import STANDING, report
 from headrace.profiles.state_protocol import keys
-from headrace.server.emitting import Emitter
 from headrace.server.metrics import Metrics
+from headrace.server.metrics_stream import Emitter
 from headrace.storage.streams import StreamRow
 from rig import Rig
 

@@ -30,36 +30,36 @@ from headrace.engine.subscriptions.webhook import LocalTargets, Webhooks
 from headrace.engine.system_streams import System
 from headrace.engine.touch.live import LiveMetrics
 from headrace.errors import Unavailable
-from headrace.server import (
+from headrace.server.http import logs
+from headrace.server.http.asgi import Front
+from headrace.server.http.auth import Door, is_loopback, refuse_open_bind
+from headrace.server.http.bridge import Bridge
+from headrace.server.http.connection import HOT_BODY_BYTES, Connection
+from headrace.server.http.dispatch import Dispatcher
+from headrace.server.http.head_cache import Heads
+from headrace.server.http.request_log import RequestLog
+from headrace.server.http.tls import open_certificate
+from headrace.server.http.uvicorn_adapter import HttpServer
+from headrace.server.metrics import Metrics
+from headrace.server.metrics_stream import Emitter
+from headrace.server.routes import (
     enhancement,
     entity_lists,
     entity_relations,
     entity_types,
     erasures,
-    listing,
-    logging,
+    feature_tables,
     observations,
     observe,
-    ops,
-    register,
+    registration,
+    service,
     sources,
-    tables,
+    stream_list,
     verbs,
     work,
 )
-from headrace.server.app import Front
-from headrace.server.auth import Door, is_loopback, refuse_open_bind
-from headrace.server.bridge import Bridge
-from headrace.server.connection import HOT_BODY_BYTES, Connection
-from headrace.server.dispatch import Dispatcher
-from headrace.server.emitting import Emitter
-from headrace.server.heads import Heads
-from headrace.server.metrics import Metrics
-from headrace.server.ops import Readiness
-from headrace.server.requestlog import RequestLog
-from headrace.server.subscriptions import routes as subscription_routes
-from headrace.server.tls import open_certificate
-from headrace.server.uvicorn_adapter import HttpServer
+from headrace.server.routes.service import Readiness
+from headrace.server.routes.subscriptions import routes as subscription_routes
 from headrace.storage import log_damage
 from headrace.storage.keys import KeyStore
 from headrace.storage.lock import make_directory
@@ -244,9 +244,9 @@ def asgi_routes(
     subscriptions: Subscriptions | None,
 ) -> list[BaseRoute]:
     """Every route but those of the hot path."""
-    routes: list[BaseRoute] = [*listing.routes(engine), *ops.routes(engine, gates, monitor, readiness, metrics)]
+    routes: list[BaseRoute] = [*stream_list.routes(engine), *service.routes(engine, gates, monitor, readiness, metrics)]
     routes += [*work.routes(engine), *observe.routes(engine, gates.search)]
-    routes += [*register.routes(engine), *tables.routes(engine)]
+    routes += [*registration.routes(engine), *feature_tables.routes(engine)]
     routes += [*observations.routes(engine), *sources.routes(engine)]
     routes += [*entity_lists.routes(engine), *entity_relations.routes(engine)]
     routes += [*entity_types.routes(engine), *enhancement.routes(engine), *erasures.routes(engine)]
@@ -314,7 +314,7 @@ def serve(
     accept_log_damage: bool = False,
 ) -> None:
     """Run the server in this process until it is told to stop; auto-tune leaves the ``explicit`` settings alone."""
-    logging.configure()
+    logs.configure()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
     allocators.configure()

@@ -14,7 +14,7 @@ from headrace.engine.search.aggregate import aggregate
 from headrace.query.deadline import Deadline
 from headrace.query.definition import Definition
 from headrace.reduce.request import read
-from headrace.server.details import describe
+from headrace.server.routes.details import describe
 from reduce.answers import decoded
 from rig import Rig
 from server.registries import TEXT, WHOLE, lens, rename, shape

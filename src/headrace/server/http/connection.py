@@ -1,0 +1,360 @@
+"""The hot path: a connection that answers stream requests itself, without a task or an ASGI call.
+
+It is uvicorn's own protocol with one turn-off. A request for a stream that is whole and small, on a connection
+with nothing else in flight, is handed to the dispatcher from the parser's callback, and the reply is written
+straight to the transport. Everything else goes to ASGI and meets the same dispatcher behind ASGI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from headrace.errors import BadRequest, HeadersTooLarge, HeadraceError, TimedOut, Unavailable, UriTooLong
+from headrace.server.http.answering import Answering
+from headrace.server.http.common_headers import SECURITY_LINES, render_head
+from headrace.server.http.exchange import Reply
+from headrace.server.http.head_cache import Heads, RequestHead
+from headrace.server.http.target import is_hot
+from headrace.server.http.uvicorn_adapter import CallbackFailed, HttpProtocol, ParserFailed, UpgradeOffered
+
+HOT_BODY_BYTES = 256 * 1024
+#: What a header line has besides its name and its value.
+_LINE_BYTES = len(": \r\n")
+#: An address with a scheme and a host, which clients send to proxies.
+_ABSOLUTE = re.compile(rb"[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#]*)")
+_UPGRADE = (b"upgrade", b"connection", b"http2-settings")
+_METHODS = {b"GET": "GET", b"POST": "POST", b"HEAD": "HEAD", b"PUT": "PUT", b"DELETE": "DELETE"}
+
+
+class Connection(Answering, HttpProtocol):
+    """One client connection; it is the Exchange of the hot request in flight."""
+
+    heads: Heads
+    header_bytes: int
+    url_bytes: int
+    hot_body_bytes: int
+    max_connections: int
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        Answering.__init__(self)
+        HttpProtocol.__init__(self, *args, **kwargs)
+        self.begun_s = 0.0
+        self.seen_s = monotonic()
+        self._stalled_s = 0.0
+        self._unsent = 0
+        self._half_closed = False
+        self._stopping = False
+        self._verdict = b""
+        # Bytes since the parser last found a head, a part of a body or an end; those right after it are not counted.
+        self._unplaced = 0
+        # The request that is arriving:
+        self._hot = False
+        self._handed_over = False
+        self._in_headers = False
+        self._oversized = False
+        self._trailer_size = 0
+        self._alone = b""
+        self._arriving_method = "GET"
+        self._arriving_fields: dict[bytes, bytes] = {}
+        self._body = b""
+
+    # -- the connection's life
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            transport.write(self._refusal(Unavailable("too many connections", retry_after=1)))
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Clean up, while others are served where many hang up at once."""
+        self.dispatcher.slices.spread(partial(self._clean_up, exc))
+
+    def _clean_up(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._count_unsent(0)
+        self._let_go_of_body()
+        if self.on_gone is not None:
+            self.on_gone()
+        self.on_gone = self.on_drained = None
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the connection for an answer that is on its way, unless whoever asked is gone by saying goodbye."""
+        self._half_closed = True
+        self._forget_arriving()
+        return not self.is_free() and not self._is_gone_at_eof()
+
+    def shutdown(self) -> None:
+        """Hang up, once a request that is in flight or arriving is answered."""
+        self._stopping = True
+        if self.running is not None and not self.running.response_complete:
+            self.running.keep_alive = False
+        elif not self.begun_s or self._is_answered_early():
+            self.transport.close()
+
+    def is_idle(self) -> bool:
+        """Whether no request is in flight or arriving."""
+        return not self.begun_s and self.is_free()
+
+    def _is_gone_at_eof(self) -> bool:
+        if self.running is self._cycle:
+            return self.parked or self.gone_at_eof
+        exchange = self.asgi_scope().get("headrace.exchange")
+        return bool(getattr(exchange, "parked", False) or getattr(exchange, "gone_at_eof", False))
+
+    # -- how fast the client takes its answers
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled_s = monotonic()
+        self._count_unsent(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stalled_s = 0.0
+        self._count_unsent(0)
+        if self.on_drained is not None:
+            self.on_drained()
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client takes what was written."""
+        return not self.flow.write_paused
+
+    def is_stalled(self, now_s: float, patience_s: float) -> bool:
+        """Whether the client has taken nothing for too long."""
+        if not self._stalled_s:
+            return False
+        waiting = self.transport.get_write_buffer_size()
+        if waiting < self._unsent:
+            self._stalled_s = now_s
+        self._count_unsent(waiting)
+        return now_s - self._stalled_s > patience_s
+
+    def _count_unsent(self, size: int) -> None:
+        self.dispatcher.unsent_bytes += size - self._unsent
+        self._unsent = size
+
+    # -- what the parser finds
+
+    def data_received(self, data: bytes) -> None:
+        self.seen_s = monotonic()
+        if self.timeout_keep_alive_task is not None:
+            self.stop_keep_alive_timer()
+        if self._verdict:
+            return
+        self._alone = b""
+        running = self.running
+        if not self.begun_s and (running is None or running.response_complete):
+            head = self._head  # most requests repeat the last one
+            size = len(head.spelled)
+            if size and len(data) == size + head.body_bytes and data.startswith(head.spelled):
+                self._answer(head, data[size:])
+                return
+            known = self.heads.find(data)
+            if known is not None:
+                self._answer(*known)
+                return
+            self._alone = data
+        self._oversized = self._in_headers or len(data) > self.header_bytes
+        self._unplaced += len(data)
+        self._parse(data)
+        if self._unplaced > self.header_bytes + (self.url_bytes if self._in_headers else 0):
+            self._refuse(self._headers_too_large())
+
+    def _parse(self, data: bytes, *, declining: bool = False) -> None:
+        try:
+            self.parser.feed_data(data)
+        except UpgradeOffered as offer:
+            if declining:
+                self._refuse(BadRequest("this server does not upgrade connections", field="Upgrade"))
+            else:
+                self._parse(self._without_offer(data[offer.args[0] :]), declining=True)
+        except CallbackFailed as wrapped:
+            self._refuse(_cause(wrapped))
+        except ParserFailed as reason:
+            self._refuse(BadRequest(f"this is not HTTP: {reason}", field="request"))
+
+    def _without_offer(self, rest: bytes) -> bytes:
+        """A request that offered to upgrade, as if it had not: the parser would leave its body alone otherwise."""
+        kept = [b"%b: %b\r\n" % pair for pair in self.headers if pair[0] not in _UPGRADE]
+        first = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        self.renew_parser()
+        return b"".join([first, *kept, b"\r\n", rest])
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+        self.begun_s = self.seen_s
+        self._hot = False
+        self._in_headers = True
+        self._unplaced = 0
+        self._body = b""
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+        if len(self.url) > self.url_bytes:
+            raise UriTooLong(f"the address exceeds {self.url_bytes} bytes", limit=self.url_bytes)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_headers:
+            super().on_header(name, value.rstrip(b" \t"))  # the parser leaves the blanks after a value
+        else:
+            self._skip_trailer(len(name) + len(value) + _LINE_BYTES)
+
+    def _skip_trailer(self, size: int) -> None:
+        self._trailer_size += size
+        if self._trailer_size > self.header_bytes:
+            raise self._headers_too_large()
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        self._unplaced = self._trailer_size = 0
+        if self._oversized and sum(len(k) + len(v) + _LINE_BYTES for k, v in self.headers) > self.header_bytes:
+            raise self._headers_too_large()
+        if self.parser.should_upgrade():
+            return
+        fields = dict(self.headers)
+        if b"host" not in fields and self.parser.get_http_version() != "1.0":
+            raise BadRequest("a request of HTTP/1.1 says in Host whom it asks", field="Host")
+        if not self.url.startswith(b"/"):
+            self._take_host_of_target()
+        if self._is_hot(fields):
+            self._hot = True
+            self._arriving_fields = fields
+        else:
+            self._to_asgi()
+
+    def _take_host_of_target(self) -> None:
+        """Where the address names a host, that counts, and the header does not."""
+        absolute = _ABSOLUTE.match(self.url)
+        if absolute is not None:
+            names = [name for name, _ in self.headers]
+            if b"host" not in names:
+                self.headers.append((b"host", absolute[1]))
+            self.headers[:] = [(name, absolute[1] if name == b"host" else value) for name, value in self.headers]
+
+    def _is_hot(self, fields: dict[bytes, bytes]) -> bool:
+        if not self.is_free():
+            return False
+        method = _METHODS.get(self.parser.get_method())
+        if method is None or not is_hot(method, self.url):
+            return False
+        length = fields.get(b"content-length", b"0")
+        if len(length) > 6 or int(length) > self.hot_body_bytes:
+            return False
+        if b"transfer-encoding" in fields or b"content-encoding" in fields or self.expect_100_continue:
+            return False
+        self._arriving_method = method
+        return True
+
+    def _to_asgi(self) -> None:
+        self.start_asgi()
+        self._handed_over = True
+        if self._stopping:
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        self._unplaced = 0
+        if self._hot:
+            self.dispatcher.arrivals.take(len(body))
+            self._body += body
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        self.begun_s = 0.0
+        self._unplaced = 0
+        self._handed_over = False
+        if not self._hot:
+            super().on_message_complete()
+            return
+        body = self._let_go_of_body()
+        head = RequestHead(
+            self._arriving_method,
+            self.url,
+            self.headers,
+            self._arriving_fields,
+            keep_alive=self.parser.should_keep_alive() and not self._stopping,
+            chunked=self.parser.get_http_version() != "1.0",
+            body_bytes=len(body),
+        )
+        if self._alone:
+            self.heads.learn(self._alone, head)
+        self._answer(head, body)
+
+    def _let_go_of_body(self) -> bytes:
+        body, self._body = self._body, b""
+        self.dispatcher.arrivals.give(len(body))
+        return body
+
+    def _answer(self, head: RequestHead, body: bytes) -> None:
+        """Hand a hot request over; pipelined ones queue behind it until it is answered."""
+        self._head = head
+        self._started_s = self.seen_s
+        self.parked = self.gone_at_eof = False
+        cycle = self._cycle
+        cycle.response_complete = False
+        cycle.keep_alive = head.keep_alive
+        self.cycle = self.running = cycle
+        self.dispatcher.handle(head, body, self)
+
+    # -- what comes after an answer
+
+    def _next(self) -> None:
+        if self.pipeline or self.flow.read_paused or self._verdict or self._half_closed:
+            self.on_response_complete()
+
+    def on_response_complete(self) -> None:
+        if self.pipeline or not (self._verdict or self._half_closed):
+            super().on_response_complete()
+        elif not self.transport.is_closing():
+            self.transport.write(self._verdict)
+            self.transport.close()
+
+    def give_up(self) -> None:
+        """The request did not arrive in time: say so, unless it was answered early, and hang up."""
+        self._refuse(TimedOut("the request did not arrive in time"))
+
+    def _refuse(self, error: HeadraceError) -> None:
+        """Hang up on a request that never became one, once those before it are answered; it has one answer at most."""
+        if self._verdict or self.transport.is_closing():
+            return
+        if self._is_answered_early():
+            self.transport.close()
+            return
+        self._verdict = self._refusal(error)
+        self._forget_arriving()
+        if self.is_free():
+            self.transport.write(self._verdict)
+            self.transport.close()
+
+    def _is_answered_early(self) -> bool:
+        """Whether the request that is arriving has its answer already."""
+        return self._handed_over and self.is_newest_answered()
+
+    def _forget_arriving(self) -> None:
+        """Stop waiting for the rest of a request."""
+        self._let_go_of_body()
+        if self._handed_over:
+            self.abandon_newest()
+
+    def _refusal(self, error: HeadraceError) -> bytes:
+        reply = Reply.failure(error)
+        headers = {**reply.headers, "connection": "close", "content-length": str(len(reply.body))}
+        return render_head(reply.status, headers, SECURITY_LINES + self._dated()) + reply.body
+
+    def _headers_too_large(self) -> HeadersTooLarge:
+        return HeadersTooLarge(f"the headers exceed {self.header_bytes} bytes", limit=self.header_bytes)
+
+
+def _cause(wrapped: BaseException) -> HeadraceError:
+    cause = wrapped.__context__ or wrapped.__cause__
+    return cause if isinstance(cause, HeadraceError) else BadRequest("this is not HTTP", field="request")

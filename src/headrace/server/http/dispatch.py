@@ -1,0 +1,162 @@
+"""From a request to the verb that answers it: one place for admission, routing and failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from time import monotonic
+
+import msgspec
+
+from headrace.engine.assembly import Engine
+from headrace.engine.log.tiers import Cold
+from headrace.engine.runtime.gates import Gate
+from headrace.errors import BadRequest, CorruptData, HeadraceError, MethodNotAllowed, NotFound, Overloaded, TimedOut
+from headrace.server.http import parameters, target
+from headrace.server.http.arrivals import Arrivals
+from headrace.server.http.auth import Door, Principal
+from headrace.server.http.background import Aside, cancel_when_gone, in_thread, partial_answer_s
+from headrace.server.http.exchange import Exchange, Reply, Request
+from headrace.server.http.failures import unexpected
+from headrace.server.http.head_cache import RequestHead, Route
+from headrace.server.http.lookups import Lookups
+from headrace.server.http.quota import metered
+from headrace.server.http.target import Target
+
+Verb = Callable[[Request], None]
+
+_TARGETS = 16_384
+_TARGET_BYTES = 256
+#: Parameters that may be given several times.
+_LISTS = {"_search": ("sort",)}
+#: Verbs on a stream that another has made.
+_FOLLOWING = ("GET", "HEAD", "POST")
+_ONCE = (b"stream-", b"producer-", b"content-", b"if-", b"host", b"authorization", b"origin")
+
+
+class Dispatcher:
+    """Answers every request on ``/v1/stream/…``, whichever way it came in."""
+
+    def __init__(self, door: Door, engine: Engine, verbs: Mapping[tuple[str, str], Verb], gate: Gate) -> None:
+        self.door = door
+        self._gate = gate
+        self.damage = engine.writer.damage
+        self._aside = Aside(self.damage)
+        self._time_s = engine.config.server.resolver_timeout_s
+        self.arrivals = Arrivals(engine.config.limits.arriving_bytes, engine.gates.shortage)
+        self.slices = engine.slices
+        self.unsent_bytes = 0
+        self.unsent_limit = engine.config.limits.unsent_bytes
+        self._targets: dict[bytes, Target] = {}
+        self._verbs = verbs
+        self._held = engine.log.catalog.held
+        self._find = engine.log.find
+        self._lookups = Lookups(engine.log.catalog, self.handle)
+
+    def handle(
+        self, head: RequestHead, body: bytes, exchange: Exchange, until: float = 0.0, looked_up: bool = False
+    ) -> None:
+        """Answer through the exchange, now or later; never raises. ``until`` is when its time is over, once it runs."""
+        try:
+            route = head.route
+            if route is None or route.generation != self.door.generation:
+                route = head.route = self._route(head)
+            if self.unsent_bytes > self.unsent_limit and head.method == "GET":
+                raise Overloaded("slow readers hold too much unsent data", retry_after=2)
+            if route.follows and not looked_up and (name := route.target.name) not in self._held:
+                self._lookups.add(name, (head, body, exchange, until, True))
+                return
+            route.verb(Request(head, route, body, exchange))
+        except HeadraceError as refusal:
+            exchange.reply(Reply.failure(refusal))
+        except Cold as cold:
+            until = until or monotonic() + self._time_s
+            self._aside.begin(exchange, self._thaw(cold, head, body, exchange, until))
+        except Exception as reason:
+            exchange.reply(Reply.failure(unexpected(self.damage, reason, exchange.request_id)))
+
+    async def _thaw(self, cold: Cold, head: RequestHead, body: bytes, exchange: Exchange, until: float) -> None:
+        """Let a thread find what is not at hand, then answer; what is found too late is there for the next who ask."""
+        finding = self._aside.keep(self._work(cold.work))
+        if cold.deadline is not None:
+            until = monotonic() + partial_answer_s(self._time_s)
+            cancel_when_gone(exchange, cold.deadline, finding)
+        await asyncio.wait({finding}, timeout=until - monotonic())
+        if not finding.done():
+            finding.add_done_callback(_retrieve)
+            if cold.deadline is not None:
+                cold.deadline.cancel()
+            raise TimedOut("request timed out")
+        try:
+            finding.result()
+        except CorruptData:
+            assert head.route is not None
+            self._find(head.route.target.name)  # objects of a stream that was deleted meanwhile are not missed
+            raise
+        self.handle(head, body, exchange, until)
+
+    async def _work(self, look: Callable[[], None]) -> None:
+        async with self._gate:
+            await in_thread(look)
+
+    def _route(self, head: RequestHead) -> Route:
+        principal = self.door.admit(head.fields)
+        if principal.quota is None:
+            return self._find_route(head, principal)
+        try:
+            route = self._find_route(head, principal)
+        except HeadraceError:
+            principal.quota.take()
+            raise
+        return msgspec.structs.replace(route, verb=metered(route.verb, principal.quota))
+
+    def _find_route(self, head: RequestHead, principal: Principal) -> Route:
+        place = self._targets.get(head.path)
+        if place is None:
+            place = self._target(head.path)
+        verb = self._verbs.get((head.method, place.resource))
+        if verb is None or (place.key is not None and head.method != "GET"):
+            raise self._no_verb(head.method, place)
+        refuse_repeated(head.headers, head.fields)
+        if not place.resource.startswith("/"):
+            principal.enter(place.name)
+        query = parameters.query(head.query, _LISTS.get(place.resource, ()))
+        follows = not place.resource and head.method in _FOLLOWING
+        return Route(verb, place, query, principal, self.door.generation, follows)
+
+    def _target(self, path: bytes) -> Target:
+        place = target.parse(path)
+        if not place.name:
+            raise BadRequest("missing stream name", field="name")
+        if len(self._targets) >= _TARGETS:
+            self._targets.clear()
+        if len(path) <= _TARGET_BYTES:
+            self._targets[path] = place
+        return place
+
+    def _no_verb(self, method: str, place: Target) -> HeadraceError:
+        allowed = sorted(verb for verb, resource in self._verbs if resource == place.resource)
+        if place.key is not None:
+            allowed = ["GET"]
+        if not allowed:
+            return NotFound(f"there is no {place.resource} here", resource=place.resource)
+        allow = ", ".join([*allowed, "OPTIONS"])
+        return MethodNotAllowed(f"{method} is not among {allow}", allow=allow)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Look at what a task has raised, of which nobody is told any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+def refuse_repeated(raw_headers: list[tuple[bytes, bytes]], fields: dict[bytes, bytes]) -> None:
+    """Refuse headers of which one is given twice that counts once; ``fields`` are the same by name."""
+    if len(fields) == len(raw_headers):
+        return
+    seen: set[bytes] = set()
+    for name, _ in raw_headers:
+        if name in seen and name.startswith(_ONCE):
+            field = name.decode("latin-1")
+            raise BadRequest(f"{field} is given more than once", field=field)
+        seen.add(name)

@@ -1,0 +1,119 @@
+"""One request and its answer, however the bytes travel.
+
+The hot connection and the ASGI side both make a :class:`Request` and offer an :class:`Exchange`; everything
+between them is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from headrace.errors import HeadraceError
+from headrace.server.http.auth import AdminRefused, Principal
+from headrace.server.http.head_cache import RequestHead, Route
+from headrace.server.http.target import Target
+
+Headers = dict[str, str]
+
+JSON_TYPE = "application/json; charset=utf-8"
+
+
+class Reply:
+    """A whole answer."""
+
+    __slots__ = ("body", "headers", "refused", "status")
+
+    def __init__(self, status: int, headers: Headers | None = None, body: bytes = b"") -> None:
+        self.status = status
+        self.headers = headers if headers is not None else {}
+        self.body = body
+        #: Who is no admin, where the answer refuses what takes one.
+        self.refused: Principal | None = None
+
+    @classmethod
+    def json(cls, status: int, content: object, headers: Headers | None = None) -> Reply:
+        """A JSON answer, never cached."""
+        base = {"content-type": JSON_TYPE, "cache-control": "no-store"}
+        return cls(status, {**base, **(headers or {})}, msgspec.json.encode(content))
+
+    @classmethod
+    def failure(cls, error: HeadraceError) -> Reply:
+        """What an error looks like on the wire; whoever holds the error holds nothing else of its request any more."""
+        # The frames of a traceback hold the body, and often the error itself: the collector comes too rarely for that.
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+        reply = cls.json(error.status, error.body(), error.headers())
+        reply.refused = error.principal if isinstance(error, AdminRefused) else None
+        return reply
+
+
+class Exchange(Protocol):
+    """The way back to the caller: one whole reply, or an opened stream of chunks."""
+
+    #: Set by readers that wait at the tail: their time is not working time, and their goodbye is final.
+    parked: bool
+    #: Whether a client that sends no more is gone: nothing more is worked out for it.
+    gone_at_eof: bool
+    on_gone: Callable[[], None] | None
+    on_drained: Callable[[], None] | None
+
+    @property
+    def scheme(self) -> str | None:
+        """http or https."""
+
+    @property
+    def request_id(self) -> str:
+        """The caller's id of the request, or a new one."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the caller takes what was written, or lets it pile up."""
+
+    def reply(self, reply: Reply) -> None:
+        """Answer, whole."""
+
+    def appended(self, offset: str) -> None:
+        """Answer a plain append, the most frequent reply of all: 204 and the new tail."""
+
+    def told(self, body: bytes, lines: str = "") -> None:
+        """Answer 200 with a short JSON document; ``lines`` are further header lines."""
+
+    def open(self, headers: Headers) -> None:
+        """Begin a 200 whose body is written in chunks."""
+
+    def write(self, chunk: bytes) -> None:
+        """Send a chunk."""
+
+    def finish(self) -> None:
+        """End the chunks."""
+
+
+class Request(msgspec.Struct):
+    """What was asked, already admitted."""
+
+    head: RequestHead
+    route: Route
+    body: bytes
+    exchange: Exchange
+
+    @property
+    def target(self) -> Target:
+        """The stream and the resource of it that is meant."""
+        return self.route.target
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query parameters."""
+        return self.route.query
+
+    @property
+    def principal(self) -> Principal:
+        """Who asks."""
+        return self.route.principal
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """The headers by name."""
+        return self.head.fields

@@ -1,0 +1,165 @@
+"""Rate limits of keys: requests, and bytes of bodies and answers, in a second.
+
+A key without limits has no quota, and nothing here is called for it. What is over in an answer that has begun is owed:
+further requests are refused until it is paid off. Server-sent events wait instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from headrace.engine.log.tiers import Cold
+from headrace.errors import RateLimited
+
+if TYPE_CHECKING:
+    from headrace.server.http.exchange import Exchange, Headers, Reply, Request
+
+
+class Quota:
+    """What is left of one key's limits; up to one second's worth is saved up. A limit of 0 is none."""
+
+    __slots__ = ("_at_s", "_bytes", "_now_s", "_requests", "bytes_per_s", "requests_per_s")
+
+    def __init__(self, requests_per_s: int, bytes_per_s: int, now_s: Callable[[], float] = monotonic) -> None:
+        self.requests_per_s = requests_per_s
+        self.bytes_per_s = bytes_per_s
+        self._requests = float(requests_per_s)
+        self._bytes = float(bytes_per_s)
+        self._now_s = now_s
+        self._at_s = now_s()
+
+    def require(self) -> None:
+        """Refuse a request if the limits are used up."""
+        self._refill()
+        if self.requests_per_s and self._requests < 1:
+            raise self._refusal("requests", self.requests_per_s, (1 - self._requests) / self.requests_per_s)
+        if self.bytes_per_s and self._bytes <= 0:
+            raise self._refusal("bytes", self.bytes_per_s, self.wait_s())
+
+    def take(self, size: int = 0) -> None:
+        """Count a request with a body of this size; refuse it if the limits are used up."""
+        self.require()
+        self._requests -= 1
+        self._bytes -= size
+
+    def give_back(self, size: int) -> None:
+        """Take back a request that will be counted again."""
+        self._requests += 1
+        self._bytes += size
+
+    def spend(self, size: int) -> None:
+        """Count bytes that are already on their way."""
+        self._bytes -= size
+
+    def wait_s(self) -> float:
+        """How long until bytes are left; 0 where some are."""
+        self._refill()
+        return max(0.0, -self._bytes / self.bytes_per_s) if self.bytes_per_s else 0.0
+
+    def _refill(self) -> None:
+        now_s = self._now_s()
+        passed_s, self._at_s = now_s - self._at_s, now_s
+        self._requests = min(self._requests + passed_s * self.requests_per_s, float(self.requests_per_s))
+        self._bytes = min(self._bytes + passed_s * self.bytes_per_s, float(self.bytes_per_s))
+
+    @staticmethod
+    def _refusal(unit: str, limit: int, wait_s: float) -> RateLimited:
+        return RateLimited(
+            f"this key may use {limit} {unit} a second; try again later",
+            retry_after=max(1, math.ceil(wait_s)),
+            limit=limit,
+            unit=unit,
+        )
+
+
+def _forwarded(name: str) -> Any:
+    """An attribute of the exchange behind this one."""
+    return property(
+        lambda self: getattr(self._exchange, name), lambda self, value: setattr(self._exchange, name, value)
+    )
+
+
+class MeteredExchange:
+    """An exchange whose answers count towards a quota."""
+
+    parked: bool = _forwarded("parked")
+    gone_at_eof: bool = _forwarded("gone_at_eof")
+    on_gone: Callable[[], None] | None = _forwarded("on_gone")
+    on_drained: Callable[[], None] | None = _forwarded("on_drained")
+    scheme: str | None = _forwarded("scheme")
+
+    def __init__(self, exchange: Exchange, quota: Quota) -> None:
+        self._exchange = exchange
+        self._quota = quota
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __hash__(self) -> int:
+        return hash(self._exchange)
+
+    def __eq__(self, other: object) -> bool:
+        """A request that is handled again is still the same one."""
+        return isinstance(other, MeteredExchange) and other._exchange is self._exchange
+
+    @property
+    def request_id(self) -> str:
+        """The caller's id of the request, or a new one."""
+        return self._exchange.request_id
+
+    @property
+    def writable(self) -> bool:
+        """Whether the caller takes what is written, and may have more; ``on_drained`` is called when that changes."""
+        wait_s = self._quota.wait_s()
+        if wait_s and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._go_on)
+        return not wait_s and self._exchange.writable
+
+    def reply(self, reply: Reply) -> None:
+        """Answer, whole."""
+        self._quota.spend(len(reply.body))
+        self._exchange.reply(reply)
+
+    def appended(self, offset: str) -> None:
+        """Answer a plain append."""
+        self._exchange.appended(offset)
+
+    def told(self, body: bytes, lines: str = "") -> None:
+        """Answer 200 with a short JSON document."""
+        self._quota.spend(len(body))
+        self._exchange.told(body, lines)
+
+    def open(self, headers: Headers) -> None:
+        """Begin a 200 in chunks."""
+        self._exchange.open(headers)
+
+    def write(self, chunk: bytes) -> None:
+        """Send a chunk."""
+        self._quota.spend(len(chunk))
+        self._exchange.write(chunk)
+
+    def finish(self) -> None:
+        """End the chunks."""
+        self._exchange.finish()
+
+    def _go_on(self) -> None:
+        self._timer = None
+        if self._exchange.on_drained is not None:
+            self._exchange.on_drained()
+
+
+def metered(verb: Callable[[Request], None], quota: Quota) -> Callable[[Request], None]:
+    """A verb that counts towards a quota, and is refused where that is used up."""
+
+    def run(request: Request) -> None:
+        quota.take(len(request.body))
+        request.exchange = MeteredExchange(request.exchange, quota)
+        try:
+            verb(request)
+        except Cold:
+            quota.give_back(len(request.body))  # it is handled again once its entries are at hand
+            raise
+
+    return run

@@ -1,0 +1,120 @@
+"""``/v1/tables/{table}/history``: rows of feature tables as they were, for many keys and moments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headrace.engine.assembly import Engine
+from headrace.engine.features.histories import Answer
+from headrace.engine.features.past import Past
+from headrace.engine.features.registry import EVENTS
+from headrace.errors import BatchTooLarge
+from headrace.reduce.features.history import Question
+from headrace.server.http.json_bodies import read, require_json
+from headrace.server.http.json_responses import json_response
+from headrace.server.http.parameters import only
+from headrace.storage.histories import HistoryRow
+from headrace.types import parse_timestamp_us, rfc3339
+
+HISTORY = "/v1/tables/{table}/history"
+MOST_ROWS = 10_000
+
+
+class Asked(msgspec.Struct, forbid_unknown_fields=True):
+    """A key at a moment."""
+
+    at: str
+    key: Any = ""
+
+
+class HistoryBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Which rows, and which of their features."""
+
+    rows: list[Asked]
+    features: list[str] | None = None
+
+
+def routes(engine: Engine) -> list[Route]:
+    """Every route of this file."""
+    api = Api(engine)
+    return [
+        Route(HISTORY, api.ask, methods=["POST"]),
+        Route(HISTORY + "/{id}", api.find, methods=["GET"]),
+    ]
+
+
+class Api:
+    """One method per verb: reads the request, asks the engine, writes the answer."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def ask(self, request: Request) -> Response:
+        """POST: the rows where few events are to be folded, else where they will be found."""
+        table = self._admitted(request)
+        require_json(request)
+        body = await read(request, HistoryBody, limit=self._engine.config.limits.body_bytes)
+        if len(body.rows) > MOST_ROWS:
+            raise BatchTooLarge(f"a question is about {MOST_ROWS} rows at most", limit=MOST_ROWS)
+        asked = await self._engine.computing.run(0, _moments, body)
+        found = await self._engine.training.ask(table, asked, body.features)
+        if isinstance(found, HistoryRow):
+            where = request.url.path + f"/{found.id}"
+            return json_response({"history": self._told(found)}, status=202, headers={"location": where})
+        told = {"results": found.rows, **_reach(found)}
+        return await self._engine.computing.run(0, json_response, told, headers=_coverage(found.complete))
+
+    async def find(self, request: Request) -> Response:
+        """GET: how a question stands, with its rows once they are found."""
+        row = self._engine.training.find(self._admitted(request), request.path_params["id"])
+        if row.answer is None:
+            return json_response(self._told(row))
+        answer = msgspec.json.decode(row.answer, type=Answer)
+        return json_response({**self._told(row), "results": answer.rows}, headers=_coverage(answer.complete))
+
+    def _told(self, row: HistoryRow) -> dict[str, Any]:
+        total = len(msgspec.json.decode(row.question, type=Question).asked)
+        ended = None if row.ended_us is None else rfc3339(row.ended_us)
+        found = {
+            "id": row.id,
+            "table": row.table,
+            "state": row.state,
+            "begun": rfc3339(row.begun_us),
+            "ended": ended,
+            "rows": total if row.answer is not None else 0,
+            "total": total,
+            "reason": row.reason,
+        }
+        if row.answer is not None:
+            answer = msgspec.json.decode(row.answer, type=Answer)
+            stream = self._engine.log.find(self._engine.serving.defined(row.table).stream)
+            found |= {"complete": answer.complete, "since": stream.offset_at(answer.since)}
+        return found
+
+    def _admitted(self, request: Request) -> str:
+        """The table; whoever reads it may read the events that it is made from."""
+        table: str = request.path_params["table"]
+        only(request.query_params)
+        current = self._engine.features.current
+        current.table(table)
+        request.state.principal.require("read", EVENTS + current.root_of(table))
+        return table
+
+
+def _moments(body: HistoryBody) -> list[tuple[Any, int]]:
+    return [(one.key, parse_timestamp_us(one.at, f"rows[{place}].at")) for place, one in enumerate(body.rows)]
+
+
+def _reach(found: Past) -> dict[str, Any]:
+    """From where on the rows know everything."""
+    reaches = None if found.reaches_us is None else rfc3339(found.reaches_us)
+    return {"complete": found.complete, "since": found.since, "events_from": reaches}
+
+
+def _coverage(complete: bool) -> dict[str, str]:
+    return {"headrace-coverage": "complete" if complete else "partial"}

@@ -1,0 +1,245 @@
+"""``POST /v1/push/{event}``: events for an event source, one or many, each with its own outcome."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import msgspec
+
+from headrace.engine.assembly import Engine
+from headrace.engine.features.registry import EVENTS
+from headrace.engine.features.source import source_of
+from headrace.engine.log.append import PLAIN, Append
+from headrace.engine.log.stream import Stream
+from headrace.engine.log.stream_registry import StreamRegistry
+from headrace.engine.runtime.computing import LONG_BYTES
+from headrace.errors import BadRequest, HeadraceError, NotFound, UnknownEvent, UnsupportedMedia
+from headrace.schema.entries import entries_of
+from headrace.schema.split import check_text, split_json
+from headrace.server.http.auth import LOCAL
+from headrace.server.http.background import Aside
+from headrace.server.http.exchange import Exchange, Reply, Request
+from headrace.server.routes.streams import is_awaited
+from headrace.types import JSON
+
+#: The outcomes of more events are put together in a thread.
+_MANY = 1_000
+#: How often a push is tried again whose source has changed between its check and its commit.
+_TRIES = 5
+_ONE_MEMBER = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class _Sorted(msgspec.Struct):
+    """Events of one push: those that fit, joined, and what is wrong with each of the others."""
+
+    registry: StreamRegistry
+    joined: bytes
+    count: int
+    outcomes: list[HeadraceError | None]
+    is_one: bool
+
+
+class _Pushed(msgspec.Struct):
+    """A push on its way, to be tried again if need be."""
+
+    request: Request
+    sorted: _Sorted
+    tries: int
+
+
+class Pushes:
+    """Answers requests on ``/v1/push``."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._features = engine.features
+        self._log = engine.log
+        self._aside, self._computing = Aside(engine.writer.damage), engine.computing
+        self._when_pushed = self._pushed
+        self._when_settled = self._settled
+
+    def post(self, request: Request) -> None:
+        """POST: store events, and acknowledge each once it is on disk."""
+        head, route, body = request.head, request.route, request.body
+        stream = self._find(route.target.name)
+        if route.principal is not LOCAL:
+            route.principal.require("write", stream.name)
+        if head.media_type != JSON:
+            raise UnsupportedMedia("events are pushed as application/json", field="Content-Type")
+        for name in route.query:
+            raise BadRequest(f"there is no parameter {name} here", field=name)
+        registry = stream.head.registry
+        assert registry is not None
+        if body[:1] == b"{" and len(body) <= LONG_BYTES:
+            check_text(body)
+            kind = registry.kind
+            filled = body if kind is None or not kind.normalises else kind.normalised(body, PLAIN)
+            if registry.fitting(filled) == 1:
+                append = Append(stream, filled, 1, self._when_pushed, PLAIN, request.exchange)
+                append.seen_by, append.given = registry, body
+                self._log.append(append)
+                return
+        self._sort(request, stream, 0)
+
+    def _find(self, event: str) -> Stream:
+        try:
+            stream = self._log.find(EVENTS + event)
+        except NotFound as reason:
+            raise UnknownEvent("there is no event source of this name", event=event) from reason
+        if not stream.managed:
+            raise UnknownEvent("there is no event source of this name", event=event)
+        return stream
+
+    # -- one event that is seen to fit
+
+    def _pushed(self, append: Append) -> None:
+        exchange: Exchange = append.caller
+        if not is_awaited(self._log, append, exchange):
+            return
+        if append.error is not None:
+            exchange.reply(Reply.failure(append.error))
+            return
+        position = append.position if append.seqs is None else append.acknowledged
+        offset, version = append.stream.offset_at(position), self._features.current.version
+        replayed = "true" if append.deduplicated else "false"
+        exchange.told(
+            f'{{"ack":true,"offset":"{offset}","registry_version":{version},"idempotent_replay":{replayed}}}'.encode()
+        )
+
+    # -- anything else
+
+    def _sort(self, request: Request, stream: Stream, tries: int) -> None:
+        registry = stream.head.registry
+        assert registry is not None
+        if len(request.body) > LONG_BYTES:
+            self._aside.begin(request.exchange, self._sort_aside(request, stream, registry, tries))
+        else:
+            found = _sorted(registry, request.body)
+            if found.count:
+                self._append(self._pushed_as(request, stream, found, tries))
+            else:
+                request.exchange.reply(self._none_taken(found))
+
+    async def _sort_aside(self, request: Request, stream: Stream, registry: StreamRegistry, tries: int) -> None:
+        """Check a long body in a thread of its own, while others are served."""
+        with stream.held():
+            made = await self._computing.run(len(request.body), self._made, request, stream, registry, tries)
+            if isinstance(made, Append):
+                self._append(made)
+            else:
+                request.exchange.reply(made)
+
+    def _made(self, request: Request, stream: Stream, registry: StreamRegistry, tries: int) -> Append | Reply:
+        """What a long body becomes: an append that is admitted already, or the answer where nothing of it fits."""
+        found = _sorted(registry, request.body)
+        if not found.count:
+            return self._none_taken(found)
+        append = self._pushed_as(request, stream, found, tries)
+        with contextlib.suppress(BadRequest):  # which is judged again on the way to the writer
+            registry.admit(append)
+        return append
+
+    def _pushed_as(self, request: Request, stream: Stream, found: _Sorted, tries: int) -> Append:
+        append = Append(stream, found.joined, found.count, self._when_settled, PLAIN, _Pushed(request, found, tries))
+        append.seen_by = found.registry
+        return append
+
+    def _append(self, append: Append) -> None:
+        try:
+            self._log.append(append)
+        except BadRequest as refusal:
+            self._refused(append.caller, append.stream, refusal)
+
+    def _settled(self, append: Append) -> None:
+        pushed: _Pushed = append.caller
+        exchange = pushed.request.exchange
+        if not is_awaited(self._log, append, exchange):
+            return
+        if append.error is not None:
+            self._refused(pushed, append.stream, append.error)
+        elif len(pushed.sorted.outcomes) > _MANY:
+            self._aside.begin(exchange, self._tell_aside(append, pushed))
+        else:
+            exchange.told(self._taken(append, pushed.sorted))
+
+    async def _tell_aside(self, append: Append, pushed: _Pushed) -> None:
+        """Put many outcomes together in a thread, while others are served."""
+        with append.stream.held():
+            pushed.request.exchange.told(await self._computing.run(0, self._taken, append, pushed.sorted))
+
+    def _refused(self, pushed: _Pushed, stream: Stream, refusal: HeadraceError) -> None:
+        """Check once more where events that fitted no longer do: the source has changed since."""
+        if isinstance(refusal, BadRequest) and pushed.tries < _TRIES:
+            try:
+                self._sort(pushed.request, stream, pushed.tries + 1)
+            except HeadraceError as reason:
+                pushed.request.exchange.reply(Reply.failure(reason))
+        else:
+            pushed.request.exchange.reply(Reply.failure(refusal))
+
+    def _none_taken(self, found: _Sorted) -> Reply:
+        first = next(outcome for outcome in found.outcomes if outcome is not None)
+        if found.is_one:
+            return Reply.failure(first)
+        results = [outcome.body() for outcome in found.outcomes if outcome is not None]
+        version = self._features.current.version
+        return Reply.json(first.status, {"results": results, "registry_version": version, **first.body()})
+
+    def _taken(self, append: Append, found: _Sorted) -> bytes:
+        version, stream = self._features.current.version, append.stream
+        seqs = append.seqs or list(range(append.position - append.count, append.position))
+        new = {seq for seq in seqs if seq >= append.position - append.count}
+        results: list[dict[str, Any]] = []
+        waiting = iter(seqs)
+        for outcome in found.outcomes:
+            if outcome is not None:
+                results.append(outcome.body())
+                continue
+            seq = next(waiting)
+            replayed = seq not in new
+            new.discard(seq)
+            results.append({"ack": True, "offset": stream.offset_at(seq + 1), "idempotent_replay": replayed})
+        if found.is_one:
+            return msgspec.json.encode({**results[0], "registry_version": version})
+        return msgspec.json.encode({"results": results, "registry_version": version})
+
+
+def _sorted(registry: StreamRegistry, body: bytes) -> _Sorted:
+    """The events of a body, and which of them fit."""
+    if not body:
+        raise BadRequest("the body is empty", field="body")
+    check_text(body)
+    is_one = body.lstrip(b" \t\r\n")[:1] != b"["
+    count = None if is_one else registry.count(body)
+    if count:
+        return _Sorted(registry, body[1:-1], count, [None] * count, is_one)
+    joined, count = split_json(body)
+    if not count:
+        raise BadRequest("the array is empty: there is nothing to push", field="body")
+    kept: list[bytes] = []
+    outcomes: list[HeadraceError | None] = []
+    for number, entry in enumerate(entries_of(joined)):
+        event = _filled(registry, bytes(entry))
+        outcome = _refusal(registry, event, number)
+        outcomes.append(outcome)
+        if outcome is None:
+            kept.append(event)
+    return _Sorted(registry, b",".join(kept), len(kept), outcomes, is_one)
+
+
+def _filled(registry: StreamRegistry, entry: bytes) -> bytes:
+    """An event as it would be stored: out of its ``fields``, where it came in those, and with its defaults."""
+    source = source_of(registry)
+    if b'"fields"' in entry and "fields" not in source.rules.event.schema:
+        try:
+            members = _ONE_MEMBER.decode(entry)
+        except (msgspec.DecodeError, RecursionError):
+            members = {}
+        if list(members) == ["fields"]:
+            entry = bytes(members["fields"])
+    return source.normalised(entry)
+
+
+def _refusal(registry: StreamRegistry, event: bytes, number: int) -> HeadraceError | None:
+    failures = registry.failures(event)
+    return source_of(registry).refusal(event, failures, number) if failures else None

@@ -1,0 +1,253 @@
+"""``/v1/stream/__ds/…``: subscriptions over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headrace.engine.subscriptions.glob import APART, Glob
+from headrace.engine.subscriptions.subscription import (
+    Definition,
+    InvalidRequest,
+    Owner,
+    Subscription,
+    SubscriptionNotFound,
+    TokenInvalid,
+)
+from headrace.engine.subscriptions.subscriptions import Proof, Subscriptions
+from headrace.errors import Forbidden
+from headrace.server.http.auth import SHARED, Principal
+from headrace.server.http.json_responses import json_response
+from headrace.server.routes.subscription_documents import (
+    AckBody,
+    ClaimBody,
+    PutBody,
+    ReleaseBody,
+    StreamsBody,
+    ack_of,
+    definition_of,
+    path_of,
+    read,
+)
+from headrace.types import rfc3339
+
+ROOT = "/v1/stream/__ds"
+_ONE = ROOT + "/subscriptions/{id}"
+_MAX_ID = 256
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def routes(subscriptions: Subscriptions) -> list[Route]:
+    """Every route of this file. Callers with a token need no key; others need the streams that are concerned."""
+    api = Api(subscriptions)
+    return [
+        _route(f"{ROOT}/jwks.json", GET=api.jwks),
+        _route(_ONE, GET=api.get, PUT=api.put, DELETE=api.delete),
+        _route(f"{_ONE}/streams", POST=api.add_streams),
+        _route(f"{_ONE}/streams/{{path:path}}", DELETE=api.remove_stream),
+        _route(f"{_ONE}/claim", POST=api.claim),
+        _route(f"{_ONE}/ack", POST=api.ack),
+        _route(f"{_ONE}/callback", POST=api.callback),
+        _route(f"{_ONE}/release", POST=api.release),
+    ]
+
+
+class Api:
+    """One method per verb: reads the request, asks the engine, writes the answer."""
+
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        self._subscriptions = subscriptions
+
+    async def jwks(self, _: Request) -> Response:
+        """The key that webhooks are signed with."""
+        headers = {"content-type": "application/jwk-set+json", "cache-control": "public, max-age=300"}
+        return json_response(self._subscriptions.keyring.jwks(), headers=headers)
+
+    async def get(self, request: Request) -> Response:
+        """Describe a subscription."""
+        return json_response(self._describe(request, self._open(request, "read")))
+
+    async def put(self, request: Request) -> Response:
+        """Create a subscription, or confirm it."""
+        id = _id(request)
+        definition = definition_of(await read(request, PutBody))
+        principal: Principal = request.state.principal
+        owner = Owner(principal.key_id, principal.prefix)
+        _require(principal, "write", definition, owner)
+        principal.standing.require()
+        found, created = await self._subscriptions.put(
+            id, definition, _base_url(request), _who(request), owner, partial(_opens, principal, "write")
+        )
+        if not principal.standing.holds:
+            self._subscriptions.end_key(principal.key_id)  # it ended meanwhile
+        return json_response(self._describe(request, found), status=201 if created else 200)
+
+    async def delete(self, request: Request) -> Response:
+        """Forget a subscription; one that is not there is forgotten already."""
+        with suppress(SubscriptionNotFound):
+            await self._subscriptions.delete(self._open(request, "write").id, _who(request))
+        return Response(status_code=204)
+
+    async def add_streams(self, request: Request) -> Response:
+        """Link streams by name."""
+        found = self._open(request, "write")
+        body = await read(request, StreamsBody)
+        paths = [path_of(path, "streams") for path in body.streams]
+        if found.definition.wake_stream in paths:
+            raise InvalidRequest("a subscription is not woken by its own wakes", field="streams")
+        for path in paths:
+            request.state.principal.require("write", path)
+        await self._subscriptions.add_streams(found.id, paths, _who(request))
+        return Response(status_code=204)
+
+    async def remove_stream(self, request: Request) -> Response:
+        """Undo the naming of a stream."""
+        found = self._open(request, "write")
+        await self._subscriptions.remove_stream(found.id, request.path_params["path"].strip("/"), _who(request))
+        return Response(status_code=204)
+
+    async def claim(self, request: Request) -> Response:
+        """Take the lease."""
+        found = self._open(request, "write")
+        body = await read(request, ClaimBody)
+        return json_response(await self._subscriptions.claim(found.id, body.worker))
+
+    async def ack(self, request: Request) -> Response:
+        """A pull-wake worker reports."""
+        return await self._progress(request, "pull-wake")
+
+    async def callback(self, request: Request) -> Response:
+        """A webhook's receiver reports."""
+        return await self._progress(request, "webhook")
+
+    async def release(self, request: Request) -> Response:
+        """Give the lease back."""
+        token = _token(request)
+        body = await read(request, ReleaseBody)
+        await self._subscriptions.release(_id(request), Proof(token, body.wake_id, body.generation))
+        return Response(status_code=204)
+
+    async def _progress(self, request: Request, kind: str) -> Response:
+        token = _token(request)
+        body = await read(request, AckBody)
+        acks = [ack_of(item) for item in body.acks]
+        proof = Proof(token, body.wake_id, body.generation)
+        next_wake = await self._subscriptions.ack(_id(request), kind, proof, acks, done=body.done)
+        return json_response({"ok": True, "next_wake": next_wake})
+
+    def _open(self, request: Request, scope: str) -> Subscription:
+        """The subscription that is meant; one that the key does not open is not there."""
+        principal: Principal = request.state.principal
+        principal.require(scope)
+        found = self._subscriptions.get(_id(request))
+        if not _opens(principal, scope, found):
+            raise SubscriptionNotFound("there is no such subscription", subscription=found.id)
+        return found
+
+    def _describe(self, request: Request, found: Subscription) -> dict[str, Any]:
+        definition, wakes = found.definition, found.wakes
+        links = sorted(found.links.values(), key=lambda link: link.path)
+        kid, keys = self._subscriptions.keyring.kid, f"{_base_url(request)}/jwks.json"
+        facts = {
+            "id": found.id,
+            "subscription_id": found.id,
+            "type": definition.type,
+            "pattern": definition.pattern,
+            "streams": [{"path": x.path, "link_type": x.kind, "acked_offset": x.acked} for x in links],
+            "stream_limit_reached": found.full or None,
+            "webhook": definition.webhook_url
+            and {"url": definition.webhook_url, "signing": {"alg": "ed25519", "kid": kid, "jwks_url": keys}},
+            "wake_stream": definition.wake_stream,
+            "lease_ttl_ms": definition.lease_ttl_ms,
+            "description": definition.description,
+            "created_at": rfc3339(found.created_us),
+            "status": _status(found),
+            "last_error": _error(found),
+            "next_attempt_at": rfc3339(wakes.deliver_at_us) if wakes.attempts and wakes.deliver_at_us else None,
+            "generation": wakes.generation,
+            "current_holder": wakes.holder,
+        }
+        return {name: value for name, value in facts.items() if value is not None}
+
+
+def _route(path: str, **verbs: Endpoint) -> Route:
+    """One route per path, so that a wrong verb is told all the right ones."""
+
+    async def endpoint(request: Request) -> Response:
+        for name in request.query_params:
+            raise InvalidRequest(f"there is no parameter {name!r} here", field=name)
+        return await verbs["GET" if request.method == "HEAD" else request.method](request)
+
+    return Route(path, endpoint, methods=list(verbs))
+
+
+def _id(request: Request) -> str:
+    id: str = request.path_params["id"]
+    if len(id.encode()) > _MAX_ID:
+        raise InvalidRequest(f"a subscription's name has at most {_MAX_ID} bytes", field="id")
+    return id
+
+
+def _who(request: Request) -> str:
+    principal: Principal = request.state.principal
+    return principal.user_id
+
+
+def _token(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise TokenInvalid("send the token of the wake: Authorization: Bearer <token>")
+    return token.strip()
+
+
+def _status(found: Subscription) -> str:
+    if found.suspended:
+        return "suspended"
+    return "failed" if found.wakes.attempts else "active"
+
+
+def _error(found: Subscription) -> str | None:
+    """Why nothing is delivered; not what a receiver does, or it would tell who listens on which port."""
+    if found.suspended:
+        return "the key that it was made with does not hold any more: put it again with another key"
+    if found.is_webhook and found.wakes.last_error is not None:
+        return "the receiver did not confirm the wake; the log of the server says why"
+    return found.wakes.last_error
+
+
+def _opens(principal: Principal, scope: str, found: Subscription) -> bool:
+    """Whether the key opens every stream of a subscription."""
+    try:
+        _require(principal, scope, found.definition, found.owner, found.links)
+    except Forbidden:
+        return False
+    return True
+
+
+def _require(principal: Principal, scope: str, definition: Definition, owner: Owner, paths: Iterable[str] = ()) -> None:
+    """Refuse a caller whose key does not open every stream that is concerned."""
+    if definition.pattern is not None:
+        principal.require(scope, _reach(Glob(definition.pattern), owner))
+    if definition.wake_stream is not None:
+        principal.require(scope, definition.wake_stream)
+    for path in (*definition.streams, *paths):
+        principal.require(scope, path)
+
+
+def _reach(glob: Glob, owner: Owner) -> str:
+    """What the names of all streams begin with that a pattern takes for its owner."""
+    if glob.takes_all_below and owner.prefix == glob.prefix + "/":
+        return owner.prefix
+    return SHARED if glob.prefix == APART else glob.prefix
+
+
+def _base_url(request: Request) -> str:
+    """This resource's root as the caller addressed it."""
+    return str(request.base_url).rstrip("/") + ROOT

@@ -1,0 +1,178 @@
+"""Documents about a stream: answered only where the caller has another one, and the wait until that is so."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+
+from headrace.engine.assembly import Engine
+from headrace.engine.log.stream import Head, Stream
+from headrace.errors import BadRequest, HeadraceError
+from headrace.server.http import parameters
+from headrace.server.http.exchange import JSON_TYPE, Reply, Request
+from headrace.server.http.parameters import only
+from headrace.server.routes.reads import matches
+from headrace.storage.derived import Stamp
+
+WAIT_S = 3.0
+#: Appends wake who waits at once; other changes are found by looking.
+LOOK_S = 0.25
+_LIVE = {"": False, "false": False, "0": False, "true": True, "1": True, "long-poll": True}
+_PARAMETERS = ("live", "timeout", "timeout_ms")
+
+
+class Rendered(NamedTuple):
+    """A document as of one head and some companions."""
+
+    head: Head
+    stamp: Stamp
+    tag: str
+    body: bytes
+
+    def reply_to(self, request: Request) -> Reply:
+        """The document, or 304 where the caller has it."""
+        headers = {"cache-control": "no-store", "etag": self.tag}
+        if matches(request.headers.get(b"if-none-match"), self.tag):
+            return Reply(304, headers)
+        return Reply(200, {"content-type": JSON_TYPE, **headers}, self.body)
+
+
+class Watched(ABC):
+    """Answers requests for one kind of document about a stream."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._rendered: dict[Stream, Rendered] = {}
+        self._waiting: dict[DetailsWait, None] = {}
+        self._is_looking = False
+        self._newest = 0
+
+    @abstractmethod
+    def describe(self, stream: Stream) -> dict[str, Any]:
+        """The document as it is now; what it says is what the tag stands for."""
+
+    def completed(self, document: dict[str, Any]) -> dict[str, Any]:
+        """The document with what is no part of the tag."""
+        return document
+
+    def get(self, request: Request) -> None:
+        """Answer at once, or with ``live`` when the caller's tag no longer fits."""
+        stream = self.engine.log.find(request.target.name)
+        request.principal.require("read", stream.name)
+        only(request.query, *_PARAMETERS)
+        live = _LIVE.get(request.query.get("live", ""))
+        if live is None:
+            raise BadRequest(f"live: {request.query['live']!r} is none of false, true, long-poll", field="live")
+        wait_s = parameters.wait_s(request.query, WAIT_S, self.engine.config.server.max_long_poll_s)
+        found = self.render(stream)
+        reply = found.reply_to(request)
+        if live and reply.status == 304:
+            DetailsWait(self, stream, request, found).start(wait_s)
+        else:
+            request.exchange.reply(reply)
+
+    def park(self, wait: DetailsWait) -> None:
+        """Look after a wait from now on."""
+        self._waiting[wait] = None
+        if not self._is_looking:
+            self._newest = -1  # a companion may have come since the wait began
+            self._look_later()
+
+    def release(self, wait: DetailsWait) -> None:
+        """Look after a wait no more."""
+        self._waiting.pop(wait, None)
+
+    def _look(self) -> None:
+        indexed = self._indexed()
+        moved = [wait for wait in self._waiting if wait.stream.head is not wait.seen or wait in indexed]
+        for wait in moved:
+            wait.wake()
+        self._look_later()
+
+    def _indexed(self) -> set[DetailsWait]:
+        """Those who wait for streams whose companions are others now."""
+        newest, indexes = self.engine.indexes.newest(), self.engine.indexes
+        if newest == self._newest:
+            return set()
+        self._newest = newest
+        stamps = {stream: indexes.stamp(stream) for stream in {wait.stream for wait in self._waiting}}
+        return {wait for wait in self._waiting if stamps[wait.stream] != wait.stamp}
+
+    def _look_later(self) -> None:
+        self._is_looking = bool(self._waiting)
+        if self._waiting:
+            asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def render(self, stream: Stream) -> Rendered:
+        """The document as it is now; within one turn of the loop, all who ask for a stream share what was found."""
+        known = self._rendered.get(stream)
+        if known is not None and known.head is stream.head:
+            return known
+        if not self._rendered:
+            asyncio.get_running_loop().call_soon(self._rendered.clear)
+        head, stamp = stream.head, self.engine.indexes.stamp(stream)
+        document = self.describe(stream)
+        digest = hashlib.sha1(msgspec.json.encode(document), usedforsecurity=False).hexdigest()
+        body = msgspec.json.encode(self.completed(document))
+        found = Rendered(head, stamp, f'W/"{self.kind}:{digest}"', body)
+        self._rendered[stream] = found
+        return found
+
+
+class DetailsWait:
+    """One GET that waits until a document differs from the one the caller has."""
+
+    def __init__(self, watched: Watched, stream: Stream, request: Request, seen: Rendered) -> None:
+        self.stream = stream
+        self.seen, self.stamp = seen.head, seen.stamp
+        self._watched = watched
+        self._request = request
+        self._standing = request.principal.standing
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, wait_s: float) -> None:
+        """Wait, unless too many do."""
+        self._watched.engine.tail.watch(self.stream, self)
+        self._watched.park(self)
+        self._standing.stay(self)
+        self._request.exchange.parked = True
+        self._request.exchange.on_gone = self._leave
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self.end)
+
+    def wake(self) -> None:
+        """The stream or its indexes moved, what is shown of them may not have; or the key does not hold any more."""
+        reply = self._reply()
+        if reply.status != 304:
+            self._finish(reply)
+
+    def end(self) -> None:
+        """The time ran out, or the server stops."""
+        self._finish(self._reply())
+
+    def _reply(self) -> Reply:
+        engine = self._watched.engine
+        try:
+            self._standing.require()
+            found = self._watched.render(engine.log.find(self._request.target.name))
+        except HeadraceError as refusal:
+            return Reply.failure(refusal)
+        self.seen, self.stamp = found.head, found.stamp
+        return found.reply_to(self._request)
+
+    def _finish(self, reply: Reply) -> None:
+        self._leave()
+        self._request.exchange.reply(reply)
+
+    def _leave(self) -> None:
+        self._watched.engine.tail.leave(self.stream, self)
+        self._watched.release(self)
+        self._standing.leave(self)
+        self._request.exchange.on_gone = None
+        if self._timer is not None:
+            self._timer.cancel()
