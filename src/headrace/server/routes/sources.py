@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from starlette.requests import Request
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -26,7 +26,7 @@ class Api:
     def __init__(self, engine: Engine) -> None:
         self._sourcing = engine.sourcing
 
-    async def get(self, request: Request) -> Response:
+    async def get(self, request: HttpRequest) -> Response:
         """GET: the entities of a source, and the observations that they became."""
         only(request.query_params, "user_id")
         principal: Principal = request.state.principal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlencode
 
-from starlette.requests import Request
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -24,7 +24,7 @@ _DEFAULT, _MOST = 100, 1000
 def routes(engine: Engine) -> list[Route]:
     """The route of the list."""
 
-    async def streams(request: Request) -> Response:
+    async def streams(request: HttpRequest) -> Response:
         query = parameters.query(request.scope["query_string"])
         unknown = set(query) - {"prefix", "after", "limit"}
         if unknown:
