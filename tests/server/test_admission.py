@@ -237,7 +237,7 @@ def served(directory: Path) -> set[tuple[str, str]]:
         monitor = MemoryMonitor(gates, limit_bytes=None)
         subscriptions = await Subscriptions.open(engine)
         routes = asgi_routes(engine, gates, monitor, Readiness(engine), Metrics(engine, gates, monitor), subscriptions)
-        hot = verbs.table(engine, gates)
+        hot = verbs.stream_verbs(engine, gates)
         await subscriptions.close()
         await engine.close()
         found = {(verb.lower(), path_of(resource)) for verb, resource in hot} | {("get", STREAM + "/pk/{key}")}

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.engine.system_streams import METRICS, System
-from headrace.server.metrics_stream import Emitter
+from headrace.server.metrics_stream import MetricsStream
 from rig import Rig
 
 HOUR_US = 3_600_000_000
@@ -34,7 +34,7 @@ def test_metrics_go_on_when_the_clock_is_set_back(rig: Rig) -> None:
 
     async def emit() -> None:
         system = System(rig.engine)
-        emitter = Emitter(system, registry.collect, rig.clock)
+        emitter = MetricsStream(system, registry.collect, rig.clock)
         for number in range(1, 4):
             counted.inc(number)
             level.set(number)
@@ -56,7 +56,7 @@ def test_metrics_are_emitted_at_the_start_already(rig: Rig) -> None:
 
     async def start() -> None:
         system = System(rig.engine)
-        running = asyncio.create_task(Emitter(system, registry.collect, rig.clock).run(3600))
+        running = asyncio.create_task(MetricsStream(system, registry.collect, rig.clock).run(3600))
         async with asyncio.timeout(30):
             while rig.engine.log.catalog.find(METRICS) is None or not rig.find(METRICS).head.next_seq:
                 await asyncio.sleep(0.01)

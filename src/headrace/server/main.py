@@ -31,17 +31,17 @@ from headrace.engine.system_streams import System
 from headrace.engine.touch.live import LiveMetrics
 from headrace.errors import Unavailable
 from headrace.server.http import logs
-from headrace.server.http.asgi import Front
-from headrace.server.http.auth import Door, is_loopback, refuse_open_bind
-from headrace.server.http.bridge import Bridge
+from headrace.server.http.asgi import AsgiApplication
+from headrace.server.http.auth import Authenticator, is_loopback, refuse_open_bind
+from headrace.server.http.bridge import DispatcherApplication
 from headrace.server.http.connection import HOT_BODY_BYTES, Connection
 from headrace.server.http.dispatch import Dispatcher
-from headrace.server.http.head_cache import Heads
+from headrace.server.http.head_cache import RequestHeadCache
 from headrace.server.http.request_log import RequestLog
 from headrace.server.http.tls import open_certificate
 from headrace.server.http.uvicorn_adapter import HttpServer
 from headrace.server.metrics import Metrics
-from headrace.server.metrics_stream import Emitter
+from headrace.server.metrics_stream import MetricsStream
 from headrace.server.routes import (
     enhancement,
     entity_lists,
@@ -99,7 +99,7 @@ class Server:
         self._keys = _open_keys(data_dir / "keys.db", accept_log_damage)
         refuse_open_bind(config, self._keys)
         self._certificate = open_certificate(config.server)
-        self._door = Door(config.server, self._keys)
+        self._door = Authenticator(config.server, self._keys)
         self._server: HttpServer | None = None
 
     async def run(self, ready: Callable[[str], None] | None = None) -> None:
@@ -149,7 +149,7 @@ class Server:
         if self._config.system.registry_log:
             chores.append(system.follow_keys(Path(self._config.storage.data_dir) / "keys.db"))
         if (interval_s := self._config.system.metrics_interval_s) > 0:
-            chores.append(Emitter(system, metrics.collect, engine.clock).run(interval_s))
+            chores.append(MetricsStream(system, metrics.collect, engine.clock).run(interval_s))
         if (interval_s := self._config.system.live_interval_s) > 0:
             chores.append(LiveMetrics(system, engine.touches, engine.clock).run(interval_s))
         if self._certificate is not None:
@@ -163,20 +163,24 @@ class Server:
             for task in tasks:
                 task.cancel()
 
-    def build(self, engine: Engine, gates: Gates, routes: Iterable[BaseRoute]) -> tuple[Front, type[Connection]]:
+    def build(
+        self, engine: Engine, gates: Gates, routes: Iterable[BaseRoute]
+    ) -> tuple[AsgiApplication, type[Connection]]:
         """The two ways in: the ASGI application, and the connection that answers without it."""
         config, timeout_s = self._config, self._config.server.resolver_timeout_s
         request_log = RequestLog(engine.counters)
-        dispatcher = Dispatcher(self._door, engine, verbs.table(engine, gates), gates.read)
+        dispatcher = Dispatcher(self._door, engine, verbs.stream_verbs(engine, gates), gates.read)
         engine.account.add("arriving_bodies", lambda: dispatcher.arrivals.held)
         engine.account.add("unsent_answers", lambda: dispatcher.unsent_bytes)
-        bridge = Bridge(dispatcher, gates.read, request_log, config.limits.body_bytes, timeout_s=timeout_s)
+        bridge = DispatcherApplication(
+            dispatcher, gates.read, request_log, config.limits.body_bytes, timeout_s=timeout_s
+        )
         known = self._door, request_log, engine.writer.damage, engine.computing
-        front = Front(routes, bridge, *known, timeout_s=timeout_s)
+        front = AsgiApplication(routes, bridge, *known, timeout_s=timeout_s)
         settings = {
             "dispatcher": dispatcher,
             "request_log": request_log,
-            "heads": Heads(),
+            "heads": RequestHeadCache(),
             "header_bytes": config.limits.header_bytes,
             "url_bytes": config.limits.url_bytes,
             "hot_body_bytes": min(HOT_BODY_BYTES, config.limits.body_bytes),
@@ -184,7 +188,9 @@ class Server:
         }
         return front, type("Connection", (Connection,), settings)
 
-    def _http_server(self, front: Front, protocol: type[Connection], on_shutdown: Callable[[], None]) -> HttpServer:
+    def _http_server(
+        self, front: AsgiApplication, protocol: type[Connection], on_shutdown: Callable[[], None]
+    ) -> HttpServer:
         server = self._config.server
         return HttpServer(
             front,
@@ -314,7 +320,7 @@ def serve(
     accept_log_damage: bool = False,
 ) -> None:
     """Run the server in this process until it is told to stop; auto-tune leaves the ``explicit`` settings alone."""
-    logs.configure()
+    logs.configure_logging()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
     allocators.configure()

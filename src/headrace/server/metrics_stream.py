@@ -26,7 +26,7 @@ _CUMULATIVE = ("counter", "histogram")
 _Series = tuple[str, tuple[tuple[str, str], ...]]
 
 
-class Emitter:
+class MetricsStream:
     """Turns samples into interval records; ``collect`` gives everything there is to measure."""
 
     def __init__(self, system: System, collect: Callable[[], Iterable[Metric]], clock: Clock) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headrace import server as server_package
 from headrace.config import Config, ConfigError, ServerConfig
 from headrace.errors import BadRequest, Forbidden, Unauthorized, Unavailable
-from headrace.server.http.auth import LOCAL, Door, Principal, is_loopback, is_open, refuse_open_bind
+from headrace.server.http.auth import LOCAL, Authenticator, Principal, is_loopback, is_open, refuse_open_bind
 from headrace.storage.keys import MAX_TEXT, Key, KeyStore
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ def keys(tmp_path: Path) -> Iterator[KeyStore]:
 
 
 @pytest.fixture
-def door(keys: KeyStore) -> Door:
-    return Door(ServerConfig(), keys)
+def door(keys: KeyStore) -> Authenticator:
+    return Authenticator(ServerConfig(), keys)
 
 
 @pytest.fixture
-def public(keys: KeyStore) -> Door:
-    return Door(ServerConfig(host="0.0.0.0"), keys)
+def public(keys: KeyStore) -> Authenticator:
+    return Authenticator(ServerConfig(host="0.0.0.0"), keys)
 
 
 def _bearer(token: str) -> dict[bytes, bytes]:
@@ -50,7 +50,7 @@ def _bearer(token: str) -> dict[bytes, bytes]:
     "host",
     [b"127.0.0.1:4437", b"127.0.0.1", b"127.8.9.10:80", b"localhost", b"LOCALHOST:4437", b"[::1]:4437", b"[::1]", None],
 )
-def test_a_program_on_this_machine_is_local_with_every_scope(door: Door, host: bytes | None) -> None:
+def test_a_program_on_this_machine_is_local_with_every_scope(door: Authenticator, host: bytes | None) -> None:
     principal = door.admit({} if host is None else {b"host": host})
     assert principal is LOCAL
     for scope in ("read", "write", "admin"):
@@ -66,7 +66,7 @@ def test_a_program_on_this_machine_is_local_with_every_scope(door: Door, host: b
         b"[::1", b"::1", b"127.0.0.1:99999999", b"127.1", b"0x7f.0.0.1", b"\xff",
     ],
 )  # fmt: skip
-def test_a_host_that_is_no_loopback_name_is_refused(door: Door, host: bytes) -> None:
+def test_a_host_that_is_no_loopback_name_is_refused(door: Authenticator, host: bytes) -> None:
     with pytest.raises(Forbidden):
         door.admit({b"host": host})
 
@@ -75,27 +75,27 @@ def test_a_host_that_is_no_loopback_name_is_refused(door: Door, host: bytes) -> 
     "origin",
     [b"https://evil.example", b"null", b"http://localhost:3000", b"https://127.0.0.1:4437", b"http://127.0.0.1", b""],
 )
-def test_a_page_of_another_origin_is_refused(door: Door, origin: bytes) -> None:
+def test_a_page_of_another_origin_is_refused(door: Authenticator, origin: bytes) -> None:
     with pytest.raises(Forbidden):
         door.admit({b"host": b"127.0.0.1:4437", b"origin": origin})
 
 
-def test_a_page_of_the_server_itself_is_let_in(door: Door) -> None:
+def test_a_page_of_the_server_itself_is_let_in(door: Authenticator) -> None:
     assert door.admit({b"host": b"127.0.0.1:4437", b"origin": b"http://127.0.0.1:4437"}) is LOCAL
 
 
 def test_a_page_of_the_server_itself_is_let_in_over_tls(keys: KeyStore) -> None:
-    door = Door(ServerConfig(tls_cert="cert.pem", tls_key="key.pem"), keys)
+    door = Authenticator(ServerConfig(tls_cert="cert.pem", tls_key="key.pem"), keys)
     assert door.admit({b"host": b"localhost:4437", b"origin": b"https://localhost:4437"}) is LOCAL
 
 
-def test_a_page_that_leaves_host_out_has_no_own_origin(door: Door) -> None:
+def test_a_page_that_leaves_host_out_has_no_own_origin(door: Authenticator) -> None:
     with pytest.raises(Forbidden):
         door.admit({b"origin": b"http://127.0.0.1:4437"})
 
 
 def test_an_allowed_origin_is_let_in_and_others_are_not(keys: KeyStore) -> None:
-    door = Door(ServerConfig(cors_origins=("https://app.example/", "http://localhost:3000")), keys)
+    door = Authenticator(ServerConfig(cors_origins=("https://app.example/", "http://localhost:3000")), keys)
     for origin in (b"https://app.example", b"http://localhost:3000"):
         assert door.admit({b"host": b"localhost:4437", b"origin": origin}) is LOCAL
     with pytest.raises(Forbidden):
@@ -105,7 +105,7 @@ def test_an_allowed_origin_is_let_in_and_others_are_not(keys: KeyStore) -> None:
 
 
 @pytest.mark.parametrize("site", [b"cross-site", b"same-site", b"", b"Same-Origin", b"none, none"])
-def test_a_page_of_another_site_is_refused(door: Door, site: bytes) -> None:
+def test_a_page_of_another_site_is_refused(door: Authenticator, site: bytes) -> None:
     headers = {b"host": b"127.0.0.1:4437", b"sec-fetch-site": site}
     door.admit(headers | {b"sec-fetch-site": b"none"})
     with pytest.raises(Forbidden) as refusal:
@@ -116,22 +116,22 @@ def test_a_page_of_another_site_is_refused(door: Door, site: bytes) -> None:
 
 
 @pytest.mark.parametrize("site", [b"same-origin", b"none"])
-def test_what_a_user_types_or_our_own_page_asks_is_let_in(door: Door, site: bytes) -> None:
+def test_what_a_user_types_or_our_own_page_asks_is_let_in(door: Authenticator, site: bytes) -> None:
     assert door.admit({b"host": b"localhost", b"sec-fetch-site": site}) is LOCAL
     door.refuse_other_sites({b"sec-fetch-site": site})
 
 
 def test_a_listed_origin_is_let_in_from_its_own_site(keys: KeyStore) -> None:
-    door = Door(ServerConfig(cors_origins=("https://app.example",)), keys)
+    door = Authenticator(ServerConfig(cors_origins=("https://app.example",)), keys)
     headers = {b"host": b"localhost", b"sec-fetch-site": b"cross-site"}
     assert door.admit(headers | {b"origin": b"https://app.example"}) is LOCAL
     for other in ({}, {b"origin": b"https://other.example"}):
         with pytest.raises(Forbidden):
             door.admit(headers | other)
-    assert Door(ServerConfig(cors_origins=("*",)), keys).admit(headers) is LOCAL
+    assert Authenticator(ServerConfig(cors_origins=("*",)), keys).admit(headers) is LOCAL
 
 
-def test_with_a_key_the_site_does_not_matter(door: Door, public: Door, keys: KeyStore) -> None:
+def test_with_a_key_the_site_does_not_matter(door: Authenticator, public: Authenticator, keys: KeyStore) -> None:
     _, token = keys.create(user_id="ann", scopes=["read"])
     for one in (door, public):
         assert one.admit(_bearer(token) | {b"sec-fetch-site": b"cross-site"}).user_id == "ann"
@@ -143,7 +143,7 @@ def test_with_a_key_the_site_does_not_matter(door: Door, public: Door, keys: Key
 # -- with a key
 
 
-def test_a_key_makes_the_caller_its_user(door: Door, keys: KeyStore) -> None:
+def test_a_key_makes_the_caller_its_user(door: Authenticator, keys: KeyStore) -> None:
     _, token = keys.create(user_id="ann", scopes=["write"], prefix="team/")
     principal = door.admit(_bearer(token))
     assert (principal.user_id, principal.scopes, principal.prefix) == ("ann", {"read", "write"}, "team/")
@@ -153,13 +153,13 @@ def test_a_key_makes_the_caller_its_user(door: Door, keys: KeyStore) -> None:
 @pytest.mark.parametrize(
     "authorization", [b"", b"Bearer", b"Bearer ", b"Bearer nonsense", b"Basic aGk6aG8=", b"hr_a_b", b"Bearer \xff"]
 )
-def test_a_wrong_key_is_refused_even_on_loopback(door: Door, keys: KeyStore, authorization: bytes) -> None:
+def test_a_wrong_key_is_refused_even_on_loopback(door: Authenticator, keys: KeyStore, authorization: bytes) -> None:
     keys.create(user_id="ann", scopes=["read"])
     with pytest.raises(Unauthorized):
         door.admit({b"host": b"127.0.0.1", b"authorization": authorization})
 
 
-def test_a_token_is_not_looked_at_while_there_are_no_keys(door: Door, keys: KeyStore) -> None:
+def test_a_token_is_not_looked_at_while_there_are_no_keys(door: Authenticator, keys: KeyStore) -> None:
     assert door.admit({b"host": b"localhost", b"authorization": b"Bearer anything"}) is LOCAL
     key, token = keys.create(user_id="ann", scopes=["read"])
     with pytest.raises(Unauthorized):
@@ -169,18 +169,18 @@ def test_a_token_is_not_looked_at_while_there_are_no_keys(door: Door, keys: KeyS
         door.admit({b"host": b"localhost", b"authorization": f"Bearer {token}".encode()})
 
 
-def test_a_token_lets_no_web_page_in_while_there_are_no_keys(door: Door) -> None:
+def test_a_token_lets_no_web_page_in_while_there_are_no_keys(door: Authenticator) -> None:
     for headers in ({b"host": b"rebound.example"}, {b"host": b"localhost", b"origin": b"https://evil.example"}):
         with pytest.raises(Forbidden):
             door.admit({**headers, b"authorization": b"Bearer anything"})
 
 
-def test_elsewhere_a_token_is_unknown_while_there_are_no_keys(public: Door) -> None:
+def test_elsewhere_a_token_is_unknown_while_there_are_no_keys(public: Authenticator) -> None:
     with pytest.raises(Unauthorized):
         public.admit({b"host": b"localhost", b"authorization": b"Bearer anything"})
 
 
-def test_elsewhere_everyone_needs_a_key(public: Door, keys: KeyStore) -> None:
+def test_elsewhere_everyone_needs_a_key(public: Authenticator, keys: KeyStore) -> None:
     _, token = keys.create(user_id="ann", scopes=["read"])
     with pytest.raises(Unauthorized) as refusal:
         public.admit({b"host": b"127.0.0.1"})
@@ -188,7 +188,7 @@ def test_elsewhere_everyone_needs_a_key(public: Door, keys: KeyStore) -> None:
     assert public.admit(_bearer(token)).user_id == "ann"
 
 
-def test_a_key_revoked_here_stops_working_at_once(public: Door, keys: KeyStore) -> None:
+def test_a_key_revoked_here_stops_working_at_once(public: Authenticator, keys: KeyStore) -> None:
     key, token = keys.create(user_id="ann", scopes=["read"])
     public.admit(_bearer(token))
     keys.revoke(key.id)
@@ -196,7 +196,9 @@ def test_a_key_revoked_here_stops_working_at_once(public: Door, keys: KeyStore) 
         public.admit(_bearer(token))
 
 
-def test_a_key_revoked_by_another_process_stops_working_soon(public: Door, keys: KeyStore, tmp_path: Path) -> None:
+def test_a_key_revoked_by_another_process_stops_working_soon(
+    public: Authenticator, keys: KeyStore, tmp_path: Path
+) -> None:
     key, token = keys.create(user_id="ann", scopes=["read"])
     public.admit(_bearer(token))
     other = KeyStore(tmp_path / "keys.db")
@@ -220,7 +222,7 @@ class _Guest:
         self.standing.leave(self)
 
 
-def test_who_stays_with_a_key_is_woken_when_it_is_revoked_and_nobody_else(door: Door, keys: KeyStore) -> None:
+def test_who_stays_with_a_key_is_woken_when_it_is_revoked_and_nobody_else(door: Authenticator, keys: KeyStore) -> None:
     gone, kept = (keys.create(user_id="ann", scopes=["read"]) for _ in range(2))
     callers = [_bearer(gone[1]), _bearer(gone[1]) | {b"host": b"another.example"}, _bearer(kept[1]), {}]
     guests = [_Guest(door.admit(caller)) for caller in callers]
@@ -239,7 +241,7 @@ def test_who_stays_with_a_key_is_woken_when_it_is_revoked_and_nobody_else(door: 
         guest.standing.leave(guest)
 
 
-def test_who_has_left_is_not_woken(door: Door, keys: KeyStore) -> None:
+def test_who_has_left_is_not_woken(door: Authenticator, keys: KeyStore) -> None:
     key, token = keys.create(user_id="ann", scopes=["read"])
     guest = _Guest(door.admit(_bearer(token)))
     guest.standing.leave(guest)
@@ -249,7 +251,7 @@ def test_who_has_left_is_not_woken(door: Door, keys: KeyStore) -> None:
 
 
 def test_keys_that_cannot_be_read_are_looked_at_again(
-    door: Door, keys: KeyStore, monkeypatch: pytest.MonkeyPatch
+    door: Authenticator, keys: KeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreadable() -> list[Key]:
         raise Unavailable("the disk is gone")
@@ -265,7 +267,7 @@ def test_keys_that_cannot_be_read_are_looked_at_again(
     assert guest.woken == 1
 
 
-def test_many_different_callers_do_not_fill_the_memory(door: Door, keys: KeyStore) -> None:
+def test_many_different_callers_do_not_fill_the_memory(door: Authenticator, keys: KeyStore) -> None:
     _, token = keys.create(user_id="ann", scopes=["read"])
     for number in range(10_000):
         door.admit(_bearer(token) | {b"host": b"host-%d" % number})
@@ -281,7 +283,9 @@ def test_many_different_callers_do_not_fill_the_memory(door: Door, keys: KeyStor
     ("scopes", "allowed"),
     [(["read"], 1), (["write"], 2), (["admin"], 3), (["read", "write"], 2), (["read", "admin"], 3)],
 )
-def test_admin_may_write_and_write_may_read(door: Door, keys: KeyStore, scopes: list[str], allowed: int) -> None:
+def test_admin_may_write_and_write_may_read(
+    door: Authenticator, keys: KeyStore, scopes: list[str], allowed: int
+) -> None:
     _, token = keys.create(user_id="ann", scopes=scopes)
     principal = door.admit(_bearer(token))
     order = ("read", "write", "admin")
@@ -349,13 +353,13 @@ def test_a_narrowed_listing_shows_what_was_asked_and_allowed_and_nothing_else(
 # -- web pages
 
 
-def test_without_allowed_origins_no_answer_speaks_of_cors(door: Door) -> None:
+def test_without_allowed_origins_no_answer_speaks_of_cors(door: Authenticator) -> None:
     assert door.cors_headers(b"https://app.example") == []
     assert door.cors_headers(None) == []
 
 
 def test_an_allowed_origin_may_read_the_answers_headers(keys: KeyStore) -> None:
-    door = Door(ServerConfig(cors_origins=("https://app.example",)), keys)
+    door = Authenticator(ServerConfig(cors_origins=("https://app.example",)), keys)
     headers = dict(door.cors_headers(b"https://app.example"))
     assert headers["access-control-allow-origin"] == "https://app.example"
     assert headers["vary"] == "Origin"
@@ -368,7 +372,7 @@ def test_an_allowed_origin_may_read_the_answers_headers(keys: KeyStore) -> None:
 
 
 def test_a_preflight_names_the_headers_to_anyone_but_allows_only_some(keys: KeyStore) -> None:
-    door = Door(ServerConfig(cors_origins=("https://app.example",)), keys)
+    door = Authenticator(ServerConfig(cors_origins=("https://app.example",)), keys)
     stranger = dict(door.preflight({b"origin": b"https://other.example"}))
     friend = dict(door.preflight({b"origin": b"https://app.example"}))
     for answer in (stranger, friend):
@@ -382,7 +386,7 @@ def test_a_preflight_names_the_headers_to_anyone_but_allows_only_some(keys: KeyS
 
 
 def test_a_star_allows_every_origin(keys: KeyStore) -> None:
-    door = Door(ServerConfig(cors_origins=("*",)), keys)
+    door = Authenticator(ServerConfig(cors_origins=("*",)), keys)
     assert door.admit({b"host": b"localhost", b"origin": b"https://any.example"}) is LOCAL
     assert dict(door.cors_headers(b"https://any.example"))["access-control-allow-origin"] == "https://any.example"
 

@@ -17,9 +17,9 @@ from headrace.engine.runtime.counters import Counters
 from headrace.engine.runtime.gates import Gate, Shortage
 from headrace.errors import Unavailable
 from headrace.server.http import compression
-from headrace.server.http.arrivals import Arrivals
-from headrace.server.http.auth import Door
-from headrace.server.http.bridge import Bridge
+from headrace.server.http.arrivals import BodyBudget
+from headrace.server.http.auth import Authenticator
+from headrace.server.http.bridge import DispatcherApplication
 from headrace.server.http.request_log import RequestLog
 from headrace.storage.keys import KeyStore
 
@@ -156,10 +156,10 @@ class Behind:
     def __init__(self, keys: Path, gate: Gate, timeout_s: float) -> None:
         self.handled: list[tuple[bytes, float]] = []
         self.counters = Counters()
-        self.arrivals = Arrivals(MiB, Shortage())
-        door = Door(ServerConfig(), KeyStore(keys))
+        self.arrivals = BodyBudget(MiB, Shortage())
+        door = Authenticator(ServerConfig(), KeyStore(keys))
         dispatcher: Any = SimpleNamespace(door=door, arrivals=self.arrivals, handle=self._handle)
-        self._bridge = Bridge(dispatcher, gate, RequestLog(self.counters), MiB, timeout_s=timeout_s)
+        self._bridge = DispatcherApplication(dispatcher, gate, RequestLog(self.counters), MiB, timeout_s=timeout_s)
         self.before_body: Callable[[], None] = lambda: None
 
     async def ask(self) -> tuple[int, bytes]:
@@ -212,7 +212,7 @@ def test_decoding_is_working_time_and_arriving_is_not(
 
     for module in ("bridge", "arrivals"):
         monkeypatch.setattr(f"headrace.server.{module}.monotonic", lambda: now.s)
-    monkeypatch.setattr(compression, "decode", decode)
+    monkeypatch.setattr(compression, "decompress", decode)
     behind = Behind(tmp_path / "keys.db", Gate(1), timeout_s=5.0)
     behind.before_body = arrive
     assert asyncio.run(behind.ask())[0] == 204
@@ -222,7 +222,7 @@ def test_decoding_is_working_time_and_arriving_is_not(
 
 def test_bodies_are_refused_while_memory_is_short() -> None:
     shortage = Shortage()
-    arrivals = Arrivals(MiB, shortage)
+    arrivals = BodyBudget(MiB, shortage)
     arrivals.take(10)
     shortage.is_on = True
     with pytest.raises(Unavailable) as refused:

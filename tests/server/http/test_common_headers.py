@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.config import ServerConfig
-from headrace.server.http.auth import Door
+from headrace.server.http.auth import Authenticator
 from headrace.server.http.common_headers import common_headers
 from headrace.storage.keys import KeyStore
 
@@ -83,7 +83,7 @@ def test_only_pages_of_listed_origins_may_embed_an_answer(
     tmp_path: Path, listed: tuple[str, ...], origin: bytes | None, policy: str
 ) -> None:
     keys = KeyStore(tmp_path / "keys.db")
-    door = Door(ServerConfig(cors_origins=listed), keys)
+    door = Authenticator(ServerConfig(cors_origins=listed), keys)
     headers = {} if origin is None else {b"origin": origin}
     assert dict(common_headers(headers, door))["cross-origin-resource-policy"] == policy
     keys.close()

@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from headrace.errors import BadRequest, TimedOut, TooLarge, UnsupportedMedia
-from headrace.server.http.compression import MAX_MEMBERS, accepted, decode
+from headrace.server.http.compression import MAX_MEMBERS, accepted_encoding, decompress
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer
@@ -83,15 +83,15 @@ def test_a_broken_encoding_is_refused(api: Api, code_of: Code, name: str, spoil:
 @pytest.mark.parametrize("data", [b"", b"x", b"abc" * 1000, os.urandom(300_000), b"a" * 300_000 + os.urandom(1000)])
 def test_a_body_cut_short_anywhere_is_never_taken_for_the_whole(name: str, data: bytes) -> None:
     whole = PACK[name](data) if name == "gzip" else zstd(data, write_content_size=False)
-    assert decode(whole, name, LIMIT) == data
+    assert decompress(whole, name, LIMIT) == data
     for cut in {*range(1, min(len(whole), 40)), len(whole) // 2, len(whole) // 3, min(len(whole) - 1, 131_100)}:
         with pytest.raises(BadRequest):
-            decode(whole[:-cut], name, LIMIT)
+            decompress(whole[:-cut], name, LIMIT)
 
 
 @pytest.mark.parametrize("name", ["gzip", "zstd"])
 def test_several_members_are_one_body(name: str) -> None:
-    assert decode(PACK[name](b"one ") + PACK[name](b"") + PACK[name](b"two"), name, LIMIT) == b"one two"
+    assert decompress(PACK[name](b"one ") + PACK[name](b"") + PACK[name](b"two"), name, LIMIT) == b"one two"
 
 
 @pytest.mark.parametrize("name", ["gzip", "zstd"])
@@ -100,9 +100,9 @@ def test_the_limit_counts_decoded_bytes_exactly(name: str, over: int) -> None:
     data = os.urandom(1000 + over)
     if over > 0:
         with pytest.raises(TooLarge):
-            decode(PACK[name](data), name, 1000)
+            decompress(PACK[name](data), name, 1000)
     else:
-        assert decode(PACK[name](data), name, 1000) == data
+        assert decompress(PACK[name](data), name, 1000) == data
 
 
 #: What a body may have any number of and still be empty.
@@ -113,9 +113,9 @@ EMPTY = {"gzip": gzip.compress(b""), "zstd": zstd(b""), "zstd to skip": b"\x50\x
 def test_a_body_has_many_members_at_most(kind: str) -> None:
     name = kind.partition(" ")[0]
     most = EMPTY[kind] * (MAX_MEMBERS - 1) + PACK[name](b"x")
-    assert decode(most, name, LIMIT) == b"x"
+    assert decompress(most, name, LIMIT) == b"x"
     with pytest.raises(BadRequest, match=str(MAX_MEMBERS)) as refused:
-        decode(EMPTY[kind] + most, name, LIMIT)
+        decompress(EMPTY[kind] + most, name, LIMIT)
     assert refused.value.facts == {"field": "Content-Encoding"}
 
 
@@ -131,15 +131,15 @@ def test_a_body_of_very_many_empty_members_does_not_hold_up_the_server(api: Api,
 @pytest.mark.parametrize("name", ["gzip", "zstd"])
 def test_decoding_ends_when_its_time_is_over(name: str) -> None:
     body = PACK[name](b"x")
-    assert decode(body, name, LIMIT, time.monotonic() + 60) == b"x"
+    assert decompress(body, name, LIMIT, time.monotonic() + 60) == b"x"
     with pytest.raises(TimedOut):
-        decode(body, name, LIMIT, time.monotonic() - 1)
+        decompress(body, name, LIMIT, time.monotonic() - 1)
 
 
 def test_unknown_names_are_refused_by_the_decoder() -> None:
     with pytest.raises(UnsupportedMedia):
-        decode(b"x", "br", LIMIT)
-    assert decode(b"x", "", LIMIT) == b"x"
+        decompress(b"x", "br", LIMIT)
+    assert decompress(b"x", "", LIMIT) == b"x"
 
 
 BOMBS: dict[str, Callable[[], bytes]] = {
@@ -195,7 +195,7 @@ def test_a_window_larger_than_is_allowed_is_refused(api: Api, code_of: Code) -> 
     ],
 )  # fmt: skip
 def test_the_best_offer_is_taken(header: str | None, chosen: str) -> None:
-    assert accepted({} if header is None else {b"accept-encoding": header.encode()}) == chosen
+    assert accepted_encoding({} if header is None else {b"accept-encoding": header.encode()}) == chosen
 
 
 def unpack(name: str, body: bytes) -> bytes:

@@ -18,11 +18,11 @@ from headrace.config import ServerConfig
 from headrace.engine.log.tiers import Cold
 from headrace.engine.runtime.counters import Counters
 from headrace.engine.runtime.gates import Gate, Shortage
-from headrace.server.http.arrivals import Arrivals
-from headrace.server.http.asgi import Front
-from headrace.server.http.auth import Door
-from headrace.server.http.background import Aside
-from headrace.server.http.bridge import Bridge
+from headrace.server.http.arrivals import BodyBudget
+from headrace.server.http.asgi import AsgiApplication
+from headrace.server.http.auth import Authenticator
+from headrace.server.http.background import BackgroundRequests
+from headrace.server.http.bridge import DispatcherApplication
 from headrace.server.http.dispatch import Dispatcher
 from headrace.server.http.exchange import Reply
 from headrace.server.http.head_cache import RequestHead
@@ -69,31 +69,31 @@ def bug(*_: Any) -> Any:
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Door:
-    return Door(ServerConfig(), KeyStore(tmp_path / "keys.db"))
+def door(tmp_path: Path) -> Authenticator:
+    return Authenticator(ServerConfig(), KeyStore(tmp_path / "keys.db"))
 
 
 def test_a_route_that_fails_is_answered_with_the_id_of_the_request(
-    door: Door, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    door: Authenticator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(_: Request) -> Response:
         bug()
         raise AssertionError
 
     computing: Any = None
-    bridge: Any = SimpleNamespace(arrivals=Arrivals(1000, Shortage()))
+    bridge: Any = SimpleNamespace(arrivals=BodyBudget(1000, Shortage()))
     routes = [Route("/v1/bug", fail, methods=["POST"])]
-    front = Front(routes, bridge, door, RequestLog(Counters()), Damage(tmp_path), computing, timeout_s=5)
+    front = AsgiApplication(routes, bridge, door, RequestLog(Counters()), Damage(tmp_path), computing, timeout_s=5)
     assert asyncio.run(asked(front, "/v1/bug", MINE))["request_id"] == "mine-7"
     made = asyncio.run(asked(front, "/v1/bug", MINE[1:]))["request_id"]
     logged = [record for record in caplog.records if record.exc_info]
     assert [record.getMessage() for record in logged] == ["request mine-7 failed", f"request {made} failed"]
 
 
-def test_a_body_that_cannot_be_read_is_answered_with_the_id_of_the_request(door: Door, tmp_path: Path) -> None:
+def test_a_body_that_cannot_be_read_is_answered_with_the_id_of_the_request(door: Authenticator, tmp_path: Path) -> None:
     async def ask() -> dict[str, Any]:
-        dispatcher: Any = SimpleNamespace(door=door, arrivals=Arrivals(1000, Shortage()), damage=Damage(tmp_path))
-        bridge = Bridge(dispatcher, Gate(1), RequestLog(Counters()), 1000, timeout_s=5)
+        dispatcher: Any = SimpleNamespace(door=door, arrivals=BodyBudget(1000, Shortage()), damage=Damage(tmp_path))
+        bridge = DispatcherApplication(dispatcher, Gate(1), RequestLog(Counters()), 1000, timeout_s=5)
         return await asked(_Failing(bridge), "/v1/stream/s", MINE)
 
     assert asyncio.run(ask())["request_id"] == "mine-7"
@@ -102,7 +102,7 @@ def test_a_body_that_cannot_be_read_is_answered_with_the_id_of_the_request(door:
 class _Failing:
     """A bridge to a client whose body fails to arrive."""
 
-    def __init__(self, bridge: Bridge) -> None:
+    def __init__(self, bridge: DispatcherApplication) -> None:
         self._bridge = bridge
 
     async def __call__(self, scope: Any, _: Callable[[], Any], send: Any) -> None:
@@ -116,7 +116,9 @@ class _Failing:
         await self._bridge(scope, receive, send)
 
 
-def test_verbs_of_streams_that_fail_are_answered_with_the_id_of_the_request(door: Door, tmp_path: Path) -> None:
+def test_verbs_of_streams_that_fail_are_answered_with_the_id_of_the_request(
+    door: Authenticator, tmp_path: Path
+) -> None:
     def cold(_: Any) -> None:
         raise Cold(bug)
 
@@ -132,7 +134,7 @@ def test_verbs_of_streams_that_fail_are_answered_with_the_id_of_the_request(door
             bug()
 
         caller = Caller()
-        await Aside(Damage(tmp_path)).begin(caller, fail())
+        await BackgroundRequests(Damage(tmp_path)).begin(caller, fail())
         return await caller.answered
 
     with Rig(tmp_path / "log") as rig:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from headrace.engine.log.append import PLAIN
 from headrace.server.http.auth import LOCAL, Principal
-from headrace.server.http.head_cache import Heads, RequestHead, Route
+from headrace.server.http.head_cache import RequestHead, RequestHeadCache, Route
 from headrace.server.http.target import Target, parse
 
 LINES = b"host: localhost\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n"
@@ -24,13 +24,13 @@ def parsed() -> RequestHead:
 
 
 @pytest.fixture
-def learnt() -> tuple[Heads, RequestHead]:
-    heads, head = Heads(), parsed()
+def learnt() -> tuple[RequestHeadCache, RequestHead]:
+    heads, head = RequestHeadCache(), parsed()
     heads.learn(spelled(b"POST " + URL + b" HTTP/1.1"), head)
     return heads, head
 
 
-def test_a_head_is_found_when_it_comes_again(learnt: tuple[Heads, RequestHead]) -> None:
+def test_a_head_is_found_when_it_comes_again(learnt: tuple[RequestHeadCache, RequestHead]) -> None:
     heads, head = learnt
     found = heads.find(spelled(b"POST " + URL + b" HTTP/1.1", body=b"[]"))
     assert found is not None
@@ -38,7 +38,7 @@ def test_a_head_is_found_when_it_comes_again(learnt: tuple[Heads, RequestHead]) 
     assert found[1] == b"[]"
 
 
-def test_a_head_is_found_when_only_its_address_is_new(learnt: tuple[Heads, RequestHead]) -> None:
+def test_a_head_is_found_when_only_its_address_is_new(learnt: tuple[RequestHeadCache, RequestHead]) -> None:
     heads, head = learnt
     head.terms = PLAIN
     again = spelled(b"POST /v1/stream/b.2/c_~ HTTP/1.1")
@@ -56,7 +56,9 @@ def route(principal: Principal, resource: str = "") -> Route:
     return Route(print, Target("a/first-1", resource, None), {}, principal, 7)
 
 
-def test_who_may_go_anywhere_has_been_admitted_at_another_plain_address(learnt: tuple[Heads, RequestHead]) -> None:
+def test_who_may_go_anywhere_has_been_admitted_at_another_plain_address(
+    learnt: tuple[RequestHeadCache, RequestHead],
+) -> None:
     heads, head = learnt
     head.route = route(LOCAL)
     found = heads.find(spelled(b"POST /v1/stream/b.2 HTTP/1.1"))
@@ -77,7 +79,7 @@ def test_who_may_go_anywhere_has_been_admitted_at_another_plain_address(learnt: 
     ids=["unknown", "a key", "another resource", "a resource", "one key", "an end"],
 )
 def test_a_head_with_another_address_has_else_yet_to_be_admitted_there(
-    learnt: tuple[Heads, RequestHead], known: Route | None, line: bytes
+    learnt: tuple[RequestHeadCache, RequestHead], known: Route | None, line: bytes
 ) -> None:
     heads, head = learnt
     head.route = known
@@ -105,7 +107,7 @@ def test_a_head_with_another_address_has_else_yet_to_be_admitted_there(
     ],
 )
 def test_a_first_line_goes_to_the_parser_when_more_than_a_plain_address_is_new(
-    learnt: tuple[Heads, RequestHead], line: bytes
+    learnt: tuple[RequestHeadCache, RequestHead], line: bytes
 ) -> None:
     heads, _ = learnt
     assert heads.find(spelled(line)) is None
@@ -122,6 +124,8 @@ def test_a_first_line_goes_to_the_parser_when_more_than_a_plain_address_is_new(
         (LINES[:-2], b""),
     ],
 )
-def test_other_lines_and_bodies_go_to_the_parser(learnt: tuple[Heads, RequestHead], lines: bytes, body: bytes) -> None:
+def test_other_lines_and_bodies_go_to_the_parser(
+    learnt: tuple[RequestHeadCache, RequestHead], lines: bytes, body: bytes
+) -> None:
     heads, _ = learnt
     assert heads.find(spelled(b"POST /v1/stream/b HTTP/1.1", lines, body)) is None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.server.http.logs import configure, note_request
+from headrace.server.http.logs import configure_logging, log_request
 
 
 class _Terminal(io.StringIO):
@@ -30,8 +30,8 @@ def _lines(stream: io.StringIO) -> list[dict[str, object]]:
 
 def test_a_failed_request_is_logged_as_one_json_line() -> None:
     stream = io.StringIO()
-    configure(stream)
-    note_request("GET", "/v1/stream/a", 503, 0.0042, request_id="r1", code="unavailable")
+    configure_logging(stream)
+    log_request("GET", "/v1/stream/a", 503, 0.0042, request_id="r1", code="unavailable")
     (line,) = _lines(stream)
     assert line.pop("timestamp")
     assert line == {
@@ -53,16 +53,16 @@ def test_a_failed_request_is_logged_as_one_json_line() -> None:
 )
 def test_slow_and_failed_requests_are_logged(status: int, seconds: float, level: str) -> None:
     stream = io.StringIO()
-    configure(stream)
-    note_request("POST", "/x", status, seconds)
+    configure_logging(stream)
+    log_request("POST", "/x", status, seconds)
     assert [line["level"] for line in _lines(stream)] == [level]
 
 
 @pytest.mark.parametrize(("status", "seconds"), [(200, 0.2), (404, 1.0), (429, 0.0)])
 def test_other_requests_are_not_logged(status: int, seconds: float) -> None:
     stream = io.StringIO()
-    configure(stream)
-    note_request("POST", "/x", status, seconds)
+    configure_logging(stream)
+    log_request("POST", "/x", status, seconds)
     assert stream.getvalue() == ""
 
 
@@ -75,7 +75,7 @@ def _fail_holding(secret: str) -> None:
 
 @pytest.mark.parametrize("stream", [io.StringIO(), _Terminal()])
 def test_a_traceback_shows_no_local_variables(stream: io.StringIO) -> None:
-    configure(stream)
+    configure_logging(stream)
     _fail_holding("sesame" + str(17))
     assert "ValueError" in stream.getvalue()
     assert "sesame17" not in stream.getvalue()
@@ -83,7 +83,7 @@ def test_a_traceback_shows_no_local_variables(stream: io.StringIO) -> None:
 
 def test_a_library_that_logs_with_a_traceback_ends_in_the_same_lines() -> None:
     stream = io.StringIO()
-    configure(stream)
+    configure_logging(stream)
     _fail_holding("abc")
     (line,) = _lines(stream)
     assert (line["event"], line["logger"], line["level"]) == ("a commit of 3 failed", "headrace.writer", "error")
@@ -92,8 +92,8 @@ def test_a_library_that_logs_with_a_traceback_ends_in_the_same_lines() -> None:
 
 def test_a_terminal_gets_text_rather_than_json() -> None:
     stream = _Terminal()
-    configure(stream)
-    note_request("GET", "/x", 500, 0.1)
+    configure_logging(stream)
+    log_request("GET", "/x", 500, 0.1)
     assert "request failed" in stream.getvalue()
     with pytest.raises(json.JSONDecodeError):
         json.loads(stream.getvalue())

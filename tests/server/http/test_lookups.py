@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from headrace.server.http.head_cache import RequestHead
-from headrace.server.http.lookups import Lookups, Waiting
+from headrace.server.http.lookups import StreamLookups, WaitingRequest
 from headrace.types import JSON
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Catalog:
         self.fetched.append(names)
 
 
-def _request(body: bytes) -> Waiting:
+def _request(body: bytes) -> WaitingRequest:
     exchange: Any = None
     return RequestHead("POST", b"/v1/stream/s", [], {}), body, exchange, 0.0, True
 
@@ -40,7 +40,7 @@ def test_what_one_turn_asks_for_is_looked_up_once_and_goes_on_in_order() -> None
     gone_on: list[bytes] = []
 
     async def two_turns() -> None:
-        lookups = Lookups(catalog, lambda _head, body, *_: gone_on.append(body))
+        lookups = StreamLookups(catalog, lambda _head, body, *_: gone_on.append(body))
         for number, name in enumerate("abca"):
             lookups.add(name, _request(b"%d" % number))
         assert not catalog.fetched and not gone_on
@@ -65,7 +65,7 @@ def test_everyone_goes_on_where_something_is_wrong_with_one() -> None:
     async def turn() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _loop, told: failures.append(told))
         catalog: Any = Broken()
-        lookups = Lookups(catalog, lambda _head, body, *_: gone_on.append(body))
+        lookups = StreamLookups(catalog, lambda _head, body, *_: gone_on.append(body))
         lookups.add("a", _request(b"1"))
         lookups.add("b", _request(b"2"))
         await asyncio.sleep(0)

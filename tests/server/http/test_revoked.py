@@ -15,12 +15,12 @@ import pytest
 from headrace.engine.log.tiers import Cold
 from headrace.engine.runtime.gates import Gate
 from headrace.server.http.auth import Principal
-from headrace.server.http.compression import Encoder
+from headrace.server.http.compression import ReplyCompressor
 from headrace.server.http.head_cache import RequestHead
-from headrace.server.routes.details import Details
-from headrace.server.routes.index_status import IndexStatus
-from headrace.server.routes.reads import Reads
-from headrace.server.routes.touch import Touches
+from headrace.server.routes.details import DetailsRoute
+from headrace.server.routes.index_status import IndexStatusRoute
+from headrace.server.routes.reads import ReadRoute
+from headrace.server.routes.touch import TouchRoutes
 from headrace.storage.keys import KeyStore
 from headrace.types import JSON
 from rig import Rig
@@ -69,7 +69,7 @@ def test_who_follows_with_a_revoked_key_is_given_nothing_more(
 
 
 def test_entries_that_are_found_too_late_are_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, looks, find = threading.Event(), itertools.count(), Reads.find
+    found, looks, find = threading.Event(), itertools.count(), ReadRoute.find
 
     def work() -> None:
         assert found.wait(30)
@@ -81,7 +81,7 @@ def test_entries_that_are_found_too_late_are_not_given(tmp_path: Path, monkeypat
 
     async def scenario() -> None:
         principal, gate = reader(), Gate(1)
-        reads = Reads(rig.engine, Encoder(gate), gate)
+        reads = ReadRoute(rig.engine, ReplyCompressor(gate), gate)
         caller = Caller(principal).ask(reads, rig.find("a"), live="long-poll", offset="-1")
         principal.standing.end()
         assert not caller.answered.done()
@@ -89,14 +89,16 @@ def test_entries_that_are_found_too_late_are_not_given(tmp_path: Path, monkeypat
         assert (await asyncio.wait_for(caller.answered, 10)).status == 401
         assert rig.engine.tail.watchers == 0 and not principal.standing._staying
 
-    monkeypatch.setattr(Reads, "find", cold_at_first)
+    monkeypatch.setattr(ReadRoute, "find", cold_at_first)
     with Rig(tmp_path) as rig:
         rig.create("a", body=b"one")
         rig.run(scenario())
 
 
-@pytest.mark.parametrize("resource", [Details, IndexStatus])
-def test_who_waits_for_another_document_is_refused(tmp_path: Path, resource: type[Details] | type[IndexStatus]) -> None:
+@pytest.mark.parametrize("resource", [DetailsRoute, IndexStatusRoute])
+def test_who_waits_for_another_document_is_refused(
+    tmp_path: Path, resource: type[DetailsRoute] | type[IndexStatusRoute]
+) -> None:
     async def scenario() -> None:
         watched, stream, gone, kept = resource(rig.engine), rig.find("a"), reader(), reader()
         tag = (await Caller().ask(watched, stream).answered).headers["etag"]
@@ -116,7 +118,7 @@ def test_who_waits_for_another_document_is_refused(tmp_path: Path, resource: typ
 @pytest.mark.parametrize("when", ["waiting", "opening", "settling"])
 def test_who_waits_for_touches_is_refused(tmp_path: Path, when: str) -> None:
     async def scenario() -> None:
-        touches, stream, principal = Touches(rig.engine), rig.find("db"), reader()
+        touches, stream, principal = TouchRoutes(rig.engine), rig.find("db"), reader()
         if when == "waiting":
             await rig.engine.touches.open(stream)
         caller = Caller(principal)

@@ -19,16 +19,16 @@ from headrace.config import ServerConfig
 from headrace.engine.history import stored_events
 from headrace.engine.history.stored_events import Events
 from headrace.engine.runtime.gates import Gate
-from headrace.server.http.auth import LOCAL, Door
-from headrace.server.http.compression import Encoder
+from headrace.server.http.auth import LOCAL, Authenticator
+from headrace.server.http.compression import ReplyCompressor
 from headrace.server.http.dispatch import Dispatcher
 from headrace.server.http.exchange import Request
 from headrace.server.http.head_cache import RequestHead
-from headrace.server.routes.aggregate import Aggregates
+from headrace.server.routes.aggregate import AggregateRoute
 from headrace.server.routes.observe import Observer
-from headrace.server.routes.reads import Reads
-from headrace.server.routes.routing_keys import RoutingKeys
-from headrace.server.routes.search import Searches
+from headrace.server.routes.reads import ReadRoute
+from headrace.server.routes.routing_keys import RoutingKeysRoute
+from headrace.server.routes.search import SearchRoutes
 from headrace.storage.keys import KeyStore
 from headrace.storage.wal_keys import WalKeys
 from headrace.types import JSON
@@ -73,20 +73,20 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
 
 
 def aggregate(rig: Rig, gate: Gate, caller: Caller) -> None:
-    caller.send(Aggregates(rig.engine, gate).post, rig.find("s"), RequestHead("POST", b"", [], {}), AGGREGATE)
+    caller.send(AggregateRoute(rig.engine, gate).post, rig.find("s"), RequestHead("POST", b"", [], {}), AGGREGATE)
 
 
 def search(rig: Rig, gate: Gate, caller: Caller) -> None:
-    caller.send(Searches(rig.engine, gate).get, rig.find("s"), RequestHead("GET", b"", [], {}), b"", q="status:7")
+    caller.send(SearchRoutes(rig.engine, gate).get, rig.find("s"), RequestHead("GET", b"", [], {}), b"", q="status:7")
 
 
 def keys(rig: Rig, gate: Gate, caller: Caller) -> None:
-    caller.send(RoutingKeys(rig.engine, gate).get, rig.find("keyed"), RequestHead("GET", b"", [], {}), b"")
+    caller.send(RoutingKeysRoute(rig.engine, gate).get, rig.find("keyed"), RequestHead("GET", b"", [], {}), b"")
 
 
 def read(rig: Rig, gate: Gate, caller: Caller) -> None:
-    reads = Reads(rig.engine, Encoder(gate), gate)
-    door = Door(ServerConfig(), KeyStore(Path(rig.config.storage.data_dir) / "keys.db"))
+    reads = ReadRoute(rig.engine, ReplyCompressor(gate), gate)
+    door = Authenticator(ServerConfig(), KeyStore(Path(rig.config.storage.data_dir) / "keys.db"))
     verbs: dict[tuple[str, str], Callable[[Request], None]] = {("GET", ""): reads.get}
     target = b"/v1/stream/s"
     head = RequestHead("GET", target + b"?filter=status:7&offset=-1", [], {b"host": b"127.0.0.1:1"})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema_rs
 import pytest
 
-from headrace.server.routes.details import Details
+from headrace.server.routes.details import DetailsRoute
 from headrace.server.routes.openapi import document
 from headrace.storage.keys import KeyStore
 from headrace.types import JSON
@@ -407,7 +407,7 @@ def test_a_stopping_server_lets_go_of_those_who_wait(
 @pytest.mark.parametrize("change", ["retention", "publish"])
 def test_what_the_engine_does_by_itself_ends_the_wait(tmp_path: Path, change: str) -> None:
     async def scenario() -> None:
-        resource = Details(rig.engine)
+        resource = DetailsRoute(rig.engine)
         stream = rig.find("a")
         tag = (await Caller().ask(resource, stream).answered).headers["etag"]
         waiting = [Caller().ask(resource, stream, tag, live="true", timeout="60s") for _ in range(3)]
@@ -429,7 +429,7 @@ def test_what_the_engine_does_by_itself_ends_the_wait(tmp_path: Path, change: st
 
 def test_what_changed_without_waking_anyone_is_told_when_the_time_is_over(tmp_path: Path) -> None:
     async def scenario() -> None:
-        resource, stream = Details(rig.engine), rig.find("a")
+        resource, stream = DetailsRoute(rig.engine), rig.find("a")
         tag = (await Caller().ask(resource, stream).answered).headers["etag"]
         waiting = Caller().ask(resource, stream, tag, live="true", timeout="50ms")
         rig.clock.us += 1_000_000

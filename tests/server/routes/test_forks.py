@@ -16,7 +16,7 @@ from headrace.server.http.auth import LOCAL
 from headrace.server.http.exchange import Request
 from headrace.server.http.head_cache import RequestHead, Route
 from headrace.server.http.target import Target
-from headrace.server.routes.streams import Streams
+from headrace.server.routes.streams import StreamRoutes
 from headrace.storage.streams import StreamRow
 from rig import Rig
 from server.callers import Caller
@@ -245,7 +245,7 @@ def test_a_fork_whose_name_was_taken_for_a_moment_is_made_from_what_is_not_at_ha
         rig.create("s", body=b"one")
         rig.publish("s")
         fields = {b"stream-forked-from": b"/v1/stream/s", b"stream-fork-offset": b"-1", b"stream-fork-sub-offset": b"2"}
-        head, streams = RequestHead("PUT", b"", [], fields), Streams(rig.engine)
+        head, streams = RequestHead("PUT", b"", [], fields), StreamRoutes(rig.engine)
 
         async def put() -> int:
             caller = Caller()
@@ -264,7 +264,7 @@ def test_a_fork_whose_name_was_taken_for_a_moment_is_made_from_what_is_not_at_ha
 def put_again(rig: Rig, name: str, offset: str | None = None) -> int:
     """The status of a PUT of a fork of the stream ``s``, which exists already."""
     fields = {b"stream-forked-from": b"/v1/stream/s"} | ({b"stream-fork-offset": offset.encode()} if offset else {})
-    head, streams = RequestHead("PUT", b"", [], fields), Streams(rig.engine)
+    head, streams = RequestHead("PUT", b"", [], fields), StreamRoutes(rig.engine)
 
     async def put() -> int:
         caller = Caller()

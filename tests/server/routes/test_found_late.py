@@ -14,12 +14,12 @@ from headrace.config import ServerConfig
 from headrace.engine.log.tiers import Cold
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import CorruptData, ObjectMissing, Overloaded
-from headrace.server.http.auth import Door
-from headrace.server.http.compression import Encoder
+from headrace.server.http.auth import Authenticator
+from headrace.server.http.compression import ReplyCompressor
 from headrace.server.http.dispatch import Dispatcher
 from headrace.server.http.exchange import Headers, Reply
 from headrace.server.http.head_cache import RequestHead
-from headrace.server.routes.reads import Reads
+from headrace.server.routes.reads import ReadRoute
 from headrace.storage.keys import KeyStore
 from headrace.types import JSON
 from rig import Rig, array
@@ -53,7 +53,7 @@ class Slow:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.looks, self.go_on, self.looked = 0, threading.Event(), asyncio.Event()
         self.failure: Exception | None = None
-        find = Reads.find
+        find = ReadRoute.find
 
         def found(*asked: Any) -> Any:
             if not self.looks:
@@ -61,7 +61,7 @@ class Slow:
             self.looks -= 1
             raise Cold(self._work)
 
-        monkeypatch.setattr(Reads, "find", found)
+        monkeypatch.setattr(ReadRoute, "find", found)
 
     def _work(self) -> None:
         assert self.go_on.wait(30)
@@ -82,13 +82,13 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
     return Slow(monkeypatch)
 
 
-Scenario = Callable[[Reads], Awaitable[None]]
+Scenario = Callable[[ReadRoute], Awaitable[None]]
 
 
 def run(rig: Rig, scenario: Scenario) -> None:
     async def running() -> None:
         gate = Gate(2)
-        reads = Reads(rig.engine, Encoder(gate), gate)
+        reads = ReadRoute(rig.engine, ReplyCompressor(gate), gate)
         await scenario(reads)
         await asyncio.gather(*reads._aside._working)
 
@@ -99,7 +99,7 @@ def run(rig: Rig, scenario: Scenario) -> None:
 def test_a_response_that_has_ended_leaves_the_next_one_of_its_connection_alone(
     rig: Rig, slow: Slow, failure: Exception | None
 ) -> None:
-    async def scenario(reads: Reads) -> None:
+    async def scenario(reads: ReadRoute) -> None:
         line, slow.failure = Line(), failure
         line.ask(reads, rig.find("a"), live="sse", offset="now")
         slow.looks = 1
@@ -119,7 +119,7 @@ def test_a_response_that_has_ended_leaves_the_next_one_of_its_connection_alone(
 
 @pytest.mark.parametrize("failure", [CorruptData("it is damaged"), ValueError("it is odd")])
 def test_a_response_whose_entries_cannot_be_found_ends(rig: Rig, slow: Slow, failure: Exception) -> None:
-    async def scenario(reads: Reads) -> None:
+    async def scenario(reads: ReadRoute) -> None:
         line, slow.failure = Line(), failure
         line.ask(reads, rig.find("a"), live="sse", offset="now")
         slow.looks = 1
@@ -133,7 +133,7 @@ def test_a_response_whose_entries_cannot_be_found_ends(rig: Rig, slow: Slow, fai
 
 
 def test_a_response_goes_on_once_its_entries_are_found_by_one_thread(rig: Rig, slow: Slow) -> None:
-    async def scenario(reads: Reads) -> None:
+    async def scenario(reads: ReadRoute) -> None:
         line = Line()
         line.ask(reads, rig.find("a"), live="sse", offset="now")
         slow.looks = 2
@@ -151,7 +151,7 @@ def test_a_response_goes_on_once_its_entries_are_found_by_one_thread(rig: Rig, s
 
 @pytest.mark.parametrize("failure", [CorruptData("it is damaged"), ValueError("it is odd")])
 def test_a_poll_whose_entries_cannot_be_found_is_answered_once(rig: Rig, slow: Slow, failure: Exception) -> None:
-    async def scenario(reads: Reads) -> None:
+    async def scenario(reads: ReadRoute) -> None:
         line, slow.looks, slow.failure = Line(), 1, failure
         line.ask(reads, rig.find("a"), live="long-poll", offset="-1")
         slow.go_on.set()
@@ -166,7 +166,7 @@ def test_a_poll_whose_entries_cannot_be_found_is_answered_once(rig: Rig, slow: S
 def test_a_response_that_ended_as_it_began_waits_for_nothing(
     rig: Rig, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(reads: Reads) -> None:
+    async def scenario(reads: ReadRoute) -> None:
         await _appended(rig, "a", close=True)
         line, waits = Line(), list[object]()
         monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *wait: waits.append(wait))
@@ -181,7 +181,7 @@ def test_a_response_that_ended_as_it_began_waits_for_nothing(
 def test_a_poll_whose_time_runs_out_when_it_has_to_look_once_more_is_answered(
     rig: Rig, slow: Slow, close: bool
 ) -> None:
-    async def scenario(reads: Reads) -> None:
+    async def scenario(reads: ReadRoute) -> None:
         stream = rig.find("a")
         poll = Line().ask(reads, stream, live="long-poll", offset="now", key="nobody", timeout="60s")
         woken = stream.watchers
@@ -201,7 +201,7 @@ def test_a_poll_whose_time_runs_out_when_it_has_to_look_once_more_is_answered(
 
 
 def test_a_poll_that_looks_once_more_finds_what_was_published_and_closed_meanwhile(rig: Rig, slow: Slow) -> None:
-    async def scenario(reads: Reads) -> None:
+    async def scenario(reads: ReadRoute) -> None:
         stream = rig.find("a")
         slow.looks = 1
         poll = Line().ask(reads, stream, live="long-poll", offset="-1", timeout="60s")
@@ -219,10 +219,10 @@ def test_a_poll_that_looks_once_more_finds_what_was_published_and_closed_meanwhi
 
 @pytest.mark.parametrize("live", ["", "long-poll"])
 def test_objects_of_a_stream_that_is_deleted_meanwhile_are_not_missed(rig: Rig, slow: Slow, live: str) -> None:
-    async def scenario(reads: Reads) -> None:
+    async def scenario(reads: ReadRoute) -> None:
         stream, slow.looks, slow.failure = rig.find("a"), 1, ObjectMissing("it is gone")
         line, path = Line(), f"/v1/stream/a?offset=-1&live={live}".encode()
-        door = Door(ServerConfig(), KeyStore(Path(rig.config.storage.data_dir) / "keys.db"))
+        door = Authenticator(ServerConfig(), KeyStore(Path(rig.config.storage.data_dir) / "keys.db"))
         dispatcher = Dispatcher(door, rig.engine, {("GET", ""): reads.get}, Gate(1))
         dispatcher.handle(RequestHead("GET", path, [], {b"host": b"localhost"}), b"", line)
         deleting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -238,7 +238,7 @@ def test_objects_of_a_stream_that_is_deleted_meanwhile_are_not_missed(rig: Rig, 
 def test_a_poll_that_was_refused_is_not_answered_again(
     rig: Rig, slow: Slow, monkeypatch: pytest.MonkeyPatch, failure: Exception | None
 ) -> None:
-    async def scenario(reads: Reads) -> None:
+    async def scenario(reads: ReadRoute) -> None:
         line, slow.looks, slow.failure = Line(), 1, failure
         monkeypatch.setattr(rig.engine.tail, "_limit", 0)
         with pytest.raises(Overloaded):

@@ -16,9 +16,9 @@ from engine.registries import change
 from engine.search.searches import Searched, document
 from headrace.engine.log.tiers import Cold
 from headrace.engine.runtime.gates import Gate
-from headrace.server.http.compression import Encoder
-from headrace.server.routes.filtered_reads import Filters
-from headrace.server.routes.reads import Reads
+from headrace.server.http.compression import ReplyCompressor
+from headrace.server.routes.filtered_reads import FilteredReads
+from headrace.server.routes.reads import ReadRoute
 from logs import Logs, event
 from rig import Rig
 from server.callers import Caller as Local
@@ -120,7 +120,7 @@ def test_an_answer_is_given_to_who_asked_for_it(tmp_path: Path) -> None:
     """Another who asks the same may have appended since; what is newer than the answer would be missing in it."""
     with Rig(tmp_path) as rig:
         searched = Searched(rig)
-        filters, stream = Filters(rig.engine), searched.stream
+        filters, stream = FilteredReads(rig.engine), searched.stream
 
         def find(asker: str) -> list[bytes]:
             asked = filters.read(stream, "has:time", asker)
@@ -143,7 +143,7 @@ def test_what_was_found_before_a_change_of_the_fields_is_no_answer_after_it(tmp_
     with Rig(tmp_path) as rig:
         searched, gate = Searched(rig), Gate(1)
         searched.append({"time": 1, "service": "here", "path": "there"})
-        reads = Reads(rig.engine, Encoder(gate), gate)
+        reads = ReadRoute(rig.engine, ReplyCompressor(gate), gate)
         other = document(1)
         other["fields"]["service"]["bindings"][0]["jsonPointer"] = "/path"
 

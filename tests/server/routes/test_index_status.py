@@ -13,8 +13,8 @@ import pytest
 
 from engine.derive.workers import Worker as Idle
 from engine.derive.workers import opened, searched
-from headrace.server.routes.details import Details
-from headrace.server.routes.index_status import IndexStatus
+from headrace.server.routes.details import DetailsRoute
+from headrace.server.routes.index_status import IndexStatusRoute
 from headrace.server.routes.openapi import document
 from logs import SEARCH, Logs
 from rig import array
@@ -176,7 +176,7 @@ def test_events_after_the_last_segment_are_how_far_it_is_behind(tmp_path: Path) 
         Idle(rig).work()
         rig.clock.us += 5_000_000
         rig.append("s", array({"user": "late"}))
-        told = IndexStatus(rig.engine).describe(rig.find("s"))
+        told = IndexStatusRoute(rig.engine).describe(rig.find("s"))
     assert {index["lag_ms"] for index in (*told["exact_indexes"], *told["search_families"])} == {"5000"}
     assert {index["lag_segments"] for index in (*told["exact_indexes"], *told["search_families"])} == {0}
 
@@ -220,8 +220,10 @@ def test_there_is_no_status_without_a_stream(api: Api, code_of: Code) -> None:
 # -- the wait
 
 
-@pytest.mark.parametrize("resource", [Details, IndexStatus])
-def test_a_companion_ends_the_wait_by_itself(tmp_path: Path, resource: type[Details] | type[IndexStatus]) -> None:
+@pytest.mark.parametrize("resource", [DetailsRoute, IndexStatusRoute])
+def test_a_companion_ends_the_wait_by_itself(
+    tmp_path: Path, resource: type[DetailsRoute] | type[IndexStatusRoute]
+) -> None:
     async def scenario() -> None:
         watched, stream, other = resource(rig.engine), rig.find("s"), rig.find("t")
         tags = [(await Caller().ask(watched, one).answered).headers["etag"] for one in (stream, other)]

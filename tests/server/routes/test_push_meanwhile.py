@@ -17,7 +17,7 @@ from headrace.server.http.auth import LOCAL
 from headrace.server.http.exchange import Reply, Request
 from headrace.server.http.head_cache import RequestHead, Route
 from headrace.server.http.target import Target
-from headrace.server.routes.push import Pushes
+from headrace.server.routes.push import PushRoute
 from rig import Rig
 
 FEW: dict[str, Any] = {"user": "str"}
@@ -64,7 +64,7 @@ def pushed(rig: Rig, monkeypatch: pytest.MonkeyPatch, before: Any, after: Any, g
 
     async def push() -> tuple[int, Any]:
         caller: Any = Caller()
-        pushes = Pushes(rig.engine)
+        pushes = PushRoute(rig.engine)
         pushes.post(Request(head, Route(pushes.post, Target("Txn", "", None), {}, LOCAL, 0), body, caller))
         return await caller.answer
 

@@ -17,7 +17,7 @@ from engine.search.keyed import keyed as keyed_stream
 from engine.search.keyed import opened
 from headrace.engine.runtime.gates import Gate
 from headrace.server.routes.openapi import document
-from headrace.server.routes.routing_keys import RoutingKeys
+from headrace.server.routes.routing_keys import RoutingKeysRoute
 from headrace.storage.keys import KeyStore
 from logs import SEARCH, Logs
 from server.callers import Caller
@@ -224,7 +224,7 @@ def test_an_answer_that_had_no_time_says_what_may_be_missing(tmp_path: Path) -> 
         config = rig.engine.config
         hurried = msgspec.structs.replace(config.server, resolver_timeout_s=seconds)
         rig.engine.config = msgspec.structs.replace(config, server=hurried)
-        resource = RoutingKeys(rig.engine, Gate(1))
+        resource = RoutingKeysRoute(rig.engine, Gate(1))
         reply = await asyncio.wait_for(Caller().ask(resource, rig.find("s")).answered, 60)
         assert reply.status == 200
         found: dict[str, Any] = msgspec.json.decode(reply.body)
@@ -248,7 +248,7 @@ def test_who_waits_too_long_for_a_turn_is_told(tmp_path: Path) -> None:
         rig.engine.config = msgspec.structs.replace(config, server=hurried)
         gate = Gate(1)
         async with gate:
-            reply = await asyncio.wait_for(Caller().ask(RoutingKeys(rig.engine, gate), rig.find("s")).answered, 60)
+            reply = await asyncio.wait_for(Caller().ask(RoutingKeysRoute(rig.engine, gate), rig.find("s")).answered, 60)
         assert reply.status == 408
         assert gate.active == 0
 

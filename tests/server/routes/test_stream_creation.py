@@ -14,7 +14,7 @@ from headrace.server.http.auth import LOCAL
 from headrace.server.http.exchange import Reply, Request
 from headrace.server.http.head_cache import RequestHead, Route
 from headrace.server.http.target import Target
-from headrace.server.routes.streams import Streams
+from headrace.server.routes.streams import StreamRoutes
 from headrace.storage.streams import StreamRow
 from rig import Rig
 from server.callers import Caller
@@ -281,7 +281,7 @@ def test_the_answer_to_a_creation_tells_of_what_was_created_though_that_is_delet
         row = StreamRow("s", "text/plain", 1, "[]", closed=1)
         created: Create = rig.settle(lambda done: rig.engine.log.create(row, done, body=b"x", count=1))
         next_offset = rig.find("s").offset_at(1)
-        streams = Streams(rig.engine)
+        streams = StreamRoutes(rig.engine)
 
         async def answered() -> Reply:
             caller, head = Caller(), RequestHead("PUT", b"", [], {})

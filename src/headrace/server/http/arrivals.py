@@ -11,7 +11,7 @@ from headrace.engine.runtime.gates import Shortage
 from headrace.errors import Overloaded
 
 
-class Arrivals:
+class BodyBudget:
     """A budget of bytes; what does not fit is refused, and everything while memory is short."""
 
     def __init__(self, limit: int, shortage: Shortage) -> None:
@@ -31,10 +31,10 @@ class Arrivals:
         self.held -= size
 
 
-class Intake:
+class BodyReceiver:
     """One body on its way in: its bytes are counted, and the time it takes to arrive is not working time."""
 
-    def __init__(self, arrivals: Arrivals, receive: Receive) -> None:
+    def __init__(self, arrivals: BodyBudget, receive: Receive) -> None:
         self._arrivals = arrivals
         self._receive = receive
         #: Bytes of the body that have come.

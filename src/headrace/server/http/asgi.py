@@ -16,12 +16,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headrace.engine.runtime.computing import Computing
 from headrace.errors import HeadraceError, MethodNotAllowed, NotFound, TimedOut, Unauthorized
 from headrace.server.http import target
-from headrace.server.http.arrivals import Intake
-from headrace.server.http.auth import AdminRefused, Door, is_entrance, is_for_admins, is_open
-from headrace.server.http.bridge import Bridge
+from headrace.server.http.arrivals import BodyReceiver
+from headrace.server.http.auth import AdminRefused, Authenticator, is_for_admins, is_open, is_page_navigation
+from headrace.server.http.bridge import DispatcherApplication
 from headrace.server.http.common_headers import common_headers, request_id
 from headrace.server.http.dispatch import refuse_repeated
-from headrace.server.http.failures import unexpected
+from headrace.server.http.failures import unexpected_failure
 from headrace.server.http.json_responses import failure_response
 from headrace.server.http.quota import Quota
 from headrace.server.http.request_log import RequestLog
@@ -31,14 +31,14 @@ from headrace.storage.damage import Damage
 _TOLD = "headrace.failed"
 
 
-class Front:
+class AsgiApplication:
     """The ASGI application: streams go to the bridge, everything else to Starlette."""
 
     def __init__(
         self,
         routes: Iterable[BaseRoute],
-        bridge: Bridge,
-        door: Door,
+        bridge: DispatcherApplication,
+        door: Authenticator,
         request_log: RequestLog,
         damage: Damage,
         computing: Computing,
@@ -76,7 +76,7 @@ class Front:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         common = [(k.encode(), v.encode()) for k, v in common_headers(headers, self._door)]
         started, status, quota = monotonic(), 0, None
-        intake = Intake(self._bridge.arrivals, receive)
+        intake = BodyReceiver(self._bridge.arrivals, receive)
 
         async def send_secured(message: Message) -> None:
             nonlocal status
@@ -115,7 +115,7 @@ class Front:
 
     def _unexpected(self, scope: Scope, reason: Exception) -> HeadraceError:
         scope[_TOLD] = True  # Starlette raises once more what it has answered
-        return unexpected(self._damage, reason, request_id(dict(scope["headers"])))
+        return unexpected_failure(self._damage, reason, request_id(dict(scope["headers"])))
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HeadraceError)
@@ -131,7 +131,7 @@ class Front:
         if is_open(path):
             self._door.refuse_other_sites(headers)
         else:
-            from_any_site = is_entrance(scope["method"], path, headers)
+            from_any_site = is_page_navigation(scope["method"], path, headers)
             principal = state["principal"] = self._door.admit(headers, from_any_site=from_any_site)
             if (quota := principal.quota) is not None:
                 quota.take()

@@ -62,32 +62,32 @@ _RESPONSE_HEADERS = (
 )
 
 
-class Staying(Protocol):
+class KeyWatcher(Protocol):
     """Someone whose answer is still to come, or goes on."""
 
     def wake(self) -> None:
         """The key does not hold any more: end the answer."""
 
 
-class Standing:
+class KeyStatus:
     """Whether a key still holds, for those who stay longer than the moment in which they were admitted."""
 
     __slots__ = ("__weakref__", "_staying", "holds")
 
     def __init__(self) -> None:
         self.holds = True
-        self._staying: dict[Staying, None] = {}
+        self._staying: dict[KeyWatcher, None] = {}
 
     def require(self) -> None:
         """Refuse a caller whose key does not hold any more, as a new request would be."""
         if not self.holds:
             raise Unauthorized(_NO_SUCH_KEY)
 
-    def stay(self, guest: Staying) -> None:
+    def stay(self, guest: KeyWatcher) -> None:
         """Wake this one when the key ceases to hold."""
         self._staying[guest] = None
 
-    def leave(self, guest: Staying) -> None:
+    def leave(self, guest: KeyWatcher) -> None:
         """Wake this one no more."""
         self._staying.pop(guest, None)
 
@@ -112,7 +112,7 @@ class Principal(msgspec.Struct, frozen=True):
     user_id: str
     scopes: frozenset[str]
     prefix: str = ""
-    standing: Standing = msgspec.field(default_factory=Standing)
+    standing: KeyStatus = msgspec.field(default_factory=KeyStatus)
     #: The public part of the key; empty for a caller without one.
     key_id: str = ""
     #: The rate limits of the key; None where it has none.
@@ -130,7 +130,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     def require_type(self, scope: str, entity_type: str) -> None:
         """Refuse a caller who may not do this with their own entities of a type."""
-        self._require(scope, SHARED + entity_type)
+        self._require(scope, ENTITY_STREAM_PREFIX + entity_type)
 
     def _require(self, scope: str, stream: str | None) -> None:
         if scope not in self.scopes:
@@ -168,10 +168,10 @@ class Principal(msgspec.Struct, frozen=True):
     @property
     def hidden(self) -> str | None:
         """What the names of streams begin with that the key does not open, whichever it does."""
-        return None if "admin" in self.scopes else SHARED
+        return None if "admin" in self.scopes else ENTITY_STREAM_PREFIX
 
     def _refuse_shared(self, stream: str) -> None:
-        if stream.startswith(SHARED) and "admin" not in self.scopes:
+        if stream.startswith(ENTITY_STREAM_PREFIX) and "admin" not in self.scopes:
             message = "streams of entities hold the rows of all users: this takes an admin key"
             raise AdminRefused(message, self, scope="admin")
         if stream == REGISTRY and "admin" not in self.scopes:
@@ -190,12 +190,12 @@ class Principal(msgspec.Struct, frozen=True):
 
 
 #: What the streams are called that hold the rows of all users.
-SHARED = "entities/"
+ENTITY_STREAM_PREFIX = "entities/"
 
 LOCAL = Principal("local", frozenset(SCOPES))
 
 
-class Door:
+class Authenticator:
     """Admits callers; asks the key store about each of them once, and again when keys have changed."""
 
     def __init__(self, config: ServerConfig, keys: KeyStore) -> None:
@@ -205,7 +205,7 @@ class Door:
         self._origins = frozenset(origin.rstrip("/").lower() for origin in config.cors_origins)
         self.has_origins = bool(self._origins)
         self._memo: dict[tuple[bytes | None, ...], Principal] = {}
-        self._standings: WeakValueDictionary[str, Standing] = WeakValueDictionary()
+        self._standings: WeakValueDictionary[str, KeyStatus] = WeakValueDictionary()
         self._default_limits = config.key_requests_per_s, config.key_bytes_per_s
         self._quotas: dict[str, Quota] = {}
         #: Changes when keys have; who was admitted before must be looked at again.
@@ -293,7 +293,7 @@ class Door:
         if key is None:
             raise Unauthorized(_NO_SUCH_KEY)
         highest = max(SCOPES.index(scope) for scope in key.scopes)
-        standing = self._standings.setdefault(key.id, Standing())
+        standing = self._standings.setdefault(key.id, KeyStatus())
         scopes = frozenset(SCOPES[: highest + 1])
         return Principal(key.user_id, scopes, key.prefix, standing, key.id, self._quota(key))
 
@@ -356,7 +356,7 @@ def is_open(path: str) -> bool:
     return path in PROBES or _PROVEN_OTHERWISE.fullmatch(path) is not None
 
 
-def is_entrance(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:
+def is_page_navigation(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:
     """Whether a browser opens one of our pages, which it may from a link on any site, but not inside its page."""
     is_opened = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") in (None, b"document")
     return is_opened and method == "GET" and path in _ENTRANCES

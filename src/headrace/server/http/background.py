@@ -10,19 +10,19 @@ from uuid import uuid4
 from headrace.errors import HeadraceError, TimedOut
 from headrace.query.deadline import Deadline
 from headrace.server.http.exchange import Exchange, Headers, Reply, Request
-from headrace.server.http.failures import unexpected
+from headrace.server.http.failures import unexpected_failure
 from headrace.storage.damage import Damage
 
-Found = TypeVar("Found")
+Outcome = TypeVar("Outcome")
 
 #: Of the working time of a request, what an answer that may be partial is looked for in; the rest is for writing it.
-SHARE = 0.9
+PARTIAL_ANSWER_SHARE = 0.9
 #: Such an answer is cut off only after this multiple of the working time, and not before this: a step of its work may
 #: take long on a busy machine, and the first one loads what computes it.
 _GRACE, _LEAST_S = 2.0, 5.0
 
 
-class Aside:
+class BackgroundRequests:
     """Holds the tasks of one resource."""
 
     def __init__(self, damage: Damage) -> None:
@@ -45,7 +45,7 @@ class Aside:
 
         With a deadline the work is cancelled when it has not answered by then, or when the client hangs up.
         """
-        exchange, awaited = request.exchange, Awaited(request.exchange)
+        exchange, awaited = request.exchange, OneShotExchange(request.exchange)
         request.exchange = awaited
         timer = asyncio.get_running_loop().call_later(within_s, lambda: awaited.give_up(late()))
         task = self.begin(awaited, work)
@@ -56,7 +56,7 @@ class Aside:
     def ask_partial(
         self, request: Request, work: Coroutine[Any, Any, None], within_s: float, deadline: Deadline | None = None
     ) -> None:
-        """The same for work that ends by itself in ``SHARE`` of this time, with what it has found by then."""
+        """The same for work that ends by itself in this share of the time, with what it has found by then."""
         self.ask(request, work, partial_answer_s(within_s), deadline=deadline)
 
     def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -67,7 +67,7 @@ class Aside:
         return task
 
 
-class Awaited:
+class OneShotExchange:
     """An Exchange for a question that is answered once, whole: with what is found, or that the time is over."""
 
     def __init__(self, exchange: Exchange) -> None:
@@ -125,7 +125,7 @@ class Awaited:
         raise NotImplementedError
 
 
-async def in_thread(work: Callable[[], Found]) -> Found:
+async def in_thread(work: Callable[[], Outcome]) -> Outcome:
     """What work makes in a thread; whoever is cancelled meanwhile still waits for its end, and holds its gate."""
     thread = asyncio.ensure_future(asyncio.to_thread(work))
     try:
@@ -136,7 +136,7 @@ async def in_thread(work: Callable[[], Found]) -> Found:
 
 
 def partial_answer_s(within_s: float) -> float:
-    """When an answer that may be partial is cut off, where its work ends by itself in ``SHARE`` of the working time."""
+    """When an answer that may be partial is cut off, where its work ends by itself before."""
     return max(within_s * _GRACE, _LEAST_S)
 
 
@@ -157,4 +157,4 @@ async def _answered(exchange: Exchange, work: Coroutine[Any, Any, None], damage:
     except HeadraceError as refusal:
         exchange.reply(Reply.failure(refusal))
     except Exception as reason:
-        exchange.reply(Reply.failure(unexpected(damage, reason, exchange.request_id)))
+        exchange.reply(Reply.failure(unexpected_failure(damage, reason, exchange.request_id)))

@@ -13,19 +13,19 @@ from starlette.types import Message, Receive, Scope, Send
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, HeadraceError, TimedOut, TooLarge
 from headrace.server.http import compression
-from headrace.server.http.arrivals import Intake
+from headrace.server.http.arrivals import BodyReceiver
 from headrace.server.http.auth import Principal
 from headrace.server.http.common_headers import common_headers, request_id
 from headrace.server.http.dispatch import Dispatcher
 from headrace.server.http.exchange import JSON_TYPE, Headers, Reply
-from headrace.server.http.failures import unexpected
+from headrace.server.http.failures import unexpected_failure
 from headrace.server.http.head_cache import RequestHead
 from headrace.server.http.request_log import RequestLog
 
 _WAITING_CHUNKS = 4
 
 
-class Bridge:
+class DispatcherApplication:
     """An ASGI application that hands stream requests to the dispatcher."""
 
     def __init__(
@@ -42,8 +42,8 @@ class Bridge:
         """Read the whole body, dispatch, and send what comes back."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         common = common_headers(headers, self._dispatcher.door)
-        exchange = scope["headrace.exchange"] = BridgedExchange(scope, common)
-        started, intake = monotonic(), Intake(self.arrivals, receive)
+        exchange = scope["headrace.exchange"] = AsgiExchange(scope, common)
+        started, intake = monotonic(), BodyReceiver(self.arrivals, receive)
         try:
             principal = self._dispatcher.door.admit(headers)  # before the body is read
             if principal.quota is not None:
@@ -56,7 +56,7 @@ class Bridge:
         except _ClientGoneError:
             return
         except Exception as reason:
-            exchange.reply(Reply.failure(unexpected(self._dispatcher.damage, reason, exchange.request_id)))
+            exchange.reply(Reply.failure(unexpected_failure(self._dispatcher.damage, reason, exchange.request_id)))
         else:
             query = scope["query_string"]
             url = scope["raw_path"] + b"?" + query if query else scope["raw_path"]
@@ -90,7 +90,7 @@ class Bridge:
             async with asyncio.timeout(until - monotonic()):
                 for name in reversed(names):
                     async with self._gate:
-                        body = await asyncio.to_thread(compression.decode, body, name, self._body_bytes, until)
+                        body = await asyncio.to_thread(compression.decompress, body, name, self._body_bytes, until)
         except TimeoutError:
             raise TimedOut("request timed out") from None
         return body
@@ -110,7 +110,7 @@ class _ClientGoneError(Exception):
     """The client hung up before its body was whole."""
 
 
-class BridgedExchange:
+class AsgiExchange:
     """An Exchange whose answer is sent by an ASGI task."""
 
     def __init__(self, scope: Scope, common: tuple[tuple[str, str], ...]) -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from uuid import uuid4
 
-from headrace.server.http.auth import Door
+from headrace.server.http.auth import Authenticator
 from headrace.server.http.exchange import Headers
 
 _SAFE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
@@ -19,7 +19,7 @@ _CROSS_ORIGIN = (*_SECURITY, ("cross-origin-resource-policy", "cross-origin"))
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in http.HTTPStatus}
 
 
-def common_headers(headers: dict[bytes, bytes], door: Door) -> tuple[tuple[str, str], ...]:
+def common_headers(headers: dict[bytes, bytes], door: Authenticator) -> tuple[tuple[str, str], ...]:
     """What every answer carries: security, CORS for allowed origins, and the caller's request id."""
     if b"x-request-id" not in headers and not door.has_origins:
         return _SAME_ORIGIN
@@ -36,7 +36,7 @@ def request_id(headers: Mapping[bytes, bytes]) -> str:
     return given.decode() if _SAFE_ID.fullmatch(given) else uuid4().hex
 
 
-def common_lines(headers: dict[bytes, bytes], door: Door) -> str:
+def common_lines(headers: dict[bytes, bytes], door: Authenticator) -> str:
     """The common headers as lines; the usual ones are rendered once."""
     common = common_headers(headers, door)
     return SECURITY_LINES if common is _SAME_ORIGIN else _lines(common)

@@ -23,7 +23,7 @@ _STEP = 256
 MAX_MEMBERS = 1024
 
 
-def decode(body: bytes, encoding: str, limit: int, until: float = math.inf) -> bytes:
+def decompress(body: bytes, encoding: str, limit: int, until: float = math.inf) -> bytes:
     """The body without its encoding; a bomb is refused before it is unpacked, and no work goes on after ``until``."""
     try:
         if encoding in ("gzip", "x-gzip"):
@@ -37,7 +37,7 @@ def decode(body: bytes, encoding: str, limit: int, until: float = math.inf) -> b
     raise UnsupportedMedia(f"{encoding!r} is not spoken here; use gzip or zstd", field="Content-Encoding")
 
 
-def _unpack(body: bytes, limit: int, until: float, start: Callable[[], Unpacking]) -> bytes:
+def _unpack(body: bytes, limit: int, until: float, start: Callable[[], Decompressor]) -> bytes:
     """Unpack one member after another in small steps, so that a bomb is noticed before it is large."""
     plain, members, unpacking = bytearray(), _members(start), None
     for at in range(0, len(body), _STEP):
@@ -56,14 +56,14 @@ def _unpack(body: bytes, limit: int, until: float, start: Callable[[], Unpacking
     return bytes(plain)
 
 
-def _members(start: Callable[[], Unpacking]) -> Iterator[Unpacking]:
+def _members(start: Callable[[], Decompressor]) -> Iterator[Decompressor]:
     """As many as a body may have; who asks for one more is refused."""
     for _ in range(MAX_MEMBERS):
         yield start()
     raise BadRequest(f"the body has more than {MAX_MEMBERS} gzip members or zstd frames", field="Content-Encoding")
 
 
-class Unpacking(Protocol):
+class Decompressor(Protocol):
     """What zlib's and zstandard's decompression objects have in common."""
 
     @property
@@ -78,15 +78,15 @@ class Unpacking(Protocol):
         """The next plain bytes."""
 
 
-def _start_gzip() -> Unpacking:
+def _start_gzip() -> Decompressor:
     return zlib.decompressobj(wbits=31)
 
 
-def _start_zstd() -> Unpacking:
+def _start_zstd() -> Decompressor:
     return zstandard.ZstdDecompressor(max_window_size=2**27).decompressobj()
 
 
-def accepted(headers: dict[bytes, bytes]) -> str:
+def accepted_encoding(headers: dict[bytes, bytes]) -> str:
     """The encoding to answer in: zstd before gzip, or none."""
     raw = headers.get(b"accept-encoding")
     if not raw:
@@ -109,7 +109,7 @@ def _zstd(body: bytes) -> bytes:
 _ENCODERS: dict[str, Callable[[bytes], bytes]] = {"gzip": _gzip, "zstd": _zstd}
 
 
-class Encoder:
+class ReplyCompressor:
     """Sends replies encoded where that helps; the work is done off the loop, through the read gate."""
 
     def __init__(self, gate: Gate) -> None:

@@ -17,7 +17,7 @@ from headrace.errors import BadRequest, HeadersTooLarge, HeadraceError, TimedOut
 from headrace.server.http.answering import Answering
 from headrace.server.http.common_headers import SECURITY_LINES, render_head
 from headrace.server.http.exchange import Reply
-from headrace.server.http.head_cache import Heads, RequestHead
+from headrace.server.http.head_cache import RequestHead, RequestHeadCache
 from headrace.server.http.target import is_hot
 from headrace.server.http.uvicorn_adapter import CallbackFailed, HttpProtocol, ParserFailed, UpgradeOffered
 
@@ -33,7 +33,7 @@ _METHODS = {b"GET": "GET", b"POST": "POST", b"HEAD": "HEAD", b"PUT": "PUT", b"DE
 class Connection(Answering, HttpProtocol):
     """One client connection; it is the Exchange of the hot request in flight."""
 
-    heads: Heads
+    heads: RequestHeadCache
     header_bytes: int
     url_bytes: int
     hot_body_bytes: int

@@ -13,14 +13,14 @@ from headrace.engine.log.tiers import Cold
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, CorruptData, HeadraceError, MethodNotAllowed, NotFound, Overloaded, TimedOut
 from headrace.server.http import parameters, target
-from headrace.server.http.arrivals import Arrivals
-from headrace.server.http.auth import Door, Principal
-from headrace.server.http.background import Aside, cancel_when_gone, in_thread, partial_answer_s
+from headrace.server.http.arrivals import BodyBudget
+from headrace.server.http.auth import Authenticator, Principal
+from headrace.server.http.background import BackgroundRequests, cancel_when_gone, in_thread, partial_answer_s
 from headrace.server.http.exchange import Exchange, Reply, Request
-from headrace.server.http.failures import unexpected
+from headrace.server.http.failures import unexpected_failure
 from headrace.server.http.head_cache import RequestHead, Route
-from headrace.server.http.lookups import Lookups
-from headrace.server.http.quota import metered
+from headrace.server.http.lookups import StreamLookups
+from headrace.server.http.quota import with_quota
 from headrace.server.http.target import Target
 
 Verb = Callable[[Request], None]
@@ -37,13 +37,13 @@ _ONCE = (b"stream-", b"producer-", b"content-", b"if-", b"host", b"authorization
 class Dispatcher:
     """Answers every request on ``/v1/stream/…``, whichever way it came in."""
 
-    def __init__(self, door: Door, engine: Engine, verbs: Mapping[tuple[str, str], Verb], gate: Gate) -> None:
+    def __init__(self, door: Authenticator, engine: Engine, verbs: Mapping[tuple[str, str], Verb], gate: Gate) -> None:
         self.door = door
         self._gate = gate
         self.damage = engine.writer.damage
-        self._aside = Aside(self.damage)
+        self._aside = BackgroundRequests(self.damage)
         self._time_s = engine.config.server.resolver_timeout_s
-        self.arrivals = Arrivals(engine.config.limits.arriving_bytes, engine.gates.shortage)
+        self.arrivals = BodyBudget(engine.config.limits.arriving_bytes, engine.gates.shortage)
         self.slices = engine.slices
         self.unsent_bytes = 0
         self.unsent_limit = engine.config.limits.unsent_bytes
@@ -51,7 +51,7 @@ class Dispatcher:
         self._verbs = verbs
         self._held = engine.log.catalog.held
         self._find = engine.log.find
-        self._lookups = Lookups(engine.log.catalog, self.handle)
+        self._lookups = StreamLookups(engine.log.catalog, self.handle)
 
     def handle(
         self, head: RequestHead, body: bytes, exchange: Exchange, until: float = 0.0, looked_up: bool = False
@@ -73,7 +73,7 @@ class Dispatcher:
             until = until or monotonic() + self._time_s
             self._aside.begin(exchange, self._thaw(cold, head, body, exchange, until))
         except Exception as reason:
-            exchange.reply(Reply.failure(unexpected(self.damage, reason, exchange.request_id)))
+            exchange.reply(Reply.failure(unexpected_failure(self.damage, reason, exchange.request_id)))
 
     async def _thaw(self, cold: Cold, head: RequestHead, body: bytes, exchange: Exchange, until: float) -> None:
         """Let a thread find what is not at hand, then answer; what is found too late is there for the next who ask."""
@@ -108,7 +108,7 @@ class Dispatcher:
         except HeadraceError:
             principal.quota.take()
             raise
-        return msgspec.structs.replace(route, verb=metered(route.verb, principal.quota))
+        return msgspec.structs.replace(route, verb=with_quota(route.verb, principal.quota))
 
     def _find_route(self, head: RequestHead, principal: Principal) -> Route:
         place = self._targets.get(head.path)

@@ -96,7 +96,7 @@ class RequestHead:
         return head
 
 
-class Heads:
+class RequestHeadCache:
     """A bounded memo from the bytes of a head to what they say."""
 
     def __init__(self) -> None:

@@ -21,9 +21,9 @@ def require_json(request: Request) -> None:
         raise UnsupportedMedia("the body of this request is application/json", field="Content-Type")
 
 
-async def read(request: Request, kind: type[Body], *, limit: int, refusal: type[BadRequest] = BadRequest) -> Body:
+async def read_json(request: Request, kind: type[Body], *, limit: int, refusal: type[BadRequest] = BadRequest) -> Body:
     """The body as this kind of document; what it does not know is refused."""
-    body = await body_of(request, limit=limit, refusal=refusal)
+    body = await read_body(request, limit=limit, refusal=refusal)
     decoder = msgspec.json.Decoder(kind, float_hook=checked_number)
     try:
         if len(body) > LONG_BYTES:
@@ -34,7 +34,7 @@ async def read(request: Request, kind: type[Body], *, limit: int, refusal: type[
         raise refusal(f"the body cannot be read: {json_fault(reason, body)}", field="body") from reason
 
 
-async def body_of(request: Request, *, limit: int, refusal: type[BadRequest] = BadRequest) -> bytes:
+async def read_body(request: Request, *, limit: int, refusal: type[BadRequest] = BadRequest) -> bytes:
     """The body as it came."""
     if request.headers.get("content-encoding", "identity") != "identity":
         raise UnsupportedMedia("the body of this request is not encoded", field="Content-Encoding")

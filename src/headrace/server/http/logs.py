@@ -14,7 +14,7 @@ import structlog
 SLOW_S = 1.0
 
 
-def configure(stream: TextIO | None = None, level: str = "INFO") -> None:
+def configure_logging(stream: TextIO | None = None, level: str = "INFO") -> None:
     """Send every log line of this process to a stream, as JSON unless it is a terminal."""
     stream = stream or sys.stderr
     shared: list[Any] = [
@@ -42,7 +42,7 @@ def configure(stream: TextIO | None = None, level: str = "INFO") -> None:
     logging.getLogger("httpx2").setLevel("WARNING")  # it would note every webhook
 
 
-def note_request(
+def log_request(
     method: str, path: str, status: int, seconds: float, *, request_id: str | None = None, code: str | None = None
 ) -> None:
     """Log a request that failed or worked for longer than a second; the others are only counted."""
@@ -57,7 +57,7 @@ def note_request(
         log.warning("slow request", **facts)
 
 
-def note_refused_admin(**facts: object) -> None:
+def log_refused_admin(**facts: object) -> None:
     """Log that someone who is no admin asked for what takes one, or how many such requests had no line of their own."""
     structlog.stdlib.get_logger("headrace.audit").warning("admin request refused", **facts)
 

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from headrace.server.http.exchange import Exchange
 
 #: A request: its head and its body, the way back, when its time is over, and that its stream was looked up.
-Waiting = tuple[RequestHead, bytes, "Exchange", float, bool]
+WaitingRequest = tuple[RequestHead, bytes, "Exchange", float, bool]
 
 
-class Lookups:
+class StreamLookups:
     """Requests that wait for the end of the turn."""
 
     def __init__(self, catalog: Catalog, go_on: Callable[[RequestHead, bytes, Exchange, float, bool], None]) -> None:
         self._catalog = catalog
         self._go_on = go_on
         self._names: set[str] = set()
-        self._waiting: list[Waiting] = []
+        self._waiting: list[WaitingRequest] = []
 
-    def add(self, name: str, request: Waiting) -> None:
+    def add(self, name: str, request: WaitingRequest) -> None:
         """Go on with a request when its stream is in memory, or was looked for in vain."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._look)

@@ -28,9 +28,9 @@ def text(headers: dict[bytes, bytes], name: bytes) -> str | None:
     try:
         value = raw.decode()
     except UnicodeDecodeError as reason:
-        raise BadRequest(f"{title(name)} is not UTF-8", field=title(name)) from reason
+        raise BadRequest(f"{header_title(name)} is not UTF-8", field=header_title(name)) from reason
     if len(value) > _MAX_TEXT:
-        raise BadRequest(f"{title(name)} is longer than {_MAX_TEXT} characters", field=title(name))
+        raise BadRequest(f"{header_title(name)} is longer than {_MAX_TEXT} characters", field=header_title(name))
     return value
 
 
@@ -60,7 +60,7 @@ def ttl_s(headers: dict[bytes, bytes]) -> int | None:
 def timestamp_us(headers: dict[bytes, bytes], name: bytes) -> int | None:
     """A header that holds a moment."""
     value = text(headers, name)
-    return None if value is None else parse_timestamp_us(value.strip(), title(name))
+    return None if value is None else parse_timestamp_us(value.strip(), header_title(name))
 
 
 def retention(headers: dict[bytes, bytes]) -> tuple[int | None, int | None]:
@@ -68,7 +68,7 @@ def retention(headers: dict[bytes, bytes]) -> tuple[int | None, int | None]:
     age, size = text(headers, b"stream-retention-age"), text(headers, b"stream-retention-bytes")
     return (
         None if age is None else retention_age_us(age, "Stream-Retention-Age"),
-        None if size is None else whole(size, "Stream-Retention-Bytes"),
+        None if size is None else whole_number(size, "Stream-Retention-Bytes"),
     )
 
 
@@ -80,7 +80,7 @@ def retention_age_us(value: str, field: str) -> int:
     return micros
 
 
-def whole(value: str, field: str) -> int:
+def whole_number(value: str, field: str) -> int:
     """A non-negative decimal number."""
     if not _SECONDS.fullmatch(value):
         raise BadRequest(f"{field}: {value!r} is not a whole number", field=field)
@@ -167,12 +167,12 @@ def _counter(value: str, field: str) -> int:
     return int(value)
 
 
-def title(name: bytes) -> str:
+def header_title(name: bytes) -> str:
     """A header's name as people write it."""
     return "-".join("TTL" if part == "ttl" else part.capitalize() for part in name.decode().split("-"))
 
 
-def only(query: Iterable[str], *known: str) -> None:
+def refuse_unknown_parameters(query: Iterable[str], *known: str) -> None:
     """Refuse parameters that there are not."""
     for name in query:
         if name not in known:

@@ -150,7 +150,7 @@ class MeteredExchange:
             self._exchange.on_drained()
 
 
-def metered(verb: Callable[[Request], None], quota: Quota) -> Callable[[Request], None]:
+def with_quota(verb: Callable[[Request], None], quota: Quota) -> Callable[[Request], None]:
     """A verb that counts towards a quota, and is refused where that is used up."""
 
     def run(request: Request) -> None:

@@ -10,7 +10,7 @@ from time import monotonic
 
 from headrace.engine.runtime.counters import Counters
 from headrace.server.http.auth import Principal
-from headrace.server.http.logs import SLOW_S, note_refused_admin, note_request
+from headrace.server.http.logs import SLOW_S, log_refused_admin, log_request
 
 #: Lines about refused callers in a minute, at most; they can ask as often as they like.
 _REFUSALS_A_MINUTE = 120
@@ -31,7 +31,7 @@ class RequestLog:
         responses[status] = responses.get(status, 0) + 1
         if status >= 500 or took_s > SLOW_S:
             self._counters.slow_requests += took_s > SLOW_S
-            note_request(method, _path(url), status, took_s, request_id=_request_id(headers))
+            log_request(method, _path(url), status, took_s, request_id=_request_id(headers))
 
     def refuse_admin(
         self, method: str, url: bytes, principal: Principal | None, headers: Mapping[bytes, bytes]
@@ -41,12 +41,12 @@ class RequestLog:
             unlogged = max(0, self._refusals - _REFUSALS_A_MINUTE)
             self._minute_ends_s, self._refusals = monotonic() + _MINUTE_S, 0
             if unlogged:
-                note_refused_admin(unlogged=unlogged)
+                log_refused_admin(unlogged=unlogged)
         self._refusals += 1
         if self._refusals <= _REFUSALS_A_MINUTE:
             who = {} if principal is None else {"user_id": principal.user_id, "key": principal.key_id}
             facts = {"method": method, "path": _path(url), **who, "request_id": _request_id(headers)}
-            note_refused_admin(**{name: fact for name, fact in facts.items() if fact is not None})
+            log_refused_admin(**{name: fact for name, fact in facts.items() if fact is not None})
 
 
 def _path(url: bytes) -> str:

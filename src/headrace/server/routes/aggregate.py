@@ -9,7 +9,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
 from headrace.query.deadline import Deadline
-from headrace.server.http.background import SHARE, Aside, in_thread, partial_answer_s
+from headrace.server.http.background import PARTIAL_ANSWER_SHARE, BackgroundRequests, in_thread, partial_answer_s
 from headrace.server.http.exchange import Reply, Request
 from headrace.server.routes import event_query
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from headrace.reduce.request import AggregateRequest
 
 
-class Aggregates:
+class AggregateRoute:
     """Answers aggregates, each in a thread; the gate says how many at once."""
 
     def __init__(self, engine: Engine, gate: Gate) -> None:
         self._engine = engine
         self._gate = gate
-        self._aside = Aside(engine.writer.damage)
+        self._aside = BackgroundRequests(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
 
     def post(self, request: Request) -> None:
         """The request is the body."""
-        given = event_query.document(request, "an aggregate")
-        stream = event_query.asked(self._engine, request)
-        deadline = Deadline(self._time_s * SHARE)
-        answer_by = deadline.within(partial_answer_s(self._time_s) * SHARE)
+        given = event_query.read_document(request, "an aggregate")
+        stream = event_query.find_readable_stream(self._engine, request)
+        deadline = Deadline(self._time_s * PARTIAL_ANSWER_SHARE)
+        answer_by = deadline.within(partial_answer_s(self._time_s) * PARTIAL_ANSWER_SHARE)
         answer = self._answer(request, stream, lambda head: self._aggregate(stream, head, given, deadline, answer_by))
         self._aside.ask_partial(request, answer, self._time_s, deadline)
 

@@ -12,25 +12,23 @@ from headrace.engine.search.index_status import Status
 from headrace.format.manifest import name_hash
 from headrace.profiles import table
 from headrace.server.routes import index_status
-from headrace.server.routes.watched import DetailsWait, Watched
+from headrace.server.routes.watched import WatchableDocument
 from headrace.storage.objects.requests import Verb
 from headrace.types import NEVER_US, rfc3339
-
-__all__ = ["Details", "DetailsWait", "describe"]
 
 _VERBS: dict[str, Verb] = {"puts": "put", "gets": "get", "heads": "head", "lists": "list", "deletes": "delete"}
 _READS = ("gets", "heads", "lists")
 _FAMILIES = ("exact", "col", "fts", "agg", "mblk")
 
 
-class Details(Watched):
+class DetailsRoute(WatchableDocument):
     """Answers requests for the details of a stream."""
 
     kind = "details"
 
     def describe(self, stream: Stream) -> dict[str, Any]:
         """The whole document, but for what is shared with other streams."""
-        return describe(self.engine, stream)
+        return describe_details(self.engine, stream)
 
     def completed(self, document: dict[str, Any]) -> dict[str, Any]:
         """The document with a number that other streams change all the time."""
@@ -38,7 +36,7 @@ class Details(Watched):
         return document
 
 
-def describe(engine: Engine, stream: Stream) -> dict[str, Any]:
+def describe_details(engine: Engine, stream: Stream) -> dict[str, Any]:
     """The whole document, but for what is shared with other streams."""
     held, status = holdings(engine, stream), engine.indexes.status(stream)
     return {
@@ -46,7 +44,7 @@ def describe(engine: Engine, stream: Stream) -> dict[str, Any]:
         "profile": table.load(stream.profile).resource(),
         "schema": Registries.registry(stream).dump(),
         "emptied_fields": _emptied_fields(stream),
-        "index_status": index_status.describe(stream, held, status),
+        "index_status": index_status.describe_index_status(stream, held, status),
         "storage": _storage(held, status, companion_cache_bytes(engine, stream)),
         "object_store_requests": _requests(engine, stream),
     }

@@ -18,9 +18,9 @@ from headrace.errors import BadRequest
 from headrace.reduce.fragments.agreement import Agreement
 from headrace.reduce.fragments.candidates import Candidate
 from headrace.server.http.auth import Principal
-from headrace.server.http.json_bodies import read, require_json
+from headrace.server.http.json_bodies import read_json, require_json
 from headrace.server.http.json_responses import json_response
-from headrace.server.http.parameters import only
+from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.routes import entity_type_documents as documents
 from headrace.server.routes.entity_types import TYPES
 from headrace.storage.enhancement_runs import Run
@@ -35,7 +35,7 @@ _LISTED = 20
 Scope = Literal["global", "user"]
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EnhancementBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whose schema a request is about: the caller's own, unless it says that it is everybody's."""
 
     scope: Scope = "user"
@@ -49,7 +49,7 @@ class UndoBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     user_id: str | None = None
 
 
-class EnhanceBody(Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EnhanceBody(EnhancementBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is to be promoted; nothing is, unless ``dry_run`` is false."""
 
     fields: tuple[str, ...] | None = None
@@ -70,14 +70,14 @@ class SettingsBody(EnhancementSettings, frozen=True, kw_only=True, forbid_unknow
         return EnhancementSettings(**{name: getattr(self, name) for name in names})
 
 
-class DecisionBody(Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CandidateDecisionBody(EnhancementBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What somebody decides about fragments of a key."""
 
     field: str
     status: Literal["pending", "approved", "rejected"]
 
 
-class MigrateBody(Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MigrateBody(EnhancementBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields that values of fragments are to be moved to."""
 
     fields: tuple[str, ...]
@@ -95,7 +95,7 @@ Body = TypeVar("Body")
 
 def routes(engine: Engine) -> list[Route]:
     """Every route of this file."""
-    api = Api(engine)
+    api = EnhancementRoutes(engine)
     one = TYPES + "/{entity_type}"
     return [
         Route(one + "/candidates", api.candidates, methods=["GET"]),
@@ -112,7 +112,7 @@ def routes(engine: Engine) -> list[Route]:
     ]
 
 
-class Api:
+class EnhancementRoutes:
     """One method per verb: reads the request, asks the engine, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
@@ -185,7 +185,7 @@ class Api:
 
     async def decide(self, request: Request) -> Response:
         """POST ``…/recommendations``: approve or reject what fragments of a key speak for."""
-        body = await self._read(request, DecisionBody)
+        body = await self._read(request, CandidateDecisionBody)
         entity_type, owner, who = self._owner(request, body)
         decided = await self._enhancing.decide(entity_type, owner, body.field, body.status, who)
         self._queue.look_again(entity_type, owner)
@@ -207,7 +207,7 @@ class Api:
     async def reconcile(self, request: Request) -> Response:
         """POST ``…/reconcile``: let everybody have the fields that users agree on."""
         body = await self._read(request, ReconcileBody)
-        entity_type, _, who = self._owner(request, Asked(scope="global"))
+        entity_type, _, who = self._owner(request, EnhancementBody(scope="global"))
         found = await self._reconciling.reconcile(entity_type, who, dry_run=body.dry_run)
         more = {**documents.fields(found.outcome), "agreements": [_agreement(one) for one in found.agreements]}
         more["rekey"] = None
@@ -241,7 +241,7 @@ class Api:
     def _whose(self, request: Request, *known: str) -> tuple[str | None, str | None]:
         """The scope and the user that a query names."""
         query = request.query_params
-        only(query, *known, "scope", "user_id")
+        refuse_unknown_parameters(query, *known, "scope", "user_id")
         scope = query.get("scope")
         if scope not in (None, "global", "user"):
             raise BadRequest("scope is global or user", field="scope")
@@ -268,9 +268,9 @@ class Api:
         return entity_type, user if scope == "user" else EVERYBODY
 
     async def _read(self, request: Request, kind: type[Body]) -> Body:
-        only(request.query_params)
+        refuse_unknown_parameters(request.query_params)
         require_json(request)
-        return await read(request, kind, limit=_BODY_BYTES)
+        return await read_json(request, kind, limit=_BODY_BYTES)
 
 
 def _names(fields: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ from headrace.engine.entities.read.snapshots import Asked, Shown
 from headrace.errors import BadRequest, EntityNotFound
 from headrace.schema.entity.relations import links, moments
 from headrace.server.http.auth import LOCAL, Principal
-from headrace.server.http.background import Aside
+from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Request
-from headrace.server.http.parameters import only
+from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.types import parse_timestamp_us, rfc3339
 
 _COMPLETE = "headrace-coverage: complete\r\n"
@@ -24,12 +24,12 @@ _SCOPES = ("global", "user")
 _FLAGS = {"true": True, "false": False}
 
 
-class Entities:
+class EntityRoute:
     """Answers requests for one entity."""
 
     def __init__(self, engine: Engine) -> None:
         self._snapshots = engine.snapshots
-        self._aside = Aside(engine.writer.damage)
+        self._aside = BackgroundRequests(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
 
     def get(self, request: Request) -> None:
@@ -57,7 +57,7 @@ def asked_of(query: dict[str, str], entity_id: str, principal: Principal) -> Ask
     """What is asked, and for whom: an admin may ask for another user."""
     if not query:
         return Asked(entity_id, principal.user_id)
-    only(query, *_PARAMETERS)
+    refuse_unknown_parameters(query, *_PARAMETERS)
     as_of, at_ingested = query.get("as_of"), query.get("at_ingested")
     if "scope" in query and (query["scope"] not in _SCOPES or "schema_version" not in query):
         raise BadRequest("scope is global or user, and says whose the schema_version is", field="scope")

@@ -23,7 +23,7 @@ from headrace.reduce.duplicates import LEAST, Pair, duplicates
 from headrace.schema.entity.canonical import part
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.json_responses import json_response
-from headrace.server.http.parameters import only
+from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.routes.entities import admit, asked_of, snapshot, user_of
 from headrace.types import rfc3339
 
@@ -33,18 +33,18 @@ FIELD = "field."
 _COMPLETE = {"headrace-coverage": "complete"}
 
 
-class _Id(StringConvertor):
+class EntityIdConvertor(StringConvertor):
     """What may be the id of an entity: none of the words that have addresses of their own there, with other verbs."""
 
     regex = "(?!(?:duplicates|merge|split)$)[^/]+"
 
 
-register_url_convertor("entity", _Id())
+register_url_convertor("entity", EntityIdConvertor())
 
 
 def routes(engine: Engine) -> list[Route]:
     """Every route of this file; one entity is told of on the hot path."""
-    api = Api(engine)
+    api = EntityListRoutes(engine)
     return [
         Route("/v1/entities", api.page, methods=["GET"]),
         Route("/v1/entities/duplicates", api.duplicates, methods=["GET"]),
@@ -54,7 +54,7 @@ def routes(engine: Engine) -> list[Route]:
     ]
 
 
-class Api:
+class EntityListRoutes:
     """One method per verb: reads the request, asks the engine, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
@@ -101,7 +101,7 @@ class Api:
         """GET: what was observed of an entity, the newest first or in order, each with its source."""
         query = _once(request)
         view = self._view(request, {name: query.pop(name) for name in list(query) if name == "user_id"})
-        only(query, "after", "limit", "order")
+        refuse_unknown_parameters(query, "after", "limit", "order")
         order = query.get("order", "newest")
         if order not in ("newest", "oldest"):
             raise BadRequest("order is newest or oldest", field="order")
@@ -131,7 +131,7 @@ class Api:
     async def duplicates(self, request: Request) -> Response:
         """GET: pairs of entities of a type that may be the same."""
         query = _once(request)
-        only(query, "entity_type", "threshold", "limit", "user_id")
+        refuse_unknown_parameters(query, "entity_type", "threshold", "limit", "user_id")
         if "entity_type" not in query:
             raise BadRequest("which entity_type is asked for", field="entity_type")
         user_id = user_of(query, request.state.principal)

@@ -15,9 +15,9 @@ from headrace.engine.entities.write.aliasing import Related
 from headrace.engine.entities.write.splitting import Predicate, moved, target
 from headrace.errors import BadRequest, EntityNotFound
 from headrace.server.http.auth import Principal
-from headrace.server.http.json_bodies import read, require_json
+from headrace.server.http.json_bodies import read_json, require_json
 from headrace.server.http.json_responses import json_response
-from headrace.server.http.parameters import only
+from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.routes.entities import admit
 from headrace.storage.entities import EntityRow
 from headrace.types import parse_timestamp_us, rfc3339
@@ -28,20 +28,20 @@ _BODY_BYTES = 1024 * 1024
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
-class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class EntityChangeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What every body may say: for which user an admin decides."""
 
     user_id: Id | None = None
 
 
-class MergeBody(Body, forbid_unknown_fields=True, kw_only=True):
+class MergeBody(EntityChangeBody, forbid_unknown_fields=True, kw_only=True):
     """Which entity is a part of which."""
 
     from_entity_id: Id
     to_entity_id: Id
 
 
-class UnmergeBody(Body, forbid_unknown_fields=True, kw_only=True):
+class UnmergeBody(EntityChangeBody, forbid_unknown_fields=True, kw_only=True):
     """Which entity is to be told of by itself again."""
 
     from_entity_id: Id
@@ -69,7 +69,7 @@ class PredicateBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         )
 
 
-class SplitBody(Body, forbid_unknown_fields=True, kw_only=True):
+class SplitBody(EntityChangeBody, forbid_unknown_fields=True, kw_only=True):
     """Which observations of an entity are about another: one that there is, or one of a name."""
 
     entity_id: Id
@@ -78,7 +78,7 @@ class SplitBody(Body, forbid_unknown_fields=True, kw_only=True):
     to_canonical_name: Id | None = None
 
 
-class UnsplitBody(Body, forbid_unknown_fields=True, kw_only=True):
+class UnsplitBody(EntityChangeBody, forbid_unknown_fields=True, kw_only=True):
     """Which split of an entity does not hold any more."""
 
     entity_id: Id
@@ -87,7 +87,7 @@ class UnsplitBody(Body, forbid_unknown_fields=True, kw_only=True):
 
 def routes(engine: Engine) -> list[Route]:
     """Every route of this file."""
-    api = Api(engine)
+    api = EntityRelationRoutes(engine)
     return [
         Route("/v1/entities/merge", api.merge, methods=["POST"]),
         Route("/v1/entities/merge/undo", api.unmerge, methods=["POST"]),
@@ -96,7 +96,7 @@ def routes(engine: Engine) -> list[Route]:
     ]
 
 
-class Api:
+class EntityRelationRoutes:
     """One method per verb: reads the request, asks the engine, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
@@ -155,7 +155,7 @@ class Api:
             raise BadRequest("an entity cannot be split into itself", field="to_entity_id")
         return into
 
-    def _admitted(self, request: Request, body: Body, entity_id: str) -> str:
+    def _admitted(self, request: Request, body: EntityChangeBody, entity_id: str) -> str:
         """The user whose entities are meant; refuses who may not write them."""
         principal: Principal = request.state.principal
         user_id = principal.acting_for(body.user_id)
@@ -163,9 +163,9 @@ class Api:
         return user_id
 
     async def _read(self, request: Request, kind: Any) -> Any:
-        only(request.query_params)
+        refuse_unknown_parameters(request.query_params)
         require_json(request)
-        return await read(request, kind, limit=_BODY_BYTES)
+        return await read_json(request, kind, limit=_BODY_BYTES)
 
 
 def _split(made: Related) -> dict[str, Any]:

@@ -22,9 +22,9 @@ from headrace.schema.entity.registration import Registration, read_version, scop
 from headrace.schema.entity.shape import Reader, choice, flag, members
 from headrace.server.http import parameters
 from headrace.server.http.auth import LOCAL, Principal
-from headrace.server.http.json_bodies import read, require_json
+from headrace.server.http.json_bodies import read_json, require_json
 from headrace.server.http.json_responses import json_response
-from headrace.server.http.parameters import only
+from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.routes import entity_type_documents as documents
 from headrace.storage.schema_registry import EVERYBODY, SchemaRow
 
@@ -41,7 +41,7 @@ _NAMED: dict[str, Reader] = {
 
 def routes(engine: Engine) -> list[Route]:
     """Every route of this file."""
-    api = Api(engine)
+    api = EntityTypeRoutes(engine)
     one = TYPES + "/{entity_type}"
     return [
         Route(TYPES, api.page, methods=["GET"]),
@@ -56,7 +56,7 @@ def routes(engine: Engine) -> list[Route]:
     ]
 
 
-class Api:
+class EntityTypeRoutes:
     """One method per verb: reads the request, asks the engine, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
@@ -120,7 +120,7 @@ class Api:
         """GET ``/v1/entity-types/{type}/history``: who changed what, and when."""
         user = self._reader(request, "after", "limit")
         entity_type, query = self._named(request, user), request.query_params
-        after, limit = parameters.whole(query.get("after", "0"), "after"), _limit(query)
+        after, limit = parameters.whole_number(query.get("after", "0"), "after"), _limit(query)
         if after >= 2**53:
             raise BadRequest("after is the number of a change", field="after")
         self._types.versions(entity_type, user)
@@ -192,9 +192,9 @@ class Api:
     async def _payload(self, request: Request) -> tuple[Any, str]:
         """What is asked for, with what the address says of it, and for whom."""
         query, principal = request.query_params, request.state.principal
-        only(request.query_params, "dry_run")
+        refuse_unknown_parameters(request.query_params, "dry_run")
         require_json(request)
-        payload: Any = await read(request, Any, limit=_BODY_BYTES)
+        payload: Any = await read_json(request, Any, limit=_BODY_BYTES)
         if not isinstance(payload, dict):
             return payload, principal.user_id
         user = payload.pop("user_id", principal.user_id)
@@ -212,7 +212,7 @@ class Api:
 
     def _reader(self, request: Request, *known: str) -> str:
         """The user whose types are looked at."""
-        only(request.query_params, *known, "user_id")
+        refuse_unknown_parameters(request.query_params, *known, "user_id")
         principal: Principal = request.state.principal
         principal.require_type("read", request.path_params.get("entity_type", ""))
         return principal.acting_for(request.query_params.get("user_id"))
@@ -229,7 +229,7 @@ def _owner(request: Request, scope: str, user: str, entity_type: str) -> str:
 
 
 def _limit(query: Any) -> int:
-    limit = parameters.whole(query.get("limit", str(_PAGE)), "limit")
+    limit = parameters.whole_number(query.get("limit", str(_PAGE)), "limit")
     if not 1 <= limit <= MOST:
         raise BadRequest(f"limit lies between 1 and {MOST}", field="limit")
     return limit

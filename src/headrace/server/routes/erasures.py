@@ -15,11 +15,11 @@ from headrace.engine.entities.read.snapshots import Asked
 from headrace.errors import BadRequest, InvalidCursor
 from headrace.extract.erasure_targets import load
 from headrace.server.http.auth import Principal
-from headrace.server.http.json_bodies import read, require_json
+from headrace.server.http.json_bodies import read_json, require_json
 from headrace.server.http.json_responses import json_response
-from headrace.server.http.parameters import only
+from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.routes.entities import admit, user_of
-from headrace.server.routes.entity_relations import Body
+from headrace.server.routes.entity_relations import EntityChangeBody
 from headrace.storage.erasures import ErasureRow
 from headrace.types import rfc3339
 
@@ -27,7 +27,7 @@ LISTED, MOST_LISTED = 50, 500
 _BODY_BYTES = 16 * 1024
 
 
-class EraseBody(Body, forbid_unknown_fields=True, kw_only=True):
+class EraseBody(EntityChangeBody, forbid_unknown_fields=True, kw_only=True):
     """Whether only the plan is wanted."""
 
     dry_run: bool = False
@@ -35,7 +35,7 @@ class EraseBody(Body, forbid_unknown_fields=True, kw_only=True):
 
 def routes(engine: Engine) -> list[Route]:
     """Every route of this file."""
-    api = Api(engine)
+    api = ErasureRoutes(engine)
     return [
         Route("/v1/entities/{id}/erase", api.erase, methods=["POST"]),
         Route("/v1/erasures", api.page, methods=["GET"]),
@@ -43,7 +43,7 @@ def routes(engine: Engine) -> list[Route]:
     ]
 
 
-class Api:
+class ErasureRoutes:
     """One method per verb: reads the request, asks the engine, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
@@ -51,9 +51,9 @@ class Api:
 
     async def erase(self, request: Request) -> Response:
         """POST: remove an entity for good, or tell what that would remove."""
-        only(request.query_params)
+        refuse_unknown_parameters(request.query_params)
         require_json(request)
-        body = await read(request, EraseBody, limit=_BODY_BYTES)
+        body = await read_json(request, EraseBody, limit=_BODY_BYTES)
         entity_id, user_id = request.path_params["id"], self._admitted(request, body)
         if body.dry_run:
             plan = await self._erasing.plan(entity_id, user_id)
@@ -89,7 +89,7 @@ class Api:
 
     def _reader(self, request: Request, *known: str) -> str:
         query, principal = dict(request.query_params), request.state.principal
-        only(query, *known, "user_id")
+        refuse_unknown_parameters(query, *known, "user_id")
         return user_of(query, principal)
 
 

@@ -11,7 +11,7 @@ from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest
 from headrace.schema.entries import decoded
 from headrace.server.http.exchange import Request
-from headrace.server.http.parameters import only
+from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.types import json_fault, rfc3339
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _MAX_BODY = 1024 * 1024
 
 
-def document(request: Request, what: str) -> Any:
+def read_document(request: Request, what: str) -> Any:
     """The JSON document that a question is."""
-    only(request.query)
+    refuse_unknown_parameters(request.query)
     if len(request.body) > _MAX_BODY:
         raise BadRequest(f"{what} has at most 1 MiB", field="body")
     try:
@@ -32,7 +32,7 @@ def document(request: Request, what: str) -> Any:
         raise BadRequest(f"the body is not JSON: {json_fault(reason, request.body)}", field="body") from reason
 
 
-def asked(engine: Engine, request: Request) -> Stream:
+def find_readable_stream(engine: Engine, request: Request) -> Stream:
     """The stream that is asked, by someone who may read it; that is an access."""
     stream = engine.log.find(request.target.name)
     request.principal.require("read", stream.name)

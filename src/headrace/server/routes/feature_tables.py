@@ -15,9 +15,9 @@ from headrace.engine.features.past import Past
 from headrace.engine.features.registry import EVENTS
 from headrace.errors import BatchTooLarge
 from headrace.reduce.features.history import Question
-from headrace.server.http.json_bodies import read, require_json
+from headrace.server.http.json_bodies import read_json, require_json
 from headrace.server.http.json_responses import json_response
-from headrace.server.http.parameters import only
+from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.storage.histories import HistoryRow
 from headrace.types import parse_timestamp_us, rfc3339
 
@@ -25,7 +25,7 @@ HISTORY = "/v1/tables/{table}/history"
 MOST_ROWS = 10_000
 
 
-class Asked(msgspec.Struct, forbid_unknown_fields=True):
+class HistoryKeyBody(msgspec.Struct, forbid_unknown_fields=True):
     """A key at a moment."""
 
     at: str
@@ -35,20 +35,20 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
 class HistoryBody(msgspec.Struct, forbid_unknown_fields=True):
     """Which rows, and which of their features."""
 
-    rows: list[Asked]
+    rows: list[HistoryKeyBody]
     features: list[str] | None = None
 
 
 def routes(engine: Engine) -> list[Route]:
     """Every route of this file."""
-    api = Api(engine)
+    api = FeatureTableRoutes(engine)
     return [
         Route(HISTORY, api.ask, methods=["POST"]),
         Route(HISTORY + "/{id}", api.find, methods=["GET"]),
     ]
 
 
-class Api:
+class FeatureTableRoutes:
     """One method per verb: reads the request, asks the engine, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
@@ -58,7 +58,7 @@ class Api:
         """POST: the rows where few events are to be folded, else where they will be found."""
         table = self._admitted(request)
         require_json(request)
-        body = await read(request, HistoryBody, limit=self._engine.config.limits.body_bytes)
+        body = await read_json(request, HistoryBody, limit=self._engine.config.limits.body_bytes)
         if len(body.rows) > MOST_ROWS:
             raise BatchTooLarge(f"a question is about {MOST_ROWS} rows at most", limit=MOST_ROWS)
         asked = await self._engine.computing.run(0, _moments, body)
@@ -99,7 +99,7 @@ class Api:
     def _admitted(self, request: Request) -> str:
         """The table; whoever reads it may read the events that it is made from."""
         table: str = request.path_params["table"]
-        only(request.query_params)
+        refuse_unknown_parameters(request.query_params)
         current = self._engine.features.current
         current.table(table)
         request.state.principal.require("read", EVENTS + current.root_of(table))

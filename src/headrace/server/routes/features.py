@@ -19,7 +19,7 @@ from headrace.engine.runtime.computing import LONG_BYTES
 from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, RequestError, TimedOut, UnsupportedMedia
 from headrace.schema.entries import checked_number
 from headrace.server.http.auth import LOCAL, Principal
-from headrace.server.http.background import Aside
+from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Request
 from headrace.types import JSON, json_fault, parse_timestamp_us, rfc3339
 
@@ -64,14 +64,14 @@ _GET = msgspec.json.Decoder(GetBody, float_hook=checked_number)
 _BATCH = msgspec.json.Decoder(BatchBody, float_hook=checked_number)
 
 
-class Gets:
+class FeatureRoutes:
     """Answers requests for rows."""
 
     def __init__(self, engine: Engine) -> None:
         self._features = engine.features
         self._serving = engine.serving
         self._pasts = engine.pasts
-        self._aside = Aside(engine.writer.damage)
+        self._aside = BackgroundRequests(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
         self._computing, self._gate = engine.computing, engine.gates.rows
 

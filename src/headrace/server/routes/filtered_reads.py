@@ -11,20 +11,20 @@ from headrace.errors import BadRequest
 from headrace.query.deadline import Deadline
 from headrace.query.filter import Filter, Filtered, Limits
 from headrace.query.request import query
-from headrace.server.http.background import SHARE
+from headrace.server.http.background import PARTIAL_ANSWER_SHARE
 from headrace.server.http.exchange import Headers
 
 #: Answers that threads have found, and that are kept for who asked.
 _ANSWERS = 64
 
 
-class Filters:
+class FilteredReads:
     """Reads filters, and finds what they let through."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._limits = Limits(engine.config.limits.read_bytes, engine.config.limits.filter_scan_bytes)
-        self._time_s = engine.config.server.resolver_timeout_s * SHARE
+        self._time_s = engine.config.server.resolver_timeout_s * PARTIAL_ANSWER_SHARE
         self._found: dict[Hashable, Filtered] = {}
 
     def read(self, stream: Stream, text: str, asker: object) -> Filter:

@@ -9,23 +9,23 @@ from headrace.engine.log.stream import Stream
 from headrace.engine.search.index_ground import Covered
 from headrace.engine.search.index_status import Index, Status
 from headrace.profiles import table
-from headrace.server.routes.watched import Watched
+from headrace.server.routes.watched import WatchableDocument
 from headrace.types import NEVER_US, rfc3339
 
 
-class IndexStatus(Watched):
+class IndexStatusRoute(WatchableDocument):
     """Answers requests for the indexes of a stream."""
 
     kind = "index_status"
 
     def describe(self, stream: Stream) -> dict[str, Any]:
         """The whole document."""
-        return describe(stream, holdings(self.engine, stream), self.engine.indexes.status(stream))
+        return describe_index_status(stream, holdings(self.engine, stream), self.engine.indexes.status(stream))
 
 
-def describe(stream: Stream, held: Holdings, status: Status) -> dict[str, Any]:
+def describe_index_status(stream: Stream, held: Holdings, status: Status) -> dict[str, Any]:
     """How the indexes of a stream stand."""
-    wording = _Wording(stream, held)
+    wording = _StatusWords(stream, held)
     return {
         "stream": stream.name,
         "profile": table.load(stream.profile).name,
@@ -51,7 +51,7 @@ def describe(stream: Stream, held: Holdings, status: Status) -> dict[str, Any]:
     }
 
 
-class _Wording:
+class _StatusWords:
     """Puts indexes of one stream into words."""
 
     def __init__(self, stream: Stream, held: Holdings) -> None:

@@ -19,12 +19,12 @@ from headrace.engine.log.stream import Head, deleted
 from headrace.engine.log.tiers import Cold
 from headrace.errors import HeadraceError, OffsetFenced
 from headrace.query.deadline import Deadline
-from headrace.server.http.compression import accepted
+from headrace.server.http.compression import accepted_encoding
 from headrace.server.http.exchange import Reply, Request
 from headrace.storage.streams import LIVE
 
 if TYPE_CHECKING:
-    from headrace.server.routes.reads import Question, Reads
+    from headrace.server.routes.reads import ReadRequest, ReadRoute
 
 _CURSOR_ORIGIN = 1_728_432_000  # 2024-10-09T00:00:00Z
 _CURSOR_STEP_S = 20
@@ -43,7 +43,7 @@ def cursor(given: str | None, now_s: float) -> str:
 class LongPoll:
     """One GET that waits for the next entries."""
 
-    def __init__(self, reads: Reads, question: Question, request: Request, wait_s: float) -> None:
+    def __init__(self, reads: ReadRoute, question: ReadRequest, request: Request, wait_s: float) -> None:
         self._reads = reads
         self._question = question
         self._request = request
@@ -141,7 +141,7 @@ class LongPoll:
     def _reply_data(self, body: bytes, position: int) -> None:
         headers = self._reads.headers(self._question, self._stream.head, position)
         headers |= {"cache-control": "no-store", "stream-cursor": self._cursor()}
-        self._reads.encoder.send(self._request, Reply(200, headers, body), accepted(self._request.headers))
+        self._reads.encoder.send(self._request, Reply(200, headers, body), accepted_encoding(self._request.headers))
 
     def _reply_gone(self) -> bool:
         if self._reads.engine.log.find(self._stream.name) is not self._stream:
@@ -181,10 +181,10 @@ class LongPoll:
             self._timer.cancel()
 
 
-class Subscriber:
+class SseSubscriber:
     """One SSE response."""
 
-    def __init__(self, reads: Reads, question: Question, request: Request, lifetime_s: float) -> None:
+    def __init__(self, reads: ReadRoute, question: ReadRequest, request: Request, lifetime_s: float) -> None:
         self._reads = reads
         self._question = question
         self._request = request
@@ -290,15 +290,15 @@ class Subscriber:
             self._timer.cancel()
 
 
-class Events:
+class SseRenderer:
     """Renders slices as SSE; within one turn of the loop, subscribers at one place share what was rendered."""
 
-    def __init__(self, reads: Reads) -> None:
+    def __init__(self, reads: ReadRoute) -> None:
         self._reads = reads
         self._memo: dict[tuple[object, ...], tuple[bytes, int]] = {}
 
     def chunk(
-        self, question: Question, position: int, head: Head, request: Request, *, is_base64: bool
+        self, question: ReadRequest, position: int, head: Head, request: Request, *, is_base64: bool
     ) -> tuple[bytes, int]:
         """The data and control events from a position on, and where they end.
 
@@ -318,7 +318,7 @@ class Events:
         return rendered
 
     def _render(
-        self, question: Question, position: int, head: Head, cursor: str | None, is_base64: bool
+        self, question: ReadRequest, position: int, head: Head, cursor: str | None, is_base64: bool
     ) -> tuple[bytes, int]:
         data = b""
         if position < head.next_seq:

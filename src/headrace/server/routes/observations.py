@@ -26,10 +26,10 @@ from headrace.errors import (
 from headrace.schema.entity import request as asking
 from headrace.schema.entity.request import Asked, Name
 from headrace.server.http.auth import LOCAL, Principal
-from headrace.server.http.background import Aside
+from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import JSON_TYPE, Reply, Request
-from headrace.server.http.json_bodies import body_of, require_json
-from headrace.server.http.parameters import only
+from headrace.server.http.json_bodies import read_body, require_json
+from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.types import JSON
 
 _BODY_BYTES = 1024 * 1024
@@ -47,19 +47,19 @@ class _Stored(msgspec.Struct):
     tries: int
 
 
-class Observations:
+class ObservationRoute:
     """Answers requests on ``/v1/observations``."""
 
     def __init__(self, engine: Engine) -> None:
         self._stores = engine.stores
-        self._aside, self._computing = Aside(engine.writer.damage), engine.computing
+        self._aside, self._computing = BackgroundRequests(engine.writer.damage), engine.computing
         self._when_settled = self._settled
 
     def post(self, request: Request) -> None:
         """POST: store observations of entities of any types, and acknowledge them once they are on disk."""
         if request.head.media_type != JSON:
             raise UnsupportedMedia("entities are stored as application/json", field="Content-Type")
-        only(request.query)
+        refuse_unknown_parameters(request.query)
         user_id = request.principal.user_id
         if len(request.body) > LONG_BYTES:
             self._aside.begin(request.exchange, self._read_aside(request, user_id))
@@ -110,7 +110,7 @@ class Observations:
             exchange.told(observe.body, _REPLAYED if observe.replayed else "")
 
 
-class DecisionBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class EntityDecisionBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What is said with a decision about an entity; its type, where it is given, must be that of the entity."""
 
     entity_type: Name | None = None
@@ -119,7 +119,7 @@ class DecisionBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     user_id: Name | None = None
 
 
-class CorrectionBody(DecisionBody, forbid_unknown_fields=True, kw_only=True):
+class CorrectionBody(EntityDecisionBody, forbid_unknown_fields=True, kw_only=True):
     """What one field is, or several are; null says that there is none."""
 
     field: Name | UnsetType = UNSET
@@ -137,7 +137,7 @@ class CorrectionBody(DecisionBody, forbid_unknown_fields=True, kw_only=True):
 
 def routes(engine: Engine) -> list[Route]:
     """Every route of this file that is not on the hot path."""
-    api = Api(engine)
+    api = ObservationDecisionRoutes(engine)
     return [
         Route("/v1/entities/{id}/correct", api.correct, methods=["POST"]),
         Route("/v1/entities/{id}/delete", api.delete, methods=["POST"]),
@@ -145,7 +145,7 @@ def routes(engine: Engine) -> list[Route]:
     ]
 
 
-class Api:
+class ObservationDecisionRoutes:
     """One method per verb: reads the request, asks the engine, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
@@ -163,13 +163,15 @@ class Api:
 
     async def delete(self, request: HttpRequest) -> Response:
         """POST: the entity is not there any more, until it is restored."""
-        return await self._decide(request, "deletion", await _read(request, DecisionBody), {})
+        return await self._decide(request, "deletion", await _read(request, EntityDecisionBody), {})
 
     async def restore(self, request: HttpRequest) -> Response:
         """POST: the entity is there again."""
-        return await self._decide(request, "restoration", await _read(request, DecisionBody), {})
+        return await self._decide(request, "restoration", await _read(request, EntityDecisionBody), {})
 
-    async def _decide(self, request: HttpRequest, kind: Deed, body: DecisionBody, given: dict[str, Any]) -> Response:
+    async def _decide(
+        self, request: HttpRequest, kind: Deed, body: EntityDecisionBody, given: dict[str, Any]
+    ) -> Response:
         principal: Principal = request.state.principal
         user_id = principal.acting_for(body.user_id)
         entity_id = request.path_params["id"]
@@ -195,9 +197,9 @@ class Api:
 
 
 async def _read(request: HttpRequest, kind: Any) -> Any:
-    only(request.query_params)
-    body = await body_of(request, limit=_BODY_BYTES)
-    if not body and kind is DecisionBody:
-        return DecisionBody()
+    refuse_unknown_parameters(request.query_params)
+    body = await read_body(request, limit=_BODY_BYTES)
+    if not body and kind is EntityDecisionBody:
+        return EntityDecisionBody()
     require_json(request)
     return asking.convert(asking.document_of(body), kind, "")

@@ -50,7 +50,7 @@ class Observer:
     async def request(self, request: Request) -> Response:
         """POST: one request, by its id, its trace or one of its spans."""
         json_bodies.require_json(request)
-        asked = questions.read(await json_bodies.read(request, Any, limit=_MOST_BYTES))
+        asked = questions.read(await json_bodies.read_json(request, Any, limit=_MOST_BYTES))
         principal = request.state.principal
         events = self._stream(asked.events, principal, "events")
         traces = self._stream(asked.traces, principal, "traces")

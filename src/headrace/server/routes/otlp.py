@@ -16,9 +16,9 @@ from headrace.profiles.otel_traces import EXPORT, OTEL_TRACES, otlp
 from headrace.profiles.otel_traces.hook import TracesHook
 from headrace.profiles.otel_traces.protobuf import partial_success
 from headrace.server.http import target
-from headrace.server.http.background import Aside
+from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply, Request
-from headrace.server.routes.profiles import owned
+from headrace.server.routes.profiles import profile_with_route
 from headrace.server.routes.streams import APPEND_TIMEOUT, refuse_owned
 from headrace.storage.streams import StreamRow
 from headrace.types import JSON
@@ -36,12 +36,12 @@ class _Taken(NamedTuple):
     reason: str = ""
 
 
-class Exports:
+class OtlpRoutes:
     """Answers exports of spans."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._aside = Aside(engine.writer.damage)
+        self._aside = BackgroundRequests(engine.writer.damage)
 
     def post(self, request: Request) -> None:
         """POST ``_otlp/v1/traces``: spans for this stream."""
@@ -68,7 +68,7 @@ class Exports:
             await self._take_into(stream, request)
 
     async def _take_into(self, stream: Stream, request: Request) -> None:
-        profile = owned(stream, EXPORT, _NO_EXPORTS)
+        profile = profile_with_route(stream, EXPORT, _NO_EXPORTS)
         assert isinstance(profile.hook, TracesHook)
         _check(request, profile.hook)
         kind, body = request.head.media_type, request.body

@@ -12,7 +12,7 @@ from headrace.profiles import table
 from headrace.profiles.definition import Profile
 from headrace.schema import pointer
 from headrace.schema.plan import Refusal
-from headrace.server.http.background import Aside
+from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply, Request
 from headrace.server.routes.schemas import flag, parameters
 from headrace.server.routes.streams import refuse_owned
@@ -21,12 +21,12 @@ from headrace.types import json_fault
 _MOST_BYTES = 64 * 1024
 
 
-class Profiles:
+class ProfileRoutes:
     """Answers requests on the profile of a stream."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._aside = Aside(engine.writer.damage)
+        self._aside = BackgroundRequests(engine.writer.damage)
 
     def get(self, request: Request) -> None:
         """GET ``_profile``: what the stream means."""
@@ -53,7 +53,7 @@ class Profiles:
         request.exchange.reply(Reply.json(200, profile.resource()))
 
 
-def owned(stream: Stream, resource: str, otherwise: str) -> Profile:
+def profile_with_route(stream: Stream, resource: str, otherwise: str) -> Profile:
     """The profile of a stream, which owns a resource; what is said ``otherwise`` is a 404."""
     profile = table.load(stream.profile)
     if resource not in profile.definition.routes:

@@ -18,7 +18,7 @@ from headrace.errors import BadRequest, HeadraceError, NotFound, UnknownEvent, U
 from headrace.schema.entries import entries_of
 from headrace.schema.split import check_text, split_json
 from headrace.server.http.auth import LOCAL
-from headrace.server.http.background import Aside
+from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Exchange, Reply, Request
 from headrace.server.routes.streams import is_awaited
 from headrace.types import JSON
@@ -48,13 +48,13 @@ class _Pushed(msgspec.Struct):
     tries: int
 
 
-class Pushes:
+class PushRoute:
     """Answers requests on ``/v1/push``."""
 
     def __init__(self, engine: Engine) -> None:
         self._features = engine.features
         self._log = engine.log
-        self._aside, self._computing = Aside(engine.writer.damage), engine.computing
+        self._aside, self._computing = BackgroundRequests(engine.writer.damage), engine.computing
         self._when_pushed = self._pushed
         self._when_settled = self._settled
 

@@ -21,13 +21,13 @@ from headrace.query.filter import Filter, Filtered
 from headrace.reduce.features.view import Derived
 from headrace.schema.entries import entries_of
 from headrace.server.http import parameters
-from headrace.server.http.auth import LOCAL, SHARED
-from headrace.server.http.background import Aside
-from headrace.server.http.compression import Encoder, accepted
+from headrace.server.http.auth import ENTITY_STREAM_PREFIX, LOCAL
+from headrace.server.http.background import BackgroundRequests
+from headrace.server.http.compression import ReplyCompressor, accepted_encoding
 from headrace.server.http.exchange import Exchange, Headers, Reply, Request
-from headrace.server.http.failures import unexpected
-from headrace.server.routes.filtered_reads import Filters
-from headrace.server.routes.live_reads import Events, LongPoll, Subscriber
+from headrace.server.http.failures import unexpected_failure
+from headrace.server.routes.filtered_reads import FilteredReads
+from headrace.server.routes.live_reads import LongPoll, SseRenderer, SseSubscriber
 from headrace.types import OCTETS, Piece, parse_timestamp_us, rfc3339
 
 CATCH_UP, LONG_POLL, SSE = "", "long-poll", "sse"
@@ -38,7 +38,7 @@ _DERIVED_BYTES = 256 * 1024
 _FOREVER = "immutable, max-age=31536000"
 
 
-class Question(NamedTuple):
+class ReadRequest(NamedTuple):
     """What a GET asks of a stream."""
 
     stream: Stream
@@ -52,16 +52,16 @@ class Question(NamedTuple):
     derived: Derived | None = None
 
 
-class Reads:
+class ReadRoute:
     """Answers GET on ``/v1/stream/{name}``."""
 
-    def __init__(self, engine: Engine, encoder: Encoder, gate: Gate) -> None:
+    def __init__(self, engine: Engine, encoder: ReplyCompressor, gate: Gate) -> None:
         self.engine = engine
         self.encoder = encoder
         self._gate = gate
-        self._aside = Aside(engine.writer.damage)
-        self._filters = Filters(engine)
-        self.events = Events(self)
+        self._aside = BackgroundRequests(engine.writer.damage)
+        self._filters = FilteredReads(engine)
+        self.events = SseRenderer(self)
         self._log = engine.log
         self._config = engine.config.server
         self._budget = engine.config.limits.read_bytes
@@ -80,7 +80,7 @@ class Reads:
         if derived is not None:
             question = _derived(question, derived)
         if live == SSE:
-            Subscriber(self, question, request, self._config.sse_lifetime_s).start()
+            SseSubscriber(self, question, request, self._config.sse_lifetime_s).start()
         elif live == LONG_POLL:
             LongPoll(self, question, request, wait_s).start()
         else:
@@ -105,11 +105,11 @@ class Reads:
             except HeadraceError as reason:
                 give_up(reason)
             except Exception as reason:
-                give_up(unexpected(self.engine.writer.damage, reason, exchange.request_id))
+                give_up(unexpected_failure(self.engine.writer.damage, reason, exchange.request_id))
 
         self._aside.keep(thawed())
 
-    def find(self, question: Question, position: int, head: Head) -> Slice | Filtered:
+    def find(self, question: ReadRequest, position: int, head: Head) -> Slice | Filtered:
         """The entries from a position on that fit one answer."""
         if position < head.first_seq:
             earliest = question.stream.offset_at(head.first_seq)
@@ -127,7 +127,7 @@ class Reads:
         return found if derived is None else Slice(derived.turned(found.parts), found.position)
 
     @staticmethod
-    def render(question: Question, parts: list[Piece]) -> bytes:
+    def render(question: ReadRequest, parts: list[Piece]) -> bytes:
         """Payload parts as one body, copied once."""
         if question.format == "json":
             if not parts:
@@ -139,7 +139,7 @@ class Reads:
             return b"".join(b"".join(entries_of(part)) for part in parts)
         return b"".join(parts)
 
-    def _catch_up(self, question: Question, request: Request) -> None:
+    def _catch_up(self, question: ReadRequest, request: Request) -> None:
         head = self._log.readable_head(question.stream)
         found: Slice | Filtered = Slice([], head.next_seq)
         if not question.is_now:
@@ -160,9 +160,9 @@ class Reads:
                 request.exchange.reply(Reply(304, headers))
                 return
         reply = Reply(200, headers, self.render(question, found.parts))
-        self.encoder.send(request, reply, accepted(request.headers))
+        self.encoder.send(request, reply, accepted_encoding(request.headers))
 
-    def headers(self, question: Question, head: Head, position: int) -> Headers:
+    def headers(self, question: ReadRequest, head: Head, position: int) -> Headers:
         """The headers that say where a slice ends and where the stream does."""
         stream = question.stream
         headers = {
@@ -179,7 +179,7 @@ class Reads:
             headers["stream-expires-at"] = rfc3339(stream.deadline_us)
         return headers
 
-    def _question(self, stream: Stream, request: Request, live: str) -> Question:
+    def _question(self, stream: Stream, request: Request, live: str) -> ReadRequest:
         query, head = request.query, self._log.readable_head(stream)
         key = request.target.key if request.target.key is not None else query.get("key")
         since_us = parse_timestamp_us(query["since"], "since") if "since" in query else None
@@ -204,10 +204,10 @@ class Reads:
         else:
             position = head.first_seq
         wanted, version = _format(stream, query), _version(head, query)
-        return Question(stream, position, key or None, wanted, is_now, is_real, version, asked)
+        return ReadRequest(stream, position, key or None, wanted, is_now, is_real, version, asked)
 
 
-def _derived(question: Question, derived: Derived) -> Question:
+def _derived(question: ReadRequest, derived: Derived) -> ReadRequest:
     """A question to the source of a derived event; what speaks of its own schema cannot be asked of a view."""
     for field, given in (("filter", question.filter), ("schema_version", question.version)):
         if given is not None:
@@ -239,7 +239,7 @@ def _version(head: Head, query: dict[str, str]) -> int | None:
     newest = 0 if head.registry is None else head.registry.version
     if not newest:
         raise BadRequest("this stream has no schema, and so no versions of it", field="schema_version")
-    version = parameters.whole(wanted, "schema_version")
+    version = parameters.whole_number(wanted, "schema_version")
     if not 1 <= version <= newest:
         raise BadRequest(f"schema_version {version} is none of 1 to {newest}", field="schema_version")
     return version
@@ -249,10 +249,10 @@ def _revision(head: Head) -> int:
     return 0 if head.registry is None else head.registry.revision
 
 
-def _lifetime(question: Question, position: int, head: Head) -> str:
+def _lifetime(question: ReadRequest, position: int, head: Head) -> str:
     """How long a slice may be kept: for ever only where no entry, expiry, erasure or declaration can change it."""
     may_grow = not question.is_real or (position >= head.next_seq and not head.closed)
-    if may_grow or expires(question.stream, head) or question.stream.name.startswith(SHARED):
+    if may_grow or expires(question.stream, head) or question.stream.name.startswith(ENTITY_STREAM_PREFIX):
         return "no-cache"
     follows_schema = head.registry is not None and head.registry.version and question.version is None
     if follows_schema or question.filter is not None:
@@ -260,7 +260,7 @@ def _lifetime(question: Question, position: int, head: Head) -> str:
     return _FOREVER
 
 
-def etag(question: Question, position: int, head: Head) -> str:
+def etag(question: ReadRequest, position: int, head: Head) -> str:
     """A weak tag that changes with data, erasures, its shape, what a filter means, closing, and another life."""
     stream = question.stream
     start = stream.offset_at(question.position) if question.is_real else offsets.START

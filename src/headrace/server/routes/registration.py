@@ -25,9 +25,9 @@ from headrace.schema.descriptor.nodes import Event, Node, Table
 from headrace.schema.descriptor.problem import Problem
 from headrace.server.http import parameters
 from headrace.server.http.auth import Principal
-from headrace.server.http.json_bodies import Body, read, require_json
+from headrace.server.http.json_bodies import Body, read_json, require_json
 from headrace.server.http.json_responses import json_response
-from headrace.server.http.parameters import only
+from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.storage.feature_registry import FeatureRegistryRow
 from headrace.types import rfc3339
 
@@ -54,7 +54,7 @@ class RollbackBody(msgspec.Struct, forbid_unknown_fields=True):
 
 def routes(engine: Engine) -> list[Route]:
     """Every route of this file."""
-    api = Api(engine)
+    api = RegistrationRoutes(engine)
     return [
         Route("/v1/register", api.register, methods=["POST"]),
         Route("/v1/registry", api.registry, methods=["GET"]),
@@ -65,7 +65,7 @@ def routes(engine: Engine) -> list[Route]:
     ]
 
 
-class Api:
+class RegistrationRoutes:
     """One method per verb: reads the request, asks the features, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
@@ -75,13 +75,13 @@ class Api:
 
     async def ping(self, request: Request) -> Response:
         """POST ``/v1/ping``: which server answers, and which version its registry has."""
-        only(request.query_params)
+        refuse_unknown_parameters(request.query_params)
         told = {"server_version": version("headrace"), "registry_version": self._features.current.version}
         return json_response(told)
 
     async def reset(self, request: Request) -> Response:
         """POST ``/v1/reset``: remove every node of every app, on a server for tests."""
-        only(request.query_params)
+        refuse_unknown_parameters(request.query_params)
         request.state.principal.require("admin")
         if not self._test_mode:
             raise ResetDisabled("this server keeps what it has; features.test_mode allows a reset")
@@ -90,7 +90,7 @@ class Api:
 
     async def register(self, request: Request) -> Response:
         """POST ``/v1/register``: make the nodes of an app what the payload says."""
-        only(request.query_params)
+        refuse_unknown_parameters(request.query_params)
         _require_some(request.state.principal)
         current = self._features.current
         try:
@@ -116,7 +116,7 @@ class Api:
 
     async def rollback(self, request: Request) -> Response:
         """POST ``/v1/registry/rollback``: what an earlier version was, as a change like any other."""
-        only(request.query_params)
+        refuse_unknown_parameters(request.query_params)
         request.state.principal.require("admin")
         try:
             body = await _read(request, RollbackBody)
@@ -164,7 +164,7 @@ class Api:
 
     async def registry(self, request: Request) -> Response:
         """GET ``/v1/registry``: every node, as it could be registered again."""
-        only(request.query_params, "app")
+        refuse_unknown_parameters(request.query_params, "app")
         principal: Principal = request.state.principal
         principal.require("read")
         current, app = self._features.current, request.query_params.get("app")
@@ -190,10 +190,10 @@ class Api:
 
     async def history(self, request: Request) -> Response:
         """GET ``/v1/registry/history``: who changed what, and when."""
-        only(request.query_params, "after", "limit")
+        refuse_unknown_parameters(request.query_params, "after", "limit")
         request.state.principal.require("read", EVENTS)
-        after = parameters.whole(request.query_params.get("after", "0"), "after")
-        limit = parameters.whole(request.query_params.get("limit", str(_PAGE)), "limit")
+        after = parameters.whole_number(request.query_params.get("after", "0"), "after")
+        limit = parameters.whole_number(request.query_params.get("limit", str(_PAGE)), "limit")
         if after >= 2**53:
             raise BadRequest("after is a version", field="after")
         if not 1 <= limit <= MOST_VERSIONS:
@@ -255,4 +255,4 @@ def _sources(current: Current, change: Change) -> set[str]:
 
 async def _read(request: Request, kind: type[Body]) -> Body:
     require_json(request)
-    return await read(request, kind, limit=_BODY_BYTES)
+    return await read_json(request, kind, limit=_BODY_BYTES)

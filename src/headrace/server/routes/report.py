@@ -19,7 +19,7 @@ from headrace.engine.runtime import allocators, auto_tune
 from headrace.engine.runtime.gates import Gate, Gates
 from headrace.engine.runtime.memory import HighWater, MemoryMonitor
 from headrace.query.request import MAX_TIMEOUT_MS
-from headrace.server.routes.details import DetailsWait
+from headrace.server.routes.watched import DocumentWait
 from headrace.storage import database
 from headrace.types import rfc3339
 
@@ -379,7 +379,7 @@ def _watched(stream: Stream) -> int:
 
 
 def _waiters(stream: Stream) -> Document:
-    total, details = _watched(stream), sum(isinstance(watcher, DetailsWait) for watcher in stream.watchers or ())
+    total, details = _watched(stream), sum(isinstance(watcher, DocumentWait) for watcher in stream.watchers or ())
     return {"stream": stream.name, "waiters": total - details, "details_waiters": details, "total_waiters": total}
 
 

@@ -13,36 +13,36 @@ from headrace.engine.runtime.gates import Gate
 from headrace.engine.search.routing_keys import Lexicon, Page, Question
 from headrace.errors import BadRequest, TimedOut
 from headrace.query.deadline import Deadline
-from headrace.server.http.background import SHARE, Aside, in_thread
+from headrace.server.http.background import PARTIAL_ANSWER_SHARE, BackgroundRequests, in_thread
 from headrace.server.http.exchange import Reply, Request
-from headrace.server.http.parameters import only
+from headrace.server.http.parameters import refuse_unknown_parameters
 
 LIMIT, MOST = 100, 500
 _LIMIT = re.compile(r"[1-9]\d{0,2}", re.ASCII)
 
 
-class RoutingKeys:
+class RoutingKeysRoute:
     """Lists keys, each page in a thread; the gate says how many at once."""
 
     def __init__(self, engine: Engine, gate: Gate) -> None:
         self._engine = engine
         self._gate = gate
         self._lexicon = Lexicon(engine)
-        self._aside = Aside(engine.writer.damage)
+        self._aside = BackgroundRequests(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
 
     def get(self, request: Request) -> None:
         """One page of keys."""
         stream = self._engine.log.find(request.target.name)
         request.principal.require("read", stream.name)
-        only(request.query, "limit", "after")
+        refuse_unknown_parameters(request.query, "limit", "after")
         limit = _limit(request.query.get("limit", str(LIMIT)))
         registry = stream.head.registry
         if registry is None or not registry.has_routing_key:
             raise BadRequest("routing key not configured: the schema of this stream names none", field="routingKey")
         if stream.ttl_s is not None:
             self._engine.log.catalog.note_access(stream)
-        deadline = Deadline(self._time_s * SHARE)
+        deadline = Deadline(self._time_s * PARTIAL_ANSWER_SHARE)
         listing = self._answer(request, stream, request.query.get("after", ""), limit, deadline)
         self._aside.ask_partial(request, listing, self._time_s, deadline)
 

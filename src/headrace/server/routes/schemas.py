@@ -15,9 +15,9 @@ from headrace.errors import BadRequest
 from headrace.schema import entries
 from headrace.schema.plan import Refusal
 from headrace.schema.update import Update, parse_update
-from headrace.server.http.background import Aside
+from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply, Request
-from headrace.server.http.parameters import only
+from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.routes.streams import refuse_owned
 from headrace.storage.verifications import VerificationRow
 from headrace.types import JSON, json_fault, rfc3339
@@ -25,12 +25,12 @@ from headrace.types import JSON, json_fault, rfc3339
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
-class Schemas:
+class SchemaRoutes:
     """Answers requests on the registry of a stream."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._aside = Aside(engine.writer.damage)
+        self._aside = BackgroundRequests(engine.writer.damage)
 
     def get(self, request: Request) -> None:
         """GET ``_schema``: the registry."""
@@ -139,7 +139,7 @@ def _update(body: bytes) -> Update:
 
 def parameters(request: Request, *known: str) -> dict[str, str]:
     """The parameters of a request, which are among these."""
-    only(request.query, *known)
+    refuse_unknown_parameters(request.query, *known)
     return request.query
 
 

@@ -18,7 +18,7 @@ from headrace.query.deadline import Deadline
 from headrace.query.request import MAX_TIMEOUT_MS, SearchRequest
 from headrace.query.search import Search
 from headrace.query.snippet import snippets
-from headrace.server.http.background import Aside, in_thread
+from headrace.server.http.background import BackgroundRequests, in_thread
 from headrace.server.http.exchange import Headers, Reply, Request
 from headrace.server.routes import event_query
 
@@ -40,13 +40,13 @@ _HEADERS = (
 )  # fmt: skip
 
 
-class Searches:
+class SearchRoutes:
     """Answers searches, each in a thread; the gate says how many at once."""
 
     def __init__(self, engine: Engine, gate: Gate) -> None:
         self._engine = engine
         self._gate = gate
-        self._aside = Aside(engine.writer.damage)
+        self._aside = BackgroundRequests(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
 
     def get(self, request: Request) -> None:
@@ -56,11 +56,11 @@ class Searches:
 
     def post(self, request: Request) -> None:
         """POST ``_search``: the request is the body."""
-        given = event_query.document(request, "a search")
+        given = event_query.read_document(request, "a search")
         self._begin(request, lambda search: requests.read(given, search))
 
     def _begin(self, request: Request, reading: Reading) -> None:
-        stream = event_query.asked(self._engine, request)
+        stream = event_query.find_readable_stream(self._engine, request)
         deadline = Deadline(self._time_s)
         self._aside.ask(request, self._answer(request, stream, reading, deadline), self._time_s, deadline=deadline)
 

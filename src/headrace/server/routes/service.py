@@ -25,20 +25,22 @@ PROBE_LASTS_S = 1.0
 LOOK_LASTS_S = 10.0
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-Told = TypeVar("Told")
+ProbeOutcome = TypeVar("ProbeOutcome")
 
 
-class _Shared(Generic[Told]):
+class _SharedProbe(Generic[ProbeOutcome]):
     """A question that is asked once for everyone who wants to know within a time."""
 
-    def __init__(self, ask: Callable[[], Coroutine[Any, Any, Told]], *, lasts_s: float, timeout_s: float) -> None:
+    def __init__(
+        self, ask: Callable[[], Coroutine[Any, Any, ProbeOutcome]], *, lasts_s: float, timeout_s: float
+    ) -> None:
         self._ask = ask
         self._lasts_s = lasts_s
         self._timeout_s = timeout_s
-        self._task: asyncio.Task[Told] | None = None
+        self._task: asyncio.Task[ProbeOutcome] | None = None
         self._asked_at = 0.0
 
-    async def asked(self) -> asyncio.Task[Told]:
+    async def asked(self) -> asyncio.Task[ProbeOutcome]:
         """The question that is under way, or young enough; not done only where it takes longer than the timeout."""
         task, now = self._task, time.monotonic()
         if task is None or (task.done() and now >= self._asked_at + self._lasts_s):
@@ -54,8 +56,8 @@ class Readiness:
     def __init__(self, engine: Engine, *, timeout_s: float = PROBE_TIMEOUT_S) -> None:
         self._engine = engine
         self._timeout_s = timeout_s
-        self._probe = _Shared(engine.probe, lasts_s=PROBE_LASTS_S, timeout_s=timeout_s)
-        self._look = _Shared(engine.work.has_work, lasts_s=LOOK_LASTS_S, timeout_s=timeout_s)
+        self._probe = _SharedProbe(engine.probe, lasts_s=PROBE_LASTS_S, timeout_s=timeout_s)
+        self._look = _SharedProbe(engine.work.has_work, lasts_s=LOOK_LASTS_S, timeout_s=timeout_s)
         # Set once requests are taken, and cleared when the server begins to stop.
         self.serving = False
 

@@ -12,15 +12,15 @@ from headrace.engine.assembly import Engine
 from headrace.engine.entities.kind import ENTITIES
 from headrace.server.http.auth import Principal
 from headrace.server.http.json_responses import json_response
-from headrace.server.http.parameters import only
+from headrace.server.http.parameters import refuse_unknown_parameters
 
 
 def routes(engine: Engine) -> list[Route]:
     """Every route of this file."""
-    return [Route("/v1/sources/{id:path}", Api(engine).get, methods=["GET"])]
+    return [Route("/v1/sources/{id:path}", SourceRoute(engine).get, methods=["GET"])]
 
 
-class Api:
+class SourceRoute:
     """Reads the request, asks the engine, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
@@ -28,7 +28,7 @@ class Api:
 
     async def get(self, request: HttpRequest) -> Response:
         """GET: the entities of a source, and the observations that they became."""
-        only(request.query_params, "user_id")
+        refuse_unknown_parameters(request.query_params, "user_id")
         principal: Principal = request.state.principal
         user_id = principal.acting_for(request.query_params.get("user_id"))
         source_id = request.path_params["id"]

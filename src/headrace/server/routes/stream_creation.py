@@ -13,7 +13,7 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.errors import BadRequest, Conflict, Gone, ManagedStream, NotFound, OffsetGone, ReservedStream
 from headrace.schema.split import split_json
 from headrace.server.http import parameters, target
-from headrace.server.http.auth import SHARED
+from headrace.server.http.auth import ENTITY_STREAM_PREFIX
 from headrace.server.http.exchange import Headers, Reply, Request
 from headrace.storage.streams import LIVE, StreamRow
 from headrace.types import JSON, OCTETS, media_type, rfc3339
@@ -25,7 +25,7 @@ _MEDIA_TYPE = re.compile(f"{_TOKEN}/{_TOKEN}")
 _START = re.compile(r"-1|[0O_]+", re.IGNORECASE)
 
 
-class Origin(NamedTuple):
+class ForkSource(NamedTuple):
     """Where a fork is to leave its source, as a PUT describes it; without an offset that is the tail."""
 
     source: Stream
@@ -43,7 +43,7 @@ class ForkPoint(NamedTuple):
     sub: int
 
 
-class Wish(msgspec.Struct):
+class StreamSpec(msgspec.Struct):
     """A stream as a PUT describes it."""
 
     content_type: str
@@ -54,15 +54,15 @@ class Wish(msgspec.Struct):
     retention_bytes: int | None
     terms: Terms
     body: bytes
-    origin: Origin | None
+    origin: ForkSource | None
 
 
-def read(log: Log, request: Request) -> Wish:
+def read(log: Log, request: Request) -> StreamSpec:
     """Read the headers of a PUT; a fork's source is looked up here."""
     headers = request.headers
     for name in _APPEND_ONLY:
         if name in headers:
-            field = parameters.title(name)
+            field = parameters.header_title(name)
             raise BadRequest(f"{field} belongs to an append: create the stream, then POST", field=field)
     ttl_s, expires_us = parameters.ttl_s(headers), parameters.timestamp_us(headers, b"stream-expires-at")
     if ttl_s is not None and expires_us is not None:
@@ -77,7 +77,7 @@ def read(log: Log, request: Request) -> Wish:
         content_type = content_type or source.content_type
         if ttl_s is None and expires_us is None:
             ttl_s, expires_us = source.ttl_s, source.expires_us
-    return Wish(
+    return StreamSpec(
         content_type=content_type or OCTETS,
         ttl_s=ttl_s,
         expires_us=expires_us,
@@ -102,7 +102,7 @@ def _content_type(headers: dict[bytes, bytes]) -> str | None:
     return given.strip()
 
 
-def _origin(log: Log, request: Request) -> Origin | None:
+def _origin(log: Log, request: Request) -> ForkSource | None:
     headers = request.headers
     path, at = parameters.text(headers, b"stream-forked-from"), parameters.text(headers, b"stream-fork-offset")
     sub_text = parameters.text(headers, b"stream-fork-sub-offset")
@@ -111,11 +111,11 @@ def _origin(log: Log, request: Request) -> Origin | None:
             if given is not None:
                 raise BadRequest(f"{name} needs Stream-Forked-From", field=name)
         return None
-    sub = 0 if sub_text is None else parameters.whole(sub_text, "Stream-Fork-Sub-Offset")
+    sub = 0 if sub_text is None else parameters.whole_number(sub_text, "Stream-Fork-Sub-Offset")
     if sub and at is None:
         raise BadRequest("Stream-Fork-Sub-Offset needs Stream-Fork-Offset", field="Stream-Fork-Sub-Offset")
     source = _source(log, request, path)
-    return Origin(source, at, sub, log.readable_head(source))
+    return ForkSource(source, at, sub, log.readable_head(source))
 
 
 def _source(log: Log, request: Request, path: str) -> Stream:
@@ -134,7 +134,7 @@ def _source(log: Log, request: Request, path: str) -> Stream:
         raise Conflict("the source was deleted", field="Stream-Forked-From", stream=name) from reason
     except NotFound as reason:
         raise NotFound("the source does not exist", field="Stream-Forked-From", stream=name) from reason
-    if source.managed and name.startswith(SHARED):
+    if source.managed and name.startswith(ENTITY_STREAM_PREFIX):
         # A fork would be nobody's entities: open to others than admins, and out of reach of who erases one.
         raise ManagedStream("streams of entities cannot be forked", field="Stream-Forked-From", stream=name)
     if source.is_reserved:
@@ -143,7 +143,7 @@ def _source(log: Log, request: Request, path: str) -> Stream:
     return source
 
 
-def fork_point(wish: Wish) -> ForkPoint | None:
+def fork_point(wish: StreamSpec) -> ForkPoint | None:
     """Where a new stream leaves its source; refuses an offset that is not retained, or was never there."""
     if wish.origin is None:
         return None
@@ -152,7 +152,7 @@ def fork_point(wish: Wish) -> ForkPoint | None:
     return ForkPoint(source, position, sub)
 
 
-def confirm(stream: Stream, wish: Wish, request: Request) -> Reply:
+def confirm(stream: Stream, wish: StreamSpec, request: Request) -> Reply:
     """200 where the stream exists as described; a difference is named."""
     if stream.head.state != LIVE:
         raise Conflict("the name belongs to a deleted stream that forks still need", stream=stream.name)
@@ -173,7 +173,7 @@ def created(row: StreamRow, request: Request) -> Reply:
     return Reply(201, headers(Stream(row, (), None)) | {"location": location(request)})
 
 
-def _same_origin(stream: Stream, wished: Origin | None) -> bool:
+def _same_origin(stream: Stream, wished: ForkSource | None) -> bool:
     if stream.fork_origin is None or wished is None:
         return stream.fork_origin is None and wished is None
     incarnation, position, sub = msgspec.json.decode(stream.fork_origin)
@@ -183,7 +183,7 @@ def _same_origin(stream: Stream, wished: Origin | None) -> bool:
     return _left_at(stream, stream.own_from if position is None else position, wished)
 
 
-def _left_at(fork: Stream, position: int, wished: Origin) -> bool:
+def _left_at(fork: Stream, position: int, wished: ForkSource) -> bool:
     """Whether a fork has left its source where an offset says, be that place retained or not."""
     source, offset, _, readable = wished
     if offset is None:
@@ -198,7 +198,7 @@ def _left_at(fork: Stream, position: int, wished: Origin) -> bool:
     return found == position
 
 
-def row(wish: Wish, point: ForkPoint | None, name: str, now_us: int) -> tuple[StreamRow, bytes, int]:
+def row(wish: StreamSpec, point: ForkPoint | None, name: str, now_us: int) -> tuple[StreamRow, bytes, int]:
     """The row to store, and the first entries."""
     deadline_us = wish.expires_us if wish.ttl_s is None else now_us + wish.ttl_s * 1_000_000
     body, count = wish.body, 1 if wish.body else 0

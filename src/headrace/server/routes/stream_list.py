@@ -30,7 +30,7 @@ def routes(engine: Engine) -> list[Route]:
         if unknown:
             name = min(unknown)
             raise BadRequest(f"there is no parameter {name!r}; there are prefix, after and limit", field=name)
-        limit = parameters.whole(query.get("limit", str(_DEFAULT)), "limit")
+        limit = parameters.whole_number(query.get("limit", str(_DEFAULT)), "limit")
         if not 1 <= limit <= _MOST:
             raise BadRequest(f"limit lies between 1 and {_MOST}", field="limit")
         principal = request.state.principal

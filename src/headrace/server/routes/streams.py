@@ -29,8 +29,8 @@ from headrace.errors import (
 )
 from headrace.schema.split import check_text, split_json
 from headrace.server.http import parameters, target
-from headrace.server.http.auth import LOCAL, SHARED
-from headrace.server.http.background import Aside
+from headrace.server.http.auth import ENTITY_STREAM_PREFIX, LOCAL
+from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Exchange, Headers, Reply, Request
 from headrace.server.http.head_cache import RequestHead
 from headrace.server.routes import stream_creation
@@ -51,14 +51,14 @@ def is_awaited(log: Log, append: Append, exchange: Exchange) -> bool:
     return False
 
 
-class Streams:
+class StreamRoutes:
     """Answers requests on ``/v1/stream/{name}``."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._log = engine.log
         self._limits = engine.config.limits
-        self._aside, self._computing = Aside(engine.writer.damage), engine.computing
+        self._aside, self._computing = BackgroundRequests(engine.writer.damage), engine.computing
         self._when_appended = self._appended
 
     def append(self, request: Request) -> None:
@@ -280,7 +280,7 @@ class Streams:
         stream = self._log.find(request.target.name)
         request.principal.require("write", stream.name)
         self._refuse_managed(stream.name)
-        parameters.only(request.query)
+        parameters.refuse_unknown_parameters(request.query)
         age_us, size = read_retention(request.body)
         who = request.principal.user_id
         self._log.set_retention(stream, partial(self._deleted, request), age_us=age_us, size=size, who=who)
@@ -311,7 +311,9 @@ def reserved(name: str) -> ReservedStream:
 
 def managed(name: str) -> ManagedStream:
     """What is answered where a stream changes only through its registry."""
-    kind, path = ("entity", "/v1/entity-types") if name.startswith(SHARED) else ("feature", "/v1/register")
+    kind, path = (
+        ("entity", "/v1/entity-types") if name.startswith(ENTITY_STREAM_PREFIX) else ("feature", "/v1/register")
+    )
     return ManagedStream(f"this stream belongs to the {kind} registry: change it with {path}", stream=name)
 
 

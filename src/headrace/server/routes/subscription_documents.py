@@ -74,7 +74,7 @@ class AckBody(msgspec.Struct, forbid_unknown_fields=True):
     done: bool = False
 
 
-class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
+class ClaimReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
     """The wake that is given back."""
 
     wake_id: str
@@ -83,7 +83,7 @@ class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
 
 async def read(request: Request, kind: type[Body]) -> Body:
     """The body as this kind of document; what it does not know is refused."""
-    return await json_bodies.read(request, kind, limit=_MAX_BODY, refusal=InvalidRequest)
+    return await json_bodies.read_json(request, kind, limit=_MAX_BODY, refusal=InvalidRequest)
 
 
 def definition_of(body: PutBody) -> Definition:

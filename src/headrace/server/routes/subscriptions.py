@@ -22,13 +22,13 @@ from headrace.engine.subscriptions.subscription import (
 )
 from headrace.engine.subscriptions.subscriptions import Proof, Subscriptions
 from headrace.errors import Forbidden
-from headrace.server.http.auth import SHARED, Principal
+from headrace.server.http.auth import ENTITY_STREAM_PREFIX, Principal
 from headrace.server.http.json_responses import json_response
 from headrace.server.routes.subscription_documents import (
     AckBody,
     ClaimBody,
+    ClaimReleaseBody,
     PutBody,
-    ReleaseBody,
     StreamsBody,
     ack_of,
     definition_of,
@@ -46,7 +46,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 def routes(subscriptions: Subscriptions) -> list[Route]:
     """Every route of this file. Callers with a token need no key; others need the streams that are concerned."""
-    api = Api(subscriptions)
+    api = SubscriptionRoutes(subscriptions)
     return [
         _route(f"{ROOT}/jwks.json", GET=api.jwks),
         _route(_ONE, GET=api.get, PUT=api.put, DELETE=api.delete),
@@ -59,7 +59,7 @@ def routes(subscriptions: Subscriptions) -> list[Route]:
     ]
 
 
-class Api:
+class SubscriptionRoutes:
     """One method per verb: reads the request, asks the engine, writes the answer."""
 
     def __init__(self, subscriptions: Subscriptions) -> None:
@@ -130,7 +130,7 @@ class Api:
     async def release(self, request: Request) -> Response:
         """Give the lease back."""
         token = _token(request)
-        body = await read(request, ReleaseBody)
+        body = await read(request, ClaimReleaseBody)
         await self._subscriptions.release(_id(request), Proof(token, body.wake_id, body.generation))
         return Response(status_code=204)
 
@@ -245,7 +245,7 @@ def _reach(glob: Glob, owner: Owner) -> str:
     """What the names of all streams begin with that a pattern takes for its owner."""
     if glob.takes_all_below and owner.prefix == glob.prefix + "/":
         return owner.prefix
-    return SHARED if glob.prefix == APART else glob.prefix
+    return ENTITY_STREAM_PREFIX if glob.prefix == APART else glob.prefix
 
 
 def _base_url(request: Request) -> str:

@@ -25,9 +25,9 @@ from headrace.engine.touch.touching import Touching
 from headrace.errors import BadRequest, HeadraceError, NotFound
 from headrace.profiles.state_protocol import keys, templates
 from headrace.profiles.state_protocol.templates import Template
-from headrace.server.http.background import Aside
+from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply, Request
-from headrace.server.http.parameters import only
+from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.types import json_fault
 
 MOST_MS = 120_000
@@ -41,7 +41,7 @@ Words = Annotated[list[Word], msgspec.Meta(max_length=_MOST_KEYS)]
 Ids = Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]], msgspec.Meta(max_length=_MOST_KEYS)]
 
 
-class Wait(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+class WaitBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     """The body of ``touch/wait``."""
 
     cursor: Word
@@ -55,26 +55,26 @@ class Wait(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     inactivity_ttl_ms: Ttl | UnsetType = UNSET
 
 
-class Activation(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+class ActivationBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     """The body of ``touch/templates/activate``."""
 
     templates: Any = None
     inactivity_ttl_ms: Ttl | UnsetType = UNSET
 
 
-_WAIT = msgspec.json.Decoder(Wait)
-_ACTIVATION = msgspec.json.Decoder(Activation)
+_WAIT = msgspec.json.Decoder(WaitBody)
+_ACTIVATION = msgspec.json.Decoder(ActivationBody)
 _Body = TypeVar("_Body")
 
 
-class Touches:
+class TouchRoutes:
     """Answers requests on the touches of a stream."""
 
     def __init__(self, engine: Engine) -> None:
         self._log = engine.log
         self._tail = engine.tail
         self._touches = engine.touches
-        self._aside = Aside(engine.writer.damage)
+        self._aside = BackgroundRequests(engine.writer.damage)
 
     def meta(self, request: Request) -> None:
         """GET ``touch/meta``: the cursor, and how things stand; ``settle=flush`` waits until all is told."""
@@ -117,7 +117,7 @@ class Touches:
         else:
             self._wait(request, pace, asked, ())
 
-    async def _open_and_wait(self, request: Request, stream: Stream, asked: Wait) -> None:
+    async def _open_and_wait(self, request: Request, stream: Stream, asked: WaitBody) -> None:
         given, ttl = asked.declare_templates, asked.inactivity_ttl_ms
         declared = [] if given is UNSET else templates.declared(given, "declareTemplates")
         pace, refused = await self._touches.open(stream), list[Template]()
@@ -128,7 +128,7 @@ class Touches:
         request.principal.standing.require()
         self._wait(request, pace, asked, tuple(refused))
 
-    def _wait(self, request: Request, pace: Pace, asked: Wait, refused: tuple[Template, ...]) -> None:
+    def _wait(self, request: Request, pace: Pace, asked: WaitBody, refused: tuple[Template, ...]) -> None:
         touching, used = pace.touching, _template_ids(asked.template_ids_used)
         if asked.interest_mode == "fine" and used:
             touching.roster.see(used, time() * 1000)
@@ -137,13 +137,13 @@ class Touches:
         waiter, outcome = touching.ask(question)
         wait_s = min(max(asked.timeout_ms, 0), MOST_MS) / 1000
         if outcome is None and wait_s:
-            Parked(self, touching, waiter, request).start(wait_s)
+            ParkedWait(self, touching, waiter, request).start(wait_s)
             return
         outcome = False if outcome is None else outcome
         touching.counts.waited(outcome)
         request.exchange.told(_told(touching, waiter, outcome))
 
-    def park(self, parked: Parked, wait_s: float) -> None:
+    def park(self, parked: ParkedWait, wait_s: float) -> None:
         """Hold a wait until it is over."""
         self._tail.park(parked)
         try:
@@ -152,12 +152,12 @@ class Touches:
             self._tail.unpark(parked)
             raise
 
-    def leave(self, parked: Parked) -> None:
+    def leave(self, parked: ParkedWait) -> None:
         """Hold it no more."""
         self._tail.unpark(parked)
         self._touches.leave(parked.waiter)
 
-    def end(self, parked: Parked) -> None:
+    def end(self, parked: ParkedWait) -> None:
         """Answer a wait before its time is up."""
         self._touches.end(parked.waiter)
 
@@ -172,18 +172,18 @@ class Touches:
     def _find(self, request: Request, *parameters: str) -> Stream:
         stream = self._log.find(request.target.name)
         request.principal.require("read", stream.name)
-        only(request.query, *parameters)
+        refuse_unknown_parameters(request.query, *parameters)
         if settings_of(stream) is None:
             raise NotFound("touch not enabled", stream=stream.name)
         return stream
 
 
-class Parked:
+class ParkedWait:
     """One wait whose caller holds the line."""
 
     __slots__ = ("_request", "_touches", "touching", "waiter")
 
-    def __init__(self, touches: Touches, touching: Touching, waiter: Waiter, request: Request) -> None:
+    def __init__(self, touches: TouchRoutes, touching: Touching, waiter: Waiter, request: Request) -> None:
         self._touches = touches
         self.touching = touching
         self.waiter = waiter

@@ -6,33 +6,33 @@ from headrace.engine.assembly import Engine
 from headrace.engine.runtime.gates import Gates
 from headrace.profiles.otel_traces import EXPORT
 from headrace.profiles.state_protocol.profile import ACTIVATE, META, WAIT
-from headrace.server.http.compression import Encoder
+from headrace.server.http.compression import ReplyCompressor
 from headrace.server.http.dispatch import Verb
 from headrace.server.http.target import BATCH_GET, ENTITY, GET, OBSERVATIONS, PUSH, TRACES
-from headrace.server.routes.aggregate import Aggregates
-from headrace.server.routes.details import Details
-from headrace.server.routes.entities import Entities
-from headrace.server.routes.features import Gets
-from headrace.server.routes.index_status import IndexStatus
-from headrace.server.routes.observations import Observations
-from headrace.server.routes.otlp import Exports
-from headrace.server.routes.profiles import Profiles
-from headrace.server.routes.push import Pushes
-from headrace.server.routes.reads import Reads
-from headrace.server.routes.routing_keys import RoutingKeys
-from headrace.server.routes.schemas import Schemas
-from headrace.server.routes.search import Searches
-from headrace.server.routes.streams import Streams
-from headrace.server.routes.touch import Touches
+from headrace.server.routes.aggregate import AggregateRoute
+from headrace.server.routes.details import DetailsRoute
+from headrace.server.routes.entities import EntityRoute
+from headrace.server.routes.features import FeatureRoutes
+from headrace.server.routes.index_status import IndexStatusRoute
+from headrace.server.routes.observations import ObservationRoute
+from headrace.server.routes.otlp import OtlpRoutes
+from headrace.server.routes.profiles import ProfileRoutes
+from headrace.server.routes.push import PushRoute
+from headrace.server.routes.reads import ReadRoute
+from headrace.server.routes.routing_keys import RoutingKeysRoute
+from headrace.server.routes.schemas import SchemaRoutes
+from headrace.server.routes.search import SearchRoutes
+from headrace.server.routes.streams import StreamRoutes
+from headrace.server.routes.touch import TouchRoutes
 
 
-def table(engine: Engine, gates: Gates) -> dict[tuple[str, str], Verb]:
+def stream_verbs(engine: Engine, gates: Gates) -> dict[tuple[str, str], Verb]:
     """The verbs of a server; "" is the stream itself."""
-    streams, schemas = Streams(engine), Schemas(engine)
-    reads = Reads(engine, Encoder(gates.read), gates.read)
-    details, searches = Details(engine), Searches(engine, gates.search)
-    gets, profiles, exports = Gets(engine), Profiles(engine), Exports(engine)
-    touches, entities = Touches(engine), Entities(engine)
+    streams, schemas = StreamRoutes(engine), SchemaRoutes(engine)
+    reads = ReadRoute(engine, ReplyCompressor(gates.read), gates.read)
+    details, searches = DetailsRoute(engine), SearchRoutes(engine, gates.search)
+    gets, profiles, exports = FeatureRoutes(engine), ProfileRoutes(engine), OtlpRoutes(engine)
+    touches, entities = TouchRoutes(engine), EntityRoute(engine)
     return {
         ("POST", ""): streams.append,
         ("GET", ""): reads.get,
@@ -53,14 +53,14 @@ def table(engine: Engine, gates: Gates) -> dict[tuple[str, str], Verb]:
         ("POST", TRACES): exports.traces,
         ("GET", "_search"): searches.get,
         ("POST", "_search"): searches.post,
-        ("POST", "_aggregate"): Aggregates(engine, gates.search).post,
+        ("POST", "_aggregate"): AggregateRoute(engine, gates.search).post,
         ("GET", "_details"): details.get,
-        ("GET", "_index_status"): IndexStatus(engine).get,
-        ("GET", "_routing_keys"): RoutingKeys(engine, gates.search).get,
-        ("POST", PUSH): Pushes(engine).post,
+        ("GET", "_index_status"): IndexStatusRoute(engine).get,
+        ("GET", "_routing_keys"): RoutingKeysRoute(engine, gates.search).get,
+        ("POST", PUSH): PushRoute(engine).post,
         ("POST", GET): gets.get,
         ("POST", BATCH_GET): gets.batch_get,
-        ("POST", OBSERVATIONS): Observations(engine).post,
+        ("POST", OBSERVATIONS): ObservationRoute(engine).post,
         ("GET", ENTITY): entities.get,
         ("HEAD", ENTITY): entities.get,
     }

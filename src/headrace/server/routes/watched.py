@@ -14,7 +14,7 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.errors import BadRequest, HeadraceError
 from headrace.server.http import parameters
 from headrace.server.http.exchange import JSON_TYPE, Reply, Request
-from headrace.server.http.parameters import only
+from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.routes.reads import matches
 from headrace.storage.derived import Stamp
 
@@ -25,7 +25,7 @@ _LIVE = {"": False, "false": False, "0": False, "true": True, "1": True, "long-p
 _PARAMETERS = ("live", "timeout", "timeout_ms")
 
 
-class Rendered(NamedTuple):
+class RenderedDocument(NamedTuple):
     """A document as of one head and some companions."""
 
     head: Head
@@ -41,15 +41,15 @@ class Rendered(NamedTuple):
         return Reply(200, {"content-type": JSON_TYPE, **headers}, self.body)
 
 
-class Watched(ABC):
+class WatchableDocument(ABC):
     """Answers requests for one kind of document about a stream."""
 
     kind: ClassVar[str]
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._rendered: dict[Stream, Rendered] = {}
-        self._waiting: dict[DetailsWait, None] = {}
+        self._rendered: dict[Stream, RenderedDocument] = {}
+        self._waiting: dict[DocumentWait, None] = {}
         self._is_looking = False
         self._newest = 0
 
@@ -65,7 +65,7 @@ class Watched(ABC):
         """Answer at once, or with ``live`` when the caller's tag no longer fits."""
         stream = self.engine.log.find(request.target.name)
         request.principal.require("read", stream.name)
-        only(request.query, *_PARAMETERS)
+        refuse_unknown_parameters(request.query, *_PARAMETERS)
         live = _LIVE.get(request.query.get("live", ""))
         if live is None:
             raise BadRequest(f"live: {request.query['live']!r} is none of false, true, long-poll", field="live")
@@ -73,18 +73,18 @@ class Watched(ABC):
         found = self.render(stream)
         reply = found.reply_to(request)
         if live and reply.status == 304:
-            DetailsWait(self, stream, request, found).start(wait_s)
+            DocumentWait(self, stream, request, found).start(wait_s)
         else:
             request.exchange.reply(reply)
 
-    def park(self, wait: DetailsWait) -> None:
+    def park(self, wait: DocumentWait) -> None:
         """Look after a wait from now on."""
         self._waiting[wait] = None
         if not self._is_looking:
             self._newest = -1  # a companion may have come since the wait began
             self._look_later()
 
-    def release(self, wait: DetailsWait) -> None:
+    def release(self, wait: DocumentWait) -> None:
         """Look after a wait no more."""
         self._waiting.pop(wait, None)
 
@@ -95,7 +95,7 @@ class Watched(ABC):
             wait.wake()
         self._look_later()
 
-    def _indexed(self) -> set[DetailsWait]:
+    def _indexed(self) -> set[DocumentWait]:
         """Those who wait for streams whose companions are others now."""
         newest, indexes = self.engine.indexes.newest(), self.engine.indexes
         if newest == self._newest:
@@ -109,7 +109,7 @@ class Watched(ABC):
         if self._waiting:
             asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
-    def render(self, stream: Stream) -> Rendered:
+    def render(self, stream: Stream) -> RenderedDocument:
         """The document as it is now; within one turn of the loop, all who ask for a stream share what was found."""
         known = self._rendered.get(stream)
         if known is not None and known.head is stream.head:
@@ -120,15 +120,15 @@ class Watched(ABC):
         document = self.describe(stream)
         digest = hashlib.sha1(msgspec.json.encode(document), usedforsecurity=False).hexdigest()
         body = msgspec.json.encode(self.completed(document))
-        found = Rendered(head, stamp, f'W/"{self.kind}:{digest}"', body)
+        found = RenderedDocument(head, stamp, f'W/"{self.kind}:{digest}"', body)
         self._rendered[stream] = found
         return found
 
 
-class DetailsWait:
+class DocumentWait:
     """One GET that waits until a document differs from the one the caller has."""
 
-    def __init__(self, watched: Watched, stream: Stream, request: Request, seen: Rendered) -> None:
+    def __init__(self, watched: WatchableDocument, stream: Stream, request: Request, seen: RenderedDocument) -> None:
         self.stream = stream
         self.seen, self.stamp = seen.head, seen.stamp
         self._watched = watched

@@ -15,7 +15,7 @@ from headrace.engine.derive.lease_scheduler import MOST_UNITS
 from headrace.engine.derive.overview import Overview
 from headrace.errors import BadRequest
 from headrace.reduce.work_units import JOBS, Job, Result, Text
-from headrace.server.http.json_bodies import Body, read
+from headrace.server.http.json_bodies import Body, read_json
 from headrace.server.http.json_responses import json_response
 from headrace.storage.objects import Objects
 from headrace.storage.work import FailureRow
@@ -52,7 +52,7 @@ class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
     results: Annotated[list[Result], msgspec.Meta(max_length=MOST_UNITS)]
 
 
-class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
+class LeaseReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
     """That a worker does no more."""
 
     token: Whole
@@ -67,7 +67,7 @@ class RunBody(msgspec.Struct, forbid_unknown_fields=True):
 
 def routes(engine: Engine) -> list[Route]:
     """Every route of this file; all need an operator's key."""
-    api = Api(engine)
+    api = WorkRoutes(engine)
     one = f"{ROOT}/leases/{{id}}"
     return [
         _route(ROOT, "GET", api.overview),
@@ -81,7 +81,7 @@ def routes(engine: Engine) -> list[Route]:
     ]
 
 
-class Api:
+class WorkRoutes:
     """One method per verb: reads the request, asks the foreman, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
@@ -120,7 +120,7 @@ class Api:
 
     async def release(self, request: Request) -> Response:
         """Take work back."""
-        body = await self._read(request, ReleaseBody)
+        body = await self._read(request, LeaseReleaseBody)
         await self._work.release(request.path_params["id"], body.token)
         return Response(status_code=204)
 
@@ -149,7 +149,7 @@ class Api:
         return {"expires_at": rfc3339(expires_us), "ttl_ms": self._work.ttl_us // 1000}
 
     async def _read(self, request: Request, kind: type[Body]) -> Body:
-        return await read(request, kind, limit=self._engine.config.limits.body_bytes)
+        return await read_json(request, kind, limit=self._engine.config.limits.body_bytes)
 
 
 def store_url(objects: Objects, configured: str) -> str:
