@@ -33,10 +33,10 @@ class Caller:
     def reply(self, reply: Reply) -> None:
         self.answered.set_result(reply)
 
-    def appended(self, offset: str) -> None:
+    def reply_appended(self, offset: str) -> None:
         raise NotImplementedError
 
-    def told(self, body: bytes, lines: str = "") -> None:
+    def reply_json(self, body: bytes, headers: Headers | None = None) -> None:
         raise NotImplementedError
 
     def open(self, headers: Headers) -> None:

@@ -34,6 +34,7 @@ from headrace.server.http import logs
 from headrace.server.http.asgi import AsgiApplication
 from headrace.server.http.auth import Authenticator, is_loopback, refuse_open_bind
 from headrace.server.http.bridge import DispatcherApplication
+from headrace.server.http.common_headers import ServerLines
 from headrace.server.http.connection import HOT_BODY_BYTES, Connection
 from headrace.server.http.dispatch import Dispatcher
 from headrace.server.http.head_cache import RequestHeadCache
@@ -99,7 +100,7 @@ class Server:
         self._keys = _open_keys(data_dir / "keys.db", accept_log_damage)
         refuse_open_bind(config, self._keys)
         self._certificate = open_certificate(config.server)
-        self._door = Authenticator(config.server, self._keys)
+        self._authenticator = Authenticator(config.server, self._keys)
         self._server: HttpServer | None = None
 
     async def run(self, ready: Callable[[str], None] | None = None) -> None:
@@ -125,7 +126,7 @@ class Server:
             webhooks=Webhooks(local=LocalTargets(is_local or config.local_webhooks, config.local_webhooks)),
             keys=self._keys.living(),
         )
-        self._door.on_change.append(opened.keep_keys)
+        self._authenticator.on_change.append(opened.keep_keys)
         return opened
 
     async def _serve(
@@ -169,17 +170,18 @@ class Server:
         """The two ways in: the ASGI application, and the connection that answers without it."""
         config, timeout_s = self._config, self._config.server.resolver_timeout_s
         request_log = RequestLog(engine.counters)
-        dispatcher = Dispatcher(self._door, engine, verbs.stream_verbs(engine, gates), gates.read)
+        dispatcher = Dispatcher(self._authenticator, engine, verbs.stream_verbs(engine, gates), gates.read)
         engine.account.add("arriving_bodies", lambda: dispatcher.arrivals.held)
-        engine.account.add("unsent_answers", lambda: dispatcher.unsent_bytes)
+        engine.account.add("unsent_answers", lambda: dispatcher.unsent.held)
         bridge = DispatcherApplication(
             dispatcher, gates.read, request_log, config.limits.body_bytes, timeout_s=timeout_s
         )
-        known = self._door, request_log, engine.writer.damage, engine.computing
+        known = self._authenticator, request_log, engine.writer.damage, engine.computing
         front = AsgiApplication(routes, bridge, *known, timeout_s=timeout_s)
         settings = {
             "dispatcher": dispatcher,
             "request_log": request_log,
+            "server_lines": ServerLines(),
             "heads": RequestHeadCache(),
             "header_bytes": config.limits.header_bytes,
             "url_bytes": config.limits.url_bytes,
@@ -224,7 +226,7 @@ class Server:
         while True:
             await asyncio.sleep(_TICK_S)
             engine.writer.expire()
-            self._door.refresh()
+            self._authenticator.refresh()
             now = monotonic()
             assert self._server is not None
             for connection in self._server.connections():

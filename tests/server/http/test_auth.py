@@ -30,7 +30,7 @@ def keys(tmp_path: Path) -> Iterator[KeyStore]:
 
 
 @pytest.fixture
-def door(keys: KeyStore) -> Authenticator:
+def authenticator(keys: KeyStore) -> Authenticator:
     return Authenticator(ServerConfig(), keys)
 
 
@@ -50,8 +50,8 @@ def _bearer(token: str) -> dict[bytes, bytes]:
     "host",
     [b"127.0.0.1:4437", b"127.0.0.1", b"127.8.9.10:80", b"localhost", b"LOCALHOST:4437", b"[::1]:4437", b"[::1]", None],
 )
-def test_a_program_on_this_machine_is_local_with_every_scope(door: Authenticator, host: bytes | None) -> None:
-    principal = door.admit({} if host is None else {b"host": host})
+def test_a_program_on_this_machine_is_local_with_every_scope(authenticator: Authenticator, host: bytes | None) -> None:
+    principal = authenticator.admit({} if host is None else {b"host": host})
     assert principal is LOCAL
     for scope in ("read", "write", "admin"):
         principal.require(scope, "any/stream")
@@ -66,74 +66,76 @@ def test_a_program_on_this_machine_is_local_with_every_scope(door: Authenticator
         b"[::1", b"::1", b"127.0.0.1:99999999", b"127.1", b"0x7f.0.0.1", b"\xff",
     ],
 )  # fmt: skip
-def test_a_host_that_is_no_loopback_name_is_refused(door: Authenticator, host: bytes) -> None:
+def test_a_host_that_is_no_loopback_name_is_refused(authenticator: Authenticator, host: bytes) -> None:
     with pytest.raises(Forbidden):
-        door.admit({b"host": host})
+        authenticator.admit({b"host": host})
 
 
 @pytest.mark.parametrize(
     "origin",
     [b"https://evil.example", b"null", b"http://localhost:3000", b"https://127.0.0.1:4437", b"http://127.0.0.1", b""],
 )
-def test_a_page_of_another_origin_is_refused(door: Authenticator, origin: bytes) -> None:
+def test_a_page_of_another_origin_is_refused(authenticator: Authenticator, origin: bytes) -> None:
     with pytest.raises(Forbidden):
-        door.admit({b"host": b"127.0.0.1:4437", b"origin": origin})
+        authenticator.admit({b"host": b"127.0.0.1:4437", b"origin": origin})
 
 
-def test_a_page_of_the_server_itself_is_let_in(door: Authenticator) -> None:
-    assert door.admit({b"host": b"127.0.0.1:4437", b"origin": b"http://127.0.0.1:4437"}) is LOCAL
+def test_a_page_of_the_server_itself_is_let_in(authenticator: Authenticator) -> None:
+    assert authenticator.admit({b"host": b"127.0.0.1:4437", b"origin": b"http://127.0.0.1:4437"}) is LOCAL
 
 
 def test_a_page_of_the_server_itself_is_let_in_over_tls(keys: KeyStore) -> None:
-    door = Authenticator(ServerConfig(tls_cert="cert.pem", tls_key="key.pem"), keys)
-    assert door.admit({b"host": b"localhost:4437", b"origin": b"https://localhost:4437"}) is LOCAL
+    authenticator = Authenticator(ServerConfig(tls_cert="cert.pem", tls_key="key.pem"), keys)
+    assert authenticator.admit({b"host": b"localhost:4437", b"origin": b"https://localhost:4437"}) is LOCAL
 
 
-def test_a_page_that_leaves_host_out_has_no_own_origin(door: Authenticator) -> None:
+def test_a_page_that_leaves_host_out_has_no_own_origin(authenticator: Authenticator) -> None:
     with pytest.raises(Forbidden):
-        door.admit({b"origin": b"http://127.0.0.1:4437"})
+        authenticator.admit({b"origin": b"http://127.0.0.1:4437"})
 
 
 def test_an_allowed_origin_is_let_in_and_others_are_not(keys: KeyStore) -> None:
-    door = Authenticator(ServerConfig(cors_origins=("https://app.example/", "http://localhost:3000")), keys)
+    authenticator = Authenticator(ServerConfig(cors_origins=("https://app.example/", "http://localhost:3000")), keys)
     for origin in (b"https://app.example", b"http://localhost:3000"):
-        assert door.admit({b"host": b"localhost:4437", b"origin": origin}) is LOCAL
+        assert authenticator.admit({b"host": b"localhost:4437", b"origin": origin}) is LOCAL
     with pytest.raises(Forbidden):
-        door.admit({b"host": b"localhost:4437", b"origin": b"https://app.example.evil"})
+        authenticator.admit({b"host": b"localhost:4437", b"origin": b"https://app.example.evil"})
     with pytest.raises(Forbidden):
-        door.admit({b"host": b"rebound.example", b"origin": b"https://app.example"})
+        authenticator.admit({b"host": b"rebound.example", b"origin": b"https://app.example"})
 
 
 @pytest.mark.parametrize("site", [b"cross-site", b"same-site", b"", b"Same-Origin", b"none, none"])
-def test_a_page_of_another_site_is_refused(door: Authenticator, site: bytes) -> None:
+def test_a_page_of_another_site_is_refused(authenticator: Authenticator, site: bytes) -> None:
     headers = {b"host": b"127.0.0.1:4437", b"sec-fetch-site": site}
-    door.admit(headers | {b"sec-fetch-site": b"none"})
+    authenticator.admit(headers | {b"sec-fetch-site": b"none"})
     with pytest.raises(Forbidden) as refusal:
-        door.admit(headers)
+        authenticator.admit(headers)
     assert refusal.value.facts == {"field": "Sec-Fetch-Site"}
     with pytest.raises(Forbidden):
-        door.refuse_other_sites(headers)
+        authenticator.refuse_other_sites(headers)
 
 
 @pytest.mark.parametrize("site", [b"same-origin", b"none"])
-def test_what_a_user_types_or_our_own_page_asks_is_let_in(door: Authenticator, site: bytes) -> None:
-    assert door.admit({b"host": b"localhost", b"sec-fetch-site": site}) is LOCAL
-    door.refuse_other_sites({b"sec-fetch-site": site})
+def test_what_a_user_types_or_our_own_page_asks_is_let_in(authenticator: Authenticator, site: bytes) -> None:
+    assert authenticator.admit({b"host": b"localhost", b"sec-fetch-site": site}) is LOCAL
+    authenticator.refuse_other_sites({b"sec-fetch-site": site})
 
 
 def test_a_listed_origin_is_let_in_from_its_own_site(keys: KeyStore) -> None:
-    door = Authenticator(ServerConfig(cors_origins=("https://app.example",)), keys)
+    authenticator = Authenticator(ServerConfig(cors_origins=("https://app.example",)), keys)
     headers = {b"host": b"localhost", b"sec-fetch-site": b"cross-site"}
-    assert door.admit(headers | {b"origin": b"https://app.example"}) is LOCAL
+    assert authenticator.admit(headers | {b"origin": b"https://app.example"}) is LOCAL
     for other in ({}, {b"origin": b"https://other.example"}):
         with pytest.raises(Forbidden):
-            door.admit(headers | other)
+            authenticator.admit(headers | other)
     assert Authenticator(ServerConfig(cors_origins=("*",)), keys).admit(headers) is LOCAL
 
 
-def test_with_a_key_the_site_does_not_matter(door: Authenticator, public: Authenticator, keys: KeyStore) -> None:
+def test_with_a_key_the_site_does_not_matter(
+    authenticator: Authenticator, public: Authenticator, keys: KeyStore
+) -> None:
     _, token = keys.create(user_id="ann", scopes=["read"])
-    for one in (door, public):
+    for one in (authenticator, public):
         assert one.admit(_bearer(token) | {b"sec-fetch-site": b"cross-site"}).user_id == "ann"
     public.refuse_other_sites({b"sec-fetch-site": b"cross-site"})
     with pytest.raises(Unauthorized):
@@ -143,36 +145,38 @@ def test_with_a_key_the_site_does_not_matter(door: Authenticator, public: Authen
 # -- with a key
 
 
-def test_a_key_makes_the_caller_its_user(door: Authenticator, keys: KeyStore) -> None:
+def test_a_key_makes_the_caller_its_user(authenticator: Authenticator, keys: KeyStore) -> None:
     _, token = keys.create(user_id="ann", scopes=["write"], prefix="team/")
-    principal = door.admit(_bearer(token))
+    principal = authenticator.admit(_bearer(token))
     assert (principal.user_id, principal.scopes, principal.prefix) == ("ann", {"read", "write"}, "team/")
-    assert door.admit({b"authorization": f"bearer  {token}".encode()}) == principal
+    assert authenticator.admit({b"authorization": f"bearer  {token}".encode()}) == principal
 
 
 @pytest.mark.parametrize(
     "authorization", [b"", b"Bearer", b"Bearer ", b"Bearer nonsense", b"Basic aGk6aG8=", b"hr_a_b", b"Bearer \xff"]
 )
-def test_a_wrong_key_is_refused_even_on_loopback(door: Authenticator, keys: KeyStore, authorization: bytes) -> None:
+def test_a_wrong_key_is_refused_even_on_loopback(
+    authenticator: Authenticator, keys: KeyStore, authorization: bytes
+) -> None:
     keys.create(user_id="ann", scopes=["read"])
     with pytest.raises(Unauthorized):
-        door.admit({b"host": b"127.0.0.1", b"authorization": authorization})
+        authenticator.admit({b"host": b"127.0.0.1", b"authorization": authorization})
 
 
-def test_a_token_is_not_looked_at_while_there_are_no_keys(door: Authenticator, keys: KeyStore) -> None:
-    assert door.admit({b"host": b"localhost", b"authorization": b"Bearer anything"}) is LOCAL
+def test_a_token_is_not_looked_at_while_there_are_no_keys(authenticator: Authenticator, keys: KeyStore) -> None:
+    assert authenticator.admit({b"host": b"localhost", b"authorization": b"Bearer anything"}) is LOCAL
     key, token = keys.create(user_id="ann", scopes=["read"])
     with pytest.raises(Unauthorized):
-        door.admit({b"host": b"localhost", b"authorization": b"Bearer anything"})
+        authenticator.admit({b"host": b"localhost", b"authorization": b"Bearer anything"})
     keys.revoke(key.id)
     with pytest.raises(Unauthorized):
-        door.admit({b"host": b"localhost", b"authorization": f"Bearer {token}".encode()})
+        authenticator.admit({b"host": b"localhost", b"authorization": f"Bearer {token}".encode()})
 
 
-def test_a_token_lets_no_web_page_in_while_there_are_no_keys(door: Authenticator) -> None:
+def test_a_token_lets_no_web_page_in_while_there_are_no_keys(authenticator: Authenticator) -> None:
     for headers in ({b"host": b"rebound.example"}, {b"host": b"localhost", b"origin": b"https://evil.example"}):
         with pytest.raises(Forbidden):
-            door.admit({**headers, b"authorization": b"Bearer anything"})
+            authenticator.admit({**headers, b"authorization": b"Bearer anything"})
 
 
 def test_elsewhere_a_token_is_unknown_while_there_are_no_keys(public: Authenticator) -> None:
@@ -214,66 +218,68 @@ class _Guest:
     """Someone who stays, and counts how often they are woken."""
 
     def __init__(self, principal: Principal) -> None:
-        self.standing, self.woken = principal.standing, 0
-        self.standing.stay(self)
+        self.key_status, self.woken = principal.key_status, 0
+        self.key_status.watch(self)
 
     def wake(self) -> None:
         self.woken += 1
-        self.standing.leave(self)
+        self.key_status.unwatch(self)
 
 
-def test_who_stays_with_a_key_is_woken_when_it_is_revoked_and_nobody_else(door: Authenticator, keys: KeyStore) -> None:
+def test_who_stays_with_a_key_is_woken_when_it_is_revoked_and_nobody_else(
+    authenticator: Authenticator, keys: KeyStore
+) -> None:
     gone, kept = (keys.create(user_id="ann", scopes=["read"]) for _ in range(2))
     callers = [_bearer(gone[1]), _bearer(gone[1]) | {b"host": b"another.example"}, _bearer(kept[1]), {}]
-    guests = [_Guest(door.admit(caller)) for caller in callers]
+    guests = [_Guest(authenticator.admit(caller)) for caller in callers]
     keys.create(user_id="ben", scopes=["read"])
-    door.refresh()
+    authenticator.refresh()
     assert [guest.woken for guest in guests] == [0, 0, 0, 0]
     keys.revoke(gone[0].id)
     for _ in range(2):
-        door.refresh()
+        authenticator.refresh()
         assert [guest.woken for guest in guests] == [1, 1, 0, 0]
     for guest in guests[:2]:
         with pytest.raises(Unauthorized):
-            guest.standing.require()
+            guest.key_status.require()
     for guest in guests[2:]:
-        guest.standing.require()
-        guest.standing.leave(guest)
+        guest.key_status.require()
+        guest.key_status.unwatch(guest)
 
 
-def test_who_has_left_is_not_woken(door: Authenticator, keys: KeyStore) -> None:
+def test_who_has_left_is_not_woken(authenticator: Authenticator, keys: KeyStore) -> None:
     key, token = keys.create(user_id="ann", scopes=["read"])
-    guest = _Guest(door.admit(_bearer(token)))
-    guest.standing.leave(guest)
+    guest = _Guest(authenticator.admit(_bearer(token)))
+    guest.key_status.unwatch(guest)
     keys.revoke(key.id)
-    door.refresh()
-    assert guest.woken == 0 and not guest.standing.holds
+    authenticator.refresh()
+    assert guest.woken == 0 and not guest.key_status.is_valid
 
 
 def test_keys_that_cannot_be_read_are_looked_at_again(
-    door: Authenticator, keys: KeyStore, monkeypatch: pytest.MonkeyPatch
+    authenticator: Authenticator, keys: KeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreadable() -> list[Key]:
         raise Unavailable("the disk is gone")
 
     key, token = keys.create(user_id="ann", scopes=["read"])
-    guest = _Guest(door.admit(_bearer(token)))
+    guest = _Guest(authenticator.admit(_bearer(token)))
     keys.revoke(key.id)
     with monkeypatch.context() as patch:
         patch.setattr(keys, "list", unreadable)
-        door.refresh()
+        authenticator.refresh()
         assert guest.woken == 0
-    door.refresh()
+    authenticator.refresh()
     assert guest.woken == 1
 
 
-def test_many_different_callers_do_not_fill_the_memory(door: Authenticator, keys: KeyStore) -> None:
+def test_many_different_callers_do_not_fill_the_memory(authenticator: Authenticator, keys: KeyStore) -> None:
     _, token = keys.create(user_id="ann", scopes=["read"])
     for number in range(10_000):
-        door.admit(_bearer(token) | {b"host": b"host-%d" % number})
-    door.admit(_bearer(token) | {b"origin": b"x" * 5000})
-    assert len(door._memo) <= 4096
-    assert sum(len(part or b"") for caller in door._memo for part in caller) < 4096 * 512
+        authenticator.admit(_bearer(token) | {b"host": b"host-%d" % number})
+    authenticator.admit(_bearer(token) | {b"origin": b"x" * 5000})
+    assert len(authenticator._memo) <= 4096
+    assert sum(len(part or b"") for caller in authenticator._memo for part in caller) < 4096 * 512
 
 
 # -- what a principal may do
@@ -284,10 +290,10 @@ def test_many_different_callers_do_not_fill_the_memory(door: Authenticator, keys
     [(["read"], 1), (["write"], 2), (["admin"], 3), (["read", "write"], 2), (["read", "admin"], 3)],
 )
 def test_admin_may_write_and_write_may_read(
-    door: Authenticator, keys: KeyStore, scopes: list[str], allowed: int
+    authenticator: Authenticator, keys: KeyStore, scopes: list[str], allowed: int
 ) -> None:
     _, token = keys.create(user_id="ann", scopes=scopes)
-    principal = door.admit(_bearer(token))
+    principal = authenticator.admit(_bearer(token))
     order = ("read", "write", "admin")
     for scope in order[:allowed]:
         principal.require(scope, "stream")
@@ -353,14 +359,14 @@ def test_a_narrowed_listing_shows_what_was_asked_and_allowed_and_nothing_else(
 # -- web pages
 
 
-def test_without_allowed_origins_no_answer_speaks_of_cors(door: Authenticator) -> None:
-    assert door.cors_headers(b"https://app.example") == []
-    assert door.cors_headers(None) == []
+def test_without_allowed_origins_no_answer_speaks_of_cors(authenticator: Authenticator) -> None:
+    assert authenticator.cors_headers(b"https://app.example") == []
+    assert authenticator.cors_headers(None) == []
 
 
 def test_an_allowed_origin_may_read_the_answers_headers(keys: KeyStore) -> None:
-    door = Authenticator(ServerConfig(cors_origins=("https://app.example",)), keys)
-    headers = dict(door.cors_headers(b"https://app.example"))
+    authenticator = Authenticator(ServerConfig(cors_origins=("https://app.example",)), keys)
+    headers = dict(authenticator.cors_headers(b"https://app.example"))
     assert headers["access-control-allow-origin"] == "https://app.example"
     assert headers["vary"] == "Origin"
     exposed = headers["access-control-expose-headers"].split(", ")
@@ -368,13 +374,13 @@ def test_an_allowed_origin_may_read_the_answers_headers(keys: KeyStore) -> None:
     sent = set(re.findall(r'(?<![b\w])"((?:stream|producer)-[a-z-]+)"', sources))
     assert len(sent) > 15 and sent | {"etag", "link"} <= set(exposed)
     for other in (None, b"https://other.example", b"null"):
-        assert door.cors_headers(other) == [("vary", "Origin")]
+        assert authenticator.cors_headers(other) == [("vary", "Origin")]
 
 
 def test_a_preflight_names_the_headers_to_anyone_but_allows_only_some(keys: KeyStore) -> None:
-    door = Authenticator(ServerConfig(cors_origins=("https://app.example",)), keys)
-    stranger = dict(door.preflight({b"origin": b"https://other.example"}))
-    friend = dict(door.preflight({b"origin": b"https://app.example"}))
+    authenticator = Authenticator(ServerConfig(cors_origins=("https://app.example",)), keys)
+    stranger = dict(authenticator.preflight({b"origin": b"https://other.example"}))
+    friend = dict(authenticator.preflight({b"origin": b"https://app.example"}))
     for answer in (stranger, friend):
         allowed = answer["access-control-allow-headers"].split(", ")
         assert {"content-type", "authorization", "if-none-match", "if-match", "stream-seq", "producer-id"} <= set(
@@ -386,9 +392,11 @@ def test_a_preflight_names_the_headers_to_anyone_but_allows_only_some(keys: KeyS
 
 
 def test_a_star_allows_every_origin(keys: KeyStore) -> None:
-    door = Authenticator(ServerConfig(cors_origins=("*",)), keys)
-    assert door.admit({b"host": b"localhost", b"origin": b"https://any.example"}) is LOCAL
-    assert dict(door.cors_headers(b"https://any.example"))["access-control-allow-origin"] == "https://any.example"
+    authenticator = Authenticator(ServerConfig(cors_origins=("*",)), keys)
+    assert authenticator.admit({b"host": b"localhost", b"origin": b"https://any.example"}) is LOCAL
+    assert (
+        dict(authenticator.cors_headers(b"https://any.example"))["access-control-allow-origin"] == "https://any.example"
+    )
 
 
 # -- where the server may be bound

@@ -17,9 +17,9 @@ from headrace.engine.runtime.counters import Counters
 from headrace.engine.runtime.gates import Gate, Shortage
 from headrace.errors import Unavailable
 from headrace.server.http import compression
-from headrace.server.http.arrivals import BodyBudget
 from headrace.server.http.auth import Authenticator
 from headrace.server.http.bridge import DispatcherApplication
+from headrace.server.http.byte_budgets import BodyBudget
 from headrace.server.http.request_log import RequestLog
 from headrace.storage.keys import KeyStore
 
@@ -157,8 +157,8 @@ class Behind:
         self.handled: list[tuple[bytes, float]] = []
         self.counters = Counters()
         self.arrivals = BodyBudget(MiB, Shortage())
-        door = Authenticator(ServerConfig(), KeyStore(keys))
-        dispatcher: Any = SimpleNamespace(door=door, arrivals=self.arrivals, handle=self._handle)
+        authenticator = Authenticator(ServerConfig(), KeyStore(keys))
+        dispatcher: Any = SimpleNamespace(authenticator=authenticator, arrivals=self.arrivals, handle=self._handle)
         self._bridge = DispatcherApplication(dispatcher, gate, RequestLog(self.counters), MiB, timeout_s=timeout_s)
         self.before_body: Callable[[], None] = lambda: None
 
@@ -182,7 +182,7 @@ class Behind:
 
     def _handle(self, _: Any, body: bytes, exchange: Any, until: float) -> None:
         self.handled.append((body, until))
-        exchange.appended("0")
+        exchange.reply_appended("0")
 
 
 def test_a_body_that_is_not_decoded_in_time_is_given_up(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_decoding_is_working_time_and_arriving_is_not(
         now.s += decoding_s
         return b"decoded until %d" % until
 
-    for module in ("bridge", "arrivals"):
+    for module in ("bridge", "byte_budgets"):
         monkeypatch.setattr(f"headrace.server.{module}.monotonic", lambda: now.s)
     monkeypatch.setattr(compression, "decompress", decode)
     behind = Behind(tmp_path / "keys.db", Gate(1), timeout_s=5.0)

@@ -83,7 +83,7 @@ def test_only_pages_of_listed_origins_may_embed_an_answer(
     tmp_path: Path, listed: tuple[str, ...], origin: bytes | None, policy: str
 ) -> None:
     keys = KeyStore(tmp_path / "keys.db")
-    door = Authenticator(ServerConfig(cors_origins=listed), keys)
+    authenticator = Authenticator(ServerConfig(cors_origins=listed), keys)
     headers = {} if origin is None else {b"origin": origin}
-    assert dict(common_headers(headers, door))["cross-origin-resource-policy"] == policy
+    assert dict(common_headers(headers, authenticator))["cross-origin-resource-policy"] == policy
     keys.close()

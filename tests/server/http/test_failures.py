@@ -18,11 +18,11 @@ from headrace.config import ServerConfig
 from headrace.engine.log.tiers import Cold
 from headrace.engine.runtime.counters import Counters
 from headrace.engine.runtime.gates import Gate, Shortage
-from headrace.server.http.arrivals import BodyBudget
 from headrace.server.http.asgi import AsgiApplication
 from headrace.server.http.auth import Authenticator
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.bridge import DispatcherApplication
+from headrace.server.http.byte_budgets import BodyBudget
 from headrace.server.http.dispatch import Dispatcher
 from headrace.server.http.exchange import Reply
 from headrace.server.http.head_cache import RequestHead
@@ -69,12 +69,12 @@ def bug(*_: Any) -> Any:
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Authenticator:
+def authenticator(tmp_path: Path) -> Authenticator:
     return Authenticator(ServerConfig(), KeyStore(tmp_path / "keys.db"))
 
 
 def test_a_route_that_fails_is_answered_with_the_id_of_the_request(
-    door: Authenticator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    authenticator: Authenticator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(_: Request) -> Response:
         bug()
@@ -83,16 +83,22 @@ def test_a_route_that_fails_is_answered_with_the_id_of_the_request(
     computing: Any = None
     bridge: Any = SimpleNamespace(arrivals=BodyBudget(1000, Shortage()))
     routes = [Route("/v1/bug", fail, methods=["POST"])]
-    front = AsgiApplication(routes, bridge, door, RequestLog(Counters()), Damage(tmp_path), computing, timeout_s=5)
+    front = AsgiApplication(
+        routes, bridge, authenticator, RequestLog(Counters()), Damage(tmp_path), computing, timeout_s=5
+    )
     assert asyncio.run(asked(front, "/v1/bug", MINE))["request_id"] == "mine-7"
     made = asyncio.run(asked(front, "/v1/bug", MINE[1:]))["request_id"]
     logged = [record for record in caplog.records if record.exc_info]
     assert [record.getMessage() for record in logged] == ["request mine-7 failed", f"request {made} failed"]
 
 
-def test_a_body_that_cannot_be_read_is_answered_with_the_id_of_the_request(door: Authenticator, tmp_path: Path) -> None:
+def test_a_body_that_cannot_be_read_is_answered_with_the_id_of_the_request(
+    authenticator: Authenticator, tmp_path: Path
+) -> None:
     async def ask() -> dict[str, Any]:
-        dispatcher: Any = SimpleNamespace(door=door, arrivals=BodyBudget(1000, Shortage()), damage=Damage(tmp_path))
+        dispatcher: Any = SimpleNamespace(
+            authenticator=authenticator, arrivals=BodyBudget(1000, Shortage()), damage=Damage(tmp_path)
+        )
         bridge = DispatcherApplication(dispatcher, Gate(1), RequestLog(Counters()), 1000, timeout_s=5)
         return await asked(_Failing(bridge), "/v1/stream/s", MINE)
 
@@ -117,19 +123,19 @@ class _Failing:
 
 
 def test_verbs_of_streams_that_fail_are_answered_with_the_id_of_the_request(
-    door: Authenticator, tmp_path: Path
+    authenticator: Authenticator, tmp_path: Path
 ) -> None:
     def cold(_: Any) -> None:
         raise Cold(bug)
 
     async def ask(verb: Callable[[Any], None], path: bytes) -> Reply:
-        dispatcher = Dispatcher(door, rig.engine, {("GET", "_details"): verb}, Gate(1))
+        dispatcher = Dispatcher(authenticator, rig.engine, {("GET", "_details"): verb}, Gate(1))
         caller = Caller()
         head = RequestHead("GET", path, [(b"host", b"localhost")], {b"host": b"localhost"})
         dispatcher.handle(head, b"", caller)
         return await caller.answered
 
-    async def aside() -> Reply:
+    async def in_background() -> Reply:
         async def fail() -> None:
             bug()
 
@@ -139,6 +145,6 @@ def test_verbs_of_streams_that_fail_are_answered_with_the_id_of_the_request(
 
     with Rig(tmp_path / "log") as rig:
         replies = [rig.run(ask(verb, b"/v1/stream/s/_details")) for verb in (bug, cold)]
-        replies.append(rig.run(aside()))
+        replies.append(rig.run(in_background()))
     for reply in replies:
         assert error_of(reply.status, reply.body)["request_id"] == "caller"

@@ -83,11 +83,11 @@ def test_entries_that_are_found_too_late_are_not_given(tmp_path: Path, monkeypat
         principal, gate = reader(), Gate(1)
         reads = ReadRoute(rig.engine, ReplyCompressor(gate), gate)
         caller = Caller(principal).ask(reads, rig.find("a"), live="long-poll", offset="-1")
-        principal.standing.end()
+        principal.key_status.end()
         assert not caller.answered.done()
         found.set()
         assert (await asyncio.wait_for(caller.answered, 10)).status == 401
-        assert rig.engine.tail.watchers == 0 and not principal.standing._staying
+        assert rig.engine.tail.watchers == 0 and not principal.key_status._watchers
 
     monkeypatch.setattr(ReadRoute, "find", cold_at_first)
     with Rig(tmp_path) as rig:
@@ -103,12 +103,12 @@ def test_who_waits_for_another_document_is_refused(
         watched, stream, gone, kept = resource(rig.engine), rig.find("a"), reader(), reader()
         tag = (await Caller().ask(watched, stream).answered).headers["etag"]
         waiting = [Caller(one).ask(watched, stream, tag, live="true", timeout="60s") for one in (gone, kept)]
-        gone.standing.end()
+        gone.key_status.end()
         assert waiting[0].answered.result().status == 401
         assert rig.engine.tail.watchers == 1 and not waiting[1].answered.done()
         rig.engine.tail.end()
         assert waiting[1].answered.result().status == 304
-        assert not gone.standing._staying and not kept.standing._staying
+        assert not gone.key_status._watchers and not kept.key_status._watchers
 
     with Rig(tmp_path) as rig:
         rig.create("a")
@@ -127,9 +127,9 @@ def test_who_waits_for_touches_is_refused(tmp_path: Path, when: str) -> None:
         else:
             caller.send(touches.wait, stream, RequestHead("POST", b"", [], {}), WAIT)
         assert caller.parked == (when == "waiting")
-        principal.standing.end()
+        principal.key_status.end()
         assert (await asyncio.wait_for(caller.answered, 10)).status == 401
-        assert rig.engine.tail.watchers == 0 and not principal.standing._staying
+        assert rig.engine.tail.watchers == 0 and not principal.key_status._watchers
 
     with Rig(tmp_path) as rig:
         rig.create("db", JSON, profile=TOUCHED)

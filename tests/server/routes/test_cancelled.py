@@ -86,11 +86,11 @@ def keys(rig: Rig, gate: Gate, caller: Caller) -> None:
 
 def read(rig: Rig, gate: Gate, caller: Caller) -> None:
     reads = ReadRoute(rig.engine, ReplyCompressor(gate), gate)
-    door = Authenticator(ServerConfig(), KeyStore(Path(rig.config.storage.data_dir) / "keys.db"))
+    authenticator = Authenticator(ServerConfig(), KeyStore(Path(rig.config.storage.data_dir) / "keys.db"))
     verbs: dict[tuple[str, str], Callable[[Request], None]] = {("GET", ""): reads.get}
     target = b"/v1/stream/s"
     head = RequestHead("GET", target + b"?filter=status:7&offset=-1", [], {b"host": b"127.0.0.1:1"})
-    Dispatcher(door, rig.engine, verbs, gate).handle(head, b"", caller)
+    Dispatcher(authenticator, rig.engine, verbs, gate).handle(head, b"", caller)
 
 
 Ask = Callable[[Rig, Gate, Caller], None]

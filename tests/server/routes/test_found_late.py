@@ -90,7 +90,7 @@ def run(rig: Rig, scenario: Scenario) -> None:
         gate = Gate(2)
         reads = ReadRoute(rig.engine, ReplyCompressor(gate), gate)
         await scenario(reads)
-        await asyncio.gather(*reads._aside._working)
+        await asyncio.gather(*reads._background._working)
 
     rig.run(running())
 
@@ -110,7 +110,7 @@ def test_a_response_that_has_ended_leaves_the_next_one_of_its_connection_alone(
         line.ask(reads, rig.find("b"), live="sse", offset="now")
         sent = list(line.sent)
         slow.go_on.set()
-        await asyncio.gather(*reads._aside._working)
+        await asyncio.gather(*reads._background._working)
         assert line.sent == sent
         rig.engine.tail.end()
 
@@ -125,7 +125,7 @@ def test_a_response_whose_entries_cannot_be_found_ends(rig: Rig, slow: Slow, fai
         slow.looks = 1
         await _appended(rig, "a")
         slow.go_on.set()
-        await asyncio.gather(*reads._aside._working)
+        await asyncio.gather(*reads._background._working)
         assert line.sent[-1] == "end" and line.sent.count("end") == 1
         assert rig.engine.tail.watchers == 0
 
@@ -139,10 +139,10 @@ def test_a_response_goes_on_once_its_entries_are_found_by_one_thread(rig: Rig, s
         slow.looks = 2
         for _ in range(2):
             await _appended(rig, "a")
-        assert slow.looks == 1 and len(reads._aside._working) == 1
+        assert slow.looks == 1 and len(reads._background._working) == 1
         slow.looks = 0
         slow.go_on.set()
-        await asyncio.gather(*reads._aside._working)
+        await asyncio.gather(*reads._background._working)
         assert b'data:["more","more"]' in line.sent[-1]
         rig.engine.tail.end()
 
@@ -222,8 +222,8 @@ def test_objects_of_a_stream_that_is_deleted_meanwhile_are_not_missed(rig: Rig, 
     async def scenario(reads: ReadRoute) -> None:
         stream, slow.looks, slow.failure = rig.find("a"), 1, ObjectMissing("it is gone")
         line, path = Line(), f"/v1/stream/a?offset=-1&live={live}".encode()
-        door = Authenticator(ServerConfig(), KeyStore(Path(rig.config.storage.data_dir) / "keys.db"))
-        dispatcher = Dispatcher(door, rig.engine, {("GET", ""): reads.get}, Gate(1))
+        authenticator = Authenticator(ServerConfig(), KeyStore(Path(rig.config.storage.data_dir) / "keys.db"))
+        dispatcher = Dispatcher(authenticator, rig.engine, {("GET", ""): reads.get}, Gate(1))
         dispatcher.handle(RequestHead("GET", path, [], {b"host": b"localhost"}), b"", line)
         deleting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         rig.engine.log.delete(stream, deleting.set_result)
@@ -244,7 +244,7 @@ def test_a_poll_that_was_refused_is_not_answered_again(
         with pytest.raises(Overloaded):
             line.ask(reads, rig.find("a"), live="long-poll", offset="-1")
         slow.go_on.set()
-        await asyncio.gather(*reads._aside._working)
+        await asyncio.gather(*reads._background._working)
         assert line.sent == []
 
     run(rig, scenario)

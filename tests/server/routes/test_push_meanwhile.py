@@ -41,7 +41,7 @@ class Caller:
     def reply(self, reply: Reply) -> None:
         self.answer.set_result((reply.status, json.loads(reply.body)))
 
-    def told(self, body: bytes) -> None:
+    def reply_json(self, body: bytes) -> None:
         self.answer.set_result((200, json.loads(body)))
 
 

@@ -16,9 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headrace.engine.runtime.computing import Computing
 from headrace.errors import HeadraceError, MethodNotAllowed, NotFound, TimedOut, Unauthorized
 from headrace.server.http import target
-from headrace.server.http.arrivals import BodyReceiver
 from headrace.server.http.auth import AdminRefused, Authenticator, is_for_admins, is_open, is_page_navigation
 from headrace.server.http.bridge import DispatcherApplication
+from headrace.server.http.byte_budgets import BodyReceiver
 from headrace.server.http.common_headers import common_headers, request_id
 from headrace.server.http.dispatch import refuse_repeated
 from headrace.server.http.failures import unexpected_failure
@@ -38,7 +38,7 @@ class AsgiApplication:
         self,
         routes: Iterable[BaseRoute],
         bridge: DispatcherApplication,
-        door: Authenticator,
+        authenticator: Authenticator,
         request_log: RequestLog,
         damage: Damage,
         computing: Computing,
@@ -47,7 +47,7 @@ class AsgiApplication:
     ) -> None:
         self._damage, self._computing = damage, computing
         self._bridge = bridge
-        self._door = door
+        self._authenticator = authenticator
         self._request_log = request_log
         self._timeout_s = timeout_s
         # Starlette would answer with a text, before this class learns of the failure.
@@ -69,12 +69,12 @@ class AsgiApplication:
 
     async def _preflight(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        every = dict(self._door.preflight(headers)) | dict(common_headers(headers, self._door))
+        every = dict(self._authenticator.preflight(headers)) | dict(common_headers(headers, self._authenticator))
         await Response(status_code=204, headers=every)(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        common = [(k.encode(), v.encode()) for k, v in common_headers(headers, self._door)]
+        common = [(k.encode(), v.encode()) for k, v in common_headers(headers, self._authenticator)]
         started, status, quota = monotonic(), 0, None
         intake = BodyReceiver(self._bridge.arrivals, receive)
 
@@ -129,10 +129,10 @@ class AsgiApplication:
         path, quota, state = scope["path"], None, scope.setdefault("state", {})
         state["computing"] = self._computing
         if is_open(path):
-            self._door.refuse_other_sites(headers)
+            self._authenticator.refuse_other_sites(headers)
         else:
             from_any_site = is_page_navigation(scope["method"], path, headers)
-            principal = state["principal"] = self._door.admit(headers, from_any_site=from_any_site)
+            principal = state["principal"] = self._authenticator.admit(headers, from_any_site=from_any_site)
             if (quota := principal.quota) is not None:
                 quota.take()
         refuse_repeated(scope["headers"], headers)

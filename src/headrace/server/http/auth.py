@@ -1,4 +1,4 @@
-"""The door: who is calling, what they may do, and which web pages may ask.
+"""Authentication: who is calling, what they may do, and which web pages may ask.
 
 On a loopback address a program needs no key and is the user ``local``. A web page is not such a program: its
 browser sends a ``Host``, an ``Origin`` or a ``Sec-Fetch-Site`` that gives it away. Anywhere else everyone needs a key.
@@ -63,39 +63,39 @@ _RESPONSE_HEADERS = (
 
 
 class KeyWatcher(Protocol):
-    """Someone whose answer is still to come, or goes on."""
+    """A request that is still being answered, and must end when its key is revoked."""
 
     def wake(self) -> None:
-        """The key does not hold any more: end the answer."""
+        """The key was revoked: end the answer."""
 
 
 class KeyStatus:
-    """Whether a key still holds, for those who stay longer than the moment in which they were admitted."""
+    """Whether a key is still valid, for requests that outlive the moment in which they were admitted."""
 
-    __slots__ = ("__weakref__", "_staying", "holds")
+    __slots__ = ("__weakref__", "_watchers", "is_valid")
 
     def __init__(self) -> None:
-        self.holds = True
-        self._staying: dict[KeyWatcher, None] = {}
+        self.is_valid = True
+        self._watchers: dict[KeyWatcher, None] = {}
 
     def require(self) -> None:
-        """Refuse a caller whose key does not hold any more, as a new request would be."""
-        if not self.holds:
+        """Refuse a caller whose key was revoked, as a new request would be."""
+        if not self.is_valid:
             raise Unauthorized(_NO_SUCH_KEY)
 
-    def stay(self, guest: KeyWatcher) -> None:
-        """Wake this one when the key ceases to hold."""
-        self._staying[guest] = None
+    def watch(self, watcher: KeyWatcher) -> None:
+        """Wake this watcher when the key is revoked."""
+        self._watchers[watcher] = None
 
-    def leave(self, guest: KeyWatcher) -> None:
-        """Wake this one no more."""
-        self._staying.pop(guest, None)
+    def unwatch(self, watcher: KeyWatcher) -> None:
+        """Stop watching."""
+        self._watchers.pop(watcher, None)
 
     def end(self) -> None:
-        """The key holds no more; everyone who stays is woken."""
-        self.holds = False
-        for guest in tuple(self._staying):
-            guest.wake()
+        """The key was revoked: wake every watcher."""
+        self.is_valid = False
+        for watcher in tuple(self._watchers):
+            watcher.wake()
 
 
 class AdminRefused(Forbidden):
@@ -112,7 +112,7 @@ class Principal(msgspec.Struct, frozen=True):
     user_id: str
     scopes: frozenset[str]
     prefix: str = ""
-    standing: KeyStatus = msgspec.field(default_factory=KeyStatus)
+    key_status: KeyStatus = msgspec.field(default_factory=KeyStatus)
     #: The public part of the key; empty for a caller without one.
     key_id: str = ""
     #: The rate limits of the key; None where it has none.
@@ -205,7 +205,7 @@ class Authenticator:
         self._origins = frozenset(origin.rstrip("/").lower() for origin in config.cors_origins)
         self.has_origins = bool(self._origins)
         self._memo: dict[tuple[bytes | None, ...], Principal] = {}
-        self._standings: WeakValueDictionary[str, KeyStatus] = WeakValueDictionary()
+        self._key_statuses: WeakValueDictionary[str, KeyStatus] = WeakValueDictionary()
         self._default_limits = config.key_requests_per_s, config.key_bytes_per_s
         self._quotas: dict[str, Quota] = {}
         #: Changes when keys have; who was admitted before must be looked at again.
@@ -293,9 +293,9 @@ class Authenticator:
         if key is None:
             raise Unauthorized(_NO_SUCH_KEY)
         highest = max(SCOPES.index(scope) for scope in key.scopes)
-        standing = self._standings.setdefault(key.id, KeyStatus())
+        key_status = self._key_statuses.setdefault(key.id, KeyStatus())
         scopes = frozenset(SCOPES[: highest + 1])
-        return Principal(key.user_id, scopes, key.prefix, standing, key.id, self._quota(key))
+        return Principal(key.user_id, scopes, key.prefix, key_status, key.id, self._quota(key))
 
     def _quota(self, key: Key) -> Quota | None:
         """The quota that every request of the key shares, for as long as its limits stay the same."""
@@ -318,10 +318,10 @@ class Authenticator:
             self.generation = _UNREAD
             return
         self._quotas = {key_id: quota for key_id, quota in self._quotas.items() if key_id in living}
-        for key_id, standing in list(self._standings.items()):
+        for key_id, key_status in list(self._key_statuses.items()):
             if key_id not in living:
-                self._standings.pop(key_id, None)
-                standing.end()
+                self._key_statuses.pop(key_id, None)
+                key_status.end()
         for keep_keys in self.on_change:
             keep_keys(living)
 

@@ -31,9 +31,9 @@ class BackgroundRequests:
 
     def begin(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Go on with a request; what the work raises is the answer."""
-        return self.keep(_answered(exchange, work, self._damage))
+        return self.spawn(_answered(exchange, work, self._damage))
 
-    def ask(
+    def answer_within(
         self,
         request: Request,
         work: Coroutine[Any, Any, None],
@@ -53,13 +53,13 @@ class BackgroundRequests:
         if deadline is not None:
             awaited.cancel = cancel_when_gone(exchange, deadline, task)
 
-    def ask_partial(
+    def answer_partially(
         self, request: Request, work: Coroutine[Any, Any, None], within_s: float, deadline: Deadline | None = None
     ) -> None:
         """The same for work that ends by itself in this share of the time, with what it has found by then."""
-        self.ask(request, work, partial_answer_s(within_s), deadline=deadline)
+        self.answer_within(request, work, partial_answer_s(within_s), deadline=deadline)
 
-    def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Let work go on, whoever waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._working.add(task)
@@ -99,16 +99,16 @@ class OneShotExchange:
         if (exchange := self._taken()) is not None:
             exchange.reply(reply)
 
-    def told(self, body: bytes, lines: str = "") -> None:
+    def reply_json(self, body: bytes, headers: Headers | None = None) -> None:
         """Answer with a short JSON document."""
         if (exchange := self._taken()) is not None:
-            exchange.told(body, lines)
+            exchange.reply_json(body, headers)
 
     def _taken(self) -> Exchange | None:
         exchange, self._exchange = self._exchange, None
         return exchange
 
-    def appended(self, offset: str) -> None:
+    def reply_appended(self, offset: str) -> None:
         """No question appends."""
         raise NotImplementedError
 

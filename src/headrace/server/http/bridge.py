@@ -13,11 +13,11 @@ from starlette.types import Message, Receive, Scope, Send
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, HeadraceError, TimedOut, TooLarge
 from headrace.server.http import compression
-from headrace.server.http.arrivals import BodyReceiver
 from headrace.server.http.auth import Principal
+from headrace.server.http.byte_budgets import BodyReceiver
 from headrace.server.http.common_headers import common_headers, request_id
 from headrace.server.http.dispatch import Dispatcher
-from headrace.server.http.exchange import JSON_TYPE, Headers, Reply
+from headrace.server.http.exchange import JSON_HEADERS, Headers, Reply
 from headrace.server.http.failures import unexpected_failure
 from headrace.server.http.head_cache import RequestHead
 from headrace.server.http.request_log import RequestLog
@@ -41,11 +41,11 @@ class DispatcherApplication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the whole body, dispatch, and send what comes back."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        common = common_headers(headers, self._dispatcher.door)
+        common = common_headers(headers, self._dispatcher.authenticator)
         exchange = scope["headrace.exchange"] = AsgiExchange(scope, common)
         started, intake = monotonic(), BodyReceiver(self.arrivals, receive)
         try:
-            principal = self._dispatcher.door.admit(headers)  # before the body is read
+            principal = self._dispatcher.authenticator.admit(headers)  # before the body is read
             if principal.quota is not None:
                 principal.quota.require()
             body = await self._read_body(headers, intake.receive)
@@ -147,14 +147,13 @@ class AsgiExchange:
         self._start(reply.status, headers)
         self._put({"type": "http.response.body", "body": reply.body, "more_body": False})
 
-    def appended(self, offset: str) -> None:
+    def reply_appended(self, offset: str) -> None:
         """Answer a plain append."""
         self.reply(Reply(204, {"stream-next-offset": offset}))
 
-    def told(self, body: bytes, lines: str = "") -> None:
+    def reply_json(self, body: bytes, headers: Headers | None = None) -> None:
         """Answer with a short JSON document."""
-        own = dict(line.split(": ", 1) for line in lines.splitlines())
-        self.reply(Reply(200, {"content-type": JSON_TYPE, "cache-control": "no-store", **own}, body))
+        self.reply(Reply(200, {**JSON_HEADERS, **(headers or {})}, body))
 
     def open(self, headers: Headers) -> None:
         """Begin a 200 in chunks."""

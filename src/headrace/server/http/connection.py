@@ -9,17 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from functools import partial
 from time import monotonic
 from typing import Any
 
 from headrace.errors import BadRequest, HeadersTooLarge, HeadraceError, TimedOut, Unavailable, UriTooLong
-from headrace.server.http.answering import Answering
-from headrace.server.http.common_headers import SECURITY_LINES, render_head
-from headrace.server.http.exchange import Reply
+from headrace.server.http.byte_budgets import UnsentAnswers
+from headrace.server.http.common_headers import (
+    SECURITY_LINES,
+    STATUS_LINES,
+    ServerLines,
+    common_lines,
+    header_lines,
+    render_head,
+    request_id,
+)
+from headrace.server.http.dispatch import Dispatcher
+from headrace.server.http.exchange import JSON_HEADERS, Headers, Reply
 from headrace.server.http.head_cache import RequestHead, RequestHeadCache
+from headrace.server.http.request_log import RequestLog
 from headrace.server.http.target import is_hot
-from headrace.server.http.uvicorn_adapter import CallbackFailed, HttpProtocol, ParserFailed, UpgradeOffered
+from headrace.server.http.uvicorn_adapter import CallbackFailed, HotCycle, HttpProtocol, ParserFailed, UpgradeOffered
 
 HOT_BODY_BYTES = 256 * 1024
 #: What a header line has besides its name and its value.
@@ -27,12 +38,19 @@ _LINE_BYTES = len(": \r\n")
 #: An address with a scheme and a host, which clients send to proxies.
 _ABSOLUTE = re.compile(rb"[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#]*)")
 _UPGRADE = (b"upgrade", b"connection", b"http2-settings")
+_BODILESS = (204, 304)
+_NO_CONTENT = STATUS_LINES[204]
+_JSON = STATUS_LINES[200] + header_lines(JSON_HEADERS.items())
+_NO_HEAD = RequestHead("GET", b"", [], {})
 _METHODS = {b"GET": "GET", b"POST": "POST", b"HEAD": "HEAD", b"PUT": "PUT", b"DELETE": "DELETE"}
 
 
-class Connection(Answering, HttpProtocol):
+class Connection(HttpProtocol):
     """One client connection; it is the Exchange of the hot request in flight."""
 
+    dispatcher: Dispatcher
+    request_log: RequestLog
+    server_lines: ServerLines
     heads: RequestHeadCache
     header_bytes: int
     url_bytes: int
@@ -40,12 +58,10 @@ class Connection(Answering, HttpProtocol):
     max_connections: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        Answering.__init__(self)
-        HttpProtocol.__init__(self, *args, **kwargs)
+        super().__init__(*args, **kwargs)
         self.begun_s = 0.0
         self.seen_s = monotonic()
-        self._stalled_s = 0.0
-        self._unsent = 0
+        self._unsent = UnsentAnswers(self.dispatcher.unsent)
         self._half_closed = False
         self._stopping = False
         self._verdict = b""
@@ -61,6 +77,13 @@ class Connection(Answering, HttpProtocol):
         self._arriving_method = "GET"
         self._arriving_fields: dict[bytes, bytes] = {}
         self._body = b""
+        # The hot request that is being answered, of which this is the Exchange:
+        self.on_gone: Callable[[], None] | None = None
+        self.on_drained: Callable[[], None] | None = None
+        self.parked = self.gone_at_eof = False
+        self._cycle = HotCycle()
+        self._head = _NO_HEAD
+        self._started_s = 0.0
 
     # -- the connection's life
 
@@ -76,7 +99,7 @@ class Connection(Answering, HttpProtocol):
 
     def _clean_up(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._count_unsent(0)
+        self._unsent.resume()
         self._let_go_of_body()
         if self.on_gone is not None:
             self.on_gone()
@@ -110,13 +133,11 @@ class Connection(Answering, HttpProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stalled_s = monotonic()
-        self._count_unsent(self.transport.get_write_buffer_size())
+        self._unsent.pause(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._stalled_s = 0.0
-        self._count_unsent(0)
+        self._unsent.resume()
         if self.on_drained is not None:
             self.on_drained()
 
@@ -125,19 +146,9 @@ class Connection(Answering, HttpProtocol):
         """Whether the client takes what was written."""
         return not self.flow.write_paused
 
-    def is_stalled(self, now_s: float, patience_s: float) -> bool:
+    def is_stalled(self, now_s: float, timeout_s: float) -> bool:
         """Whether the client has taken nothing for too long."""
-        if not self._stalled_s:
-            return False
-        waiting = self.transport.get_write_buffer_size()
-        if waiting < self._unsent:
-            self._stalled_s = now_s
-        self._count_unsent(waiting)
-        return now_s - self._stalled_s > patience_s
-
-    def _count_unsent(self, size: int) -> None:
-        self.dispatcher.unsent_bytes += size - self._unsent
-        self._unsent = size
+        return self._unsent.is_stalled(now_s, timeout_s, self.transport.get_write_buffer_size)
 
     # -- what the parser finds
 
@@ -306,6 +317,93 @@ class Connection(Answering, HttpProtocol):
         self.cycle = self.running = cycle
         self.dispatcher.handle(head, body, self)
 
+    # -- the answer to the hot request
+
+    @property
+    def request_id(self) -> str:
+        """The caller's id of the request, or a new one."""
+        return request_id(self._head.fields)
+
+    def reply(self, reply: Reply) -> None:
+        """Write a whole answer and be ready for the next request."""
+        if self.transport.is_closing():
+            return
+        status, body = reply.status, reply.body
+        if reply.refused is not None:
+            self.request_log.refuse_admin(self._head.method, self._head.url, reply.refused, self._head.fields)
+        is_head = self._head.method == "HEAD"
+        bodiless = status in _BODILESS or (is_head and not body)
+        head = self._head_bytes(status, reply.headers, "" if bodiless else f"content-length: {len(body)}\r\n")
+        if body and not is_head:
+            self.transport.writelines([head, body])
+        else:
+            self.transport.write(head)
+        self._answered(status)
+
+    def reply_appended(self, offset: str) -> None:
+        """Answer a plain append."""
+        transport = self.transport
+        if not self._cycle.keep_alive:
+            self.reply(Reply(204, {"stream-next-offset": offset}))
+        elif not transport.is_closing():
+            lines = self._common_lines()
+            transport.write(f"{_NO_CONTENT}stream-next-offset: {offset}\r\n{lines}\r\n".encode())
+            self._answered(204)
+
+    def reply_json(self, body: bytes, headers: Headers | None = None) -> None:
+        """Answer with a short JSON document."""
+        transport = self.transport
+        if not transport.is_closing():
+            own = "" if headers is None else header_lines(headers.items())
+            ends = "" if self._cycle.keep_alive else "connection: close\r\n"
+            head = f"{_JSON}{own}{self._common_lines()}{ends}content-length: {len(body)}\r\n\r\n"
+            transport.write(head.encode() if self._head.method == "HEAD" else head.encode() + body)
+            self._answered(200)
+
+    def open(self, headers: Headers) -> None:
+        """Begin a chunked 200."""
+        if self.transport.is_closing():
+            return
+        chunked = self._head.chunked
+        if not chunked:
+            self._cycle.keep_alive = False
+        self.transport.write(self._head_bytes(200, headers, "transfer-encoding: chunked\r\n" if chunked else ""))
+
+    def write(self, chunk: bytes) -> None:
+        """Send one chunk."""
+        if not self.transport.is_closing():
+            self.transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._head.chunked else chunk)
+
+    def finish(self) -> None:
+        """End a chunked answer."""
+        if not self.transport.is_closing():
+            if self._head.chunked:
+                self.transport.write(b"0\r\n\r\n")
+            self._answered(200)
+
+    def _head_bytes(self, status: int, headers: Headers, extra: str) -> bytes:
+        if not self._cycle.keep_alive:
+            extra += "connection: close\r\n"
+        return render_head(status, headers, self._common_lines() + extra)
+
+    def _common_lines(self) -> str:
+        """What every answer carries: the lines that the request calls for, and those of the server."""
+        head = self._head
+        if head.lines is None:
+            head.lines = common_lines(head.fields, self.dispatcher.authenticator)
+        return head.lines + self.server_lines.render(self.server_state.default_headers)
+
+    def _answered(self, status: int) -> None:
+        working_s = 0.0 if self.parked else monotonic() - self._started_s
+        self.request_log.note(self._head.method, self._head.url, status, working_s, self._head.fields)
+        self.on_gone = self.on_drained = None
+        cycle = self._cycle
+        cycle.response_complete = True
+        if cycle.keep_alive:
+            self._next()
+        else:
+            self.transport.close()
+
     # -- what comes after an answer
 
     def _next(self) -> None:
@@ -349,7 +447,8 @@ class Connection(Answering, HttpProtocol):
     def _refusal(self, error: HeadraceError) -> bytes:
         reply = Reply.failure(error)
         headers = {**reply.headers, "connection": "close", "content-length": str(len(reply.body))}
-        return render_head(reply.status, headers, SECURITY_LINES + self._dated()) + reply.body
+        lines = SECURITY_LINES + self.server_lines.render(self.server_state.default_headers)
+        return render_head(reply.status, headers, lines) + reply.body
 
     def _headers_too_large(self) -> HeadersTooLarge:
         return HeadersTooLarge(f"the headers exceed {self.header_bytes} bytes", limit=self.header_bytes)

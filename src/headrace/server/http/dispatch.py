@@ -13,9 +13,9 @@ from headrace.engine.log.tiers import Cold
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, CorruptData, HeadraceError, MethodNotAllowed, NotFound, Overloaded, TimedOut
 from headrace.server.http import parameters, target
-from headrace.server.http.arrivals import BodyBudget
 from headrace.server.http.auth import Authenticator, Principal
 from headrace.server.http.background import BackgroundRequests, cancel_when_gone, in_thread, partial_answer_s
+from headrace.server.http.byte_budgets import BodyBudget, UnsentBudget
 from headrace.server.http.exchange import Exchange, Reply, Request
 from headrace.server.http.failures import unexpected_failure
 from headrace.server.http.head_cache import RequestHead, Route
@@ -37,16 +37,17 @@ _ONCE = (b"stream-", b"producer-", b"content-", b"if-", b"host", b"authorization
 class Dispatcher:
     """Answers every request on ``/v1/stream/…``, whichever way it came in."""
 
-    def __init__(self, door: Authenticator, engine: Engine, verbs: Mapping[tuple[str, str], Verb], gate: Gate) -> None:
-        self.door = door
+    def __init__(
+        self, authenticator: Authenticator, engine: Engine, verbs: Mapping[tuple[str, str], Verb], gate: Gate
+    ) -> None:
+        self.authenticator = authenticator
         self._gate = gate
         self.damage = engine.writer.damage
-        self._aside = BackgroundRequests(self.damage)
+        self._background = BackgroundRequests(self.damage)
         self._time_s = engine.config.server.resolver_timeout_s
         self.arrivals = BodyBudget(engine.config.limits.arriving_bytes, engine.gates.shortage)
         self.slices = engine.slices
-        self.unsent_bytes = 0
-        self.unsent_limit = engine.config.limits.unsent_bytes
+        self.unsent = UnsentBudget(engine.config.limits.unsent_bytes)
         self._targets: dict[bytes, Target] = {}
         self._verbs = verbs
         self._held = engine.log.catalog.held
@@ -59,9 +60,9 @@ class Dispatcher:
         """Answer through the exchange, now or later; never raises. ``until`` is when its time is over, once it runs."""
         try:
             route = head.route
-            if route is None or route.generation != self.door.generation:
+            if route is None or route.generation != self.authenticator.generation:
                 route = head.route = self._route(head)
-            if self.unsent_bytes > self.unsent_limit and head.method == "GET":
+            if self.unsent.held > self.unsent.limit and head.method == "GET":
                 raise Overloaded("slow readers hold too much unsent data", retry_after=2)
             if route.follows and not looked_up and (name := route.target.name) not in self._held:
                 self._lookups.add(name, (head, body, exchange, until, True))
@@ -71,13 +72,13 @@ class Dispatcher:
             exchange.reply(Reply.failure(refusal))
         except Cold as cold:
             until = until or monotonic() + self._time_s
-            self._aside.begin(exchange, self._thaw(cold, head, body, exchange, until))
+            self._background.begin(exchange, self._thaw(cold, head, body, exchange, until))
         except Exception as reason:
             exchange.reply(Reply.failure(unexpected_failure(self.damage, reason, exchange.request_id)))
 
     async def _thaw(self, cold: Cold, head: RequestHead, body: bytes, exchange: Exchange, until: float) -> None:
         """Let a thread find what is not at hand, then answer; what is found too late is there for the next who ask."""
-        finding = self._aside.keep(self._work(cold.work))
+        finding = self._background.spawn(self._work(cold.work))
         if cold.deadline is not None:
             until = monotonic() + partial_answer_s(self._time_s)
             cancel_when_gone(exchange, cold.deadline, finding)
@@ -100,7 +101,7 @@ class Dispatcher:
             await in_thread(look)
 
     def _route(self, head: RequestHead) -> Route:
-        principal = self.door.admit(head.fields)
+        principal = self.authenticator.admit(head.fields)
         if principal.quota is None:
             return self._find_route(head, principal)
         try:
@@ -122,7 +123,7 @@ class Dispatcher:
             principal.enter(place.name)
         query = parameters.query(head.query, _LISTS.get(place.resource, ()))
         follows = not place.resource and head.method in _FOLLOWING
-        return Route(verb, place, query, principal, self.door.generation, follows)
+        return Route(verb, place, query, principal, self.authenticator.generation, follows)
 
     def _target(self, path: bytes) -> Target:
         place = target.parse(path)

@@ -19,6 +19,8 @@ from headrace.server.http.target import Target
 Headers = dict[str, str]
 
 JSON_TYPE = "application/json; charset=utf-8"
+#: The headers of every JSON answer: its type, and that it is never cached.
+JSON_HEADERS: Headers = {"content-type": JSON_TYPE, "cache-control": "no-store"}
 
 
 class Reply:
@@ -36,8 +38,7 @@ class Reply:
     @classmethod
     def json(cls, status: int, content: object, headers: Headers | None = None) -> Reply:
         """A JSON answer, never cached."""
-        base = {"content-type": JSON_TYPE, "cache-control": "no-store"}
-        return cls(status, {**base, **(headers or {})}, msgspec.json.encode(content))
+        return cls(status, {**JSON_HEADERS, **(headers or {})}, msgspec.json.encode(content))
 
     @classmethod
     def failure(cls, error: HeadraceError) -> Reply:
@@ -74,11 +75,11 @@ class Exchange(Protocol):
     def reply(self, reply: Reply) -> None:
         """Answer, whole."""
 
-    def appended(self, offset: str) -> None:
+    def reply_appended(self, offset: str) -> None:
         """Answer a plain append, the most frequent reply of all: 204 and the new tail."""
 
-    def told(self, body: bytes, lines: str = "") -> None:
-        """Answer 200 with a short JSON document; ``lines`` are further header lines."""
+    def reply_json(self, body: bytes, headers: Headers | None = None) -> None:
+        """Answer 200 with a short JSON document, which is not cached; ``headers`` are further ones."""
 
     def open(self, headers: Headers) -> None:
         """Begin a 200 whose body is written in chunks."""

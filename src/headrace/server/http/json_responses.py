@@ -8,12 +8,12 @@ import msgspec
 from starlette.responses import Response
 
 from headrace.errors import HeadraceError
-from headrace.server.http.exchange import JSON_TYPE
+from headrace.server.http.exchange import JSON_HEADERS
 
 
 def json_response(content: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON answer, never cached."""
-    every = {"content-type": JSON_TYPE, "cache-control": "no-store", **(headers or {})}
+    every = {**JSON_HEADERS, **(headers or {})}
     return Response(msgspec.json.encode(content), status, every)
 
 

@@ -122,14 +122,14 @@ class MeteredExchange:
         self._quota.spend(len(reply.body))
         self._exchange.reply(reply)
 
-    def appended(self, offset: str) -> None:
+    def reply_appended(self, offset: str) -> None:
         """Answer a plain append."""
-        self._exchange.appended(offset)
+        self._exchange.reply_appended(offset)
 
-    def told(self, body: bytes, lines: str = "") -> None:
+    def reply_json(self, body: bytes, headers: Headers | None = None) -> None:
         """Answer 200 with a short JSON document."""
         self._quota.spend(len(body))
-        self._exchange.told(body, lines)
+        self._exchange.reply_json(body, headers)
 
     def open(self, headers: Headers) -> None:
         """Begin a 200 in chunks."""

@@ -24,7 +24,7 @@ class AggregateRoute:
     def __init__(self, engine: Engine, gate: Gate) -> None:
         self._engine = engine
         self._gate = gate
-        self._aside = BackgroundRequests(engine.writer.damage)
+        self._background = BackgroundRequests(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
 
     def post(self, request: Request) -> None:
@@ -34,7 +34,7 @@ class AggregateRoute:
         deadline = Deadline(self._time_s * PARTIAL_ANSWER_SHARE)
         answer_by = deadline.within(partial_answer_s(self._time_s) * PARTIAL_ANSWER_SHARE)
         answer = self._answer(request, stream, lambda head: self._aggregate(stream, head, given, deadline, answer_by))
-        self._aside.ask_partial(request, answer, self._time_s, deadline)
+        self._background.answer_partially(request, answer, self._time_s, deadline)
 
     async def _answer(self, request: Request, stream: Stream, aggregate: Callable[[Head], Reply]) -> None:
         async with self._gate:

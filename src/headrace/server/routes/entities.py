@@ -17,7 +17,7 @@ from headrace.server.http.exchange import Request
 from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.types import parse_timestamp_us, rfc3339
 
-_COMPLETE = "headrace-coverage: complete\r\n"
+_COMPLETE = {"headrace-coverage": "complete"}
 _ENCODE = msgspec.json.Encoder().encode
 _PARAMETERS = frozenset({"as_of", "at_ingested", "schema_version", "scope", "explain", "user_id"})
 _SCOPES = ("global", "user")
@@ -29,7 +29,7 @@ class EntityRoute:
 
     def __init__(self, engine: Engine) -> None:
         self._snapshots = engine.snapshots
-        self._aside = BackgroundRequests(engine.writer.damage)
+        self._background = BackgroundRequests(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
 
     def get(self, request: Request) -> None:
@@ -38,7 +38,7 @@ class EntityRoute:
         try:
             shown = self._snapshots.get(asked)
         except Behind:
-            self._aside.ask(request, self._get_later(request, asked), self._time_s)
+            self._background.answer_within(request, self._get_later(request, asked), self._time_s)
             return
         self._tell(request, shown)
 
@@ -50,7 +50,7 @@ class EntityRoute:
         told = snapshot(shown)
         if request.query and flag(request.query, "explain"):
             told["explain"] = explained(shown, self._snapshots.serving.tail_of(shown.view.entity_type))
-        request.exchange.told(_ENCODE(told), _COMPLETE)
+        request.exchange.reply_json(_ENCODE(told), _COMPLETE)
 
 
 def asked_of(query: dict[str, str], entity_id: str, principal: Principal) -> Asked:

@@ -30,9 +30,9 @@ _FEW, _BRIEFLY_S = 64, 0.003
 _WORTH = 5
 #: Where more rows are not found in time, it is said what any row of their tables lacks, and not what each of them does.
 _TOLD_OF = 100
-_COMPLETE = "headrace-coverage: complete\r\n"
-_BACKFILLING = "headrace-coverage: backfilling\r\n"
-_PARTIAL = "headrace-coverage: partial\r\n"
+_COMPLETE = {"headrace-coverage": "complete"}
+_BACKFILLING = {"headrace-coverage": "backfilling"}
+_PARTIAL = {"headrace-coverage": "partial"}
 _ENCODE = msgspec.json.Encoder().encode
 
 
@@ -71,7 +71,7 @@ class FeatureRoutes:
         self._features = engine.features
         self._serving = engine.serving
         self._pasts = engine.pasts
-        self._aside = BackgroundRequests(engine.writer.damage)
+        self._background = BackgroundRequests(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
         self._computing, self._gate = engine.computing, engine.gates.rows
 
@@ -81,13 +81,13 @@ class FeatureRoutes:
         self._admit(request.principal, asked.table)
         if asked.as_of is not None:
             at_us = parse_timestamp_us(asked.as_of, "as_of")
-            self._aside.begin(request.exchange, self._get_past(request, asked, at_us))
+            self._background.begin(request.exchange, self._get_past(request, asked, at_us))
             return
         try:
             _tell(request, asked, self._ask(asked))
         except Behind:
             later = self._get_later(request, asked)
-            self._aside.ask(request, later, self._time_s, lambda: self._late([asked]))
+            self._background.answer_within(request, later, self._time_s, lambda: self._late([asked]))
 
     async def _get_later(self, request: Request, asked: GetBody) -> None:
         while request.exchange.writable:
@@ -103,9 +103,10 @@ class FeatureRoutes:
         past = await self._pasts.rows(asked.table, [(asked.key, at_us)], asked.features)
         reaches = None if past.reaches_us is None else rfc3339(past.reaches_us)
         told = {"as_of": rfc3339(at_us), "complete": past.complete, "since": past.since, "events_from": reaches}
-        lines = _COMPLETE if past.complete else _PARTIAL
-        lines += "" if reaches is None else f"headrace-events-from: {reaches}\r\n"
-        request.exchange.told(_ENCODE(_row(asked, Answer(past.rows[0], past.complete, told))), lines)
+        headers = _COMPLETE if past.complete else _PARTIAL
+        if reaches is not None:
+            headers = {**headers, "headrace-events-from": reaches}
+        request.exchange.reply_json(_ENCODE(_row(asked, Answer(past.rows[0], past.complete, told))), headers)
 
     def _ask(self, asked: GetBody, moment: Moment | None = None) -> Answer:
         return self._serving.get(asked.table, asked.key, asked.features, moment, explain=asked.explain)
@@ -113,7 +114,7 @@ class FeatureRoutes:
     def batch_get(self, request: Request) -> None:
         """POST ``/v1/batch_get``: rows in the order of the requests, or what is wrong with the first bad one."""
         if len(request.body) > LONG_BYTES:
-            self._aside.begin(request.exchange, self._read_aside(request))
+            self._background.begin(request.exchange, self._read_in_background(request))
             return
         asked = self._checked(request.principal, _read(request, _BATCH).requests)
         if len(asked) <= _FEW and (found := self._ask_few(asked)) is not None:
@@ -121,7 +122,7 @@ class FeatureRoutes:
         else:
             self._ask_later(request, asked)
 
-    async def _read_aside(self, request: Request) -> None:
+    async def _read_in_background(self, request: Request) -> None:
         """Read a long body in a thread, while others are served."""
         body = await self._computing.run(len(request.body), _read, request, _BATCH)
         self._ask_later(request, self._checked(request.principal, body.requests))
@@ -149,7 +150,9 @@ class FeatureRoutes:
             return None
 
     def _ask_later(self, request: Request, asked: list[GetBody]) -> None:
-        self._aside.ask(request, self._batch_later(request, asked), self._time_s, lambda: self._late(asked))
+        self._background.answer_within(
+            request, self._batch_later(request, asked), self._time_s, lambda: self._late(asked)
+        )
 
     async def _batch_later(self, request: Request, asked: list[GetBody]) -> None:
         tables = list(dict.fromkeys(one.table for one in asked))
@@ -231,11 +234,11 @@ def _row(asked: GetBody, answer: Answer) -> dict[str, Any]:
 
 
 def _tell(request: Request, asked: GetBody, answer: Answer) -> None:
-    request.exchange.told(_ENCODE(_row(asked, answer)), _COMPLETE if answer.complete else _BACKFILLING)
+    request.exchange.reply_json(_ENCODE(_row(asked, answer)), _COMPLETE if answer.complete else _BACKFILLING)
 
 
 def _tell_all(request: Request, found: _Rows) -> None:
-    request.exchange.told(
+    request.exchange.reply_json(
         b'{"results":[' + b",".join(found.rows) + b"]}", _COMPLETE if found.complete else _BACKFILLING
     )
 

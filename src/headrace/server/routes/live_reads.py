@@ -47,7 +47,7 @@ class LongPoll:
         self._reads = reads
         self._question = question
         self._request = request
-        self._standing = request.principal.standing
+        self._key_status = request.principal.key_status
         self._stream = question.stream
         self._position = question.position
         self._wait_s = wait_s
@@ -68,7 +68,7 @@ class LongPoll:
         except HeadraceError:
             self._refused = True
             raise
-        self._standing.stay(self)
+        self._key_status.watch(self)
         self._request.exchange.parked = True
         self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._time_out)
         self._request.exchange.on_gone = self._abandon
@@ -122,7 +122,7 @@ class LongPoll:
 
     def _reply_if_ready(self, head: Head) -> bool:
         question = self._question
-        self._standing.require()
+        self._key_status.require()
         if head.state != LIVE:
             return self._reply_gone()
         while self._position < head.next_seq:
@@ -175,7 +175,7 @@ class LongPoll:
 
     def _leave(self) -> None:
         self._reads.engine.tail.leave(self._stream, self)
-        self._standing.leave(self)
+        self._key_status.unwatch(self)
         self._request.exchange.on_gone = None
         if self._timer is not None:
             self._timer.cancel()
@@ -189,7 +189,7 @@ class SseSubscriber:
         self._question = question
         self._request = request
         self._exchange = request.exchange
-        self._standing = request.principal.standing
+        self._key_status = request.principal.key_status
         self._stream = question.stream
         self._position = question.position
         self._until = asyncio.get_running_loop().time() + lifetime_s
@@ -214,7 +214,7 @@ class SseSubscriber:
         if self._is_base64:
             headers["stream-sse-data-encoding"] = "base64"
         self._reads.engine.tail.watch(self._stream, self)
-        self._standing.stay(self)
+        self._key_status.watch(self)
         self._exchange.parked = True
         self._exchange.on_gone = self._leave
         self._exchange.on_drained = self.wake
@@ -238,7 +238,7 @@ class SseSubscriber:
         while not self._ended and not self._looking and self._exchange.writable:
             try:
                 head = self._reads.engine.log.readable_head(self._stream)
-                if head.state != LIVE or self._position < head.first_seq or not self._standing.holds:
+                if head.state != LIVE or self._position < head.first_seq or not self._key_status.is_valid:
                     self._finish()  # the client asks again, and is told why
                     return
                 if not always and self._position >= head.next_seq and not head.closed:
@@ -284,7 +284,7 @@ class SseSubscriber:
     def _leave(self) -> None:
         self._ended = True
         self._reads.engine.tail.leave(self._stream, self)
-        self._standing.leave(self)
+        self._key_status.unwatch(self)
         self._exchange.on_gone = self._exchange.on_drained = None
         if self._timer is not None:
             self._timer.cancel()

@@ -36,7 +36,7 @@ _BODY_BYTES = 1024 * 1024
 #: The most fields that are corrected at once.
 MOST_FIELDS = 1_000
 TIMED_OUT = "the request timed out and its outcome is unknown; the same request again stores nothing twice"
-_REPLAYED = "idempotency-replayed: true\r\n"
+_REPLAYED = {"idempotency-replayed": "true"}
 
 
 class _Stored(msgspec.Struct):
@@ -52,7 +52,7 @@ class ObservationRoute:
 
     def __init__(self, engine: Engine) -> None:
         self._stores = engine.stores
-        self._aside, self._computing = BackgroundRequests(engine.writer.damage), engine.computing
+        self._background, self._computing = BackgroundRequests(engine.writer.damage), engine.computing
         self._when_settled = self._settled
 
     def post(self, request: Request) -> None:
@@ -62,22 +62,22 @@ class ObservationRoute:
         refuse_unknown_parameters(request.query)
         user_id = request.principal.user_id
         if len(request.body) > LONG_BYTES:
-            self._aside.begin(request.exchange, self._read_aside(request, user_id))
+            self._background.begin(request.exchange, self._read_in_background(request, user_id))
             return
         asked = asking.read(request.body, user_id)
         found = self._look(request.principal, asked)
         if found.unknown and asked.envelope.commit:
-            self._aside.begin(request.exchange, self._store_aside(request, asked))
+            self._background.begin(request.exchange, self._store_in_background(request, asked))
             return
         wish = self._stores.storing(asked, found)
         self._stores.submit(wish, wish.prepare(found.typed), self._when_settled, _Stored(request, asked, 1))
 
-    async def _read_aside(self, request: Request, user_id: str) -> None:
+    async def _read_in_background(self, request: Request, user_id: str) -> None:
         """Read and accept a long body in a thread, while others are served."""
         asked = await self._computing.run(len(request.body), asking.read, request.body, user_id)
-        await self._store_aside(request, asked)
+        await self._store_in_background(request, asked)
 
-    async def _store_aside(self, request: Request, asked: Asked, tries: int = 1) -> None:
+    async def _store_in_background(self, request: Request, asked: Asked, tries: int = 1) -> None:
         found = self._look(request.principal, asked)
         wish = self._stores.storing(asked, found)
         if found.unknown and asked.envelope.commit:
@@ -103,11 +103,11 @@ class ObservationRoute:
         elif observe.expired:
             pass  # it was told so
         elif isinstance(observe.error, Outdated) and stored.tries < TRIES:
-            self._aside.begin(exchange, self._store_aside(stored.request, stored.asked, stored.tries + 1))
+            self._background.begin(exchange, self._store_in_background(stored.request, stored.asked, stored.tries + 1))
         elif observe.error is not None:
             exchange.reply(Reply.failure(observe.error))
         else:
-            exchange.told(observe.body, _REPLAYED if observe.replayed else "")
+            exchange.reply_json(observe.body, _REPLAYED if observe.replayed else None)
 
 
 class EntityDecisionBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

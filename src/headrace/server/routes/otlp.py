@@ -41,14 +41,14 @@ class OtlpRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._aside = BackgroundRequests(engine.writer.damage)
+        self._background = BackgroundRequests(engine.writer.damage)
 
     def post(self, request: Request) -> None:
         """POST ``_otlp/v1/traces``: spans for this stream."""
         stream = self._engine.log.find(request.target.name)
         request.principal.require("write", stream.name)
         refuse_owned(stream)
-        self._aside.begin(request.exchange, self._take(request, stream))
+        self._background.begin(request.exchange, self._take(request, stream))
 
     def traces(self, request: Request) -> None:
         """POST ``/v1/traces``: spans for the stream that is configured."""
@@ -56,7 +56,7 @@ class OtlpRoutes:
         if not name:
             raise BadRequest("no stream takes traces here: set system.traces_stream", field="system.traces_stream")
         request.principal.require("write", name)
-        self._aside.begin(request.exchange, self._take_configured(request, name))
+        self._background.begin(request.exchange, self._take_configured(request, name))
 
     async def _take_configured(self, request: Request, name: str) -> None:
         if self._engine.config.system.traces_auto_create and self._engine.log.catalog.find(name) is None:

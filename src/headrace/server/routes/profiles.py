@@ -26,7 +26,7 @@ class ProfileRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._aside = BackgroundRequests(engine.writer.damage)
+        self._background = BackgroundRequests(engine.writer.damage)
 
     def get(self, request: Request) -> None:
         """GET ``_profile``: what the stream means."""
@@ -42,7 +42,7 @@ class ProfileRoutes:
         refuse_owned(stream)
         dry_run = flag(parameters(request, "dry_run"), "dry_run")
         profile = read(request.body)
-        self._aside.begin(request.exchange, (self._plan if dry_run else self._apply)(request, stream, profile))
+        self._background.begin(request.exchange, (self._plan if dry_run else self._apply)(request, stream, profile))
 
     async def _plan(self, request: Request, stream: Stream, profile: Profile) -> None:
         planned = await self._engine.profiles.plan(stream, profile)

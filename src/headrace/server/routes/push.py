@@ -54,7 +54,7 @@ class PushRoute:
     def __init__(self, engine: Engine) -> None:
         self._features = engine.features
         self._log = engine.log
-        self._aside, self._computing = BackgroundRequests(engine.writer.damage), engine.computing
+        self._background, self._computing = BackgroundRequests(engine.writer.damage), engine.computing
         self._when_pushed = self._pushed
         self._when_settled = self._settled
 
@@ -102,7 +102,7 @@ class PushRoute:
         position = append.position if append.seqs is None else append.acknowledged
         offset, version = append.stream.offset_at(position), self._features.current.version
         replayed = "true" if append.deduplicated else "false"
-        exchange.told(
+        exchange.reply_json(
             f'{{"ack":true,"offset":"{offset}","registry_version":{version},"idempotent_replay":{replayed}}}'.encode()
         )
 
@@ -112,7 +112,7 @@ class PushRoute:
         registry = stream.head.registry
         assert registry is not None
         if len(request.body) > LONG_BYTES:
-            self._aside.begin(request.exchange, self._sort_aside(request, stream, registry, tries))
+            self._background.begin(request.exchange, self._sort_in_background(request, stream, registry, tries))
         else:
             found = _sorted(registry, request.body)
             if found.count:
@@ -120,7 +120,7 @@ class PushRoute:
             else:
                 request.exchange.reply(self._none_taken(found))
 
-    async def _sort_aside(self, request: Request, stream: Stream, registry: StreamRegistry, tries: int) -> None:
+    async def _sort_in_background(self, request: Request, stream: Stream, registry: StreamRegistry, tries: int) -> None:
         """Check a long body in a thread of its own, while others are served."""
         with stream.held():
             made = await self._computing.run(len(request.body), self._made, request, stream, registry, tries)
@@ -158,14 +158,14 @@ class PushRoute:
         if append.error is not None:
             self._refused(pushed, append.stream, append.error)
         elif len(pushed.sorted.outcomes) > _MANY:
-            self._aside.begin(exchange, self._tell_aside(append, pushed))
+            self._background.begin(exchange, self._tell_in_background(append, pushed))
         else:
-            exchange.told(self._taken(append, pushed.sorted))
+            exchange.reply_json(self._taken(append, pushed.sorted))
 
-    async def _tell_aside(self, append: Append, pushed: _Pushed) -> None:
+    async def _tell_in_background(self, append: Append, pushed: _Pushed) -> None:
         """Put many outcomes together in a thread, while others are served."""
         with append.stream.held():
-            pushed.request.exchange.told(await self._computing.run(0, self._taken, append, pushed.sorted))
+            pushed.request.exchange.reply_json(await self._computing.run(0, self._taken, append, pushed.sorted))
 
     def _refused(self, pushed: _Pushed, stream: Stream, refusal: HeadraceError) -> None:
         """Check once more where events that fitted no longer do: the source has changed since."""

@@ -59,7 +59,7 @@ class ReadRoute:
         self.engine = engine
         self.encoder = encoder
         self._gate = gate
-        self._aside = BackgroundRequests(engine.writer.damage)
+        self._background = BackgroundRequests(engine.writer.damage)
         self._filters = FilteredReads(engine)
         self.events = SseRenderer(self)
         self._log = engine.log
@@ -107,7 +107,7 @@ class ReadRoute:
             except Exception as reason:
                 give_up(unexpected_failure(self.engine.writer.damage, reason, exchange.request_id))
 
-        self._aside.keep(thawed())
+        self._background.spawn(thawed())
 
     def find(self, question: ReadRequest, position: int, head: Head) -> Slice | Filtered:
         """The entries from a position on that fit one answer."""

@@ -28,7 +28,7 @@ class RoutingKeysRoute:
         self._engine = engine
         self._gate = gate
         self._lexicon = Lexicon(engine)
-        self._aside = BackgroundRequests(engine.writer.damage)
+        self._background = BackgroundRequests(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
 
     def get(self, request: Request) -> None:
@@ -44,7 +44,7 @@ class RoutingKeysRoute:
             self._engine.log.catalog.note_access(stream)
         deadline = Deadline(self._time_s * PARTIAL_ANSWER_SHARE)
         listing = self._answer(request, stream, request.query.get("after", ""), limit, deadline)
-        self._aside.ask_partial(request, listing, self._time_s, deadline)
+        self._background.answer_partially(request, listing, self._time_s, deadline)
 
     async def _answer(self, request: Request, stream: Stream, after: str, limit: int, deadline: Deadline) -> None:
         began_s = monotonic()

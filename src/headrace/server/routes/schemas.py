@@ -30,7 +30,7 @@ class SchemaRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._aside = BackgroundRequests(engine.writer.damage)
+        self._background = BackgroundRequests(engine.writer.damage)
 
     def get(self, request: Request) -> None:
         """GET ``_schema``: the registry."""
@@ -67,7 +67,7 @@ class SchemaRoutes:
             raise BadRequest(f"a schema needs a JSON stream; this one holds {stream.content_type}", field="schema")
         update = _update(request.body)
         answer = self._verify if on_data else self._plan if dry_run else self._apply
-        self._aside.begin(request.exchange, answer(request, stream, update))
+        self._background.begin(request.exchange, answer(request, stream, update))
 
     async def _plan(self, request: Request, stream: Stream, update: Update) -> None:
         planned = await self._engine.schemas.plan(stream, update)

@@ -46,7 +46,7 @@ class SearchRoutes:
     def __init__(self, engine: Engine, gate: Gate) -> None:
         self._engine = engine
         self._gate = gate
-        self._aside = BackgroundRequests(engine.writer.damage)
+        self._background = BackgroundRequests(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
 
     def get(self, request: Request) -> None:
@@ -62,7 +62,9 @@ class SearchRoutes:
     def _begin(self, request: Request, reading: Reading) -> None:
         stream = event_query.find_readable_stream(self._engine, request)
         deadline = Deadline(self._time_s)
-        self._aside.ask(request, self._answer(request, stream, reading, deadline), self._time_s, deadline=deadline)
+        self._background.answer_within(
+            request, self._answer(request, stream, reading, deadline), self._time_s, deadline=deadline
+        )
 
     async def _answer(self, request: Request, stream: Stream, reading: Reading, deadline: Deadline) -> None:
         arrived_s = monotonic()

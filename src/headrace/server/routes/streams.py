@@ -1,4 +1,4 @@
-"""The stream resource: create, append, describe, delete. Reads live next door."""
+"""The stream resource: create, append, describe, delete. Reads live next authenticator."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class StreamRoutes:
         self._engine = engine
         self._log = engine.log
         self._limits = engine.config.limits
-        self._aside, self._computing = BackgroundRequests(engine.writer.damage), engine.computing
+        self._background, self._computing = BackgroundRequests(engine.writer.damage), engine.computing
         self._when_appended = self._appended
 
     def append(self, request: Request) -> None:
@@ -85,7 +85,7 @@ class StreamRoutes:
         if not request.body and not terms.close:
             raise BadRequest("the body is empty", field="body")
         if len(request.body) > LONG_BYTES and stream.is_json:
-            self._aside.begin(request.exchange, self._append_aside(request, stream, terms))
+            self._background.begin(request.exchange, self._append_in_background(request, stream, terms))
             return
         try:
             self._submit(self._made(request, stream, terms))
@@ -112,7 +112,7 @@ class StreamRoutes:
         # Whoever closed it may say so again, whatever the body: the commit knows.
         self._log.append(Append(stream, b"", 0, self._when_appended, terms, exchange))
 
-    async def _append_aside(self, request: Request, stream: Stream, terms: Terms) -> None:
+    async def _append_in_background(self, request: Request, stream: Stream, terms: Terms) -> None:
         """Split and check a long body in a thread, while others are served."""
         with stream.held():
             try:
@@ -172,7 +172,7 @@ class StreamRoutes:
         terms = append.terms
         offset = append.stream.offset_at(append.position if append.seqs is None else append.acknowledged)
         if not append.deduplicated and (terms is PLAIN or (not terms.close and terms.producer is None)):
-            exchange.appended(offset)
+            exchange.reply_appended(offset)
             return
         headers = {"stream-next-offset": offset}
         if append.deduplicated:
@@ -227,7 +227,7 @@ class StreamRoutes:
     def _put_again(self, request: Request) -> None:
         """Someone else was quicker: compare with what they made, unless that is gone by now."""
         within_s = self._engine.config.server.resolver_timeout_s
-        self._aside.ask(request, self._put_thawed(request), within_s)
+        self._background.answer_within(request, self._put_thawed(request), within_s)
 
     async def _put_thawed(self, request: Request) -> None:
         while True:

@@ -81,11 +81,11 @@ class SubscriptionRoutes:
         principal: Principal = request.state.principal
         owner = Owner(principal.key_id, principal.prefix)
         _require(principal, "write", definition, owner)
-        principal.standing.require()
+        principal.key_status.require()
         found, created = await self._subscriptions.put(
             id, definition, _base_url(request), _who(request), owner, partial(_opens, principal, "write")
         )
-        if not principal.standing.holds:
+        if not principal.key_status.is_valid:
             self._subscriptions.end_key(principal.key_id)  # it ended meanwhile
         return json_response(self._describe(request, found), status=201 if created else 200)
 

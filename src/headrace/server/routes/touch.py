@@ -74,7 +74,7 @@ class TouchRoutes:
         self._log = engine.log
         self._tail = engine.tail
         self._touches = engine.touches
-        self._aside = BackgroundRequests(engine.writer.damage)
+        self._background = BackgroundRequests(engine.writer.damage)
 
     def meta(self, request: Request) -> None:
         """GET ``touch/meta``: the cursor, and how things stand; ``settle=flush`` waits until all is told."""
@@ -83,14 +83,14 @@ class TouchRoutes:
         if settle not in (None, "flush"):
             raise BadRequest(f"settle: {settle!r} is not flush", field="settle")
         wait_s = _milliseconds(request.query.get("timeoutMs", str(_WAIT_MS))) / 1000
-        self._aside.begin(request.exchange, self._report(request, stream, wait_s if settle else 0.0))
+        self._background.begin(request.exchange, self._report(request, stream, wait_s if settle else 0.0))
 
     async def _report(self, request: Request, stream: Stream, wait_s: float) -> None:
         pace = await self._touches.open(stream)
         if wait_s:
             request.exchange.parked = True
             await pace.settle(wait_s)
-            request.principal.standing.require()
+            request.principal.key_status.require()
         request.exchange.reply(Reply.json(200, report(pace.touching, time() * 1000)))
 
     def activate(self, request: Request) -> None:
@@ -98,7 +98,7 @@ class TouchRoutes:
         stream = self._find(request)
         asked = _decoded(_ACTIVATION, request.body)
         declared = templates.declared(asked.templates, "templates")
-        self._aside.begin(request.exchange, self._activate(request, stream, declared, asked.inactivity_ttl_ms))
+        self._background.begin(request.exchange, self._activate(request, stream, declared, asked.inactivity_ttl_ms))
 
     async def _activate(self, request: Request, stream: Stream, declared: list[Any], ttl: float | UnsetType) -> None:
         touching = (await self._touches.open(stream)).touching
@@ -113,7 +113,7 @@ class TouchRoutes:
             raise BadRequest("a wait names keys or keyIds", field="keys")
         pace = self._touches.find(stream)
         if pace is None or asked.declare_templates is not UNSET:
-            self._aside.begin(request.exchange, self._open_and_wait(request, stream, asked))
+            self._background.begin(request.exchange, self._open_and_wait(request, stream, asked))
         else:
             self._wait(request, pace, asked, ())
 
@@ -125,7 +125,7 @@ class TouchRoutes:
             verdict = await self._touches.activate(pace.touching, declared, None if ttl is UNSET else ttl)
             denied = {template for template, _ in verdict.denied}
             refused = [one for one in declared if isinstance(one, Template) and one.id in denied]
-        request.principal.standing.require()
+        request.principal.key_status.require()
         self._wait(request, pace, asked, tuple(refused))
 
     def _wait(self, request: Request, pace: Pace, asked: WaitBody, refused: tuple[Template, ...]) -> None:
@@ -141,7 +141,7 @@ class TouchRoutes:
             return
         outcome = False if outcome is None else outcome
         touching.counts.waited(outcome)
-        request.exchange.told(_told(touching, waiter, outcome))
+        request.exchange.reply_json(_told(touching, waiter, outcome))
 
     def park(self, parked: ParkedWait, wait_s: float) -> None:
         """Hold a wait until it is over."""
@@ -193,7 +193,7 @@ class ParkedWait:
         """Wait, unless too many do."""
         self.waiter.answer = self._answer
         self._touches.park(self, wait_s)
-        self._request.principal.standing.stay(self)
+        self._request.principal.key_status.watch(self)
         self._request.exchange.parked = True
         self._request.exchange.on_gone = self._leave
 
@@ -209,17 +209,17 @@ class ParkedWait:
         self._leave()
         exchange = self._request.exchange
         try:
-            self._request.principal.standing.require()
+            self._request.principal.key_status.require()
             if outcome == "":
                 raise self._touches.lost(self._request)
         except HeadraceError as refusal:
             exchange.reply(Reply.failure(refusal))
         else:
-            exchange.told(_told(self.touching, self.waiter, outcome))
+            exchange.reply_json(_told(self.touching, self.waiter, outcome))
 
     def _leave(self) -> None:
         self._touches.leave(self)
-        self._request.principal.standing.leave(self)
+        self._request.principal.key_status.unwatch(self)
         self._request.exchange.on_gone = None
 
 

@@ -133,14 +133,14 @@ class DocumentWait:
         self.seen, self.stamp = seen.head, seen.stamp
         self._watched = watched
         self._request = request
-        self._standing = request.principal.standing
+        self._key_status = request.principal.key_status
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, wait_s: float) -> None:
         """Wait, unless too many do."""
         self._watched.engine.tail.watch(self.stream, self)
         self._watched.park(self)
-        self._standing.stay(self)
+        self._key_status.watch(self)
         self._request.exchange.parked = True
         self._request.exchange.on_gone = self._leave
         self._timer = asyncio.get_running_loop().call_later(wait_s, self.end)
@@ -158,7 +158,7 @@ class DocumentWait:
     def _reply(self) -> Reply:
         engine = self._watched.engine
         try:
-            self._standing.require()
+            self._key_status.require()
             found = self._watched.render(engine.log.find(self._request.target.name))
         except HeadraceError as refusal:
             return Reply.failure(refusal)
@@ -172,7 +172,7 @@ class DocumentWait:
     def _leave(self) -> None:
         self._watched.engine.tail.leave(self.stream, self)
         self._watched.release(self)
-        self._standing.leave(self)
+        self._key_status.unwatch(self)
         self._request.exchange.on_gone = None
         if self._timer is not None:
             self._timer.cancel()

@@ -1,8 +1,9 @@
-"""How much of half-arrived bodies the server holds, all connections together."""
+"""Bytes that the server holds for its clients, all connections together: arriving bodies, and unsent answers."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from time import monotonic
 
 from starlette.types import Message, Receive
@@ -63,3 +64,44 @@ class BodyReceiver:
         """Hold nothing more of the body."""
         self._arrivals.give(self.held)
         self.held = 0
+
+
+class UnsentBudget:
+    """Bytes of answers that clients have not taken yet; over the limit, no more is read for them."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+
+class UnsentAnswers:
+    """What one client has not taken of its answers, and since when it has taken nothing."""
+
+    def __init__(self, budget: UnsentBudget) -> None:
+        self._budget = budget
+        self._size = 0
+        self._stalled_s = 0.0
+
+    def pause(self, size: int) -> None:
+        """The client takes its answers slower than they are written; so many bytes wait for it."""
+        self._stalled_s = monotonic()
+        self._count(size)
+
+    def resume(self) -> None:
+        """The client has taken everything, or is gone."""
+        self._stalled_s = 0.0
+        self._count(0)
+
+    def is_stalled(self, now_s: float, timeout_s: float, waiting: Callable[[], int]) -> bool:
+        """Whether the client has taken nothing for too long; ``waiting`` counts what it has not taken."""
+        if not self._stalled_s:
+            return False
+        size = waiting()
+        if size < self._size:
+            self._stalled_s = now_s
+        self._count(size)
+        return now_s - self._stalled_s > timeout_s
+
+    def _count(self, size: int) -> None:
+        self._budget.held += size - self._size
+        self._size = size
