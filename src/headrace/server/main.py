@@ -30,10 +30,9 @@ from headrace.engine.subscriptions.webhook import LocalTargets, Webhooks
 from headrace.engine.system_streams import System
 from headrace.engine.touch.live import LiveMetrics
 from headrace.errors import Unavailable
-from headrace.server.http import logs
-from headrace.server.http.asgi import AsgiApplication
+from headrace.server.http import request_log as logs
+from headrace.server.http.asgi import AsgiApplication, DispatcherApplication
 from headrace.server.http.auth import Authenticator, is_loopback, refuse_open_bind
-from headrace.server.http.bridge import DispatcherApplication
 from headrace.server.http.common_headers import ServerLines
 from headrace.server.http.connection import HOT_BODY_BYTES, Connection
 from headrace.server.http.dispatch import Dispatcher
@@ -54,11 +53,11 @@ from headrace.server.routes import (
     observe,
     registration,
     service,
-    sources,
-    stream_list,
+    streams,
     verbs,
     work,
 )
+from headrace.server.routes import observations as sources
 from headrace.server.routes.service import Readiness
 from headrace.server.routes.subscriptions import routes as subscription_routes
 from headrace.storage import log_damage
@@ -252,10 +251,10 @@ def asgi_routes(
     subscriptions: Subscriptions | None,
 ) -> list[BaseRoute]:
     """Every route but those of the hot path."""
-    routes: list[BaseRoute] = [*stream_list.routes(engine), *service.routes(engine, gates, monitor, readiness, metrics)]
+    routes: list[BaseRoute] = [*streams.routes(engine), *service.routes(engine, gates, monitor, readiness, metrics)]
     routes += [*work.routes(engine), *observe.routes(engine, gates.search)]
     routes += [*registration.routes(engine), *feature_tables.routes(engine)]
-    routes += [*observations.routes(engine), *sources.routes(engine)]
+    routes += [*observations.routes(engine), *sources.source_routes(engine)]
     routes += [*entity_lists.routes(engine), *entity_relations.routes(engine)]
     routes += [*entity_types.routes(engine), *enhancement.routes(engine), *erasures.routes(engine)]
     if subscriptions is not None:

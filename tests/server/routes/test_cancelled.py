@@ -24,11 +24,10 @@ from headrace.server.http.compression import ReplyCompressor
 from headrace.server.http.dispatch import Dispatcher
 from headrace.server.http.exchange import Request
 from headrace.server.http.head_cache import RequestHead
-from headrace.server.routes.aggregate import AggregateRoute
 from headrace.server.routes.observe import Observer
 from headrace.server.routes.reads import ReadRoute
 from headrace.server.routes.routing_keys import RoutingKeysRoute
-from headrace.server.routes.search import SearchRoutes
+from headrace.server.routes.search import AggregateRoute, SearchRoutes
 from headrace.storage.keys import KeyStore
 from headrace.storage.wal_keys import WalKeys
 from headrace.types import JSON

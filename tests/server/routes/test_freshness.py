@@ -17,8 +17,7 @@ from engine.search.searches import Searched, document
 from headrace.engine.log.tiers import Cold
 from headrace.engine.runtime.gates import Gate
 from headrace.server.http.compression import ReplyCompressor
-from headrace.server.routes.filtered_reads import FilteredReads
-from headrace.server.routes.reads import ReadRoute
+from headrace.server.routes.reads import FilteredReads, ReadRoute
 from logs import Logs, event
 from rig import Rig
 from server.callers import Caller as Local

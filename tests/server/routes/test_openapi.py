@@ -30,10 +30,10 @@ from headrace.server.routes import (
     openapi,
     registration,
     service,
-    sources,
-    stream_list,
+    streams,
     work,
 )
+from headrace.server.routes import observations as sources
 from headrace.server.routes.openapi import work as words
 from headrace.server.routes.report import Report
 from headrace.server.routes.streams import read_retention
@@ -132,7 +132,7 @@ def test_the_server_answers_as_described(tmp_path: Path) -> None:
         jsonschema_rs.validate(_schema("/v1/server/_details"), report.details())
         jsonschema_rs.validate(_schema("/v1/server/_mem"), report.memory())
         jsonschema_rs.validate(_schema("/health/ready"), await readiness.check())
-        ours = [*service.routes(engine, gates, monitor, readiness), *stream_list.routes(engine), *work.routes(engine)]
+        ours = [*service.routes(engine, gates, monitor, readiness), *streams.routes(engine), *work.routes(engine)]
         ours += [*registration.routes(engine), *feature_tables.routes(engine), *entity_types.routes(engine)]
         ours += [*observations.routes(engine), *sources.routes(engine), *observe.routes(engine, gates.search)]
         ours += erasures.routes(engine)

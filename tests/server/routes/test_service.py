@@ -20,7 +20,7 @@ from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor, ProcessMemory
 from headrace.errors import CorruptData, HeadraceError, Overloaded
 from headrace.server.http.auth import LOCAL, Principal
-from headrace.server.http.json_responses import failure_response
+from headrace.server.http.starlette_json import failure_response
 from headrace.server.routes import service
 from headrace.server.routes.report import Report
 from headrace.storage.streams import StreamRow

@@ -9,8 +9,7 @@ from uuid import uuid4
 
 from headrace.errors import HeadraceError, TimedOut
 from headrace.query.deadline import Deadline
-from headrace.server.http.exchange import Exchange, Headers, Reply, Request
-from headrace.server.http.failures import unexpected_failure
+from headrace.server.http.exchange import Exchange, Headers, Reply, Request, unexpected_failure
 from headrace.storage.damage import Damage
 
 Outcome = TypeVar("Outcome")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.engine.assembly import Engine
+from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.tiers import Cold
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, CorruptData, HeadraceError, MethodNotAllowed, NotFound, Overloaded, TimedOut
@@ -16,12 +18,14 @@ from headrace.server.http import parameters, target
 from headrace.server.http.auth import Authenticator, Principal
 from headrace.server.http.background import BackgroundRequests, cancel_when_gone, in_thread, partial_answer_s
 from headrace.server.http.byte_budgets import BodyBudget, UnsentBudget
-from headrace.server.http.exchange import Exchange, Reply, Request
-from headrace.server.http.failures import unexpected_failure
+from headrace.server.http.exchange import Exchange, Reply, Request, unexpected_failure
 from headrace.server.http.head_cache import RequestHead, Route
-from headrace.server.http.lookups import StreamLookups
 from headrace.server.http.quota import with_quota
 from headrace.server.http.target import Target
+
+if TYPE_CHECKING:
+    from headrace.server.http.exchange import Exchange
+
 
 Verb = Callable[[Request], None]
 
@@ -161,3 +165,33 @@ def refuse_repeated(raw_headers: list[tuple[bytes, bytes]], fields: dict[bytes, 
             field = name.decode("latin-1")
             raise BadRequest(f"{field} is given more than once", field=field)
         seen.add(name)
+
+
+#: A request: its head and its body, the way back, when its time is over, and that its stream was looked up.
+WaitingRequest = tuple[RequestHead, bytes, "Exchange", float, bool]
+
+
+class StreamLookups:
+    """Requests that wait for the end of the turn."""
+
+    def __init__(self, catalog: Catalog, go_on: Callable[[RequestHead, bytes, Exchange, float, bool], None]) -> None:
+        self._catalog = catalog
+        self._go_on = go_on
+        self._names: set[str] = set()
+        self._waiting: list[WaitingRequest] = []
+
+    def add(self, name: str, request: WaitingRequest) -> None:
+        """Go on with a request when its stream is in memory, or was looked for in vain."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._look)
+        self._names.add(name)
+        self._waiting.append(request)
+
+    def _look(self) -> None:
+        names, waiting = self._names, self._waiting
+        self._names, self._waiting = set(), []
+        try:
+            self._catalog.fetch(names)
+        finally:  # whatever there was with one of them, each gets to know what became of its own
+            for request in waiting:
+                self._go_on(*request)

@@ -6,6 +6,7 @@ between them is written once.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from headrace.errors import HeadraceError
 from headrace.server.http.auth import AdminRefused, Principal
 from headrace.server.http.head_cache import RequestHead, Route
 from headrace.server.http.target import Target
+from headrace.storage.damage import Damage
 
 Headers = dict[str, str]
 
@@ -118,3 +120,14 @@ class Request(msgspec.Struct):
     def headers(self) -> dict[bytes, bytes]:
         """The headers by name."""
         return self.head.fields
+
+
+log = logging.getLogger("headrace.server")
+
+
+def unexpected_failure(damage: Damage, reason: Exception, request_id: str) -> HeadraceError:
+    """Log a failure with its traceback, and give the error that tells the caller where to look for it."""
+    log.error("request %s failed", request_id, exc_info=reason)
+    error = damage.note(reason) or HeadraceError("the server failed; its log has the details under this request_id")
+    error.facts["request_id"] = request_id
+    return error

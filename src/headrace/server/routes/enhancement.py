@@ -18,9 +18,8 @@ from headrace.errors import BadRequest
 from headrace.reduce.fragments.agreement import Agreement
 from headrace.reduce.fragments.candidates import Candidate
 from headrace.server.http.auth import Principal
-from headrace.server.http.json_bodies import read_json, require_json
-from headrace.server.http.json_responses import json_response
 from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.starlette_json import json_response, read_json, require_json
 from headrace.server.routes import entity_type_documents as documents
 from headrace.server.routes.entity_types import TYPES
 from headrace.storage.enhancement_runs import Run

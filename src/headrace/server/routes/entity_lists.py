@@ -22,8 +22,8 @@ from headrace.format import offset as offsets
 from headrace.reduce.duplicates import LEAST, Pair, duplicates
 from headrace.schema.entity.canonical import part
 from headrace.server.http.auth import LOCAL, Principal
-from headrace.server.http.json_responses import json_response
 from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.starlette_json import json_response
 from headrace.server.routes.entities import admit, asked_of, snapshot, user_of
 from headrace.types import rfc3339
 

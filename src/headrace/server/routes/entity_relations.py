@@ -15,9 +15,8 @@ from headrace.engine.entities.write.aliasing import Related
 from headrace.engine.entities.write.splitting import Predicate, moved, target
 from headrace.errors import BadRequest, EntityNotFound
 from headrace.server.http.auth import Principal
-from headrace.server.http.json_bodies import read_json, require_json
-from headrace.server.http.json_responses import json_response
 from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.starlette_json import json_response, read_json, require_json
 from headrace.server.routes.entities import admit
 from headrace.storage.entities import EntityRow
 from headrace.types import parse_timestamp_us, rfc3339

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from headrace.engine.entities.types import journal
 from headrace.engine.entities.types.verbs import Outcome
 from headrace.schema.entity.refusal import refusal
-from headrace.server.http.json_responses import json_response
+from headrace.server.http.starlette_json import json_response
 from headrace.storage.entity_changes import EntityChangeRow
 from headrace.storage.schema_registry import SchemaRow
 from headrace.types import rfc3339

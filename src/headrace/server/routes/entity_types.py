@@ -22,9 +22,8 @@ from headrace.schema.entity.registration import Registration, read_version, scop
 from headrace.schema.entity.shape import Reader, choice, flag, members
 from headrace.server.http import parameters
 from headrace.server.http.auth import LOCAL, Principal
-from headrace.server.http.json_bodies import read_json, require_json
-from headrace.server.http.json_responses import json_response
 from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.starlette_json import json_response, read_json, require_json
 from headrace.server.routes import entity_type_documents as documents
 from headrace.storage.schema_registry import EVERYBODY, SchemaRow
 

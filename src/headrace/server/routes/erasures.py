@@ -15,9 +15,8 @@ from headrace.engine.entities.read.snapshots import Asked
 from headrace.errors import BadRequest, InvalidCursor
 from headrace.extract.erasure_targets import load
 from headrace.server.http.auth import Principal
-from headrace.server.http.json_bodies import read_json, require_json
-from headrace.server.http.json_responses import json_response
 from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.starlette_json import json_response, read_json, require_json
 from headrace.server.routes.entities import admit, user_of
 from headrace.server.routes.entity_relations import EntityChangeBody
 from headrace.storage.erasures import ErasureRow

@@ -15,9 +15,8 @@ from headrace.engine.features.past import Past
 from headrace.engine.features.registry import EVENTS
 from headrace.errors import BatchTooLarge
 from headrace.reduce.features.history import Question
-from headrace.server.http.json_bodies import read_json, require_json
-from headrace.server.http.json_responses import json_response
 from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.starlette_json import json_response, read_json, require_json
 from headrace.storage.histories import HistoryRow
 from headrace.types import parse_timestamp_us, rfc3339
 

@@ -5,6 +5,7 @@ And what somebody decides about one entity: ``POST /v1/entities/{id}/correct``, 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 import msgspec
@@ -14,22 +15,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
+from headrace.engine.entities.kind import ENTITIES
 from headrace.engine.entities.write.correcting import Deciding, Decision, Deed
 from headrace.engine.entities.write.observing import Observe, Outdated
 from headrace.engine.entities.write.stores import TRIES, Found
 from headrace.engine.runtime.computing import LONG_BYTES
-from headrace.errors import (
-    AppendTimedOut,
-    BadRequest,
-    UnsupportedMedia,
-)
+from headrace.errors import AppendTimedOut, BadRequest, UnsupportedMedia
 from headrace.schema.entity import request as asking
 from headrace.schema.entity.request import Asked, Name
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import JSON_TYPE, Reply, Request
-from headrace.server.http.json_bodies import read_body, require_json
 from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.starlette_json import json_response, read_body, require_json
 from headrace.types import JSON
 
 _BODY_BYTES = 1024 * 1024
@@ -203,3 +201,27 @@ async def _read(request: HttpRequest, kind: Any) -> Any:
         return EntityDecisionBody()
     require_json(request)
     return asking.convert(asking.document_of(body), kind, "")
+
+
+def source_routes(engine: Engine) -> list[Route]:
+    """Every route of this file."""
+    return [Route("/v1/sources/{id:path}", SourceRoute(engine).get, methods=["GET"])]
+
+
+class SourceRoute:
+    """Reads the request, asks the engine, writes the answer."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._sourcing = engine.sourcing
+
+    async def get(self, request: HttpRequest) -> Response:
+        """GET: the entities of a source, and the observations that they became."""
+        refuse_unknown_parameters(request.query_params, "user_id")
+        principal: Principal = request.state.principal
+        user_id = principal.acting_for(request.query_params.get("user_id"))
+        source_id = request.path_params["id"]
+        places = self._sourcing.places(user_id, source_id)
+        for place in places:
+            if place.stream is not None:
+                principal.require_type("read", place.stream.name.removeprefix(ENTITIES))
+        return json_response(await asyncio.to_thread(self._sourcing.read, user_id, source_id, places))

@@ -20,9 +20,9 @@ from headrace.profiles.observing.asked import Asked
 from headrace.profiles.observing.telling import primary, summary, timeline
 from headrace.profiles.observing.trace import Trace
 from headrace.query.deadline import Cancelled, Deadline
-from headrace.server.http import json_bodies
+from headrace.server.http import starlette_json
 from headrace.server.http.background import in_thread
-from headrace.server.http.json_responses import json_response
+from headrace.server.http.starlette_json import json_response
 from headrace.types import rfc3339
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class Observer:
 
     async def request(self, request: Request) -> Response:
         """POST: one request, by its id, its trace or one of its spans."""
-        json_bodies.require_json(request)
-        asked = questions.read(await json_bodies.read_json(request, Any, limit=_MOST_BYTES))
+        starlette_json.require_json(request)
+        asked = questions.read(await starlette_json.read_json(request, Any, limit=_MOST_BYTES))
         principal = request.state.principal
         events = self._stream(asked.events, principal, "events")
         traces = self._stream(asked.traces, principal, "traces")

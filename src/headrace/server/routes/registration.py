@@ -25,9 +25,8 @@ from headrace.schema.descriptor.nodes import Event, Node, Table
 from headrace.schema.descriptor.problem import Problem
 from headrace.server.http import parameters
 from headrace.server.http.auth import Principal
-from headrace.server.http.json_bodies import Body, read_json, require_json
-from headrace.server.http.json_responses import json_response
 from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.starlette_json import Body, json_response, read_json, require_json
 from headrace.storage.feature_registry import FeatureRegistryRow
 from headrace.types import rfc3339
 

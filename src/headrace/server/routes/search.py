@@ -12,18 +12,64 @@ import msgspec
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
-from headrace.errors import TimedOut
+from headrace.errors import BadRequest, TimedOut
 from headrace.query import request as requests
 from headrace.query.deadline import Deadline
 from headrace.query.request import MAX_TIMEOUT_MS, SearchRequest
 from headrace.query.search import Search
 from headrace.query.snippet import snippets
-from headrace.server.http.background import BackgroundRequests, in_thread
+from headrace.schema.entries import decoded
+from headrace.server.http.background import PARTIAL_ANSWER_SHARE, BackgroundRequests, in_thread, partial_answer_s
 from headrace.server.http.exchange import Headers, Reply, Request
-from headrace.server.routes import event_query
+from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.types import json_fault, rfc3339
 
 if TYPE_CHECKING:
+    from headrace.engine.search.aggregate import Aggregated
     from headrace.engine.search.hits import Found, Hit
+    from headrace.reduce.request import AggregateRequest
+
+
+_MAX_BODY = 1024 * 1024
+
+
+def read_document(request: Request, what: str) -> Any:
+    """The JSON document that a question is."""
+    refuse_unknown_parameters(request.query)
+    if len(request.body) > _MAX_BODY:
+        raise BadRequest(f"{what} has at most 1 MiB", field="body")
+    try:
+        return decoded(request.body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
+        raise BadRequest(f"the body is not JSON: {json_fault(reason, request.body)}", field="body") from reason
+
+
+def find_readable_stream(engine: Engine, request: Request) -> Stream:
+    """The stream that is asked, by someone who may read it; that is an access."""
+    stream = engine.log.find(request.target.name)
+    request.principal.require("read", stream.name)
+    if stream.ttl_s is not None:
+        engine.log.catalog.note_access(stream)
+    return stream
+
+
+def coverage(stream: Stream, found: Found | Aggregated, *, visible: int, complete: bool) -> dict[str, Any]:
+    """What an answer covers, and how much it may have left out; ``visible`` is where the events end that were seen."""
+    missing, tally = found.missing, found.tally
+    return {
+        "mode": "complete" if complete else "partial",
+        "complete": complete,
+        "stream_head_offset": stream.offset_at(found.stop),
+        "visible_from_offset": stream.offset_at(found.start),
+        "visible_through_offset": stream.offset_at(visible),
+        "visible_through_primary_timestamp_max": None if tally.latest_ms is None else rfc3339(tally.latest_ms * 1000),
+        "oldest_omitted_append_at": None if missing.since_us is None else rfc3339(missing.since_us),
+        "possible_missing_events_upper_bound": missing.events,
+        "possible_missing_uploaded_segments": missing.segments,
+        "possible_missing_sealed_rows": missing.events - missing.log_rows,
+        "possible_missing_wal_rows": missing.log_rows,
+    }
+
 
 Reading = Callable[[Search], SearchRequest]
 
@@ -56,11 +102,11 @@ class SearchRoutes:
 
     def post(self, request: Request) -> None:
         """POST ``_search``: the request is the body."""
-        given = event_query.read_document(request, "a search")
+        given = read_document(request, "a search")
         self._begin(request, lambda search: requests.read(given, search))
 
     def _begin(self, request: Request, reading: Reading) -> None:
-        stream = event_query.find_readable_stream(self._engine, request)
+        stream = find_readable_stream(self._engine, request)
         deadline = Deadline(self._time_s)
         self._background.answer_within(
             request, self._answer(request, stream, reading, deadline), self._time_s, deadline=deadline
@@ -149,7 +195,7 @@ def _coverage(stream: Stream, found: Found) -> dict[str, Any]:
     tally = found.tally
     complete = not found.missing.events and not found.timed_out
     return {
-        **event_query.coverage(stream, found, visible=found.visible, complete=complete),
+        **coverage(stream, found, visible=found.visible, complete=complete),
         "indexed_segments": tally.indexed_segments,
         **{name: round(getattr(tally, name)) for name in _TIMES},
         # Nothing is estimated here: postings are simply looked up.
@@ -166,3 +212,64 @@ def _coverage(stream: Stream, found: Found) -> dict[str, Any]:
 
 def _word(value: bool) -> str:
     return "true" if value else "false"
+
+
+class AggregateRoute:
+    """Answers aggregates, each in a thread; the gate says how many at once."""
+
+    def __init__(self, engine: Engine, gate: Gate) -> None:
+        self._engine = engine
+        self._gate = gate
+        self._background = BackgroundRequests(engine.writer.damage)
+        self._time_s = engine.config.server.resolver_timeout_s
+
+    def post(self, request: Request) -> None:
+        """The request is the body."""
+        given = read_document(request, "an aggregate")
+        stream = find_readable_stream(self._engine, request)
+        deadline = Deadline(self._time_s * PARTIAL_ANSWER_SHARE)
+        answer_by = deadline.within(partial_answer_s(self._time_s) * PARTIAL_ANSWER_SHARE)
+        answer = self._answer(request, stream, lambda head: self._aggregate(stream, head, given, deadline, answer_by))
+        self._background.answer_partially(request, answer, self._time_s, deadline)
+
+    async def _answer(self, request: Request, stream: Stream, aggregate: Callable[[Head], Reply]) -> None:
+        async with self._gate:
+            head = await self._engine.log.fetch_readable_head(stream)
+            reply = await in_thread(lambda: aggregate(head))
+        request.exchange.reply(reply)
+
+    def _aggregate(self, stream: Stream, head: Head, given: Any, deadline: Deadline, answer_by: Deadline) -> Reply:
+        from headrace.engine.search.aggregate import aggregate
+        from headrace.reduce.request import read
+
+        archive = self._engine.open_archive()
+        defined = archive.defined(stream, head)
+        asked = read(given, defined.definition.search)
+        found = aggregate(archive, stream, head, defined, asked, deadline, answer_by)
+        return Reply.json(200, _aggregate_rendered(stream, asked, found))
+
+
+def _aggregate_rendered(stream: Stream, request: AggregateRequest, found: Aggregated) -> dict[str, Any]:
+    from headrace.reduce.answer import iso
+
+    return {
+        "stream": stream.name,
+        "rollup": request.asked.rollup.name,
+        "from": iso(request.asked.start),
+        "to": iso(request.asked.end),
+        "interval": request.interval,
+        "coverage": _aggregate_coverage(stream, found),
+        "buckets": found.buckets,
+    }
+
+
+def _aggregate_coverage(stream: Stream, found: Aggregated) -> dict[str, Any]:
+    tally = found.tally
+    return {
+        **coverage(stream, found, visible=found.stop, complete=not found.missing.events),
+        "used_rollups": found.used_rollups,
+        "indexed_segments": tally.indexed_segments,
+        "scanned_segments": tally.scanned_segments,
+        "scanned_tail_docs": tally.scanned_tail_docs,
+        "index_families_used": ["agg"] if found.used_rollups else [],
+    }

@@ -15,7 +15,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor
 from headrace.errors import HeadraceError, Unavailable
-from headrace.server.http.json_responses import json_response
+from headrace.server.http.starlette_json import json_response
 from headrace.server.metrics import Metrics
 from headrace.server.routes import openapi
 from headrace.server.routes.report import Report

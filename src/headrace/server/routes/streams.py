@@ -1,14 +1,20 @@
-"""The stream resource: create, append, describe, delete. Reads live next authenticator."""
+"""The stream resource: create, append, describe, delete. Reads live in ``reads``."""
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
 from headrace.engine.features.registry import EVENTS
+from headrace.engine.history.holdings import published_until
 from headrace.engine.log.append import PLAIN, Append, Terms
 from headrace.engine.log.lifecycle import Create, Delete, SetRetention
 from headrace.engine.log.log import Log
@@ -27,14 +33,64 @@ from headrace.errors import (
     StreamClosed,
     TimedOut,
 )
+from headrace.profiles import table
 from headrace.schema.split import check_text, split_json
 from headrace.server.http import parameters, target
 from headrace.server.http.auth import ENTITY_STREAM_PREFIX, LOCAL
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Exchange, Headers, Reply, Request
 from headrace.server.http.head_cache import RequestHead
+from headrace.server.http.starlette_json import json_response
 from headrace.server.routes import stream_creation
 from headrace.types import format_duration, json_fault, rfc3339
+
+_DEFAULT, _MOST = 100, 1000
+
+
+def routes(engine: Engine) -> list[Route]:
+    """The route of the list."""
+
+    async def streams(request: HttpRequest) -> Response:
+        query = parameters.query(request.scope["query_string"])
+        unknown = set(query) - {"prefix", "after", "limit"}
+        if unknown:
+            name = min(unknown)
+            raise BadRequest(f"there is no parameter {name!r}; there are prefix, after and limit", field=name)
+        limit = parameters.whole_number(query.get("limit", str(_DEFAULT)), "limit")
+        if not 1 <= limit <= _MOST:
+            raise BadRequest(f"limit lies between 1 and {_MOST}", field="limit")
+        principal = request.state.principal
+        principal.require("read")
+        prefix = principal.narrow(query.get("prefix", ""))
+        page = engine.log.page(prefix=prefix, after=query.get("after", ""), limit=limit, without=principal.hidden)
+        headers = {}
+        if len(page) == limit:
+            following = urlencode({**query, "after": page[-1].name, "limit": str(limit)})
+            headers["link"] = f'</v1/streams?{following}>; rel="next"'
+        return json_response([descriptor(engine, stream) for stream in page], headers=headers)
+
+    return [Route("/v1/streams", streams, methods=["GET"])]
+
+
+def descriptor(engine: Engine, stream: Stream) -> dict[str, Any]:
+    """A stream as the list shows it; sequence numbers are decimal text."""
+    through = str(published_until(engine.published, stream) - 1)
+    profile = table.load(stream.profile)
+    observability = profile.observability(stream.name)
+    return {
+        "name": stream.name,
+        "content_type": stream.content_type,
+        "created_at": rfc3339(stream.created_us),
+        "expires_at": None if stream.deadline_us is None else rfc3339(stream.deadline_us),
+        "epoch": stream.epochs[-1][0],
+        "next_offset": str(stream.head.next_seq),
+        "sealed_through": through,
+        "uploaded_through": through,
+        "closed": stream.head.closed,
+        "profile": profile.name,
+        **({} if observability is None else {"observability": observability}),
+    }
+
 
 #: Joined entries, how many there are, and the registry that has seen that they fit.
 Entries = tuple[bytes, int, StreamRegistry | None]

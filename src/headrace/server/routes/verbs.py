@@ -9,7 +9,6 @@ from headrace.profiles.state_protocol.profile import ACTIVATE, META, WAIT
 from headrace.server.http.compression import ReplyCompressor
 from headrace.server.http.dispatch import Verb
 from headrace.server.http.target import BATCH_GET, ENTITY, GET, OBSERVATIONS, PUSH, TRACES
-from headrace.server.routes.aggregate import AggregateRoute
 from headrace.server.routes.details import DetailsRoute
 from headrace.server.routes.entities import EntityRoute
 from headrace.server.routes.features import FeatureRoutes
@@ -21,7 +20,7 @@ from headrace.server.routes.push import PushRoute
 from headrace.server.routes.reads import ReadRoute
 from headrace.server.routes.routing_keys import RoutingKeysRoute
 from headrace.server.routes.schemas import SchemaRoutes
-from headrace.server.routes.search import SearchRoutes
+from headrace.server.routes.search import AggregateRoute, SearchRoutes
 from headrace.server.routes.streams import StreamRoutes
 from headrace.server.routes.touch import TouchRoutes
 

@@ -15,8 +15,7 @@ from headrace.engine.derive.lease_scheduler import MOST_UNITS
 from headrace.engine.derive.overview import Overview
 from headrace.errors import BadRequest
 from headrace.reduce.work_units import JOBS, Job, Result, Text
-from headrace.server.http.json_bodies import Body, read_json
-from headrace.server.http.json_responses import json_response
+from headrace.server.http.starlette_json import Body, json_response, read_json
 from headrace.storage.objects import Objects
 from headrace.storage.work import FailureRow
 from headrace.types import rfc3339

@@ -18,10 +18,9 @@ from headrace.config import ServerConfig
 from headrace.engine.log.tiers import Cold
 from headrace.engine.runtime.counters import Counters
 from headrace.engine.runtime.gates import Gate, Shortage
-from headrace.server.http.asgi import AsgiApplication
+from headrace.server.http.asgi import AsgiApplication, DispatcherApplication
 from headrace.server.http.auth import Authenticator
 from headrace.server.http.background import BackgroundRequests
-from headrace.server.http.bridge import DispatcherApplication
 from headrace.server.http.byte_budgets import BodyBudget
 from headrace.server.http.dispatch import Dispatcher
 from headrace.server.http.exchange import Reply

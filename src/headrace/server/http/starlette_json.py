@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from headrace.engine.runtime.computing import LONG_BYTES, Computing
-from headrace.errors import BadRequest, TooLarge, UnsupportedMedia
+from headrace.errors import BadRequest, HeadraceError, TooLarge, UnsupportedMedia
 from headrace.schema.entries import checked_number
+from headrace.server.http.exchange import JSON_HEADERS
 from headrace.types import JSON, json_fault, media_type
 
 Body = TypeVar("Body")
@@ -47,3 +50,14 @@ async def read_body(request: Request, *, limit: int, refusal: type[BadRequest] =
     except ClientDisconnect as reason:
         raise refusal("the body was cut short", field="body") from reason
     return bytes(body)
+
+
+def json_response(content: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON answer, never cached."""
+    every = {**JSON_HEADERS, **(headers or {})}
+    return Response(msgspec.json.encode(content), status, every)
+
+
+def failure_response(error: HeadraceError) -> Response:
+    """What an error looks like on the wire."""
+    return json_response(error.body(), status=error.status, headers=error.headers())

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from headrace.errors import Overloaded, ProducerFenced
-from headrace.server.http.json_responses import failure_response, json_response
+from headrace.server.http.starlette_json import failure_response, json_response
 
 
 def test_an_answer_is_json_that_nobody_stores() -> None:

@@ -17,8 +17,8 @@ from headrace.engine.runtime.counters import Counters
 from headrace.engine.runtime.gates import Gate, Shortage
 from headrace.errors import Unavailable
 from headrace.server.http import compression
+from headrace.server.http.asgi import DispatcherApplication
 from headrace.server.http.auth import Authenticator
-from headrace.server.http.bridge import DispatcherApplication
 from headrace.server.http.byte_budgets import BodyBudget
 from headrace.server.http.request_log import RequestLog
 from headrace.storage.keys import KeyStore

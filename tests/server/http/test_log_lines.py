@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.server.http.logs import configure_logging, log_request
+from headrace.server.http.request_log import configure_logging, log_request
 
 
 class _Terminal(io.StringIO):
