@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from headrace.engine.log.append import PLAIN
 from headrace.server.http.auth import LOCAL, Principal
-from headrace.server.http.head_cache import RequestHead, RequestHeadCache, Route
+from headrace.server.http.head_cache import RequestHeadCache
+from headrace.server.http.request import RequestHead, Route
 from headrace.server.http.target import Target, parse
 
 LINES = b"host: localhost\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n"

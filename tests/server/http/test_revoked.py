@@ -16,7 +16,7 @@ from headrace.engine.log.tiers import Cold
 from headrace.engine.runtime.gates import Gate
 from headrace.server.http.auth import Principal
 from headrace.server.http.compression import ReplyCompressor
-from headrace.server.http.head_cache import RequestHead
+from headrace.server.http.request import RequestHead
 from headrace.server.routes.details import DetailsRoute
 from headrace.server.routes.index_status import IndexStatusRoute
 from headrace.server.routes.reads import ReadRoute

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from headrace.server.http.dispatch import StreamLookups, WaitingRequest
-from headrace.server.http.head_cache import RequestHead
+from headrace.server.http.request import RequestHead
 from headrace.types import JSON
 
 if TYPE_CHECKING:

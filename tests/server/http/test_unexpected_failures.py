@@ -24,7 +24,7 @@ from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.byte_budgets import BodyBudget
 from headrace.server.http.dispatch import Dispatcher
 from headrace.server.http.exchange import Reply
-from headrace.server.http.head_cache import RequestHead
+from headrace.server.http.request import RequestHead
 from headrace.server.http.request_log import RequestLog
 from headrace.storage.damage import Damage
 from headrace.storage.keys import KeyStore

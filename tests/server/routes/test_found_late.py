@@ -18,7 +18,7 @@ from headrace.server.http.auth import Authenticator
 from headrace.server.http.compression import ReplyCompressor
 from headrace.server.http.dispatch import Dispatcher
 from headrace.server.http.exchange import Headers, Reply
-from headrace.server.http.head_cache import RequestHead
+from headrace.server.http.request import RequestHead
 from headrace.server.routes.reads import ReadRoute
 from headrace.storage.keys import KeyStore
 from headrace.types import JSON

@@ -9,7 +9,8 @@ from uuid import uuid4
 
 from headrace.errors import HeadraceError, TimedOut
 from headrace.query.deadline import Deadline
-from headrace.server.http.exchange import Exchange, Headers, Reply, Request, unexpected_failure
+from headrace.server.http.exchange import Exchange, Headers, Reply, unexpected_failure
+from headrace.server.http.request import Request
 from headrace.storage.damage import Damage
 
 Outcome = TypeVar("Outcome")

@@ -14,7 +14,8 @@ import zstandard
 
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, HeadraceError, TimedOut, TooLarge, UnsupportedMedia
-from headrace.server.http.exchange import Reply, Request
+from headrace.server.http.exchange import Reply
+from headrace.server.http.request import Request
 
 _SMALLEST = 1024
 _STEP = 256

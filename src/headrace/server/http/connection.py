@@ -27,7 +27,8 @@ from headrace.server.http.common_headers import (
 )
 from headrace.server.http.dispatch import Dispatcher
 from headrace.server.http.exchange import JSON_HEADERS, Headers, Reply
-from headrace.server.http.head_cache import RequestHead, RequestHeadCache
+from headrace.server.http.head_cache import RequestHeadCache
+from headrace.server.http.request import RequestHead
 from headrace.server.http.request_log import RequestLog
 from headrace.server.http.target import is_hot
 from headrace.server.http.uvicorn_adapter import CallbackFailed, HotCycle, HttpProtocol, ParserFailed, UpgradeOffered

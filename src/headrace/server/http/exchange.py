@@ -1,8 +1,4 @@
-"""One request and its answer, however the bytes travel.
-
-The hot connection and the ASGI side both make a :class:`Request` and offer an :class:`Exchange`; everything
-between them is written once.
-"""
+"""The way back to a caller: the answer to one request, whether a hot connection sends it or ASGI does."""
 
 from __future__ import annotations
 
@@ -14,9 +10,9 @@ import msgspec
 
 from headrace.errors import HeadraceError
 from headrace.server.http.auth import AdminRefused, Principal
-from headrace.server.http.head_cache import RequestHead, Route
-from headrace.server.http.target import Target
 from headrace.storage.damage import Damage
+
+log = logging.getLogger("headrace.server")
 
 Headers = dict[str, str]
 
@@ -91,38 +87,6 @@ class Exchange(Protocol):
 
     def finish(self) -> None:
         """End the chunks."""
-
-
-class Request(msgspec.Struct):
-    """What was asked, already admitted."""
-
-    head: RequestHead
-    route: Route
-    body: bytes
-    exchange: Exchange
-
-    @property
-    def target(self) -> Target:
-        """The stream and the resource of it that is meant."""
-        return self.route.target
-
-    @property
-    def query(self) -> dict[str, str]:
-        """The query parameters."""
-        return self.route.query
-
-    @property
-    def principal(self) -> Principal:
-        """Who asks."""
-        return self.route.principal
-
-    @property
-    def headers(self) -> dict[bytes, bytes]:
-        """The headers by name."""
-        return self.head.fields
-
-
-log = logging.getLogger("headrace.server")
 
 
 def unexpected_failure(damage: Damage, reason: Exception, request_id: str) -> HeadraceError:

@@ -13,7 +13,7 @@ from headrace.errors import BadRequest, EntityNotFound
 from headrace.schema.entity.relations import links, moments
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
-from headrace.server.http.exchange import Request
+from headrace.server.http.request import Request
 from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.types import parse_timestamp_us, rfc3339
 

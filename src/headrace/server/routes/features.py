@@ -20,7 +20,7 @@ from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, RequestErr
 from headrace.schema.entries import checked_number
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
-from headrace.server.http.exchange import Request
+from headrace.server.http.request import Request
 from headrace.types import JSON, json_fault, parse_timestamp_us, rfc3339
 
 MOST_REQUESTS = 10_000

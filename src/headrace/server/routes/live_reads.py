@@ -20,7 +20,8 @@ from headrace.engine.log.tiers import Cold
 from headrace.errors import HeadraceError, OffsetFenced
 from headrace.query.deadline import Deadline
 from headrace.server.http.compression import accepted_encoding
-from headrace.server.http.exchange import Reply, Request
+from headrace.server.http.exchange import Reply
+from headrace.server.http.request import Request
 from headrace.storage.streams import LIVE
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from headrace.schema.entity import request as asking
 from headrace.schema.entity.request import Asked, Name
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
-from headrace.server.http.exchange import JSON_TYPE, Reply, Request
+from headrace.server.http.exchange import JSON_TYPE, Reply
+from headrace.server.http.request import Request
 from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.http.starlette_json import json_response, read_body, require_json
 from headrace.types import JSON

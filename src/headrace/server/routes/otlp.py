@@ -17,7 +17,8 @@ from headrace.profiles.otel_traces.hook import TracesHook
 from headrace.profiles.otel_traces.protobuf import partial_success
 from headrace.server.http import target
 from headrace.server.http.background import BackgroundRequests
-from headrace.server.http.exchange import Reply, Request
+from headrace.server.http.exchange import Reply
+from headrace.server.http.request import Request
 from headrace.server.routes.profiles import profile_with_route
 from headrace.server.routes.streams import APPEND_TIMEOUT, refuse_owned
 from headrace.storage.streams import StreamRow

@@ -13,7 +13,8 @@ from headrace.profiles.definition import Profile
 from headrace.schema import pointer
 from headrace.schema.plan import Refusal
 from headrace.server.http.background import BackgroundRequests
-from headrace.server.http.exchange import Reply, Request
+from headrace.server.http.exchange import Reply
+from headrace.server.http.request import Request
 from headrace.server.routes.schemas import flag, parameters
 from headrace.server.routes.streams import refuse_owned
 from headrace.types import json_fault

@@ -19,7 +19,8 @@ from headrace.schema.entries import entries_of
 from headrace.schema.split import check_text, split_json
 from headrace.server.http.auth import LOCAL
 from headrace.server.http.background import BackgroundRequests
-from headrace.server.http.exchange import Exchange, Reply, Request
+from headrace.server.http.exchange import Exchange, Reply
+from headrace.server.http.request import Request
 from headrace.server.routes.streams import is_awaited
 from headrace.types import JSON
 

@@ -26,7 +26,8 @@ from headrace.server.http import parameters
 from headrace.server.http.auth import ENTITY_STREAM_PREFIX, LOCAL
 from headrace.server.http.background import PARTIAL_ANSWER_SHARE, BackgroundRequests
 from headrace.server.http.compression import ReplyCompressor, accepted_encoding
-from headrace.server.http.exchange import Exchange, Headers, Reply, Request, unexpected_failure
+from headrace.server.http.exchange import Exchange, Headers, Reply, unexpected_failure
+from headrace.server.http.request import Request
 from headrace.server.routes.live_reads import LongPoll, SseRenderer, SseSubscriber
 from headrace.types import OCTETS, Piece, parse_timestamp_us, rfc3339
 

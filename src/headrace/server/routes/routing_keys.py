@@ -14,7 +14,8 @@ from headrace.engine.search.routing_keys import Lexicon, Page, Question
 from headrace.errors import BadRequest, TimedOut
 from headrace.query.deadline import Deadline
 from headrace.server.http.background import PARTIAL_ANSWER_SHARE, BackgroundRequests, in_thread
-from headrace.server.http.exchange import Reply, Request
+from headrace.server.http.exchange import Reply
+from headrace.server.http.request import Request
 from headrace.server.http.parameters import refuse_unknown_parameters
 
 LIMIT, MOST = 100, 500

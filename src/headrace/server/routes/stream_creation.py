@@ -14,7 +14,8 @@ from headrace.errors import BadRequest, Conflict, Gone, ManagedStream, NotFound,
 from headrace.schema.split import split_json
 from headrace.server.http import parameters, target
 from headrace.server.http.auth import ENTITY_STREAM_PREFIX
-from headrace.server.http.exchange import Headers, Reply, Request
+from headrace.server.http.exchange import Headers, Reply
+from headrace.server.http.request import Request
 from headrace.storage.streams import LIVE, StreamRow
 from headrace.types import JSON, OCTETS, media_type, rfc3339
 
