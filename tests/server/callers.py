@@ -9,8 +9,7 @@ from typing import Protocol
 from headrace.engine.log.stream import Stream
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.exchange import Headers, Reply
-from headrace.server.http.request import Request
-from headrace.server.http.request import RequestHead, Route
+from headrace.server.http.request import Request, RequestHead, Route
 from headrace.server.http.target import Target
 
 

@@ -30,36 +30,19 @@ from headrace.engine.subscriptions.webhook import LocalTargets, Webhooks
 from headrace.engine.system_streams import System
 from headrace.engine.touch.live import LiveMetrics
 from headrace.errors import Unavailable
-from headrace.server.http import request_log as logs
 from headrace.server.http.asgi import AsgiApplication, DispatcherApplication
 from headrace.server.http.auth import Authenticator, is_loopback, refuse_open_bind
 from headrace.server.http.common_headers import ServerLines
 from headrace.server.http.connection import HOT_BODY_BYTES, Connection
 from headrace.server.http.dispatch import Dispatcher
 from headrace.server.http.head_cache import RequestHeadCache
-from headrace.server.http.request_log import RequestLog
+from headrace.server.http.request_log import RequestLog, configure_logging
 from headrace.server.http.tls import open_certificate
 from headrace.server.http.uvicorn_adapter import HttpServer
 from headrace.server.metrics import Metrics
 from headrace.server.metrics_stream import MetricsStream
-from headrace.server.routes import (
-    enhancement,
-    entity_lists,
-    entity_relations,
-    entity_types,
-    erasures,
-    feature_tables,
-    observations,
-    observe,
-    registration,
-    service,
-    streams,
-    verbs,
-    work,
-)
-from headrace.server.routes import observations as sources
+from headrace.server.routes.route_table import hot_verbs, starlette_routes
 from headrace.server.routes.service import Readiness
-from headrace.server.routes.subscriptions import routes as subscription_routes
 from headrace.storage import log_damage
 from headrace.storage.keys import KeyStore
 from headrace.storage.lock import make_directory
@@ -139,7 +122,7 @@ class Server:
         monitor = MemoryMonitor(gates, limit_bytes=self._limit_bytes, caches=engine.account)
         watchdog = StallWatchdog()
         readiness, metrics = Readiness(engine), Metrics(engine, gates, monitor, watchdog)
-        routes = asgi_routes(engine, gates, monitor, readiness, metrics, subscriptions)
+        routes = starlette_routes(engine, gates, monitor, readiness, metrics, subscriptions)
         front, protocol = self.build(engine, gates, routes)
         gc.collect()
         gc.freeze()  # what is here now stays, so the collector need not look at it again
@@ -169,7 +152,7 @@ class Server:
         """The two ways in: the ASGI application, and the connection that answers without it."""
         config, timeout_s = self._config, self._config.server.resolver_timeout_s
         request_log = RequestLog(engine.counters)
-        dispatcher = Dispatcher(self._authenticator, engine, verbs.stream_verbs(engine, gates), gates.read)
+        dispatcher = Dispatcher(self._authenticator, engine, hot_verbs(engine, gates), gates.read)
         engine.account.add("arriving_bodies", lambda: dispatcher.arrivals.held)
         engine.account.add("unsent_answers", lambda: dispatcher.unsent.held)
         bridge = DispatcherApplication(
@@ -242,26 +225,6 @@ class Server:
             connection.transport.close()
 
 
-def asgi_routes(
-    engine: Engine,
-    gates: Gates,
-    monitor: MemoryMonitor,
-    readiness: Readiness,
-    metrics: Metrics,
-    subscriptions: Subscriptions | None,
-) -> list[BaseRoute]:
-    """Every route but those of the hot path."""
-    routes: list[BaseRoute] = [*streams.routes(engine), *service.routes(engine, gates, monitor, readiness, metrics)]
-    routes += [*work.routes(engine), *observe.routes(engine, gates.search)]
-    routes += [*registration.routes(engine), *feature_tables.routes(engine)]
-    routes += [*observations.routes(engine), *sources.source_routes(engine)]
-    routes += [*entity_lists.routes(engine), *entity_relations.routes(engine)]
-    routes += [*entity_types.routes(engine), *enhancement.routes(engine), *erasures.routes(engine)]
-    if subscriptions is not None:
-        routes += subscription_routes(subscriptions)
-    return routes
-
-
 def _end_waiting(readiness: Readiness, engine: Engine) -> None:
     """Let parked readers go before the server waits for requests in flight."""
     readiness.serving = False
@@ -321,7 +284,7 @@ def serve(
     accept_log_damage: bool = False,
 ) -> None:
     """Run the server in this process until it is told to stop; auto-tune leaves the ``explicit`` settings alone."""
-    logs.configure_logging()
+    configure_logging()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
     allocators.configure()

@@ -20,6 +20,7 @@ from headrace.server.http.request import RequestHead
 from headrace.server.routes.details import DetailsRoute
 from headrace.server.routes.index_status import IndexStatusRoute
 from headrace.server.routes.reads import ReadRoute
+from headrace.server.routes.stream_reader import StreamReader
 from headrace.server.routes.touch import TouchRoutes
 from headrace.storage.keys import KeyStore
 from headrace.types import JSON
@@ -69,7 +70,7 @@ def test_who_follows_with_a_revoked_key_is_given_nothing_more(
 
 
 def test_entries_that_are_found_too_late_are_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, looks, find = threading.Event(), itertools.count(), ReadRoute.find
+    found, looks, find = threading.Event(), itertools.count(), StreamReader.find
 
     def work() -> None:
         assert found.wait(30)
@@ -89,7 +90,7 @@ def test_entries_that_are_found_too_late_are_not_given(tmp_path: Path, monkeypat
         assert (await asyncio.wait_for(caller.answered, 10)).status == 401
         assert rig.engine.tail.watchers == 0 and not principal.key_status._watchers
 
-    monkeypatch.setattr(ReadRoute, "find", cold_at_first)
+    monkeypatch.setattr(StreamReader, "find", cold_at_first)
     with Rig(tmp_path) as rig:
         rig.create("a", body=b"one")
         rig.run(scenario())

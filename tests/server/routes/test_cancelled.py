@@ -22,8 +22,7 @@ from headrace.engine.runtime.gates import Gate
 from headrace.server.http.auth import LOCAL, Authenticator
 from headrace.server.http.compression import ReplyCompressor
 from headrace.server.http.dispatch import Dispatcher
-from headrace.server.http.request import Request
-from headrace.server.http.request import RequestHead
+from headrace.server.http.request import Request, RequestHead
 from headrace.server.routes.observe import Observer
 from headrace.server.routes.reads import ReadRoute
 from headrace.server.routes.routing_keys import RoutingKeysRoute

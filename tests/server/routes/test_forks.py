@@ -13,8 +13,7 @@ from headrace.engine.log.lifecycle import Create
 from headrace.engine.log.tiers import Cold
 from headrace.errors import HeadraceError
 from headrace.server.http.auth import LOCAL
-from headrace.server.http.request import Request
-from headrace.server.http.request import RequestHead, Route
+from headrace.server.http.request import Request, RequestHead, Route
 from headrace.server.http.target import Target
 from headrace.server.routes.streams import StreamRoutes
 from headrace.storage.streams import StreamRow

@@ -20,6 +20,7 @@ from headrace.server.http.dispatch import Dispatcher
 from headrace.server.http.exchange import Headers, Reply
 from headrace.server.http.request import RequestHead
 from headrace.server.routes.reads import ReadRoute
+from headrace.server.routes.stream_reader import StreamReader
 from headrace.storage.keys import KeyStore
 from headrace.types import JSON
 from rig import Rig, array
@@ -53,7 +54,7 @@ class Slow:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.looks, self.go_on, self.looked = 0, threading.Event(), asyncio.Event()
         self.failure: Exception | None = None
-        find = ReadRoute.find
+        find = StreamReader.find
 
         def found(*asked: Any) -> Any:
             if not self.looks:
@@ -61,7 +62,7 @@ class Slow:
             self.looks -= 1
             raise Cold(self._work)
 
-        monkeypatch.setattr(ReadRoute, "find", found)
+        monkeypatch.setattr(StreamReader, "find", found)
 
     def _work(self) -> None:
         assert self.go_on.wait(30)
@@ -90,7 +91,7 @@ def run(rig: Rig, scenario: Scenario) -> None:
         gate = Gate(2)
         reads = ReadRoute(rig.engine, ReplyCompressor(gate), gate)
         await scenario(reads)
-        await asyncio.gather(*reads._background._working)
+        await asyncio.gather(*reads.reader._background._working)
 
     rig.run(running())
 
@@ -110,7 +111,7 @@ def test_a_response_that_has_ended_leaves_the_next_one_of_its_connection_alone(
         line.ask(reads, rig.find("b"), live="sse", offset="now")
         sent = list(line.sent)
         slow.go_on.set()
-        await asyncio.gather(*reads._background._working)
+        await asyncio.gather(*reads.reader._background._working)
         assert line.sent == sent
         rig.engine.tail.end()
 
@@ -125,7 +126,7 @@ def test_a_response_whose_entries_cannot_be_found_ends(rig: Rig, slow: Slow, fai
         slow.looks = 1
         await _appended(rig, "a")
         slow.go_on.set()
-        await asyncio.gather(*reads._background._working)
+        await asyncio.gather(*reads.reader._background._working)
         assert line.sent[-1] == "end" and line.sent.count("end") == 1
         assert rig.engine.tail.watchers == 0
 
@@ -139,10 +140,10 @@ def test_a_response_goes_on_once_its_entries_are_found_by_one_thread(rig: Rig, s
         slow.looks = 2
         for _ in range(2):
             await _appended(rig, "a")
-        assert slow.looks == 1 and len(reads._background._working) == 1
+        assert slow.looks == 1 and len(reads.reader._background._working) == 1
         slow.looks = 0
         slow.go_on.set()
-        await asyncio.gather(*reads._background._working)
+        await asyncio.gather(*reads.reader._background._working)
         assert b'data:["more","more"]' in line.sent[-1]
         rig.engine.tail.end()
 
@@ -244,7 +245,7 @@ def test_a_poll_that_was_refused_is_not_answered_again(
         with pytest.raises(Overloaded):
             line.ask(reads, rig.find("a"), live="long-poll", offset="-1")
         slow.go_on.set()
-        await asyncio.gather(*reads._background._working)
+        await asyncio.gather(*reads.reader._background._working)
         assert line.sent == []
 
     run(rig, scenario)

@@ -17,7 +17,8 @@ from engine.search.searches import Searched, document
 from headrace.engine.log.tiers import Cold
 from headrace.engine.runtime.gates import Gate
 from headrace.server.http.compression import ReplyCompressor
-from headrace.server.routes.reads import FilteredReads, ReadRoute
+from headrace.server.routes.reads import ReadRoute
+from headrace.server.routes.stream_reader import FilteredReads
 from logs import Logs, event
 from rig import Rig
 from server.callers import Caller as Local

@@ -33,7 +33,6 @@ from headrace.server.routes import (
     streams,
     work,
 )
-from headrace.server.routes import observations as sources
 from headrace.server.routes.openapi import work as words
 from headrace.server.routes.report import Report
 from headrace.server.routes.streams import read_retention
@@ -134,7 +133,7 @@ def test_the_server_answers_as_described(tmp_path: Path) -> None:
         jsonschema_rs.validate(_schema("/health/ready"), await readiness.check())
         ours = [*service.routes(engine, gates, monitor, readiness), *streams.routes(engine), *work.routes(engine)]
         ours += [*registration.routes(engine), *feature_tables.routes(engine), *entity_types.routes(engine)]
-        ours += [*observations.routes(engine), *sources.routes(engine), *observe.routes(engine, gates.search)]
+        ours += [*observations.routes(engine), *observe.routes(engine, gates.search)]
         ours += erasures.routes(engine)
         ours += [*entity_lists.routes(engine), *entity_relations.routes(engine), *enhancement.routes(engine)]
         served = {route.path_format for route in ours}

@@ -15,8 +15,7 @@ from headrace.engine.log.append import Append
 from headrace.errors import UnknownField
 from headrace.server.http.auth import LOCAL
 from headrace.server.http.exchange import Reply
-from headrace.server.http.request import Request
-from headrace.server.http.request import RequestHead, Route
+from headrace.server.http.request import Request, RequestHead, Route
 from headrace.server.http.target import Target
 from headrace.server.routes.push import PushRoute
 from rig import Rig

@@ -12,8 +12,7 @@ import pytest
 from headrace.engine.log.lifecycle import Create
 from headrace.server.http.auth import LOCAL
 from headrace.server.http.exchange import Reply
-from headrace.server.http.request import Request
-from headrace.server.http.request import RequestHead, Route
+from headrace.server.http.request import Request, RequestHead, Route
 from headrace.server.http.target import Target
 from headrace.server.routes.streams import StreamRoutes
 from headrace.storage.streams import StreamRow

@@ -24,8 +24,8 @@ from headrace.server.http.byte_budgets import BodyReceiver
 from headrace.server.http.common_headers import common_headers, request_id
 from headrace.server.http.dispatch import Dispatcher, refuse_repeated
 from headrace.server.http.exchange import JSON_HEADERS, Headers, Reply, unexpected_failure
-from headrace.server.http.request import RequestHead
 from headrace.server.http.quota import Quota
+from headrace.server.http.request import RequestHead
 from headrace.server.http.request_log import RequestLog
 from headrace.server.http.starlette_json import failure_response
 from headrace.storage.damage import Damage

@@ -19,9 +19,8 @@ from headrace.server.http.auth import Authenticator, Principal
 from headrace.server.http.background import BackgroundRequests, cancel_when_gone, in_thread, partial_answer_s
 from headrace.server.http.byte_budgets import BodyBudget, UnsentBudget
 from headrace.server.http.exchange import Exchange, Reply, unexpected_failure
-from headrace.server.http.request import Request
-from headrace.server.http.request import RequestHead, Route
 from headrace.server.http.metered_exchange import with_quota
+from headrace.server.http.request import Request, RequestHead, Route
 from headrace.server.http.target import Target
 
 if TYPE_CHECKING:

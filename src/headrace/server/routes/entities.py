@@ -13,8 +13,8 @@ from headrace.errors import BadRequest, EntityNotFound
 from headrace.schema.entity.relations import links, moments
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
-from headrace.server.http.request import Request
 from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.request import Request
 from headrace.types import parse_timestamp_us, rfc3339
 
 _COMPLETE = {"headrace-coverage": "complete"}

@@ -11,7 +11,6 @@ import base64
 import random
 import re
 import time
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,10 +21,8 @@ from headrace.query.deadline import Deadline
 from headrace.server.http.compression import accepted_encoding
 from headrace.server.http.exchange import Reply
 from headrace.server.http.request import Request
+from headrace.server.routes.stream_reader import ReadRequest, StreamReader
 from headrace.storage.streams import LIVE
-
-if TYPE_CHECKING:
-    from headrace.server.routes.reads import ReadRequest, ReadRoute
 
 _CURSOR_ORIGIN = 1_728_432_000  # 2024-10-09T00:00:00Z
 _CURSOR_STEP_S = 20
@@ -44,8 +41,8 @@ def cursor(given: str | None, now_s: float) -> str:
 class LongPoll:
     """One GET that waits for the next entries."""
 
-    def __init__(self, reads: ReadRoute, question: ReadRequest, request: Request, wait_s: float) -> None:
-        self._reads = reads
+    def __init__(self, reader: StreamReader, question: ReadRequest, request: Request, wait_s: float) -> None:
+        self._reader = reader
         self._question = question
         self._request = request
         self._key_status = request.principal.key_status
@@ -65,7 +62,7 @@ class LongPoll:
         if self._answer_if_ready():
             return
         try:
-            self._reads.engine.tail.watch(self._stream, self)
+            self._reader.engine.tail.watch(self._stream, self)
         except HeadraceError:
             self._refused = True
             raise
@@ -111,11 +108,11 @@ class LongPoll:
             if self._end is not None and cold.deadline is not None:
                 return False  # the rest is for the next poll
             self._looking, self._deadline = True, cold.deadline
-            self._reads.thaw(self._request.exchange, cold.work, self._look_again, self._give_up)
+            self._reader.thaw(self._request.exchange, cold.work, self._look_again, self._give_up)
             return False
 
     def _readable_head(self, end: int | None) -> Head:
-        head = self._reads.engine.log.readable_head(self._stream)
+        head = self._reader.engine.log.readable_head(self._stream)
         if end is not None and head.next_seq > end:  # where entries lie is known by the newest head alone
             head = head.copy()
             head.next_seq, head.closed = end, False
@@ -127,25 +124,25 @@ class LongPoll:
         if head.state != LIVE:
             return self._reply_gone()
         while self._position < head.next_seq:
-            found = self._reads.find(question, self._position, head)
+            found = self._reader.find(question, self._position, head)
             if found.parts:
-                self._reply_data(self._reads.render(question, found.parts), found.position)
+                self._reply_data(self._reader.render(question, found.parts), found.position)
                 return True
             self._position = found.position
         if head.closed:
-            headers = self._reads.headers(question, head, head.next_seq)
+            headers = self._reader.headers(question, head, head.next_seq)
             del headers["content-type"]
             self._request.exchange.reply(Reply(204, headers | {"cache-control": "no-store"}))
             return True
         return False
 
     def _reply_data(self, body: bytes, position: int) -> None:
-        headers = self._reads.headers(self._question, self._stream.head, position)
+        headers = self._reader.headers(self._question, self._stream.head, position)
         headers |= {"cache-control": "no-store", "stream-cursor": self._cursor()}
-        self._reads.encoder.send(self._request, Reply(200, headers, body), accepted_encoding(self._request.headers))
+        self._reader.compressor.send(self._request, Reply(200, headers, body), accepted_encoding(self._request.headers))
 
     def _reply_gone(self) -> bool:
-        if self._reads.engine.log.find(self._stream.name) is not self._stream:
+        if self._reader.engine.log.find(self._stream.name) is not self._stream:
             raise OffsetFenced("the stream was deleted and created anew", stream=self._stream.name)
         return False
 
@@ -160,7 +157,7 @@ class LongPoll:
         """Answer with what there is up to an end, or that there is nothing."""
         if self._answer_if_ready(end) or self._looking:
             return
-        headers = self._reads.headers(self._question, self._stream.head, self._position)
+        headers = self._reader.headers(self._question, self._stream.head, self._position)
         del headers["content-type"]
         headers |= {"cache-control": "no-store", "stream-cursor": self._cursor()}
         self._request.exchange.reply(Reply(204, headers))
@@ -175,7 +172,7 @@ class LongPoll:
             self._deadline.cancel()
 
     def _leave(self) -> None:
-        self._reads.engine.tail.leave(self._stream, self)
+        self._reader.engine.tail.leave(self._stream, self)
         self._key_status.unwatch(self)
         self._request.exchange.on_gone = None
         if self._timer is not None:
@@ -185,8 +182,10 @@ class LongPoll:
 class SseSubscriber:
     """One SSE response."""
 
-    def __init__(self, reads: ReadRoute, question: ReadRequest, request: Request, lifetime_s: float) -> None:
-        self._reads = reads
+    def __init__(
+        self, reader: StreamReader, sse: SseRenderer, question: ReadRequest, request: Request, lifetime_s: float
+    ) -> None:
+        self._reader, self._sse = reader, sse
         self._question = question
         self._request = request
         self._exchange = request.exchange
@@ -202,19 +201,19 @@ class SseSubscriber:
 
     def start(self) -> None:
         """Open the response and send what is there."""
-        head = self._reads.engine.log.readable_head(self._stream)
+        head = self._reader.engine.log.readable_head(self._stream)
         if self._position < head.next_seq:
             # What is missing, or has no form in the version asked for, is refused while there is a status to say so.
             try:
                 self._chunk(head)
             except UnicodeDecodeError:
                 self._is_base64 = True
-        headers = self._reads.headers(self._question, head, self._position)
+        headers = self._reader.headers(self._question, head, self._position)
         headers |= {"content-type": "text/event-stream", "cache-control": "no-cache"}
         headers.pop("stream-up-to-date", None)
         if self._is_base64:
             headers["stream-sse-data-encoding"] = "base64"
-        self._reads.engine.tail.watch(self._stream, self)
+        self._reader.engine.tail.watch(self._stream, self)
         self._key_status.watch(self)
         self._exchange.parked = True
         self._exchange.on_gone = self._leave
@@ -238,7 +237,7 @@ class SseSubscriber:
     def _send(self, *, always: bool) -> None:
         while not self._ended and not self._looking and self._exchange.writable:
             try:
-                head = self._reads.engine.log.readable_head(self._stream)
+                head = self._reader.engine.log.readable_head(self._stream)
                 if head.state != LIVE or self._position < head.first_seq or not self._key_status.is_valid:
                     self._finish()  # the client asks again, and is told why
                     return
@@ -250,7 +249,7 @@ class SseSubscriber:
                 return
             except Cold as cold:
                 self._looking = True
-                self._reads.thaw(self._exchange, cold.work, self._look_again, lambda _: self._finish())  # likewise
+                self._reader.thaw(self._exchange, cold.work, self._look_again, lambda _: self._finish())  # likewise
                 return
             self._exchange.write(chunk)
             always = False
@@ -260,7 +259,7 @@ class SseSubscriber:
 
     def _chunk(self, head: Head) -> tuple[bytes, int]:
         question = self._question
-        return self._reads.events.chunk(question, self._position, head, self._request, is_base64=self._is_base64)
+        return self._sse.chunk(question, self._position, head, self._request, is_base64=self._is_base64)
 
     def _arm(self) -> None:
         if self._ended:
@@ -284,7 +283,7 @@ class SseSubscriber:
 
     def _leave(self) -> None:
         self._ended = True
-        self._reads.engine.tail.leave(self._stream, self)
+        self._reader.engine.tail.leave(self._stream, self)
         self._key_status.unwatch(self)
         self._exchange.on_gone = self._exchange.on_drained = None
         if self._timer is not None:
@@ -294,8 +293,8 @@ class SseSubscriber:
 class SseRenderer:
     """Renders slices as SSE; within one turn of the loop, subscribers at one place share what was rendered."""
 
-    def __init__(self, reads: ReadRoute) -> None:
-        self._reads = reads
+    def __init__(self, reader: StreamReader) -> None:
+        self._reader = reader
         self._memo: dict[tuple[object, ...], tuple[bytes, int]] = {}
 
     def chunk(
@@ -323,9 +322,9 @@ class SseRenderer:
     ) -> tuple[bytes, int]:
         data = b""
         if position < head.next_seq:
-            found = self._reads.find(question, position, head)
+            found = self._reader.find(question, position, head)
             if found.parts:
-                body = self._reads.render(question, found.parts)
+                body = self._reader.render(question, found.parts)
                 if not (is_base64 or question.stream.is_json or body.isascii()):
                     body.decode()
                 data = _data_event(body, is_base64)

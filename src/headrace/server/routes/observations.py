@@ -1,6 +1,7 @@
 """``POST /v1/observations``: what is known of entities, stored whole or not at all; answered on the hot path.
 
-And what somebody decides about one entity: ``POST /v1/entities/{id}/correct``, ``/delete`` and ``/restore``.
+And what somebody decides about one entity, ``POST /v1/entities/{id}/correct``, ``/delete`` and ``/restore``; and what
+a request has brought, ``GET /v1/sources/{id}``.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from headrace.schema.entity.request import Asked, Name
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import JSON_TYPE, Reply
-from headrace.server.http.request import Request
 from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.request import Request
 from headrace.server.http.starlette_json import json_response, read_body, require_json
 from headrace.types import JSON
 
@@ -141,6 +142,7 @@ def routes(engine: Engine) -> list[Route]:
         Route("/v1/entities/{id}/correct", api.correct, methods=["POST"]),
         Route("/v1/entities/{id}/delete", api.delete, methods=["POST"]),
         Route("/v1/entities/{id}/restore", api.restore, methods=["POST"]),
+        Route("/v1/sources/{id:path}", SourceRoute(engine).get, methods=["GET"]),
     ]
 
 
@@ -202,11 +204,6 @@ async def _read(request: HttpRequest, kind: Any) -> Any:
         return EntityDecisionBody()
     require_json(request)
     return asking.convert(asking.document_of(body), kind, "")
-
-
-def source_routes(engine: Engine) -> list[Route]:
-    """Every route of this file."""
-    return [Route("/v1/sources/{id:path}", SourceRoute(engine).get, methods=["GET"])]
 
 
 class SourceRoute:

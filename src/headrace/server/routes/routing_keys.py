@@ -15,8 +15,8 @@ from headrace.errors import BadRequest, TimedOut
 from headrace.query.deadline import Deadline
 from headrace.server.http.background import PARTIAL_ANSWER_SHARE, BackgroundRequests, in_thread
 from headrace.server.http.exchange import Reply
-from headrace.server.http.request import Request
 from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.request import Request
 
 LIMIT, MOST = 100, 500
 _LIMIT = re.compile(r"[1-9]\d{0,2}", re.ASCII)

@@ -17,8 +17,8 @@ from headrace.schema.plan import Refusal
 from headrace.schema.update import Update, parse_update
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply
-from headrace.server.http.request import Request
 from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.request import Request
 from headrace.server.routes.streams import refuse_owned
 from headrace.storage.verifications import VerificationRow
 from headrace.types import JSON, json_fault, rfc3339

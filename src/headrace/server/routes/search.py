@@ -21,8 +21,8 @@ from headrace.query.snippet import snippets
 from headrace.schema.entries import decoded
 from headrace.server.http.background import PARTIAL_ANSWER_SHARE, BackgroundRequests, in_thread, partial_answer_s
 from headrace.server.http.exchange import Headers, Reply
-from headrace.server.http.request import Request
 from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.request import Request
 from headrace.types import json_fault, rfc3339
 
 if TYPE_CHECKING:

@@ -39,8 +39,7 @@ from headrace.server.http import parameters, target
 from headrace.server.http.auth import ENTITY_STREAM_PREFIX, LOCAL
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Exchange, Headers, Reply
-from headrace.server.http.request import Request
-from headrace.server.http.request import RequestHead
+from headrace.server.http.request import Request, RequestHead
 from headrace.server.http.starlette_json import json_response
 from headrace.server.routes import stream_creation
 from headrace.types import format_duration, json_fault, rfc3339

@@ -27,8 +27,8 @@ from headrace.profiles.state_protocol import keys, templates
 from headrace.profiles.state_protocol.templates import Template
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply
-from headrace.server.http.request import Request
 from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.request import Request
 from headrace.types import json_fault
 
 MOST_MS = 120_000

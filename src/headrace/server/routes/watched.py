@@ -14,8 +14,8 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.errors import BadRequest, HeadraceError
 from headrace.server.http import parameters
 from headrace.server.http.exchange import JSON_TYPE, Reply
-from headrace.server.http.request import Request
 from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.request import Request
 from headrace.server.routes.reads import matches
 from headrace.storage.derived import Stamp
 
