@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
-from headrace.client import answers, profiles, requests, schemas, searching
+from headrace.client import answers, profiles, requests, schemas, searching, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
 from headrace.client.deliveries import ProducerOptions
 from headrace.client.handle import Handle, is_deleted_already, settings_for, worth_repeating
@@ -17,7 +17,6 @@ from headrace.client.retry import Patience
 from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting, Verification, Verified
 from headrace.client.searching import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
-from headrace.client.touches import AsyncTouches
 from headrace.client.transport import AsyncTransport
 from headrace.errors import HeadraceError
 
@@ -255,3 +254,36 @@ class AsyncStream(Handle):
     def producer(self, **options: Unpack[ProducerOptions]) -> AsyncProducer:
         """A producer that batches in the background and never appends twice."""
         return AsyncProducer(self._client.settings, self.name, **self._producing(options))
+
+
+class AsyncTouches:
+    """The touches of one stream, for callers that await."""
+
+    def __init__(self, name: str, send: Callable[[Request], Awaitable[Answer]]) -> None:
+        self._name = name
+        self._send = send
+
+    async def meta(self, *, settle: bool = False, timeout: float = touches.WAIT_S) -> dict[str, Any]:
+        """How things stand, with the ``cursor``; settled: once everything that was appended is told."""
+        return answers.decoded(
+            (await self._send(touches.meta(self._name, settle, timeout))).checked().body, dict[str, Any]
+        )
+
+    async def activate(self, *templates: touches.Template, inactivity: float | None = None) -> touches.Activation:
+        """Tell rows apart by these templates from now on, until nobody uses them for so many seconds."""
+        return answers.decoded(
+            (await self._send(touches.activate(self._name, templates, inactivity))).checked().body, touches.Activation
+        )
+
+    async def wait(
+        self,
+        *wanted: str,
+        cursor: str = NOW,
+        timeout: float = touches.WAIT_S,
+        templates: Sequence[touches.Template] = (),
+        exact: bool = False,
+        coarse: bool = False,
+    ) -> touches.Touch:
+        """Wait until one of some keys is touched, up to two minutes; their templates are activated if need be."""
+        request = touches.wait(self._name, wanted, cursor, timeout, templates, exact=exact, coarse=coarse)
+        return answers.decoded((await self._send(request)).checked().body, touches.Touch)

@@ -1,12 +1,13 @@
+# Written by tools/blocking_client.py: change aio.py and run it.
 """The client that blocks: a thin shell over requests, answers and tail."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Self, Unpack
 
-from headrace.client import answers, profiles, requests, schemas, searching
+from headrace.client import answers, profiles, requests, schemas, searching, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
 from headrace.client.deliveries import ProducerOptions
 from headrace.client.handle import Handle, is_deleted_already, settings_for, worth_repeating
@@ -17,7 +18,6 @@ from headrace.client.retry import Patience
 from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting, Verification, Verified
 from headrace.client.searching import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
-from headrace.client.touches import Touches
 from headrace.client.transport import Transport
 from headrace.errors import HeadraceError
 
@@ -249,3 +249,34 @@ class Stream(Handle):
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer that batches in the background and never appends twice."""
         return Producer(self._client.settings, self.name, **self._producing(options))
+
+
+class Touches:
+    """The touches of one stream, for callers that block."""
+
+    def __init__(self, name: str, send: Callable[[Request], Answer]) -> None:
+        self._name = name
+        self._send = send
+
+    def meta(self, *, settle: bool = False, timeout: float = touches.WAIT_S) -> dict[str, Any]:
+        """How things stand, with the ``cursor``; settled: once everything that was appended is told."""
+        return answers.decoded(self._send(touches.meta(self._name, settle, timeout)).checked().body, dict[str, Any])
+
+    def activate(self, *templates: touches.Template, inactivity: float | None = None) -> touches.Activation:
+        """Tell rows apart by these templates from now on, until nobody uses them for so many seconds."""
+        return answers.decoded(
+            self._send(touches.activate(self._name, templates, inactivity)).checked().body, touches.Activation
+        )
+
+    def wait(
+        self,
+        *wanted: str,
+        cursor: str = NOW,
+        timeout: float = touches.WAIT_S,
+        templates: Sequence[touches.Template] = (),
+        exact: bool = False,
+        coarse: bool = False,
+    ) -> touches.Touch:
+        """Wait until one of some keys is touched, up to two minutes; their templates are activated if need be."""
+        request = touches.wait(self._name, wanted, cursor, timeout, templates, exact=exact, coarse=coarse)
+        return answers.decoded(self._send(request).checked().body, touches.Touch)
