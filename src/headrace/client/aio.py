@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
-from headrace.client import answers, profiles, requests, schemas, searching, touches
+from headrace.client import answers, profiles, requests, schemas, search, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
 from headrace.client.deliveries import ProducerOptions
 from headrace.client.handle import Handle, is_deleted_already, settings_for, worth_repeating
@@ -15,7 +15,7 @@ from headrace.client.profiles import Profile
 from headrace.client.requests import NOW, START, AppendOptions, CreateOptions, Live, Moment, Request
 from headrace.client.retry import Patience
 from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting, Verification, Verified
-from headrace.client.searching import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
+from headrace.client.search import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
 from headrace.client.transport import AsyncTransport
 from headrace.errors import HeadraceError
@@ -214,7 +214,7 @@ class AsyncStream(Handle):
 
     async def search(self, q: str, **options: Unpack[SearchOptions]) -> SearchResult:
         """One page of the events that match, the newest included; a page whose time was over says so."""
-        return searching.found(await self._client.send(searching.search(self.name, q, **options)))
+        return search.found(await self._client.send(search.search(self.name, q, **options)))
 
     async def search_pages(self, q: str, **options: Unpack[SearchOptions]) -> AsyncIterator[SearchResult]:
         """Every page up to the last hit; a page whose time was over is the last."""
@@ -226,14 +226,14 @@ class AsyncStream(Handle):
         self, rollup: str, start: Moment, end: Moment, interval: str, **options: Unpack[AggregateOptions]
     ) -> AggregateResult:
         """The buckets of a rollup from ``start`` up to ``end``, the newest events included."""
-        request = searching.aggregate(self.name, rollup, start, end, interval, **options)
-        return searching.aggregated(await self._client.send(request))
+        request = search.aggregate(self.name, rollup, start, end, interval, **options)
+        return search.aggregated(await self._client.send(request))
 
     async def routing_keys(self, *, after: str = "", limit: int | None = None) -> AsyncIterator[str]:
         """All routing keys after ``after``, in order; ``limit`` is per page."""
         place: str | None = after
         while place is not None:
-            page, place = searching.keys(await self._client.send(searching.routing_keys(self.name, place, limit)))
+            page, place = search.keys(await self._client.send(search.routing_keys(self.name, place, limit)))
             for key in page:
                 yield key
 

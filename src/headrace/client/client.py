@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Self, Unpack
 
-from headrace.client import answers, profiles, requests, schemas, searching, touches
+from headrace.client import answers, profiles, requests, schemas, search, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
 from headrace.client.deliveries import ProducerOptions
 from headrace.client.handle import Handle, is_deleted_already, settings_for, worth_repeating
@@ -16,7 +16,7 @@ from headrace.client.profiles import Profile
 from headrace.client.requests import NOW, START, AppendOptions, CreateOptions, Live, Moment, Request
 from headrace.client.retry import Patience
 from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting, Verification, Verified
-from headrace.client.searching import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
+from headrace.client.search import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
 from headrace.client.transport import Transport
 from headrace.errors import HeadraceError
@@ -210,7 +210,7 @@ class Stream(Handle):
 
     def search(self, q: str, **options: Unpack[SearchOptions]) -> SearchResult:
         """One page of the events that match, the newest included; a page whose time was over says so."""
-        return searching.found(self._client.send(searching.search(self.name, q, **options)))
+        return search.found(self._client.send(search.search(self.name, q, **options)))
 
     def search_pages(self, q: str, **options: Unpack[SearchOptions]) -> Iterator[SearchResult]:
         """Every page up to the last hit; a page whose time was over is the last."""
@@ -222,14 +222,14 @@ class Stream(Handle):
         self, rollup: str, start: Moment, end: Moment, interval: str, **options: Unpack[AggregateOptions]
     ) -> AggregateResult:
         """The buckets of a rollup from ``start`` up to ``end``, the newest events included."""
-        request = searching.aggregate(self.name, rollup, start, end, interval, **options)
-        return searching.aggregated(self._client.send(request))
+        request = search.aggregate(self.name, rollup, start, end, interval, **options)
+        return search.aggregated(self._client.send(request))
 
     def routing_keys(self, *, after: str = "", limit: int | None = None) -> Iterator[str]:
         """All routing keys after ``after``, in order; ``limit`` is per page."""
         place: str | None = after
         while place is not None:
-            page, place = searching.keys(self._client.send(searching.routing_keys(self.name, place, limit)))
+            page, place = search.keys(self._client.send(search.routing_keys(self.name, place, limit)))
             yield from page
 
     def fork(self, name: str, **options: Unpack[CreateOptions]) -> Stream:

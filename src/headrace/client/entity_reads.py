@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.client import answers
 from headrace.client.answers import Answer
-from headrace.client.observing import ENTITIES_PATH, path
+from headrace.client.observations import ENTITIES_PATH, path
 from headrace.client.options import known
 from headrace.client.requests import Moment, Request, ask, moment, segment, with_query
 

@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.client import answers
 from headrace.client.answers import Answer
-from headrace.client.errors import PushRefused
+from headrace.client.errors import HistoryFailed, PushRefused
 from headrace.client.options import known
 from headrace.client.requests import Moment, Request, moment, segment, to_json
 from headrace.types import JSON
@@ -133,3 +133,62 @@ def _options(options: GetOptions) -> dict[str, Any]:
 
 def _ask(target: str, body: dict[str, Any]) -> Request:
     return Request("POST", target, {"content-type": JSON}, msgspec.json.encode(body), changes=False)
+
+
+#: The most rows of one question.
+HISTORY_ROWS = 10_000
+
+
+class History(msgspec.Struct, frozen=True):
+    """How a question stands; ``results`` are its rows once they are found."""
+
+    id: str = ""
+    state: str = "done"
+    reason: str | None = None
+    complete: bool = True
+    events_from: str | None = None
+    results: list[dict[str, Any]] = []
+
+
+class _Begun(msgspec.Struct):
+    history: History
+
+
+def request_history(table: str, rows: Sequence[tuple[Key, Moment]], features: Sequence[str] | None) -> Request:
+    """POST: the rows of these keys, each as it was at its moment."""
+    asked = {"rows": [{"key": key, "at": moment(at)} for key, at in rows]}
+    body = asked if features is None else {**asked, "features": list(features)}
+    return Request("POST", _path(table), {"content-type": JSON}, msgspec.json.encode(body), changes=False)
+
+
+def poll_history(table: str, id: str) -> Request:
+    """GET: how a question stands."""
+    return Request("GET", f"{_path(table)}/{segment(id)}")
+
+
+def started_history(answer: Answer) -> History:
+    """The answer to a question, or where it will be found."""
+    if answer.checked().status == 202:
+        return answers.decoded(answer.body, _Begun).history
+    return answers.decoded(answer.body, History)
+
+
+def history_status(answer: Answer) -> History:
+    """How a question stands now."""
+    return answers.decoded(answer.checked().body, History)
+
+
+def history_rows(history: History) -> list[Row]:
+    """The rows of a question that is answered, in the order in which they were asked for."""
+    if history.state != "done":
+        raise HistoryFailed(f"the rows were not found: {history.reason}", history=history.id)
+    found = []
+    for features in history.results:
+        row = Row(features)
+        row.complete, row.events_from = history.complete, history.events_from
+        found.append(row)
+    return found
+
+
+def _path(table: str) -> str:
+    return f"/v1/tables/{segment(table)}/history"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from headrace.client.log_fields import error_of, moment
-from headrace.client.log_sending import LOGGER, LogSender
+from headrace.client.log_sender import LOGGER, LogSender
 from headrace.client.producer import THREAD_NAME
 
 #: What every record has of its own; the rest was given as ``extra``.

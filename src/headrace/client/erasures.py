@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.client import answers
 from headrace.client.answers import Answer
-from headrace.client.observing import path
+from headrace.client.observations import path
 from headrace.client.requests import Request, ask, segment, with_query
 
 ERASURES_PATH = "/v1/erasures"
