@@ -210,8 +210,8 @@ def test_decoding_is_working_time_and_arriving_is_not(
         now.s += decoding_s
         return b"decoded until %d" % until
 
-    for module in ("bridge", "byte_budgets"):
-        monkeypatch.setattr(f"headrace.server.{module}.monotonic", lambda: now.s)
+    for module in ("asgi", "byte_budgets"):
+        monkeypatch.setattr(f"headrace.server.http.{module}.monotonic", lambda: now.s)
     monkeypatch.setattr(compression, "decompress", decode)
     behind = Behind(tmp_path / "keys.db", Gate(1), timeout_s=5.0)
     behind.before_body = arrive

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from server.test_aggregate import SEARCH
 from starlette.requests import Request as AsgiRequest
 from starlette.types import Message
 
@@ -32,6 +31,7 @@ from headrace.storage.wal_keys import WalKeys
 from headrace.types import JSON
 from rig import Rig, array
 from server.callers import Caller
+from server.routes.test_aggregate import SEARCH
 
 if TYPE_CHECKING:
     from tests.conftest import StartServer

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from server.test_entity_types import TYPES, Keyed, Kind, fits, payload
 
 from headrace.storage.keys import KeyStore
+from server.routes.test_entity_types import TYPES, Keyed, Kind, fits, payload
 
 if TYPE_CHECKING:
     from server.conftest import Api

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from server.test_aggregate import field
-
 from server.registries import append, installed
+from server.routes.test_aggregate import field
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer

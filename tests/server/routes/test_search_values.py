@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from server.test_search import OPEN, SEARCH, field, numbers, search, stream
 
 from server.registries import append, installed
+from server.routes.test_search import OPEN, SEARCH, field, numbers, search, stream
 
 if TYPE_CHECKING:
     from tests.server.conftest import Api
