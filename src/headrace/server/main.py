@@ -164,7 +164,7 @@ class Server:
             "dispatcher": dispatcher,
             "request_log": request_log,
             "server_lines": ServerLines(),
-            "heads": RequestHeadCache(),
+            "head_cache": RequestHeadCache(),
             "header_bytes": config.limits.header_bytes,
             "url_bytes": config.limits.url_bytes,
             "hot_body_bytes": min(HOT_BODY_BYTES, config.limits.body_bytes),
@@ -217,11 +217,11 @@ class Server:
 
     def _check(self, connection: Connection, now: float) -> None:
         limits = self._config.server
-        if connection.begun_s and now - connection.begun_s > limits.request_timeout_s:
-            connection.give_up()
+        if connection.arriving_since_s and now - connection.arriving_since_s > limits.request_timeout_s:
+            connection.time_out_request()
         elif connection.is_stalled(now, limits.write_timeout_s):
             connection.transport.abort()
-        elif now - connection.seen_s > limits.idle_timeout_s and connection.is_idle():
+        elif now - connection.last_data_s > limits.idle_timeout_s and connection.is_idle():
             connection.transport.close()
 
 

@@ -52,7 +52,7 @@ class Connection(HttpProtocol):
     dispatcher: Dispatcher
     request_log: RequestLog
     server_lines: ServerLines
-    heads: RequestHeadCache
+    head_cache: RequestHeadCache
     header_bytes: int
     url_bytes: int
     hot_body_bytes: int
@@ -60,21 +60,21 @@ class Connection(HttpProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.begun_s = 0.0
-        self.seen_s = monotonic()
+        self.arriving_since_s = 0.0
+        self.last_data_s = monotonic()
         self._unsent = UnsentAnswers(self.dispatcher.unsent)
         self._half_closed = False
         self._stopping = False
-        self._verdict = b""
+        self._refusal_answer = b""
         # Bytes since the parser last found a head, a part of a body or an end; those right after it are not counted.
-        self._unplaced = 0
+        self._unparsed_bytes = 0
         # The request that is arriving:
-        self._hot = False
-        self._handed_over = False
+        self._is_hot_request = False
+        self._is_given_to_asgi = False
         self._in_headers = False
         self._oversized = False
         self._trailer_size = 0
-        self._alone = b""
+        self._whole_request = b""
         self._arriving_method = "GET"
         self._arriving_fields: dict[bytes, bytes] = {}
         self._body = b""
@@ -86,7 +86,7 @@ class Connection(HttpProtocol):
         self._head = _NO_HEAD
         self._started_s = 0.0
 
-    # -- the connection's life
+    # -- connecting and closing
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -101,7 +101,7 @@ class Connection(HttpProtocol):
     def _clean_up(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._unsent.resume()
-        self._let_go_of_body()
+        self._release_body()
         if self.on_gone is not None:
             self.on_gone()
         self.on_gone = self.on_drained = None
@@ -109,22 +109,22 @@ class Connection(HttpProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keep the connection for an answer that is on its way, unless whoever asked is gone by saying goodbye."""
         self._half_closed = True
-        self._forget_arriving()
-        return not self.is_free() and not self._is_gone_at_eof()
+        self._abandon_arriving_request()
+        return not self.is_free() and not self._is_client_gone_at_eof()
 
     def shutdown(self) -> None:
         """Hang up, once a request that is in flight or arriving is answered."""
         self._stopping = True
         if self.running is not None and not self.running.response_complete:
             self.running.keep_alive = False
-        elif not self.begun_s or self._is_answered_early():
+        elif not self.arriving_since_s or self._is_answered_before_complete():
             self.transport.close()
 
     def is_idle(self) -> bool:
         """Whether no request is in flight or arriving."""
-        return not self.begun_s and self.is_free()
+        return not self.arriving_since_s and self.is_free()
 
-    def _is_gone_at_eof(self) -> bool:
+    def _is_client_gone_at_eof(self) -> bool:
         if self.running is self._cycle:
             return self.parked or self.gone_at_eof
         exchange = self.asgi_scope().get("headrace.exchange")
@@ -154,58 +154,58 @@ class Connection(HttpProtocol):
     # -- what the parser finds
 
     def data_received(self, data: bytes) -> None:
-        self.seen_s = monotonic()
+        self.last_data_s = monotonic()
         if self.timeout_keep_alive_task is not None:
             self.stop_keep_alive_timer()
-        if self._verdict:
+        if self._refusal_answer:
             return
-        self._alone = b""
+        self._whole_request = b""
         running = self.running
-        if not self.begun_s and (running is None or running.response_complete):
+        if not self.arriving_since_s and (running is None or running.response_complete):
             head = self._head  # most requests repeat the last one
             size = len(head.spelled)
             if size and len(data) == size + head.body_bytes and data.startswith(head.spelled):
                 self._answer(head, data[size:])
                 return
-            known = self.heads.find(data)
-            if known is not None:
-                self._answer(*known)
+            repeated = self.head_cache.find(data)
+            if repeated is not None:
+                self._answer(*repeated)
                 return
-            self._alone = data
+            self._whole_request = data
         self._oversized = self._in_headers or len(data) > self.header_bytes
-        self._unplaced += len(data)
+        self._unparsed_bytes += len(data)
         self._parse(data)
-        if self._unplaced > self.header_bytes + (self.url_bytes if self._in_headers else 0):
+        if self._unparsed_bytes > self.header_bytes + (self.url_bytes if self._in_headers else 0):
             self._refuse(self._headers_too_large())
 
-    def _parse(self, data: bytes, *, declining: bool = False) -> None:
+    def _parse(self, data: bytes, *, ignores_upgrade: bool = False) -> None:
         try:
             self.parser.feed_data(data)
         except UpgradeOffered as offer:
-            if declining:
+            if ignores_upgrade:
                 self._refuse(BadRequest("this server does not upgrade connections", field="Upgrade"))
             else:
-                self._parse(self._without_offer(data[offer.args[0] :]), declining=True)
+                self._parse(self._without_upgrade(data[offer.args[0] :]), ignores_upgrade=True)
         except CallbackFailed as wrapped:
             self._refuse(_cause(wrapped))
         except ParserFailed as reason:
             self._refuse(BadRequest(f"this is not HTTP: {reason}", field="request"))
 
-    def _without_offer(self, rest: bytes) -> bytes:
+    def _without_upgrade(self, rest: bytes) -> bytes:
         """A request that offered to upgrade, as if it had not: the parser would leave its body alone otherwise."""
-        kept = [b"%b: %b\r\n" % pair for pair in self.headers if pair[0] not in _UPGRADE]
+        headers = [b"%b: %b\r\n" % pair for pair in self.headers if pair[0] not in _UPGRADE]
         first = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
         self.renew_parser()
-        return b"".join([first, *kept, b"\r\n", rest])
+        return b"".join([first, *headers, b"\r\n", rest])
 
     def on_message_begin(self) -> None:
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
-        self.begun_s = self.seen_s
-        self._hot = False
+        self.arriving_since_s = self.last_data_s
+        self._is_hot_request = False
         self._in_headers = True
-        self._unplaced = 0
+        self._unparsed_bytes = 0
         self._body = b""
 
     def on_url(self, url: bytes) -> None:
@@ -226,7 +226,7 @@ class Connection(HttpProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
-        self._unplaced = self._trailer_size = 0
+        self._unparsed_bytes = self._trailer_size = 0
         if self._oversized and sum(len(k) + len(v) + _LINE_BYTES for k, v in self.headers) > self.header_bytes:
             raise self._headers_too_large()
         if self.parser.should_upgrade():
@@ -235,14 +235,14 @@ class Connection(HttpProtocol):
         if b"host" not in fields and self.parser.get_http_version() != "1.0":
             raise BadRequest("a request of HTTP/1.1 says in Host whom it asks", field="Host")
         if not self.url.startswith(b"/"):
-            self._take_host_of_target()
+            self._use_host_of_url()
         if self._is_hot(fields):
-            self._hot = True
+            self._is_hot_request = True
             self._arriving_fields = fields
         else:
-            self._to_asgi()
+            self._give_to_asgi()
 
-    def _take_host_of_target(self) -> None:
+    def _use_host_of_url(self) -> None:
         """Where the address names a host, that counts, and the header does not."""
         absolute = _ABSOLUTE.match(self.url)
         if absolute is not None:
@@ -265,15 +265,15 @@ class Connection(HttpProtocol):
         self._arriving_method = method
         return True
 
-    def _to_asgi(self) -> None:
+    def _give_to_asgi(self) -> None:
         self.start_asgi()
-        self._handed_over = True
+        self._is_given_to_asgi = True
         if self._stopping:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        self._unplaced = 0
-        if self._hot:
+        self._unparsed_bytes = 0
+        if self._is_hot_request:
             self.dispatcher.arrivals.take(len(body))
             self._body += body
         else:
@@ -282,13 +282,13 @@ class Connection(HttpProtocol):
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
-        self.begun_s = 0.0
-        self._unplaced = 0
-        self._handed_over = False
-        if not self._hot:
+        self.arriving_since_s = 0.0
+        self._unparsed_bytes = 0
+        self._is_given_to_asgi = False
+        if not self._is_hot_request:
             super().on_message_complete()
             return
-        body = self._let_go_of_body()
+        body = self._release_body()
         head = RequestHead(
             self._arriving_method,
             self.url,
@@ -298,11 +298,11 @@ class Connection(HttpProtocol):
             chunked=self.parser.get_http_version() != "1.0",
             body_bytes=len(body),
         )
-        if self._alone:
-            self.heads.learn(self._alone, head)
+        if self._whole_request:
+            self.head_cache.learn(self._whole_request, head)
         self._answer(head, body)
 
-    def _let_go_of_body(self) -> bytes:
+    def _release_body(self) -> bytes:
         body, self._body = self._body, b""
         self.dispatcher.arrivals.give(len(body))
         return body
@@ -310,7 +310,7 @@ class Connection(HttpProtocol):
     def _answer(self, head: RequestHead, body: bytes) -> None:
         """Hand a hot request over; pipelined ones queue behind it until it is answered."""
         self._head = head
-        self._started_s = self.seen_s
+        self._started_s = self.last_data_s
         self.parked = self.gone_at_eof = False
         cycle = self._cycle
         cycle.response_complete = False
@@ -339,7 +339,7 @@ class Connection(HttpProtocol):
             self.transport.writelines([head, body])
         else:
             self.transport.write(head)
-        self._answered(status)
+        self._finish_answer(status)
 
     def reply_appended(self, offset: str) -> None:
         """Answer a plain append."""
@@ -349,7 +349,7 @@ class Connection(HttpProtocol):
         elif not transport.is_closing():
             lines = self._common_lines()
             transport.write(f"{_NO_CONTENT}stream-next-offset: {offset}\r\n{lines}\r\n".encode())
-            self._answered(204)
+            self._finish_answer(204)
 
     def reply_json(self, body: bytes, headers: Headers | None = None) -> None:
         """Answer with a short JSON document."""
@@ -359,7 +359,7 @@ class Connection(HttpProtocol):
             ends = "" if self._cycle.keep_alive else "connection: close\r\n"
             head = f"{_JSON}{own}{self._common_lines()}{ends}content-length: {len(body)}\r\n\r\n"
             transport.write(head.encode() if self._head.method == "HEAD" else head.encode() + body)
-            self._answered(200)
+            self._finish_answer(200)
 
     def open(self, headers: Headers) -> None:
         """Begin a chunked 200."""
@@ -380,7 +380,7 @@ class Connection(HttpProtocol):
         if not self.transport.is_closing():
             if self._head.chunked:
                 self.transport.write(b"0\r\n\r\n")
-            self._answered(200)
+            self._finish_answer(200)
 
     def _head_bytes(self, status: int, headers: Headers, extra: str) -> bytes:
         if not self._cycle.keep_alive:
@@ -394,55 +394,55 @@ class Connection(HttpProtocol):
             head.lines = common_lines(head.fields, self.dispatcher.authenticator)
         return head.lines + self.server_lines.render(self.server_state.default_headers)
 
-    def _answered(self, status: int) -> None:
+    def _finish_answer(self, status: int) -> None:
         working_s = 0.0 if self.parked else monotonic() - self._started_s
         self.request_log.note(self._head.method, self._head.url, status, working_s, self._head.fields)
         self.on_gone = self.on_drained = None
         cycle = self._cycle
         cycle.response_complete = True
         if cycle.keep_alive:
-            self._next()
+            self._start_next_request()
         else:
             self.transport.close()
 
     # -- what comes after an answer
 
-    def _next(self) -> None:
-        if self.pipeline or self.flow.read_paused or self._verdict or self._half_closed:
+    def _start_next_request(self) -> None:
+        if self.pipeline or self.flow.read_paused or self._refusal_answer or self._half_closed:
             self.on_response_complete()
 
     def on_response_complete(self) -> None:
-        if self.pipeline or not (self._verdict or self._half_closed):
+        if self.pipeline or not (self._refusal_answer or self._half_closed):
             super().on_response_complete()
         elif not self.transport.is_closing():
-            self.transport.write(self._verdict)
+            self.transport.write(self._refusal_answer)
             self.transport.close()
 
-    def give_up(self) -> None:
+    def time_out_request(self) -> None:
         """The request did not arrive in time: say so, unless it was answered early, and hang up."""
         self._refuse(TimedOut("the request did not arrive in time"))
 
     def _refuse(self, error: HeadraceError) -> None:
         """Hang up on a request that never became one, once those before it are answered; it has one answer at most."""
-        if self._verdict or self.transport.is_closing():
+        if self._refusal_answer or self.transport.is_closing():
             return
-        if self._is_answered_early():
+        if self._is_answered_before_complete():
             self.transport.close()
             return
-        self._verdict = self._refusal(error)
-        self._forget_arriving()
+        self._refusal_answer = self._refusal(error)
+        self._abandon_arriving_request()
         if self.is_free():
-            self.transport.write(self._verdict)
+            self.transport.write(self._refusal_answer)
             self.transport.close()
 
-    def _is_answered_early(self) -> bool:
+    def _is_answered_before_complete(self) -> bool:
         """Whether the request that is arriving has its answer already."""
-        return self._handed_over and self.is_newest_answered()
+        return self._is_given_to_asgi and self.is_newest_answered()
 
-    def _forget_arriving(self) -> None:
+    def _abandon_arriving_request(self) -> None:
         """Stop waiting for the rest of a request."""
-        self._let_go_of_body()
-        if self._handed_over:
+        self._release_body()
+        if self._is_given_to_asgi:
             self.abandon_newest()
 
     def _refusal(self, error: HeadraceError) -> bytes:
