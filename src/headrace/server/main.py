@@ -158,8 +158,15 @@ class Server:
         bridge = DispatcherApplication(
             dispatcher, gates.read, request_log, config.limits.body_bytes, timeout_s=timeout_s
         )
-        known = self._authenticator, request_log, engine.writer.damage, engine.computing
-        front = AsgiApplication(routes, bridge, *known, timeout_s=timeout_s)
+        front = AsgiApplication(
+            routes,
+            bridge,
+            self._authenticator,
+            request_log,
+            engine.writer.damage,
+            engine.computing,
+            timeout_s=timeout_s,
+        )
         settings = {
             "dispatcher": dispatcher,
             "request_log": request_log,
@@ -252,8 +259,8 @@ def _admissible(connections: int) -> int:
     files = _allow_files(connections + _MOST_KEPT)
     fitting = fitting_connections(connections, files)
     if fitting < connections:
-        told = "the system allows this process %d open files: at most %d connections are served, not %d"
-        log.warning(told, files, fitting, connections)
+        message = "the system allows this process %d open files: at most %d connections are served, not %d"
+        log.warning(message, files, fitting, connections)
     return fitting
 
 

@@ -153,11 +153,11 @@ async def _unrouted(request: Request, error: Exception) -> Response:
 
 def _allowed(request: Request) -> str:
     """The verbs of every route at this address: some have one route per verb."""
-    found: set[str] = {"OPTIONS"}
+    methods: set[str] = {"OPTIONS"}
     for route in request.app.routes:
         if route.matches(request.scope)[0] is not Match.NONE:
-            found |= route.methods
-    return ", ".join(sorted(found))
+            methods |= route.methods
+    return ", ".join(sorted(methods))
 
 
 _WAITING_CHUNKS = 4

@@ -32,8 +32,8 @@ def common_headers(headers: dict[bytes, bytes], authenticator: Authenticator) ->
 
 def request_id(headers: Mapping[bytes, bytes]) -> str:
     """The caller's request id where it is a token, else a new one."""
-    given = headers.get(b"x-request-id", b"")
-    return given.decode() if _SAFE_ID.fullmatch(given) else uuid4().hex
+    sent_id = headers.get(b"x-request-id", b"")
+    return sent_id.decode() if _SAFE_ID.fullmatch(sent_id) else uuid4().hex
 
 
 def common_lines(headers: dict[bytes, bytes], authenticator: Authenticator) -> str:

@@ -100,9 +100,9 @@ class Dispatcher:
             raise
         self.handle(head, body, exchange, until)
 
-    async def _work(self, look: Callable[[], None]) -> None:
+    async def _work(self, work: Callable[[], None]) -> None:
         async with self._gate:
-            await in_thread(look)
+            await in_thread(work)
 
     def _route(self, head: RequestHead) -> Route:
         principal = self.authenticator.admit(head.fields)
@@ -116,35 +116,35 @@ class Dispatcher:
         return msgspec.structs.replace(route, verb=with_quota(route.verb, principal.quota))
 
     def _find_route(self, head: RequestHead, principal: Principal) -> Route:
-        place = self._targets.get(head.path)
-        if place is None:
-            place = self._target(head.path)
-        verb = self._verbs.get((head.method, place.resource))
-        if verb is None or (place.key is not None and head.method != "GET"):
-            raise self._no_verb(head.method, place)
+        address = self._targets.get(head.path)
+        if address is None:
+            address = self._target(head.path)
+        verb = self._verbs.get((head.method, address.resource))
+        if verb is None or (address.key is not None and head.method != "GET"):
+            raise self._no_verb(head.method, address)
         refuse_repeated(head.headers, head.fields)
-        if not place.resource.startswith("/"):
-            principal.enter(place.name)
-        query = parameters.query(head.query, _LISTS.get(place.resource, ()))
-        follows = not place.resource and head.method in _FOLLOWING
-        return Route(verb, place, query, principal, self.authenticator.generation, follows)
+        if not address.resource.startswith("/"):
+            principal.enter(address.name)
+        query = parameters.query(head.query, _LISTS.get(address.resource, ()))
+        follows = not address.resource and head.method in _FOLLOWING
+        return Route(verb, address, query, principal, self.authenticator.generation, follows)
 
     def _target(self, path: bytes) -> Target:
-        place = target.parse(path)
-        if not place.name:
+        address = target.parse(path)
+        if not address.name:
             raise BadRequest("missing stream name", field="name")
         if len(self._targets) >= _TARGETS:
             self._targets.clear()
         if len(path) <= _TARGET_BYTES:
-            self._targets[path] = place
-        return place
+            self._targets[path] = address
+        return address
 
-    def _no_verb(self, method: str, place: Target) -> HeadraceError:
-        allowed = sorted(verb for verb, resource in self._verbs if resource == place.resource)
-        if place.key is not None:
+    def _no_verb(self, method: str, address: Target) -> HeadraceError:
+        allowed = sorted(verb for verb, resource in self._verbs if resource == address.resource)
+        if address.key is not None:
             allowed = ["GET"]
         if not allowed:
-            return NotFound(f"there is no {place.resource} here", resource=place.resource)
+            return NotFound(f"there is no {address.resource} here", resource=address.resource)
         allow = ", ".join([*allowed, "OPTIONS"])
         return MethodNotAllowed(f"{method} is not among {allow}", allow=allow)
 

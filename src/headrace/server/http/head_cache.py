@@ -55,8 +55,8 @@ class RequestHeadCache:
         plain = _PLAIN.match(spelled)
         if plain is None or len(plain[2]) > self._longest:
             return None
-        known = self._elsewhere.get(plain[1] + spelled[plain.end() :])
-        return None if known is None else self._keep(spelled, known.at(plain[2]))
+        similar_head = self._elsewhere.get(plain[1] + spelled[plain.end() :])
+        return None if similar_head is None else self._keep(spelled, similar_head.at(plain[2]))
 
     def _keep(self, spelled: bytes, head: RequestHead) -> RequestHead:
         if len(self._known) >= _HEADS:

@@ -125,9 +125,9 @@ def fork_offset(value: str, stream: Stream, head: Head) -> int:
         if value.strip("0_"):
             raise BadRequest("Stream-Fork-Offset lies beyond the source's tail", field="Stream-Fork-Offset")
         return head.first_seq
-    place = offset(value, "Stream-Fork-Offset")
-    position = stream.locate(place, head)
-    if place.position > head.next_seq:
+    parsed = offset(value, "Stream-Fork-Offset")
+    position = stream.locate(parsed, head)
+    if parsed.position > head.next_seq:
         raise BadRequest("Stream-Fork-Offset lies beyond the source's tail", field="Stream-Fork-Offset")
     return position
 
@@ -141,14 +141,14 @@ def query(raw: bytes, lists: Collection[str] = ()) -> dict[str, str]:
     except (UnicodeDecodeError, ValueError) as reason:
         raise BadRequest(f"the query string cannot be read: {reason}", field="query") from reason
     for name in lists:
-        given = [value for key, value in pairs if key == name]
-        pairs = [pair for pair in pairs if pair[0] != name] + ([(name, ",".join(given))] if given else [])
-    found = dict(pairs)
-    if len(found) < len(pairs):
+        values = [value for key, value in pairs if key == name]
+        pairs = [pair for pair in pairs if pair[0] != name] + ([(name, ",".join(values))] if values else [])
+    parameters = dict(pairs)
+    if len(parameters) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise BadRequest(f"{twice} is given more than once", field=twice)
-    return found
+    return parameters
 
 
 def wait_s(parameters: dict[str, str], default: float, most: float) -> float:

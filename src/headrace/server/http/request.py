@@ -69,8 +69,8 @@ class RequestHead:
         self.lines: str | None = None
         self.route: Route | None = None
         self.terms: Terms | None = None
-        given = fields.get(b"content-type")
-        self.media_type = None if given is None else media_type(given.decode("latin-1"))
+        content_type = fields.get(b"content-type")
+        self.media_type = None if content_type is None else media_type(content_type.decode("latin-1"))
 
     def at(self, url: bytes) -> RequestHead:
         """The same head with another address, which has no query."""
