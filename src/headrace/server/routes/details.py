@@ -51,8 +51,8 @@ def describe_details(engine: Engine, stream: Stream) -> dict[str, Any]:
 
 
 def _emptied_fields(stream: Stream) -> list[dict[str, Any]]:
-    known = stream.head.registry
-    return [] if known is None else [field.dump() for field in known.emptied_fields]
+    registry = stream.head.registry
+    return [] if registry is None else [field.dump() for field in registry.emptied_fields]
 
 
 def _summary(stream: Stream, held: Holdings) -> dict[str, Any]:

@@ -95,19 +95,19 @@ Body = TypeVar("Body")
 def routes(engine: Engine) -> list[Route]:
     """Every route of this file."""
     api = EnhancementRoutes(engine)
-    one = TYPES + "/{entity_type}"
+    type_path = TYPES + "/{entity_type}"
     return [
-        Route(one + "/candidates", api.candidates, methods=["GET"]),
-        Route(one + "/enhance", api.enhance, methods=["POST"]),
-        Route(one + "/enhancement", api.get_settings, methods=["GET"]),
-        Route(one + "/enhancement", api.set_settings, methods=["POST"]),
-        Route(one + "/recommendations", api.recommendations, methods=["GET"]),
-        Route(one + "/recommendations", api.decide, methods=["POST"]),
-        Route(one + "/migrate", api.migrate, methods=["POST"]),
-        Route(one + "/migrations", api.migrations, methods=["GET"]),
-        Route(one + "/migrations/{run_id}", api.migration, methods=["GET"]),
-        Route(one + "/migrations/{run_id}/undo", api.undo, methods=["POST"]),
-        Route(one + "/reconcile", api.reconcile, methods=["POST"]),
+        Route(type_path + "/candidates", api.candidates, methods=["GET"]),
+        Route(type_path + "/enhance", api.enhance, methods=["POST"]),
+        Route(type_path + "/enhancement", api.get_settings, methods=["GET"]),
+        Route(type_path + "/enhancement", api.set_settings, methods=["POST"]),
+        Route(type_path + "/recommendations", api.recommendations, methods=["GET"]),
+        Route(type_path + "/recommendations", api.decide, methods=["POST"]),
+        Route(type_path + "/migrate", api.migrate, methods=["POST"]),
+        Route(type_path + "/migrations", api.migrations, methods=["GET"]),
+        Route(type_path + "/migrations/{run_id}", api.migration, methods=["GET"]),
+        Route(type_path + "/migrations/{run_id}/undo", api.undo, methods=["POST"]),
+        Route(type_path + "/reconcile", api.reconcile, methods=["POST"]),
     ]
 
 
@@ -128,8 +128,12 @@ class EnhancementRoutes:
         if wanted not in ("true", "false"):
             raise BadRequest("promotable is true or false", field="promotable")
         analysis = await self._candidates.analysed(entity_type, owner)
-        found = [_candidate(analysis, one) for one in analysis.candidates if one.promotable or wanted == "false"]
-        return json_response({**_about(analysis, owner), "candidates": found})
+        candidates = [
+            _candidate(analysis, candidate)
+            for candidate in analysis.candidates
+            if candidate.promotable or wanted == "false"
+        ]
+        return json_response({**_about(analysis, owner), "candidates": candidates})
 
     async def get_settings(self, request: Request) -> Response:
         """GET ``…/enhancement``: how the type grows by itself, and what it did last."""
@@ -139,8 +143,13 @@ class EnhancementRoutes:
     async def recommendations(self, request: Request) -> Response:
         """GET ``…/recommendations``: what was recommended, and what was decided about it."""
         entity_type, owner = self._look(request)
-        found = self._enhancing.recommendations(entity_type, owner)
-        return json_response({"entity_type": entity_type, "recommendations": [_recommendation(one) for one in found]})
+        recommendations = self._enhancing.recommendations(entity_type, owner)
+        return json_response(
+            {
+                "entity_type": entity_type,
+                "recommendations": [_recommendation(recommendation) for recommendation in recommendations],
+            }
+        )
 
     async def migrations(self, request: Request) -> Response:
         """GET ``…/migrations``: the migrations of every scope that the caller may see, or of one, the newest first."""
@@ -170,7 +179,7 @@ class EnhancementRoutes:
             migration = {"dry_run": False, **told(await self._queue.ended(enhanced.run, WAIT_S))}
         elif moves and dry_run:
             migration = await self._moved(entity_type, owner, enhanced.fields, who, True)
-        promoted = [_candidate(enhanced.analysis, one) for one in enhanced.promoted]
+        promoted = [_candidate(enhanced.analysis, candidate) for candidate in enhanced.promoted]
         more = {**documents.fields(enhanced.outcome), "promoted": promoted, "migration": migration, "rekey": None}
         return documents.answer(enhanced.outcome, body.dry_run, **more)
 
@@ -207,10 +216,13 @@ class EnhancementRoutes:
         """POST ``…/reconcile``: let everybody have the fields that users agree on."""
         body = await self._read(request, ReconcileBody)
         entity_type, _, who = self._owner(request, EnhancementBody(scope="global"))
-        found = await self._reconciling.reconcile(entity_type, who, dry_run=body.dry_run)
-        more = {**documents.fields(found.outcome), "agreements": [_agreement(one) for one in found.agreements]}
+        reconciled = await self._reconciling.reconcile(entity_type, who, dry_run=body.dry_run)
+        more = {
+            **documents.fields(reconciled.outcome),
+            "agreements": [_agreement(agreement) for agreement in reconciled.agreements],
+        }
         more["rekey"] = None
-        return documents.answer(found.outcome, body.dry_run, **more)
+        return documents.answer(reconciled.outcome, body.dry_run, **more)
 
     async def _moved(
         self, entity_type: str, owner: str, fields: tuple[str, ...], who: str, dry_run: bool
@@ -252,10 +264,10 @@ class EnhancementRoutes:
         principal: Principal = request.state.principal
         return entity_type, [owner, EVERYBODY] if scope is None and principal.is_operator else [owner]
 
-    def _owner(self, request: Request, asked: Any) -> tuple[str, str, str]:
+    def _owner(self, request: Request, body: Any) -> tuple[str, str, str]:
         """The type, whose schema is to change, and who asks for it."""
         principal: Principal = request.state.principal
-        return (*self._admitted(request, asked.scope, asked.user_id, "write"), principal.user_id)
+        return (*self._admitted(request, body.scope, body.user_id, "write"), principal.user_id)
 
     def _admitted(self, request: Request, scope: str, user: str | None, may: str) -> tuple[str, str]:
         principal: Principal = request.state.principal
@@ -298,35 +310,35 @@ def _candidate(analysis: Analysis, candidate: Candidate) -> dict[str, Any]:
     document: dict[str, Any] = msgspec.to_builtins(candidate)
     document["first_seen"] = rfc3339(document.pop("first_seen_us"))
     document["last_seen"] = rfc3339(document.pop("last_seen_us"))
-    known = {one.field: one for one in analysis.recommendations}
-    status = known[candidate.fragment_key].status if candidate.fragment_key in known else None
+    recommendations = {recommendation.field: recommendation for recommendation in analysis.recommendations}
+    status = recommendations[candidate.fragment_key].status if candidate.fragment_key in recommendations else None
     return {**document, "promotable": candidate.promotable, "status": status}
 
 
-def _recommendation(one: Recommendation) -> dict[str, Any]:
+def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
     return {
-        "key": one.key,
-        "field": one.field,
-        "change": one.change,
-        "status": one.status,
-        "can_rollback": one.can_rollback,
-        "schema_version": one.schema_version,
-        "who": one.who,
-        "at": rfc3339(one.at_us),
-        "evidence": one.evidence,
+        "key": recommendation.key,
+        "field": recommendation.field,
+        "change": recommendation.change,
+        "status": recommendation.status,
+        "can_rollback": recommendation.can_rollback,
+        "schema_version": recommendation.schema_version,
+        "who": recommendation.who,
+        "at": rfc3339(recommendation.at_us),
+        "evidence": recommendation.evidence,
     }
 
 
-def _agreement(one: Agreement) -> dict[str, Any]:
+def _agreement(agreement: Agreement) -> dict[str, Any]:
     return {
-        "field": one.field_name,
-        "field_type": one.field.type,
-        "users": one.users,
-        "entities": one.entities,
-        "type_share": one.type_share,
-        "confidence": one.confidence,
-        "promotable": one.promotable,
-        "reasons": msgspec.to_builtins(one.reasons),
+        "field": agreement.field_name,
+        "field_type": agreement.field.type,
+        "users": agreement.users,
+        "entities": agreement.entities,
+        "type_share": agreement.type_share,
+        "confidence": agreement.confidence,
+        "promotable": agreement.promotable,
+        "reasons": msgspec.to_builtins(agreement.reasons),
     }
 
 

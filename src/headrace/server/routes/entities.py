@@ -34,23 +34,23 @@ class EntityRoute:
 
     def get(self, request: Request) -> None:
         """GET: the snapshot of an entity, and the observations that its values are from."""
-        asked = asked_of(request.query, request.target.name, request.principal)
+        entity_query = asked_of(request.query, request.target.name, request.principal)
         try:
-            shown = self._snapshots.get(asked)
+            shown = self._snapshots.get(entity_query)
         except Behind:
-            self._background.answer_within(request, self._get_later(request, asked), self._time_s)
+            self._background.answer_within(request, self._get_later(request, entity_query), self._time_s)
             return
         self._tell(request, shown)
 
-    async def _get_later(self, request: Request, asked: Asked) -> None:
-        self._tell(request, await self._snapshots.find(asked))
+    async def _get_later(self, request: Request, entity_query: Asked) -> None:
+        self._tell(request, await self._snapshots.find(entity_query))
 
     def _tell(self, request: Request, shown: Shown) -> None:
         admit(request.principal, shown.view.entity_type)
-        told = snapshot(shown)
+        document = snapshot(shown)
         if request.query and flag(request.query, "explain"):
-            told["explain"] = explained(shown, self._snapshots.serving.tail_of(shown.view.entity_type))
-        request.exchange.reply_json(_ENCODE(told), _COMPLETE)
+            document["explain"] = explained(shown, self._snapshots.serving.tail_of(shown.view.entity_type))
+        request.exchange.reply_json(_ENCODE(document), _COMPLETE)
 
 
 def asked_of(query: dict[str, str], entity_id: str, principal: Principal) -> Asked:
@@ -84,48 +84,48 @@ def admit(principal: Principal, entity_type: str, scope: str = "read") -> None:
 
 def flag(query: dict[str, str], name: str) -> bool:
     """A parameter that is true or false, and false where it is not given."""
-    given = query.get(name, "false")
-    if given not in _FLAGS:
+    text = query.get(name, "false")
+    if text not in _FLAGS:
         raise BadRequest(f"{name} is true or false", field=name)
-    return _FLAGS[given]
+    return _FLAGS[text]
 
 
 def snapshot(shown: Shown) -> dict[str, Any]:
     """An entity as it is told; raises where there is nothing to tell."""
-    view, found = shown.view, shown.snapshot
+    view, entity = shown.view, shown.snapshot
     row = view.group.row
-    if found is None:
+    if entity is None:
         raise EntityNotFound("the entity is deleted, or was not known then", entity_id=view.asked.entity_id)
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "entity_id": row.entity_id,
         "entity_type": view.entity_type,
         "canonical_name": row.canonical_name,
-        "schema_version": found.schema_version,
-        "snapshot": found.snapshot,
-        "provenance": found.provenance,
-        "computed_at": rfc3339(found.computed_at_us),
-        "observation_count": found.observation_count,
-        "last_observation_at": rfc3339(found.last_observation_at_us),
+        "schema_version": entity.schema_version,
+        "snapshot": entity.snapshot,
+        "provenance": entity.provenance,
+        "computed_at": rfc3339(entity.computed_at_us),
+        "observation_count": entity.observation_count,
+        "last_observation_at": rfc3339(entity.last_observation_at_us),
         "merged_from": list(view.group.members[1:]),
         "events": [],
         "links": [],
     }
     if view.asked.entity_id != row.entity_id:
-        told["requested_entity_id"] = view.asked.entity_id
-    if found.truncated:
-        told["truncated_fields"] = list(found.truncated)
+        document["requested_entity_id"] = view.asked.entity_id
+    if entity.truncated:
+        document["truncated_fields"] = list(entity.truncated)
     definition = None if view.schema is None else view.schema.schema_definition
     if definition is not None and definition.temporal_fields:
-        told["events"] = [one._asdict() for one in moments(definition, found.snapshot)]
+        document["events"] = [event._asdict() for event in moments(definition, entity.snapshot)]
     if definition is not None and definition.reference_fields:
-        told["links"] = [one._asdict() for one in links(definition, found.snapshot, row.user_id)]
-    return told
+        document["links"] = [link._asdict() for link in links(definition, entity.snapshot, row.user_id)]
+    return document
 
 
 def explained(shown: Shown, generation: Any) -> dict[str, Any]:
     """How an answer came about: from states and which tail, or from the entity's observations."""
     view, stream = shown.view, shown.view.stream
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "from": "states" if shown.kept else "observations",
         "members": list(view.group.members),
         "moved_observations": len(view.group.moved),
@@ -134,6 +134,6 @@ def explained(shown: Shown, generation: Any) -> dict[str, Any]:
         "through": stream.offset_at(view.head.next_seq),
     }
     if shown.kept and generation is not None:
-        told["tail_from"] = stream.offset_at(generation.base.start)
-        told["states"] = [state.name for state in generation.base.states]
-    return told
+        document["tail_from"] = stream.offset_at(generation.base.start)
+        document["states"] = [state.name for state in generation.base.states]
+    return document

@@ -74,13 +74,13 @@ class EntityListRoutes:
         if "after" in query and not self._snapshots.groups.has(after, wanted.user_id):
             raise InvalidCursor("after is the id of an entity", field="after")
         page = await self._listing.page(wanted, after, limit)
-        shown = [one for one in page.shown if _may_read(principal, one.view.entity_type)]
+        shown = [entity for entity in page.shown if _may_read(principal, entity.view.entity_type)]
         return await self._engine.computing.run(0, _listed, shown, page.after)
 
     def _wanted(self, query: dict[str, str], principal: Principal) -> Wanted:
-        known = {"entity_type", "canonical_name", "search", "after", "limit", "user_id"}
+        parameters = {"entity_type", "canonical_name", "search", "after", "limit", "user_id"}
         for name in query:
-            if name not in known and not name.startswith(FIELD):
+            if name not in parameters and not name.startswith(FIELD):
                 raise BadRequest(f"there is no parameter {name} here", field=name)
         user_id = user_of(query, principal)
         stream = None if "entity_type" not in query else self._stream(query["entity_type"], user_id, principal)
@@ -107,10 +107,10 @@ class EntityListRoutes:
             raise BadRequest("order is newest or oldest", field="order")
         limit = number(query, "limit", LISTED, MOST_LISTED)
         after = None if "after" not in query else _seq(view.stream, query["after"])
-        found = await self._listing.observations(view, after, limit + 1, newest_first=order == "newest")
-        told = [observation(view, one) for one in found[:limit]]
-        following = told[-1]["offset"] if len(found) > limit else None
-        answer = {"entity_id": view.group.row.entity_id, "observations": told, "after": following}
+        observed = await self._listing.observations(view, after, limit + 1, newest_first=order == "newest")
+        documents = [observation(view, seen) for seen in observed[:limit]]
+        following = documents[-1]["offset"] if len(observed) > limit else None
+        answer = {"entity_id": view.group.row.entity_id, "observations": documents, "after": following}
         return json_response(answer, headers=_COMPLETE)
 
     async def provenance(self, request: Request) -> Response:
@@ -118,14 +118,14 @@ class EntityListRoutes:
         query, field = _once(request), request.path_params["field"]
         shown = await self._snapshots.find(asked_of(query, request.path_params["id"], request.state.principal))
         admit(request.state.principal, shown.view.entity_type)
-        found = snapshot(shown)
+        document = snapshot(shown)
         if shown.snapshot is None or field not in shown.snapshot.origins:
-            raise EntityNotFound("the entity has no value in this field", entity_id=found["entity_id"], field=field)
+            raise EntityNotFound("the entity has no value in this field", entity_id=document["entity_id"], field=field)
         ids = [said.id for said in shown.snapshot.origins[field]]
-        told = {one.observation.id: one for one in await self._listing.named(shown.view, ids)}
-        facts = {name: found[name] for name in ("entity_id", "entity_type", "schema_version")}
-        values = [observation(shown.view, told[id]) for id in ids if id in told]
-        answer = {**facts, "field": field, "value": found["snapshot"][field], "observations": values}
+        observations = {observed.observation.id: observed for observed in await self._listing.named(shown.view, ids)}
+        facts = {name: document[name] for name in ("entity_id", "entity_type", "schema_version")}
+        values = [observation(shown.view, observations[id]) for id in ids if id in observations]
+        answer = {**facts, "field": field, "value": document["snapshot"][field], "observations": values}
         return json_response(answer, headers=_COMPLETE)
 
     async def duplicates(self, request: Request) -> Response:
@@ -155,28 +155,34 @@ class EntityListRoutes:
 
 
 def _listed(shown: list[Shown], after: str | None) -> Response:
-    return json_response({"entities": [snapshot(one) for one in shown], "after": after}, headers=_COMPLETE)
+    return json_response({"entities": [snapshot(entity) for entity in shown], "after": after}, headers=_COMPLETE)
 
 
 def _compared(
     every: list[Shown], fields: tuple[str, ...], threshold: float, limit: int, facts: dict[str, Any]
 ) -> Response:
     """The pairs of some entities that may be the same."""
-    named = {one.view.group.row.entity_id: snapshot(one) for one in every}
-    texts = {id: text for id, one in named.items() if (text := _text(one, fields))}
-    told = [_pair(pair, named, texts) for pair in duplicates(texts, threshold, limit)]
-    return json_response({**facts, "compared": len(texts), "duplicates": told}, headers=_COMPLETE)
+    named = {entity.view.group.row.entity_id: snapshot(entity) for entity in every}
+    texts = {id: text for id, document in named.items() if (text := _text(document, fields))}
+    pairs = [_pair(pair, named, texts) for pair in duplicates(texts, threshold, limit)]
+    return json_response({**facts, "compared": len(texts), "duplicates": pairs}, headers=_COMPLETE)
 
 
 def observation(view: View, observed: Observed) -> dict[str, Any]:
     """One observation as it is told, with where its source is found."""
-    one = observed.observation
-    told: dict[str, Any] = msgspec.to_builtins(one)
-    told.pop("observed_at_us")
-    source = None if one.source_id is None else {"source_id": one.source_id, "href": f"/v1/sources/{one.source_id}"}
-    times = {"observed_at": rfc3339(one.observed_at_us), "ingested_at": rfc3339(observed.at_us)}
-    facts = {"schema_scope": one.schema_scope, "fields": one.fields, "fragments": msgspec.to_builtins(one.fragments)}
-    return {**told, **facts, **times, "source": source, "offset": view.stream.offset_at(observed.seq + 1)}
+    stored = observed.observation
+    document: dict[str, Any] = msgspec.to_builtins(stored)
+    document.pop("observed_at_us")
+    source = (
+        None if stored.source_id is None else {"source_id": stored.source_id, "href": f"/v1/sources/{stored.source_id}"}
+    )
+    times = {"observed_at": rfc3339(stored.observed_at_us), "ingested_at": rfc3339(observed.at_us)}
+    facts = {
+        "schema_scope": stored.schema_scope,
+        "fields": stored.fields,
+        "fragments": msgspec.to_builtins(stored.fragments),
+    }
+    return {**document, **facts, **times, "source": source, "offset": view.stream.offset_at(observed.seq + 1)}
 
 
 def number(query: dict[str, str], name: str, default: int, most: int) -> int:
@@ -188,12 +194,12 @@ def number(query: dict[str, str], name: str, default: int, most: int) -> int:
 
 
 def _once(request: Request) -> dict[str, str]:
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
-        if name in found:
+        if name in parameters:
             raise BadRequest(f"{name} is given more than once", field=name)
-        found[name] = value
-    return found
+        parameters[name] = value
+    return parameters
 
 
 def _values(text: str) -> list[Any]:
@@ -206,11 +212,11 @@ def _values(text: str) -> list[Any]:
 
 def _seq(stream: Stream, cursor: str) -> int:
     try:
-        found = offsets.decode(cursor)
-        stream.locate(found)
+        offset = offsets.decode(cursor)
+        stream.locate(offset)
     except (ValueError, OffsetGone) as reason:
         raise InvalidCursor("after is the offset of an observation", field="after") from reason
-    return found.position - 1
+    return offset.position - 1
 
 
 def _may_read(principal: Principal, entity_type: str) -> bool:
@@ -219,19 +225,19 @@ def _may_read(principal: Principal, entity_type: str) -> bool:
 
 def _share(query: dict[str, str], default: float) -> float:
     try:
-        found = float(query.get("threshold", default))
+        threshold = float(query.get("threshold", default))
     except ValueError:
-        found = 0.0
-    if not LEAST <= found <= 1:
+        threshold = 0.0
+    if not LEAST <= threshold <= 1:
         raise BadRequest(f"threshold is a number from {LEAST} to 1", field="threshold")
-    return found
+    return threshold
 
 
-def _text(told: dict[str, Any], fields: tuple[str, ...]) -> str:
+def _text(snapshot: dict[str, Any], fields: tuple[str, ...]) -> str:
     """What an entity is compared by: some of its fields, else its name without the type."""
     if not fields:
-        return str(told["canonical_name"]).partition(":")[2]
-    return " ".join(text for name in fields if (text := part(told["snapshot"].get(name))) is not None)
+        return str(snapshot["canonical_name"]).partition(":")[2]
+    return " ".join(text for name in fields if (text := part(snapshot["snapshot"].get(name))) is not None)
 
 
 def _pair(pair: Pair, named: dict[str, dict[str, Any]], texts: dict[str, str]) -> dict[str, Any]:

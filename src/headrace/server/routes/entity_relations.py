@@ -125,10 +125,10 @@ class EntityRelationRoutes:
         user_id = self._admitted(request, body, body.entity_id)
         view = self._snapshots.view(Asked(body.entity_id, user_id))
         into = self._into(body, view, user_id)
-        found = await self._listing.observations(view, None, MOST_MOVED + 1, newest_first=False)
-        if len(found) > MOST_MOVED:
+        observed = await self._listing.observations(view, None, MOST_MOVED + 1, newest_first=False)
+        if len(observed) > MOST_MOVED:
             raise BadRequest(f"an entity with more than {MOST_MOVED} observations cannot be split", field="entity_id")
-        gone = moved(view, body.predicate.predicate(), found)
+        gone = moved(view, body.predicate.predicate(), observed)
         made = await self._aliasing.split(user_id, view.group.row.entity_id, into, gone)
         return json_response({**_split(made), "split_id": made.observation.id, "split_at": rfc3339(made.at_us)})
 
@@ -137,10 +137,10 @@ class EntityRelationRoutes:
         body: UnsplitBody = await self._read(request, UnsplitBody)
         user_id = self._admitted(request, body, body.entity_id)
         view = self._snapshots.view(Asked(body.entity_id, user_id))
-        found = [one.observation for one in await self._listing.named(view, [body.split_id])]
-        if not found or found[0].kind != "split":
+        observations = [observed.observation for observed in await self._listing.named(view, [body.split_id])]
+        if not observations or observations[0].kind != "split":
             raise EntityNotFound("the entity has no such split", entity_id=body.entity_id, split_id=body.split_id)
-        made = await self._aliasing.unsplit(user_id, found[0])
+        made = await self._aliasing.unsplit(user_id, observations[0])
         facts = {"split_id": body.split_id, "undo_id": made.observation.id, "undone_at": rfc3339(made.at_us)}
         return json_response({**_split(made), **facts})
 
@@ -172,5 +172,5 @@ def _split(made: Related) -> dict[str, Any]:
     return {
         "entity_id": made.observation.entity_id,
         "to_entity_id": details["into"],
-        "observations": [one[0] for one in details["observations"]],
+        "observations": [observation[0] for observation in details["observations"]],
     }

@@ -45,8 +45,12 @@ def answer(outcome: Outcome, dry_run: bool, **more: Any) -> Response:
 
 def fields(outcome: Outcome) -> dict[str, Any]:
     """How far an update moves the version, and which fields come and go."""
-    found = outcome.proposal
-    return {"bump": found.bump.name.lower(), "fields_added": list(found.added), "fields_removed": list(found.removed)}
+    proposal = outcome.proposal
+    return {
+        "bump": proposal.bump.name.lower(),
+        "fields_added": list(proposal.added),
+        "fields_removed": list(proposal.removed),
+    }
 
 
 def version(row: SchemaRow) -> dict[str, Any]:

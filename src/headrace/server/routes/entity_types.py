@@ -41,17 +41,17 @@ _NAMED: dict[str, Reader] = {
 def routes(engine: Engine) -> list[Route]:
     """Every route of this file."""
     api = EntityTypeRoutes(engine)
-    one = TYPES + "/{entity_type}"
+    type_path = TYPES + "/{entity_type}"
     return [
         Route(TYPES, api.page, methods=["GET"]),
         Route(TYPES, api.register, methods=["POST"]),
-        Route(one, api.get, methods=["GET"]),
-        Route(one + "/versions", api.versions, methods=["GET"]),
-        Route(one + "/history", api.history, methods=["GET"]),
-        Route(one + "/export", api.export, methods=["GET"]),
-        Route(one + "/update", api.update, methods=["POST"]),
-        Route(one + "/activate", api.activate, methods=["POST"]),
-        Route(one + "/deactivate", api.deactivate, methods=["POST"]),
+        Route(type_path, api.get, methods=["GET"]),
+        Route(type_path + "/versions", api.versions, methods=["GET"]),
+        Route(type_path + "/history", api.history, methods=["GET"]),
+        Route(type_path + "/export", api.export, methods=["GET"]),
+        Route(type_path + "/update", api.update, methods=["POST"]),
+        Route(type_path + "/activate", api.activate, methods=["POST"]),
+        Route(type_path + "/deactivate", api.deactivate, methods=["POST"]),
     ]
 
 
@@ -71,23 +71,27 @@ class EntityTypeRoutes:
         rows = self._types.page(user, query.get("after", ""), limit := _limit(query), query.get("keyword", ""))
         types = sorted({row.entity_type for row in rows})
         own = {row.entity_type for row in rows if row.user_id}
-        told = [
+        summaries = [
             {**documents.version(row), "effective": bool(row.user_id) or row.entity_type not in own} for row in rows
         ]
-        return json_response({"entity_types": told, "next": types[-1] if len(types) == limit else None})
+        return json_response({"entity_types": summaries, "next": types[-1] if len(types) == limit else None})
 
     async def get(self, request: Request) -> Response:
         """GET ``/v1/entity-types/{type}``: the version that holds for the caller, or the one that is asked for."""
         user = self._reader(request, "schema_version", "scope")
         entity_type, query = self._named(request, user), request.query_params
-        found = self._types.active(entity_type, user)
+        version = self._types.active(entity_type, user)
         if "schema_version" in query or "scope" in query:
-            found = self._asked(entity_type, user, query.get("scope"), query.get("schema_version"))
-        if found is None:
+            version = self._asked(entity_type, user, query.get("scope"), query.get("schema_version"))
+        if version is None:
             raise unknown(entity_type)
         kind = self._types.kind(entity_type)
         return json_response(
-            {**documents.version(found), "stream": ENTITIES + entity_type, "change": 0 if kind is None else kind.number}
+            {
+                **documents.version(version),
+                "stream": ENTITIES + entity_type,
+                "change": 0 if kind is None else kind.number,
+            }
         )
 
     def _asked(self, entity_type: str, user: str, scope: str | None, version: str | None) -> SchemaRow | None:
@@ -140,25 +144,25 @@ class EntityTypeRoutes:
         """POST ``/v1/entity-types``: store a version, and make it the active one where that is asked for."""
         payload, user = await self._payload(request)
         principal: Principal = request.state.principal
-        given = registration.read(payload, guard=principal is not LOCAL)
-        if not isinstance(given, Registration):
-            raise refusal(given)
-        owner = _owner(request, given.schema.scope, user, given.schema.entity_type)
-        outcome = await self._types.register(given, owner, principal.user_id)
-        return documents.answer(outcome, given.dry_run, rekey=await self._rekeyed(outcome, given.dry_run))
+        new_type = registration.read(payload, guard=principal is not LOCAL)
+        if not isinstance(new_type, Registration):
+            raise refusal(new_type)
+        owner = _owner(request, new_type.schema.scope, user, new_type.schema.entity_type)
+        outcome = await self._types.register(new_type, owner, principal.user_id)
+        return documents.answer(outcome, new_type.dry_run, rekey=await self._rekeyed(outcome, new_type.dry_run))
 
     async def update(self, request: Request) -> Response:
         """POST ``/v1/entity-types/{type}/update``: the next version of what holds, in parts."""
         payload, user = await self._payload(request)
         entity_type = self._named(request, user)
-        given = change_request.read(payload)
-        if not isinstance(given, ChangeRequest):
-            raise refusal(given)
-        owner = _owner(request, given.scope, user, entity_type)
+        change = change_request.read(payload)
+        if not isinstance(change, ChangeRequest):
+            raise refusal(change)
+        owner = _owner(request, change.scope, user, entity_type)
         principal: Principal = request.state.principal
-        outcome = await self._types.update(entity_type, given, owner, principal.user_id)
+        outcome = await self._types.update(entity_type, change, owner, principal.user_id)
         more = {**documents.fields(outcome), "migration": outcome.migration}
-        return documents.answer(outcome, given.dry_run, **more, rekey=await self._rekeyed(outcome, given.dry_run))
+        return documents.answer(outcome, change.dry_run, **more, rekey=await self._rekeyed(outcome, change.dry_run))
 
     async def activate(self, request: Request) -> Response:
         """POST ``/v1/entity-types/{type}/activate``: make a version the active one."""
@@ -172,13 +176,13 @@ class EntityTypeRoutes:
         payload, user = await self._payload(request)
         entity_type = self._named(request, user)
         problems: list[Problem] = []
-        found = members(payload, _NAMED, Place((), problems), required=("schema_version",))
-        scope = scope_of(found, Place((), problems))
+        fields = members(payload, _NAMED, Place((), problems), required=("schema_version",))
+        scope = scope_of(fields, Place((), problems))
         if problems:
             raise refusal(problems)
-        owner, dry_run = _owner(request, scope, user, entity_type), found.get("dry_run", False)
+        owner, dry_run = _owner(request, scope, user, entity_type), fields.get("dry_run", False)
         principal: Principal = request.state.principal
-        outcome = await verb(entity_type, found["schema_version"], owner, principal.user_id, dry_run=dry_run)
+        outcome = await verb(entity_type, fields["schema_version"], owner, principal.user_id, dry_run=dry_run)
         return documents.answer(outcome, dry_run, rekey=await self._rekeyed(outcome, dry_run))
 
     async def _rekeyed(self, outcome: Outcome, dry_run: bool) -> Rekeyed | None:

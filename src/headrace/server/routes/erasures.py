@@ -62,9 +62,9 @@ class ErasureRoutes:
 
     async def get(self, request: Request) -> Response:
         """GET: how far an erasure is, and what came of it."""
-        found = self._erasing.find(request.path_params["id"], self._reader(request))
-        admit(request.state.principal, load(found.targets).entity_type)
-        return json_response(_told(found))
+        erasure = self._erasing.find(request.path_params["id"], self._reader(request))
+        admit(request.state.principal, load(erasure.targets).entity_type)
+        return json_response(_told(erasure))
 
     async def page(self, request: Request) -> Response:
         """GET: the erasures of a user, the newest first."""
@@ -92,12 +92,12 @@ class ErasureRoutes:
         return user_of(query, principal)
 
 
-def _limit(given: str | None) -> int:
-    if given is None:
+def _limit(text: str | None) -> int:
+    if text is None:
         return LISTED
-    if not given.isascii() or not given.isdigit() or not 1 <= int(given) <= MOST_LISTED:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_LISTED:
         raise BadRequest(f"limit is a number from 1 to {MOST_LISTED}", field="limit")
-    return int(given)
+    return int(text)
 
 
 def _told(row: ErasureRow) -> dict[str, Any]:

@@ -60,13 +60,13 @@ class FeatureTableRoutes:
         body = await read_json(request, HistoryBody, limit=self._engine.config.limits.body_bytes)
         if len(body.rows) > MOST_ROWS:
             raise BatchTooLarge(f"a question is about {MOST_ROWS} rows at most", limit=MOST_ROWS)
-        asked = await self._engine.computing.run(0, _moments, body)
-        found = await self._engine.training.ask(table, asked, body.features)
-        if isinstance(found, HistoryRow):
-            where = request.url.path + f"/{found.id}"
-            return json_response({"history": self._told(found)}, status=202, headers={"location": where})
-        told = {"results": found.rows, **_reach(found)}
-        return await self._engine.computing.run(0, json_response, told, headers=_coverage(found.complete))
+        moments = await self._engine.computing.run(0, _moments, body)
+        past = await self._engine.training.ask(table, moments, body.features)
+        if isinstance(past, HistoryRow):
+            where = request.url.path + f"/{past.id}"
+            return json_response({"history": self._told(past)}, status=202, headers={"location": where})
+        document = {"results": past.rows, **_reach(past)}
+        return await self._engine.computing.run(0, json_response, document, headers=_coverage(past.complete))
 
     async def find(self, request: Request) -> Response:
         """GET: how a question stands, with its rows once they are found."""
@@ -79,7 +79,7 @@ class FeatureTableRoutes:
     def _told(self, row: HistoryRow) -> dict[str, Any]:
         total = len(msgspec.json.decode(row.question, type=Question).asked)
         ended = None if row.ended_us is None else rfc3339(row.ended_us)
-        found = {
+        document = {
             "id": row.id,
             "table": row.table,
             "state": row.state,
@@ -92,8 +92,8 @@ class FeatureTableRoutes:
         if row.answer is not None:
             answer = msgspec.json.decode(row.answer, type=Answer)
             stream = self._engine.log.find(self._engine.serving.defined(row.table).stream)
-            found |= {"complete": answer.complete, "since": stream.offset_at(answer.since)}
-        return found
+            document |= {"complete": answer.complete, "since": stream.offset_at(answer.since)}
+        return document
 
     def _admitted(self, request: Request) -> str:
         """The table; whoever reads it may read the events that it is made from."""
@@ -106,13 +106,13 @@ class FeatureTableRoutes:
 
 
 def _moments(body: HistoryBody) -> list[tuple[Any, int]]:
-    return [(one.key, parse_timestamp_us(one.at, f"rows[{place}].at")) for place, one in enumerate(body.rows)]
+    return [(row.key, parse_timestamp_us(row.at, f"rows[{index}].at")) for index, row in enumerate(body.rows)]
 
 
-def _reach(found: Past) -> dict[str, Any]:
+def _reach(past: Past) -> dict[str, Any]:
     """From where on the rows know everything."""
-    reaches = None if found.reaches_us is None else rfc3339(found.reaches_us)
-    return {"complete": found.complete, "since": found.since, "events_from": reaches}
+    reaches = None if past.reaches_us is None else rfc3339(past.reaches_us)
+    return {"complete": past.complete, "since": past.since, "events_from": reaches}
 
 
 def _coverage(complete: bool) -> dict[str, str]:

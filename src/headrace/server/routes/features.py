@@ -77,138 +77,138 @@ class FeatureRoutes:
 
     def get(self, request: Request) -> None:
         """POST ``/v1/get``: the row of one key, ``{}`` for a key that no event has had."""
-        asked = _read(request, _GET)
-        self._admit(request.principal, asked.table)
-        if asked.as_of is not None:
-            at_us = parse_timestamp_us(asked.as_of, "as_of")
-            self._background.begin(request.exchange, self._get_past(request, asked, at_us))
+        body = _read(request, _GET)
+        self._admit(request.principal, body.table)
+        if body.as_of is not None:
+            at_us = parse_timestamp_us(body.as_of, "as_of")
+            self._background.begin(request.exchange, self._get_past(request, body, at_us))
             return
         try:
-            _tell(request, asked, self._ask(asked))
+            _tell(request, body, self._ask(body))
         except Behind:
-            later = self._get_later(request, asked)
-            self._background.answer_within(request, later, self._time_s, lambda: self._late([asked]))
+            later = self._get_later(request, body)
+            self._background.answer_within(request, later, self._time_s, lambda: self._late([body]))
 
-    async def _get_later(self, request: Request, asked: GetBody) -> None:
+    async def _get_later(self, request: Request, body: GetBody) -> None:
         while request.exchange.writable:
-            await self._serving.ready(asked.table)
+            await self._serving.ready(body.table)
             try:
-                answer = self._ask(asked)
+                answer = self._ask(body)
             except Behind:
                 continue
-            _tell(request, asked, answer)
+            _tell(request, body, answer)
             return
 
-    async def _get_past(self, request: Request, asked: GetBody, at_us: int) -> None:
-        past = await self._pasts.rows(asked.table, [(asked.key, at_us)], asked.features)
+    async def _get_past(self, request: Request, body: GetBody, at_us: int) -> None:
+        past = await self._pasts.rows(body.table, [(body.key, at_us)], body.features)
         reaches = None if past.reaches_us is None else rfc3339(past.reaches_us)
-        told = {"as_of": rfc3339(at_us), "complete": past.complete, "since": past.since, "events_from": reaches}
+        explanation = {"as_of": rfc3339(at_us), "complete": past.complete, "since": past.since, "events_from": reaches}
         headers = _COMPLETE if past.complete else _PARTIAL
         if reaches is not None:
             headers = {**headers, "headrace-events-from": reaches}
-        request.exchange.reply_json(_ENCODE(_row(asked, Answer(past.rows[0], past.complete, told))), headers)
+        request.exchange.reply_json(_ENCODE(_row(body, Answer(past.rows[0], past.complete, explanation))), headers)
 
-    def _ask(self, asked: GetBody, moment: Moment | None = None) -> Answer:
-        return self._serving.get(asked.table, asked.key, asked.features, moment, explain=asked.explain)
+    def _ask(self, body: GetBody, moment: Moment | None = None) -> Answer:
+        return self._serving.get(body.table, body.key, body.features, moment, explain=body.explain)
 
     def batch_get(self, request: Request) -> None:
         """POST ``/v1/batch_get``: rows in the order of the requests, or what is wrong with the first bad one."""
         if len(request.body) > LONG_BYTES:
             self._background.begin(request.exchange, self._read_in_background(request))
             return
-        asked = self._checked(request.principal, _read(request, _BATCH).requests)
-        if len(asked) <= _FEW and (found := self._ask_few(asked)) is not None:
-            _tell_all(request, found)
+        bodies = self._checked(request.principal, _read(request, _BATCH).requests)
+        if len(bodies) <= _FEW and (rows := self._ask_few(bodies)) is not None:
+            _tell_all(request, rows)
         else:
-            self._ask_later(request, asked)
+            self._ask_later(request, bodies)
 
     async def _read_in_background(self, request: Request) -> None:
         """Read a long body in a thread, while others are served."""
         body = await self._computing.run(len(request.body), _read, request, _BATCH)
         self._ask_later(request, self._checked(request.principal, body.requests))
 
-    def _checked(self, principal: Principal, asked: list[GetBody]) -> list[GetBody]:
+    def _checked(self, principal: Principal, bodies: list[GetBody]) -> list[GetBody]:
         """Requests of a batch, none of which is refused before its row is looked for."""
-        if len(asked) > MOST_REQUESTS:
+        if len(bodies) > MOST_REQUESTS:
             raise BatchTooLarge(f"a batch has at most {MOST_REQUESTS} requests", limit=MOST_REQUESTS)
-        if any(one.as_of is not None for one in asked):
+        if any(body.as_of is not None for body in bodies):
             raise BadRequest("as_of is for one row; POST /v1/tables/{table}/history has many", field="as_of")
         admitted = set[str]()
-        for number, one in enumerate(asked):
-            if one.table not in admitted:
-                _placed(number, lambda one=one: self._admit(principal, one.table))  # type: ignore[misc]
-                admitted.add(one.table)
-        return asked
+        for number, body in enumerate(bodies):
+            if body.table not in admitted:
+                _placed(number, lambda one=body: self._admit(principal, one.table))  # type: ignore[misc]
+                admitted.add(body.table)
+        return bodies
 
-    def _ask_few(self, asked: list[GetBody]) -> _Rows | None:
+    def _ask_few(self, bodies: list[GetBody]) -> _Rows | None:
         """The rows, at once; None where that takes longer."""
-        found = _Rows()
+        rows = _Rows()
         try:
-            moment = self._serving.moment((one.table for one in asked), monotonic() + _BRIEFLY_S)
-            return found if self._rows(asked, moment, found) else None
+            moment = self._serving.moment((body.table for body in bodies), monotonic() + _BRIEFLY_S)
+            return rows if self._rows(bodies, moment, rows) else None
         except Behind:
             return None
 
-    def _ask_later(self, request: Request, asked: list[GetBody]) -> None:
+    def _ask_later(self, request: Request, bodies: list[GetBody]) -> None:
         self._background.answer_within(
-            request, self._batch_later(request, asked), self._time_s, lambda: self._late(asked)
+            request, self._batch_later(request, bodies), self._time_s, lambda: self._late(bodies)
         )
 
-    async def _batch_later(self, request: Request, asked: list[GetBody]) -> None:
-        tables = list(dict.fromkeys(one.table for one in asked))
+    async def _batch_later(self, request: Request, bodies: list[GetBody]) -> None:
+        tables = list(dict.fromkeys(body.table for body in bodies))
         async with self._gate:
             while request.exchange.writable:
                 try:
                     for table in tables:
-                        await self._serving.approach(table, _WORTH * len(asked))
-                    found = await self._rows_in_slices(request, asked, tables)
+                        await self._serving.approach(table, _WORTH * len(bodies))
+                    rows = await self._rows_in_slices(request, bodies, tables)
                 except Behind:
                     for table in tables:
                         await self._serving.ready(table)
                 else:
-                    _tell_all(request, found)
+                    _tell_all(request, rows)
                     return
 
-    async def _rows_in_slices(self, request: Request, asked: list[GetBody], tables: list[str]) -> _Rows:
+    async def _rows_in_slices(self, request: Request, bodies: list[GetBody], tables: list[str]) -> _Rows:
         """The rows of one moment, looked up while others have their turns; Behind where they cannot be."""
-        found, moment = _Rows(), self._serving.moment(tables)
+        rows, moment = _Rows(), self._serving.moment(tables)
         with self._serving.hold(tables, moment.heads) as hold:
             while request.exchange.writable:
                 with contextlib.suppress(Behind):  # what was folded of a row by the end of a slice is kept
-                    if self._rows(asked, moment._replace(ends=monotonic() + SLICE_S), found):
+                    if self._rows(bodies, moment._replace(ends=monotonic() + SLICE_S), rows):
                         break
                 await asyncio.sleep(0)
                 if not hold.is_intact:
                     raise Behind
-        return found
+        return rows
 
-    def _late(self, asked: list[GetBody]) -> HeadraceError:
+    def _late(self, bodies: list[GetBody]) -> HeadraceError:
         """What rows lack that are not found in time."""
         try:
-            if len(asked) > _TOLD_OF:
-                lacking = [self._serving.lag(table) for table in dict.fromkeys(one.table for one in asked)]
+            if len(bodies) > _TOLD_OF:
+                lacking = [self._serving.lag(table) for table in dict.fromkeys(body.table for body in bodies)]
             else:
-                lacking = [self._lacking(one) for one in asked]
+                lacking = [self._lacking(body) for body in bodies]
         except HeadraceError as reason:
             return reason
         events, offset = max(lacking)
         message = f"a row lacks up to {events} events that were pushed before; ask again" if events else "timed out"
         return TimedOut(message, events=events, offset=offset)
 
-    def _lacking(self, asked: GetBody) -> tuple[int, str]:
-        return self._serving.lacking(asked.table, self._serving.defined(asked.table).reducer.key(asked.key))
+    def _lacking(self, body: GetBody) -> tuple[int, str]:
+        return self._serving.lacking(body.table, self._serving.defined(body.table).reducer.key(body.key))
 
-    def _rows(self, asked: list[GetBody], moment: Moment, found: _Rows) -> bool:
+    def _rows(self, bodies: list[GetBody], moment: Moment, rows: _Rows) -> bool:
         """Add rows to those that were found, until a moment ends; whether all are there."""
         assert moment.ends is not None
-        for number in range(len(found.rows), len(asked)):
-            one = asked[number]
-            answer: Answer = _placed(number, lambda one=one: self._ask(one, moment))  # type: ignore[misc]
-            found.rows.append(_ENCODE(_row(one, answer)))
-            found.complete = found.complete and answer.complete
+        for number in range(len(rows.rows), len(bodies)):
+            body = bodies[number]
+            answer: Answer = _placed(number, lambda one=body: self._ask(one, moment))  # type: ignore[misc]
+            rows.rows.append(_ENCODE(_row(body, answer)))
+            rows.complete = rows.complete and answer.complete
             if monotonic() > moment.ends:
                 break
-        return len(found.rows) == len(asked)
+        return len(rows.rows) == len(bodies)
 
     def _admit(self, principal: Principal, table: str) -> None:
         """Whoever reads a table may read the events that it is made from."""
@@ -229,17 +229,17 @@ def _read(request: Request, decoder: msgspec.json.Decoder[Any]) -> Any:
         raise BadRequest(f"the body cannot be read: {json_fault(reason, request.body)}", field="body") from reason
 
 
-def _row(asked: GetBody, answer: Answer) -> dict[str, Any]:
-    return {"row": answer.row, "explain": answer.explain} if asked.explain else answer.row
+def _row(body: GetBody, answer: Answer) -> dict[str, Any]:
+    return {"row": answer.row, "explain": answer.explain} if body.explain else answer.row
 
 
-def _tell(request: Request, asked: GetBody, answer: Answer) -> None:
-    request.exchange.reply_json(_ENCODE(_row(asked, answer)), _COMPLETE if answer.complete else _BACKFILLING)
+def _tell(request: Request, body: GetBody, answer: Answer) -> None:
+    request.exchange.reply_json(_ENCODE(_row(body, answer)), _COMPLETE if answer.complete else _BACKFILLING)
 
 
-def _tell_all(request: Request, found: _Rows) -> None:
+def _tell_all(request: Request, rows: _Rows) -> None:
     request.exchange.reply_json(
-        b'{"results":[' + b",".join(found.rows) + b"]}", _COMPLETE if found.complete else _BACKFILLING
+        b'{"results":[' + b",".join(rows.rows) + b"]}", _COMPLETE if rows.complete else _BACKFILLING
     )
 
 

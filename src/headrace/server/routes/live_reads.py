@@ -30,11 +30,11 @@ _KEEP_ALIVE_S = 15.0
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
-def cursor(given: str | None, now_s: float) -> str:
+def cursor(previous: str | None, now_s: float) -> str:
     """The interval number that lets caches collapse live reads; always ahead of what the caller had."""
     current = int(now_s - _CURSOR_ORIGIN) // _CURSOR_STEP_S
-    if given and given.isascii() and given.isdigit() and len(given) < 20 and int(given) >= current:
-        return str(int(given) + max(1, random.randint(1, 3600) // _CURSOR_STEP_S))
+    if previous and previous.isascii() and previous.isdigit() and len(previous) < 20 and int(previous) >= current:
+        return str(int(previous) + max(1, random.randint(1, 3600) // _CURSOR_STEP_S))
     return str(current)
 
 
@@ -124,11 +124,11 @@ class LongPoll:
         if head.state != LIVE:
             return self._reply_gone()
         while self._position < head.next_seq:
-            found = self._reader.find(question, self._position, head)
-            if found.parts:
-                self._reply_data(self._reader.render(question, found.parts), found.position)
+            entries = self._reader.find(question, self._position, head)
+            if entries.parts:
+                self._reply_data(self._reader.render(question, entries.parts), entries.position)
                 return True
-            self._position = found.position
+            self._position = entries.position
         if head.closed:
             headers = self._reader.headers(question, head, head.next_seq)
             del headers["content-type"]
@@ -304,13 +304,15 @@ class SseRenderer:
 
         Raises UnicodeDecodeError where text is asked for and the entries are not UTF-8.
         """
-        given, now_s = request.query.get("cursor"), time.time()
+        previous_cursor, now_s = request.query.get("cursor"), time.time()
         shape = question.version, question.derived, None if head.registry is None else head.registry.revision
-        place = question.stream.id, position, head.next_seq, head.closed
-        mark = (*place, question.key, question.format, given, shape, is_base64)
-        if (known := self._memo.get(mark)) is not None:
-            return known
-        rendered = self._render(question, position, head, None if head.closed else cursor(given, now_s), is_base64)
+        tail = question.stream.id, position, head.next_seq, head.closed
+        mark = (*tail, question.key, question.format, previous_cursor, shape, is_base64)
+        if (rendered_before := self._memo.get(mark)) is not None:
+            return rendered_before
+        rendered = self._render(
+            question, position, head, None if head.closed else cursor(previous_cursor, now_s), is_base64
+        )
         if rendered[1] > position:
             if not self._memo:
                 asyncio.get_running_loop().call_soon(self._memo.clear)
@@ -322,13 +324,13 @@ class SseRenderer:
     ) -> tuple[bytes, int]:
         data = b""
         if position < head.next_seq:
-            found = self._reader.find(question, position, head)
-            if found.parts:
-                body = self._reader.render(question, found.parts)
+            entries = self._reader.find(question, position, head)
+            if entries.parts:
+                body = self._reader.render(question, entries.parts)
                 if not (is_base64 or question.stream.is_json or body.isascii()):
                     body.decode()
                 data = _data_event(body, is_base64)
-            position = found.position
+            position = entries.position
         control: dict[str, object] = {"streamNextOffset": question.stream.offset_at(position)}
         caught_up = position >= head.next_seq
         if caught_up and head.closed:

@@ -43,7 +43,7 @@ class _Stored(msgspec.Struct):
     """A request on its way, to be accepted again if need be."""
 
     request: Request
-    asked: Asked
+    store_request: Asked
     tries: int
 
 
@@ -64,36 +64,36 @@ class ObservationRoute:
         if len(request.body) > LONG_BYTES:
             self._background.begin(request.exchange, self._read_in_background(request, user_id))
             return
-        asked = asking.read(request.body, user_id)
-        found = self._look(request.principal, asked)
-        if found.unknown and asked.envelope.commit:
-            self._background.begin(request.exchange, self._store_in_background(request, asked))
+        store_request = asking.read(request.body, user_id)
+        lookup = self._look(request.principal, store_request)
+        if lookup.unknown and store_request.envelope.commit:
+            self._background.begin(request.exchange, self._store_in_background(request, store_request))
             return
-        wish = self._stores.storing(asked, found)
-        self._stores.submit(wish, wish.prepare(found.typed), self._when_settled, _Stored(request, asked, 1))
+        write = self._stores.storing(store_request, lookup)
+        self._stores.submit(write, write.prepare(lookup.typed), self._when_settled, _Stored(request, store_request, 1))
 
     async def _read_in_background(self, request: Request, user_id: str) -> None:
         """Read and accept a long body in a thread, while others are served."""
-        asked = await self._computing.run(len(request.body), asking.read, request.body, user_id)
-        await self._store_in_background(request, asked)
+        store_request = await self._computing.run(len(request.body), asking.read, request.body, user_id)
+        await self._store_in_background(request, store_request)
 
-    async def _store_in_background(self, request: Request, asked: Asked, tries: int = 1) -> None:
-        found = self._look(request.principal, asked)
-        wish = self._stores.storing(asked, found)
-        if found.unknown and asked.envelope.commit:
-            await self._stores.ensure(asked, found)
-            found = self._look(request.principal, asked)
-        with found.held():
-            prepared = await self._computing.run(len(request.body), wish.prepare, found.typed)
-            self._stores.submit(wish, prepared, self._when_settled, _Stored(request, asked, tries))
+    async def _store_in_background(self, request: Request, store_request: Asked, tries: int = 1) -> None:
+        lookup = self._look(request.principal, store_request)
+        write = self._stores.storing(store_request, lookup)
+        if lookup.unknown and store_request.envelope.commit:
+            await self._stores.ensure(store_request, lookup)
+            lookup = self._look(request.principal, store_request)
+        with lookup.held():
+            prepared = await self._computing.run(len(request.body), write.prepare, lookup.typed)
+            self._stores.submit(write, prepared, self._when_settled, _Stored(request, store_request, tries))
 
-    def _look(self, principal: Principal, asked: Asked) -> Found:
-        principal.acting_for(asked.user_id)
-        found = self._stores.look(asked)
+    def _look(self, principal: Principal, store_request: Asked) -> Found:
+        principal.acting_for(store_request.user_id)
+        lookup = self._stores.look(store_request)
         if principal is not LOCAL:
-            for name in found.typed:
+            for name in lookup.typed:
                 principal.require_type("write", name)
-        return found
+        return lookup
 
     def _settled(self, observe: Observe) -> None:
         stored: _Stored = observe.caller
@@ -103,7 +103,9 @@ class ObservationRoute:
         elif observe.expired:
             pass  # it was told so
         elif isinstance(observe.error, Outdated) and stored.tries < TRIES:
-            self._background.begin(exchange, self._store_in_background(stored.request, stored.asked, stored.tries + 1))
+            self._background.begin(
+                exchange, self._store_in_background(stored.request, stored.store_request, stored.tries + 1)
+            )
         elif observe.error is not None:
             exchange.reply(Reply.failure(observe.error))
         else:
@@ -156,11 +158,11 @@ class ObservationDecisionRoutes:
     async def correct(self, request: HttpRequest) -> Response:
         """POST: what fields of an entity are, whatever was observed."""
         body = await _read(request, CorrectionBody)
-        given = body.given()
-        for name, value in given.items():
+        corrections = body.given()
+        for name, value in corrections.items():
             if (reason := asking.flaw(value)) is not None:
                 raise BadRequest(f"{name!r} {reason}", field=name)
-        return await self._decide(request, "correction", body, given)
+        return await self._decide(request, "correction", body, corrections)
 
     async def delete(self, request: HttpRequest) -> Response:
         """POST: the entity is not there any more, until it is restored."""
@@ -171,7 +173,7 @@ class ObservationDecisionRoutes:
         return await self._decide(request, "restoration", await _read(request, EntityDecisionBody), {})
 
     async def _decide(
-        self, request: HttpRequest, kind: Deed, body: EntityDecisionBody, given: dict[str, Any]
+        self, request: HttpRequest, kind: Deed, body: EntityDecisionBody, corrections: dict[str, Any]
     ) -> Response:
         principal: Principal = request.state.principal
         user_id = principal.acting_for(body.user_id)
@@ -187,7 +189,7 @@ class ObservationDecisionRoutes:
             canonical_name=row.canonical_name,
             user_id=user_id,
             at_us=self._engine.clock.now_us(),
-            given=given,
+            given=corrections,
             idempotency_key=body.idempotency_key,
         )
         observe = await self._stores.carry_out(Deciding(decision), lambda: self._stores.held(entity_type, user_id))
@@ -219,7 +221,7 @@ class SourceRoute:
         user_id = principal.acting_for(request.query_params.get("user_id"))
         source_id = request.path_params["id"]
         places = self._sourcing.places(user_id, source_id)
-        for place in places:
-            if place.stream is not None:
-                principal.require_type("read", place.stream.name.removeprefix(ENTITIES))
+        for stored_place in places:
+            if stored_place.stream is not None:
+                principal.require_type("read", stored_place.stream.name.removeprefix(ENTITIES))
         return json_response(await asyncio.to_thread(self._sourcing.read, user_id, source_id, places))

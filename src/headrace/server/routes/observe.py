@@ -50,12 +50,12 @@ class Observer:
     async def request(self, request: Request) -> Response:
         """POST: one request, by its id, its trace or one of its spans."""
         starlette_json.require_json(request)
-        asked = questions.read(await starlette_json.read_json(request, Any, limit=_MOST_BYTES))
+        question = questions.read(await starlette_json.read_json(request, Any, limit=_MOST_BYTES))
         principal = request.state.principal
-        events = self._stream(asked.events, principal, "events")
-        traces = self._stream(asked.traces, principal, "traces")
+        events = self._stream(question.events, principal, "events")
+        traces = self._stream(question.traces, principal, "traces")
         deadline = Deadline(self._engine.config.server.resolver_timeout_s - _REST_S)
-        work = asyncio.create_task(self._work(asked, events, traces, deadline))
+        work = asyncio.create_task(self._work(question, events, traces, deadline))
         watch = asyncio.create_task(_watch(request, deadline, work))
         try:
             return await work
@@ -66,14 +66,16 @@ class Observer:
         finally:
             watch.cancel()
 
-    async def _work(self, asked: Asked, events: Stream | None, traces: Stream | None, deadline: Deadline) -> Response:
+    async def _work(
+        self, question: Asked, events: Stream | None, traces: Stream | None, deadline: Deadline
+    ) -> Response:
         try:
             async with asyncio.timeout(deadline.left_s):
                 await self._gate.__aenter__()
         except TimeoutError as reason:
             raise TimedOut("too many searches are under way; this one did not begin in time") from reason
         try:
-            return json_response(await in_thread(lambda: self._answer(asked, events, traces, deadline)))
+            return json_response(await in_thread(lambda: self._answer(question, events, traces, deadline)))
         finally:
             await self._gate.__aexit__()
 
@@ -85,21 +87,23 @@ class Observer:
         stream = self._engine.log.find(name)
         profile = table.load(stream.profile)
         if profile.definition.signal != signal:
-            wanted = next(one.name for one in table.PROFILES.values() if one.signal == signal)
+            wanted = next(profile.name for profile in table.PROFILES.values() if profile.signal == signal)
             message = f"streams.{signal} must be a stream with the profile {wanted}; {name} has {profile.name}"
             raise BadRequest(message, field=f"streams.{signal}")
         if stream.ttl_s is not None:
             self._engine.log.catalog.note_access(stream)
         return stream
 
-    def _answer(self, asked: Asked, events: Stream | None, traces: Stream | None, deadline: Deadline) -> dict[str, Any]:
-        window = tuple(None if ms is None else rfc3339(ms * 1000) for ms in (asked.from_ms, asked.to_ms))
+    def _answer(
+        self, question: Asked, events: Stream | None, traces: Stream | None, deadline: Deadline
+    ) -> dict[str, Any]:
+        window = tuple(None if ms is None else rfc3339(ms * 1000) for ms in (question.from_ms, question.to_ms))
         seekers = [
             None if stream is None else Seeker(self._engine, stream, most, (window[0], window[1]), deadline)
-            for stream, most in ((events, asked.most_events), (traces, asked.most_spans))
+            for stream, most in ((events, question.most_events), (traces, question.most_spans))
         ]
-        known = look_up(seekers[0], seekers[1], asked.by, asked.id)
-        return _told(asked, seekers[0], seekers[1], known)
+        seqs = look_up(seekers[0], seekers[1], question.by, question.id)
+        return _told(question, seekers[0], seekers[1], seqs)
 
 
 async def _watch(request: Request, deadline: Deadline, work: asyncio.Task[Response]) -> None:
@@ -110,22 +114,22 @@ async def _watch(request: Request, deadline: Deadline, work: asyncio.Task[Respon
     work.cancel()
 
 
-def _told(asked: Asked, events: Seeker | None, traces: Seeker | None, known: list[str]) -> dict[str, Any]:
+def _told(question: Asked, events: Seeker | None, traces: Seeker | None, request_ids: list[str]) -> dict[str, Any]:
     logged = [] if events is None else events.events()
     trace = Trace([] if traces is None else list(traces.found.values()))
-    first = next(iter(known), None)
+    first = next(iter(request_ids), None)
     chosen = primary([event for _, event in logged], first)
     root = None if trace.root is None else trace.spans[trace.root]
-    streams = asked.events, asked.traces
-    lookup = dict.fromkeys(questions.IDS) | {"traceId": first} | {asked.by: asked.id}
-    if lookup["requestId"] is None and (told := summary(chosen, root)["requestId"]):
-        lookup["requestId"] = told
+    streams = question.events, question.traces
+    lookup = dict.fromkeys(questions.IDS) | {"traceId": first} | {question.by: question.id}
+    if lookup["requestId"] is None and (request_id := summary(chosen, root)["requestId"]):
+        lookup["requestId"] = request_id
     return {
         "lookup": lookup,
         "summary": summary(chosen, root),
-        "evlog": None if events is None else _logged(asked, chosen, logged),
-        "trace": None if traces is None else _traced(asked, first, trace, traces),
-        "timeline": timeline(logged, trace, streams, raw=asked.raw) if asked.timeline else None,
+        "evlog": None if events is None else _logged(question, chosen, logged),
+        "trace": None if traces is None else _traced(question, first, trace, traces),
+        "timeline": timeline(logged, trace, streams, raw=question.raw) if question.timeline else None,
         "coverage": {
             "events": None if events is None else events.coverage(),
             "traces": None if traces is None else traces.coverage(),
@@ -134,15 +138,15 @@ def _told(asked: Asked, events: Seeker | None, traces: Seeker | None, known: lis
     }
 
 
-def _logged(asked: Asked, chosen: Any, logged: list[tuple[str, Any]]) -> dict[str, Any]:
+def _logged(question: Asked, chosen: Any, logged: list[tuple[str, Any]]) -> dict[str, Any]:
     matches = [{"offset": offset, "event": event} for offset, event in logged]
-    return {"stream": asked.events, "primary": chosen, "matches": matches}
+    return {"stream": question.events, "primary": chosen, "matches": matches}
 
 
-def _traced(asked: Asked, first: str | None, trace: Trace, seeker: Seeker) -> dict[str, Any]:
+def _traced(question: Asked, first: str | None, trace: Trace, seeker: Seeker) -> dict[str, Any]:
     covered = seeker.coverage()
     return {
-        "stream": asked.traces,
+        "stream": question.traces,
         "traceId": first,
         "rootSpanId": None if trace.root is None else trace.spans[trace.root]["spanId"],
         "spans": list(trace.spans.values()),
@@ -157,17 +161,17 @@ def _traced(asked: Asked, first: str | None, trace: Trace, seeker: Seeker) -> di
 
 
 def _warnings(events: Seeker | None, traces: Seeker | None, trace: Trace) -> list[str]:
-    found = []
+    warnings = []
     for seeker, what in ((events, "events"), (traces, "spans")):
         if seeker is None:
             continue
         covered = seeker.coverage()
         if not seeker.found:
-            found.append(f"no {what} were found in {seeker.stream.name}")
+            warnings.append(f"no {what} were found in {seeker.stream.name}")
         if covered["limit_reached"]:
-            found.append(f"there are more {what} than were asked for")
+            warnings.append(f"there are more {what} than were asked for")
         if not covered["complete"]:
-            found.append(f"not all {what} were looked at")
+            warnings.append(f"not all {what} were looked at")
     if trace.missing:
-        found.append(f"{len(trace.missing)} parents of spans were not found")
-    return found
+        warnings.append(f"{len(trace.missing)} parents of spans were not found")
+    return warnings

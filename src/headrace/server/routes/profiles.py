@@ -67,11 +67,13 @@ def read(body: bytes) -> Profile:
     if len(body) > _MOST_BYTES:
         raise BadRequest(f"a profile has at most {_MOST_BYTES} bytes", field="body")
     try:
-        given = msgspec.json.decode(body)
+        document = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
         raise BadRequest(f"the body is not JSON: {json_fault(reason, body)}", field="body") from reason
-    found = table.read(given)
-    if isinstance(found, Profile):
-        return found
-    problems = [(problem, ".".join(pointer.parse(problem.pointer) or ()) or "the body") for problem in found]
-    raise refused(tuple(Refusal("bad_request", one.pointer, f"{where} {one.reason}") for one, where in problems))
+    outcome = table.read(document)
+    if isinstance(outcome, Profile):
+        return outcome
+    problems = [(problem, ".".join(pointer.parse(problem.pointer) or ()) or "the body") for problem in outcome]
+    raise refused(
+        tuple(Refusal("bad_request", problem.pointer, f"{where} {problem.reason}") for problem, where in problems)
+    )

@@ -115,11 +115,11 @@ class PushRoute:
         if len(request.body) > LONG_BYTES:
             self._background.begin(request.exchange, self._sort_in_background(request, stream, registry, tries))
         else:
-            found = _sorted(registry, request.body)
-            if found.count:
-                self._append(self._pushed_as(request, stream, found, tries))
+            events = _sorted(registry, request.body)
+            if events.count:
+                self._append(self._pushed_as(request, stream, events, tries))
             else:
-                request.exchange.reply(self._none_taken(found))
+                request.exchange.reply(self._none_taken(events))
 
     async def _sort_in_background(self, request: Request, stream: Stream, registry: StreamRegistry, tries: int) -> None:
         """Check a long body in a thread of its own, while others are served."""
@@ -132,17 +132,17 @@ class PushRoute:
 
     def _made(self, request: Request, stream: Stream, registry: StreamRegistry, tries: int) -> Append | Reply:
         """What a long body becomes: an append that is admitted already, or the answer where nothing of it fits."""
-        found = _sorted(registry, request.body)
-        if not found.count:
-            return self._none_taken(found)
-        append = self._pushed_as(request, stream, found, tries)
+        events = _sorted(registry, request.body)
+        if not events.count:
+            return self._none_taken(events)
+        append = self._pushed_as(request, stream, events, tries)
         with contextlib.suppress(BadRequest):  # which is judged again on the way to the writer
             registry.admit(append)
         return append
 
-    def _pushed_as(self, request: Request, stream: Stream, found: _Sorted, tries: int) -> Append:
-        append = Append(stream, found.joined, found.count, self._when_settled, PLAIN, _Pushed(request, found, tries))
-        append.seen_by = found.registry
+    def _pushed_as(self, request: Request, stream: Stream, events: _Sorted, tries: int) -> Append:
+        append = Append(stream, events.joined, events.count, self._when_settled, PLAIN, _Pushed(request, events, tries))
+        append.seen_by = events.registry
         return append
 
     def _append(self, append: Append) -> None:
@@ -178,21 +178,21 @@ class PushRoute:
         else:
             pushed.request.exchange.reply(Reply.failure(refusal))
 
-    def _none_taken(self, found: _Sorted) -> Reply:
-        first = next(outcome for outcome in found.outcomes if outcome is not None)
-        if found.is_one:
+    def _none_taken(self, events: _Sorted) -> Reply:
+        first = next(outcome for outcome in events.outcomes if outcome is not None)
+        if events.is_one:
             return Reply.failure(first)
-        results = [outcome.body() for outcome in found.outcomes if outcome is not None]
+        results = [outcome.body() for outcome in events.outcomes if outcome is not None]
         version = self._features.current.version
         return Reply.json(first.status, {"results": results, "registry_version": version, **first.body()})
 
-    def _taken(self, append: Append, found: _Sorted) -> bytes:
+    def _taken(self, append: Append, events: _Sorted) -> bytes:
         version, stream = self._features.current.version, append.stream
         seqs = append.seqs or list(range(append.position - append.count, append.position))
         new = {seq for seq in seqs if seq >= append.position - append.count}
         results: list[dict[str, Any]] = []
         waiting = iter(seqs)
-        for outcome in found.outcomes:
+        for outcome in events.outcomes:
             if outcome is not None:
                 results.append(outcome.body())
                 continue
@@ -200,7 +200,7 @@ class PushRoute:
             replayed = seq not in new
             new.discard(seq)
             results.append({"ack": True, "offset": stream.offset_at(seq + 1), "idempotent_replay": replayed})
-        if found.is_one:
+        if events.is_one:
             return msgspec.json.encode({**results[0], "registry_version": version})
         return msgspec.json.encode({"results": results, "registry_version": version})
 

@@ -62,45 +62,45 @@ class ReadRoute:
 
     def _catch_up(self, question: ReadRequest, request: Request) -> None:
         head = self._log.readable_head(question.stream)
-        found: Slice | Filtered = Slice([], head.next_seq)
+        entries: Slice | Filtered = Slice([], head.next_seq)
         if not question.is_now:
-            found = self.reader.find(question, question.position, head)
-        headers = self.reader.headers(question, head, found.position)
+            entries = self.reader.find(question, question.position, head)
+        headers = self.reader.headers(question, head, entries.position)
         if question.version is None and head.registry is not None and question.position < head.registry.readable_from:
             headers["stream-earliest-offset"] = question.stream.offset_at(head.registry.readable_from)
-        if isinstance(found, Filtered):
-            headers |= self.reader.filters.headers(found)
+        if isinstance(entries, Filtered):
+            headers |= self.reader.filters.headers(entries)
         if question.is_now:
             headers["cache-control"] = "no-store"
         else:
             scope = "" if request.principal is LOCAL else "private, "
-            headers.setdefault("cache-control", scope + _lifetime(question, found.position, head))
-            headers["etag"] = etag(question, found.position, head)
+            headers.setdefault("cache-control", scope + _lifetime(question, entries.position, head))
+            headers["etag"] = etag(question, entries.position, head)
             if matches(request.headers.get(b"if-none-match"), headers["etag"]):
                 del headers["content-type"]
                 request.exchange.reply(Reply(304, headers))
                 return
-        reply = Reply(200, headers, self.reader.render(question, found.parts))
+        reply = Reply(200, headers, self.reader.render(question, entries.parts))
         self.reader.compressor.send(request, reply, accepted_encoding(request.headers))
 
     def _question(self, stream: Stream, request: Request, live: str) -> ReadRequest:
         query, head = request.query, self._log.readable_head(stream)
         key = request.target.key if request.target.key is not None else query.get("key")
         since_us = parse_timestamp_us(query["since"], "since") if "since" in query else None
-        asked = None
+        filter = None
         if "filter" in query:
             if live == SSE:
                 raise BadRequest("a filter cannot be followed with live=sse; use live=long-poll", field="filter")
             # What a thread has found by another revision's fields is no answer to this one.
-            asked = self.reader.filters.read(stream, query["filter"], (request.exchange, _revision(head)))
-        given = query.get("offset")
-        is_now = given == "now"
+            filter = self.reader.filters.read(stream, query["filter"], (request.exchange, _revision(head)))
+        offset_text = query.get("offset")
+        is_now = offset_text == "now"
         is_real = False
         if is_now:
             position = head.next_seq
-        elif given is not None:
-            place = parameters.offset(given)
-            position, is_real = stream.locate(place, head), place.position > 0
+        elif offset_text is not None:
+            offset = parameters.offset(offset_text)
+            position, is_real = stream.locate(offset, head), offset.position > 0
         elif since_us is not None:
             position = self._log.seek(stream, since_us)
         elif live:
@@ -108,13 +108,13 @@ class ReadRoute:
         else:
             position = head.first_seq
         wanted, version = _format(stream, query), _version(head, query)
-        return ReadRequest(stream, position, key or None, wanted, is_now, is_real, version, asked)
+        return ReadRequest(stream, position, key or None, wanted, is_now, is_real, version, filter)
 
 
 def _derived(question: ReadRequest, derived: Derived) -> ReadRequest:
     """A question to the source of a derived event; what speaks of its own schema cannot be asked of a view."""
-    for field, given in (("filter", question.filter), ("schema_version", question.version)):
-        if given is not None:
+    for field, setting in (("filter", question.filter), ("schema_version", question.version)):
+        if setting is not None:
             raise BadRequest(f"{field} cannot be asked of a derived event; ask its source", field=field)
     return question._replace(derived=derived)
 
@@ -170,12 +170,12 @@ def etag(question: ReadRequest, position: int, head: Head) -> str:
     start = stream.offset_at(question.position) if question.is_real else offsets.START
     closed = ":c" if head.closed and position >= head.next_seq else ""
     key = quote(question.key or "", safe="")
-    asked = "" if question.filter is None else f"{quote(question.filter.text, safe='')}@{_revision(head)}"
+    filter_text = "" if question.filter is None else f"{quote(question.filter.text, safe='')}@{_revision(head)}"
     at = f"{start}:{stream.offset_at(position)}"
     version = question.version or (0 if head.registry is None else head.registry.version)
     view = "" if question.derived is None else f":of={question.derived.name}.{question.derived.version}"
     seen = f"life={stream.id}.{question.position}:v={version}{view}{_changes(head)}{closed}"
-    return f'W/"slice:{at}:key={key}:fmt={question.format}:filter={asked}:{seen}"'
+    return f'W/"slice:{at}:key={key}:fmt={question.format}:filter={filter_text}:{seen}"'
 
 
 def _changes(head: Head) -> str:

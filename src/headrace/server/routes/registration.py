@@ -75,8 +75,8 @@ class RegistrationRoutes:
     async def ping(self, request: Request) -> Response:
         """POST ``/v1/ping``: which server answers, and which version its registry has."""
         refuse_unknown_parameters(request.query_params)
-        told = {"server_version": version("headrace"), "registry_version": self._features.current.version}
-        return json_response(told)
+        document = {"server_version": version("headrace"), "registry_version": self._features.current.version}
+        return json_response(document)
 
     async def reset(self, request: Request) -> Response:
         """POST ``/v1/reset``: remove every node of every app, on a server for tests."""
@@ -94,20 +94,20 @@ class RegistrationRoutes:
         current = self._features.current
         try:
             document = await _read(request, Any)
-            given = await self._computing.run(0, read_registration, document)
+            registration = await self._computing.run(0, read_registration, document)
         except BadRequest as reason:
             return self._invalid(reason)
         # Forced, an empty registration removes everything of an app; repeated, it has nothing left to do.
         if (
-            isinstance(given, Registration)
-            and not (given.nodes or given.force)
-            and given.app not in current.apps.values()
+            isinstance(registration, Registration)
+            and not (registration.nodes or registration.force)
+            and registration.app not in current.apps.values()
         ):
-            message = f"there is nothing to register, and the app {given.app!r} has nothing to remove"
-            given = [Problem("schema_invalid", "descriptors", message)]
-        if not isinstance(given, Registration):
-            return _answer(Envelope("invalid", current.version, errors=given, refused=True))
-        change = Change.of(given)
+            message = f"there is nothing to register, and the app {registration.app!r} has nothing to remove"
+            registration = [Problem("schema_invalid", "descriptors", message)]
+        if not isinstance(registration, Registration):
+            return _answer(Envelope("invalid", current.version, errors=registration, refused=True))
+        change = Change.of(registration)
         _require(request.state.principal, current, change)
         if taken := self._taken_unseen(request.state.principal, current, change):
             return _answer(Envelope("conflict", current.version, errors=taken, refused=not change.dry_run))
@@ -137,8 +137,8 @@ class RegistrationRoutes:
     def _taken_unseen(self, principal: Principal, current: Current, change: Change) -> list[Problem]:
         """Names of the payload that others have for what the key does not open: nothing else is said of that."""
         return [
-            Problem("owned_by", f"descriptors[{place}].name", f"the name {name!r} is taken: choose another")
-            for place, name in enumerate(change.nodes)
+            Problem("owned_by", f"descriptors[{index}].name", f"the name {name!r} is taken: choose another")
+            for index, name in enumerate(change.nodes)
             if self._is_taken_unseen(principal, current, change, name)
         ]
 
@@ -180,8 +180,8 @@ class RegistrationRoutes:
                 "descriptors": [wire.write(node) for node in nodes.values()],
                 "apps": {name: current.apps[name] for name in nodes},
                 "features": {
-                    table: {name: {"life": life.id, "birth": life.birth} for name, life in lives.items()}
-                    for table, lives in current.lives.items()
+                    table: {name: {"life": life.id, "birth": life.birth} for name, life in versions.items()}
+                    for table, versions in current.lives.items()
                     if table in nodes
                 },
             }
@@ -238,18 +238,18 @@ def _require_some(principal: Principal) -> None:
 def _sources(current: Current, change: Change) -> set[str]:
     """The event sources that a change makes, changes, removes or builds on."""
     before = {name: node for name, node in current.nodes.items() if change.covers(current.apps[name])}
-    known: dict[str, Node] = {**current.nodes, **change.nodes}
-    found: set[str] = set()
+    nodes: dict[str, Node] = {**current.nodes, **change.nodes}
+    sources: set[str] = set()
     for name in {*before, *change.nodes}:
         seen: set[str] = set()
-        root, node = name, known.get(name)
+        root, node = name, nodes.get(name)
         while node is not None and not isinstance(node, Event) and node.name not in seen:
             seen.add(node.name)
             root = node.upstream
-            node = known.get(root)
+            node = nodes.get(root)
         if node is None or isinstance(node, Event):
-            found.add(root)  # one that is not there, too: whether it is, is not everybody's business
-    return found
+            sources.add(root)  # one that is not there, too: whether it is, is not everybody's business
+    return sources
 
 
 async def _read(request: Request, kind: type[Body]) -> Body:

@@ -74,12 +74,12 @@ class Report:
     def _account(self, held: dict[str, int]) -> Document:
         """Who holds how much, and what of the process that leaves."""
         monitor, heap = self._monitor, allocators.heap_bytes()
-        known = {"process": monitor.first.rss_anon_bytes or 0, **held}
+        accounted = {"process": monitor.first.rss_anon_bytes or 0, **held}
         return {
-            "held": known,
-            "held_bytes": sum(known.values()),
+            "held": accounted,
+            "held_bytes": sum(accounted.values()),
             "resident_bytes": monitor.last.rss_bytes,
-            "unaccounted_bytes": _rest(monitor.last.rss_anon_bytes, sum(known.values())),
+            "unaccounted_bytes": _rest(monitor.last.rss_anon_bytes, sum(accounted.values())),
             "allocators": {
                 "heap_used_bytes": None if heap is None else heap[0],
                 "heap_free_bytes": None if heap is None else heap[1],
@@ -291,7 +291,7 @@ class Report:
             largest = _largest(streams, _held_bytes, _MEASURED)
             measured = measured | self._measured(stream for stream in largest if stream not in measured)
         stored = [self._stored(stream, held) for stream, held in measured.items()]
-        return heapq.nlargest(TOP, (one for one in stored if one["bytes"]), key=lambda one: int(one["bytes"]))
+        return heapq.nlargest(TOP, (stream for stream in stored if stream["bytes"]), key=lambda one: int(one["bytes"]))
 
     def _stored(self, stream: Stream, held: Holdings) -> Document:
         companions = companion_cache_bytes(self._engine, stream)
@@ -305,7 +305,7 @@ class Report:
 
     def _touched(self) -> list[Document]:
         """The streams whose journals take most room."""
-        followed = [one for one in self._engine.touches.followed() if one.journal.filter_bytes]
+        followed = [stream for stream in self._engine.touches.followed() if stream.journal.filter_bytes]
         return [
             {
                 "stream": touching.stream.name,
@@ -353,8 +353,8 @@ def _totals(subsystems: Document) -> dict[str, int]:
 
 def _largest(streams: list[Stream], measure: Callable[[Stream], int], most: int = TOP) -> list[Stream]:
     measured = ((stream, measure(stream)) for stream in streams)
-    found = heapq.nlargest(most, (pair for pair in measured if pair[1]), key=lambda pair: pair[1])
-    return [stream for stream, _ in found]
+    largest = heapq.nlargest(most, (pair for pair in measured if pair[1]), key=lambda pair: pair[1])
+    return [stream for stream, _ in largest]
 
 
 def _held_bytes(stream: Stream) -> int:
@@ -383,8 +383,8 @@ def _waiters(stream: Stream) -> Document:
     return {"stream": stream.name, "waiters": total - details, "details_waiters": details, "total_waiters": total}
 
 
-def _rest(whole: int | None, known: int) -> int | None:
-    return None if whole is None else max(0, whole - known)
+def _rest(whole: int | None, accounted: int) -> int | None:
+    return None if whole is None else max(0, whole - accounted)
 
 
 def _size(path: Path) -> int:

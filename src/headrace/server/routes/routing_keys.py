@@ -65,10 +65,10 @@ class RoutingKeysRoute:
         request.exchange.reply(Reply.json(200, _rendered(stream, page, took_ms)))
 
 
-def _limit(given: str) -> int:
-    if not _LIMIT.fullmatch(given) or int(given) > MOST:
-        raise BadRequest(f"invalid limit: {given!r} is none of 1 to {MOST}", field="limit")
-    return int(given)
+def _limit(text: str) -> int:
+    if not _LIMIT.fullmatch(text) or int(text) > MOST:
+        raise BadRequest(f"invalid limit: {text!r} is none of 1 to {MOST}", field="limit")
+    return int(text)
 
 
 def _rendered(stream: Stream, page: Page, took_ms: int) -> dict[str, Any]:

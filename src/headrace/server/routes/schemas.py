@@ -96,7 +96,7 @@ class SchemaRoutes:
 
 def _verified(stream: Stream, row: VerificationRow) -> dict[str, Any]:
     progress = Progress(row)
-    found = progress.findings
+    findings = progress.findings
     return {
         "id": row.id,
         "stream": stream.name,
@@ -106,10 +106,10 @@ def _verified(stream: Stream, row: VerificationRow) -> dict[str, Any]:
         "begun_at": rfc3339(row.begun_us),
         "ended_at": None if row.ended_us is None else rfc3339(row.ended_us),
         "reason": row.reason,
-        "events": found.events,
-        "total": max(found.events, row.target - row.start),
+        "events": findings.events,
+        "total": max(findings.events, row.target - row.start),
         "through_offset": stream.offset_at(progress.through_seq),
-        "failing": {"lens": found.lens, "schema": found.schema},
+        "failing": {"lens": findings.lens, "schema": findings.schema},
         "failures": [
             {
                 "offset": stream.offset_at(misfit.seq + 1),
@@ -118,7 +118,7 @@ def _verified(stream: Stream, row: VerificationRow) -> dict[str, Any]:
                 "pointer": misfit.pointer,
                 "reason": misfit.reason,
             }
-            for misfit in found.misfits
+            for misfit in findings.misfits
         ],
     }
 
@@ -127,12 +127,12 @@ def _update(body: bytes) -> Update:
     if len(body) > 1024 * 1024:
         raise BadRequest("an update has at most 1 MiB", field="body")
     try:
-        given = msgspec.json.decode(body)
+        document = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
         raise BadRequest(f"the body is not JSON: {json_fault(reason, body)}", field="body") from reason
     if lost := entries.read(body)[1]:
         raise refused(tuple(Refusal("bad_request", failure.pointer, failure.reason) for failure in lost))
-    update = parse_update(given)
+    update = parse_update(document)
     if isinstance(update, list):
         raise refused(tuple(Refusal("bad_request", problem.pointer, problem.reason) for problem in update))
     return update

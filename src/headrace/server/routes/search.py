@@ -54,14 +54,14 @@ def find_readable_stream(engine: Engine, request: Request) -> Stream:
     return stream
 
 
-def coverage(stream: Stream, found: Found | Aggregated, *, visible: int, complete: bool) -> dict[str, Any]:
+def coverage(stream: Stream, answer: Found | Aggregated, *, visible: int, complete: bool) -> dict[str, Any]:
     """What an answer covers, and how much it may have left out; ``visible`` is where the events end that were seen."""
-    missing, tally = found.missing, found.tally
+    missing, tally = answer.missing, answer.tally
     return {
         "mode": "complete" if complete else "partial",
         "complete": complete,
-        "stream_head_offset": stream.offset_at(found.stop),
-        "visible_from_offset": stream.offset_at(found.start),
+        "stream_head_offset": stream.offset_at(answer.stop),
+        "visible_from_offset": stream.offset_at(answer.start),
         "visible_through_offset": stream.offset_at(visible),
         "visible_through_primary_timestamp_max": None if tally.latest_ms is None else rfc3339(tally.latest_ms * 1000),
         "oldest_omitted_append_at": None if missing.since_us is None else rfc3339(missing.since_us),
@@ -103,8 +103,8 @@ class SearchRoutes:
 
     def post(self, request: Request) -> None:
         """POST ``_search``: the request is the body."""
-        given = read_document(request, "a search")
-        self._begin(request, lambda search: requests.read(given, search))
+        document = read_document(request, "a search")
+        self._begin(request, lambda search: requests.read(document, search))
 
     def _begin(self, request: Request, reading: Reading) -> None:
         stream = find_readable_stream(self._engine, request)
@@ -135,51 +135,51 @@ class SearchRoutes:
 
         archive = self._engine.open_archive()
         defined = archive.defined(stream, head)
-        asked = reading(defined.definition.search)
-        within = deadline.within(asked.timeout_ms / 1000 - waited_s)
-        found = search(archive, stream, head, defined, asked, within)
+        search_request = reading(defined.definition.search)
+        within = deadline.within(search_request.timeout_ms / 1000 - waited_s)
+        outcome = search(archive, stream, head, defined, search_request, within)
         took_ms = round((monotonic() - arrived_s) * 1000)
-        return _rendered(stream, defined.definition.search, asked, found, took_ms)
+        return _rendered(stream, defined.definition.search, search_request, outcome, took_ms)
 
 
-def _rendered(stream: Stream, search: Search, asked: SearchRequest, found: Found, took_ms: int) -> Reply:
-    coverage = _coverage(stream, found)
-    total = _total(asked, found)
-    timeout_ms = round(asked.timeout_ms)
+def _rendered(stream: Stream, search: Search, search_request: SearchRequest, outcome: Found, took_ms: int) -> Reply:
+    coverage = _coverage(stream, outcome)
+    total = _total(search_request, outcome)
+    timeout_ms = round(search_request.timeout_ms)
     body = {
         "stream": stream.name,
-        "snapshot_end_offset": stream.offset_at(found.stop),
+        "snapshot_end_offset": stream.offset_at(outcome.stop),
         "took_ms": took_ms,
-        "timed_out": found.timed_out,
+        "timed_out": outcome.timed_out,
         "timeout_ms": timeout_ms,
         "coverage": coverage,
         "total": total,
-        "hits": [_hit(stream, search, asked, hit) for hit in found.hits],
-        "next_search_after": found.last,
+        "hits": [_hit(stream, search, search_request, hit) for hit in outcome.hits],
+        "next_search_after": outcome.last,
     }
     headers: Headers = {
-        "search-timed-out": _word(found.timed_out),
+        "search-timed-out": _word(outcome.timed_out),
         "search-timeout-ms": str(timeout_ms),
         "search-took-ms": str(took_ms),
         "search-total-relation": total["relation"],
         "search-coverage-complete": _word(coverage["complete"]),
         **{f"search-{name.replace('_', '-')}": str(coverage[name]) for name in _HEADERS},
-        "search-index-families-used": ",".join(found.families),
+        "search-index-families-used": ",".join(outcome.families),
     }
-    return Reply.json(408 if found.timed_out else 200, body, headers)
+    return Reply.json(408 if outcome.timed_out else 200, body, headers)
 
 
-def _total(asked: SearchRequest, found: Found) -> dict[str, Any]:
+def _total(search_request: SearchRequest, outcome: Found) -> dict[str, Any]:
     """All matches where they were counted; else those of the page, which are all where it begins and ends the list."""
-    if found.total is not None and not found.missing.events:
-        return {"value": found.total, "relation": "eq"}
-    count = len(found.hits) if found.total is None else found.total
-    is_all = asked.after is None and asked.size > 0 and found.last is None
-    exact = is_all and not found.timed_out and not found.missing.events
+    if outcome.total is not None and not outcome.missing.events:
+        return {"value": outcome.total, "relation": "eq"}
+    count = len(outcome.hits) if outcome.total is None else outcome.total
+    is_all = search_request.after is None and search_request.size > 0 and outcome.last is None
+    exact = is_all and not outcome.timed_out and not outcome.missing.events
     return {"value": count, "relation": "eq" if exact else "gte"}
 
 
-def _hit(stream: Stream, search: Search, asked: SearchRequest, hit: Hit) -> dict[str, Any]:
+def _hit(stream: Stream, search: Search, search_request: SearchRequest, hit: Hit) -> dict[str, Any]:
     rendered = {
         "offset": stream.offset_at(hit.seq + 1),
         "score": hit.score,
@@ -187,16 +187,16 @@ def _hit(stream: Stream, search: Search, asked: SearchRequest, hit: Hit) -> dict
         "fields": hit.event.fields(search),
         "source": msgspec.Raw(hit.event.payload),
     }
-    if asked.snippets:
-        rendered["snippets"] = snippets(asked.tree, search, hit.event.document())
+    if search_request.snippets:
+        rendered["snippets"] = snippets(search_request.tree, search, hit.event.document())
     return rendered
 
 
-def _coverage(stream: Stream, found: Found) -> dict[str, Any]:
-    tally = found.tally
-    complete = not found.missing.events and not found.timed_out
+def _coverage(stream: Stream, outcome: Found) -> dict[str, Any]:
+    tally = outcome.tally
+    complete = not outcome.missing.events and not outcome.timed_out
     return {
-        **coverage(stream, found, visible=found.visible, complete=complete),
+        **coverage(stream, outcome, visible=outcome.visible, complete=complete),
         "indexed_segments": tally.indexed_segments,
         **{name: round(getattr(tally, name)) for name in _TIMES},
         # Nothing is estimated here: postings are simply looked up.
@@ -205,9 +205,9 @@ def _coverage(stream: Stream, found: Found) -> dict[str, Any]:
         "scanned_tail_docs": tally.scanned_tail_docs,
         "candidate_doc_ids": tally.candidate_doc_ids,
         "decoded_records": tally.decoded_records,
-        "segment_payload_bytes_fetched": found.fetched_bytes,
-        "peak_hits_held": found.peak_hits_held,
-        "index_families_used": list(found.families),
+        "segment_payload_bytes_fetched": outcome.fetched_bytes,
+        "peak_hits_held": outcome.peak_hits_held,
+        "index_families_used": list(outcome.families),
     }
 
 
@@ -226,11 +226,13 @@ class AggregateRoute:
 
     def post(self, request: Request) -> None:
         """The request is the body."""
-        given = read_document(request, "an aggregate")
+        document = read_document(request, "an aggregate")
         stream = find_readable_stream(self._engine, request)
         deadline = Deadline(self._time_s * PARTIAL_ANSWER_SHARE)
         answer_by = deadline.within(partial_answer_s(self._time_s) * PARTIAL_ANSWER_SHARE)
-        answer = self._answer(request, stream, lambda head: self._aggregate(stream, head, given, deadline, answer_by))
+        answer = self._answer(
+            request, stream, lambda head: self._aggregate(stream, head, document, deadline, answer_by)
+        )
         self._background.answer_partially(request, answer, self._time_s, deadline)
 
     async def _answer(self, request: Request, stream: Stream, aggregate: Callable[[Head], Reply]) -> None:
@@ -239,18 +241,18 @@ class AggregateRoute:
             reply = await in_thread(lambda: aggregate(head))
         request.exchange.reply(reply)
 
-    def _aggregate(self, stream: Stream, head: Head, given: Any, deadline: Deadline, answer_by: Deadline) -> Reply:
+    def _aggregate(self, stream: Stream, head: Head, document: Any, deadline: Deadline, answer_by: Deadline) -> Reply:
         from headrace.engine.search.aggregate import aggregate
         from headrace.reduce.request import read
 
         archive = self._engine.open_archive()
         defined = archive.defined(stream, head)
-        asked = read(given, defined.definition.search)
-        found = aggregate(archive, stream, head, defined, asked, deadline, answer_by)
-        return Reply.json(200, _aggregate_rendered(stream, asked, found))
+        aggregate_request = read(document, defined.definition.search)
+        aggregated = aggregate(archive, stream, head, defined, aggregate_request, deadline, answer_by)
+        return Reply.json(200, _aggregate_rendered(stream, aggregate_request, aggregated))
 
 
-def _aggregate_rendered(stream: Stream, request: AggregateRequest, found: Aggregated) -> dict[str, Any]:
+def _aggregate_rendered(stream: Stream, request: AggregateRequest, aggregated: Aggregated) -> dict[str, Any]:
     from headrace.reduce.answer import iso
 
     return {
@@ -259,18 +261,18 @@ def _aggregate_rendered(stream: Stream, request: AggregateRequest, found: Aggreg
         "from": iso(request.asked.start),
         "to": iso(request.asked.end),
         "interval": request.interval,
-        "coverage": _aggregate_coverage(stream, found),
-        "buckets": found.buckets,
+        "coverage": _aggregate_coverage(stream, aggregated),
+        "buckets": aggregated.buckets,
     }
 
 
-def _aggregate_coverage(stream: Stream, found: Aggregated) -> dict[str, Any]:
-    tally = found.tally
+def _aggregate_coverage(stream: Stream, aggregated: Aggregated) -> dict[str, Any]:
+    tally = aggregated.tally
     return {
-        **coverage(stream, found, visible=found.stop, complete=not found.missing.events),
-        "used_rollups": found.used_rollups,
+        **coverage(stream, aggregated, visible=aggregated.stop, complete=not aggregated.missing.events),
+        "used_rollups": aggregated.used_rollups,
         "indexed_segments": tally.indexed_segments,
         "scanned_segments": tally.scanned_segments,
         "scanned_tail_docs": tally.scanned_tail_docs,
-        "index_families_used": ["agg"] if found.used_rollups else [],
+        "index_families_used": ["agg"] if aggregated.used_rollups else [],
     }

@@ -75,10 +75,10 @@ class Readiness:
         reasons = [f"{name}: {line}" for name, line in lines.items() if line != "ok"]
         # Requests are served while the store is away: what waits to be published is kept here.
         store = self._engine.sealer.trouble or "ok"
-        told: dict[str, object] = {**lines, "object_store": store, "pipeline": await self._pipeline()}
+        document: dict[str, object] = {**lines, "object_store": store, "pipeline": await self._pipeline()}
         if reasons:
-            raise Unavailable("not ready: " + "; ".join(reasons), retry_after=1, reasons=reasons, **told)
-        return {"ready": True, **told}
+            raise Unavailable("not ready: " + "; ".join(reasons), retry_after=1, reasons=reasons, **document)
+        return {"ready": True, **document}
 
     async def _pipeline(self) -> str:
         """How the derived data stands; nobody has to wait for it."""
@@ -92,8 +92,8 @@ class Readiness:
 
     async def _work_waits(self) -> bool:
         """Whether streams that may have something to derive were found to have."""
-        look = await self._look.asked()
-        return look.done() and look.exception() is None and look.result()
+        has_work = await self._look.asked()
+        return has_work.done() and has_work.exception() is None and has_work.result()
 
     async def _writes(self) -> str:
         """The outcome of the last write."""

@@ -95,12 +95,12 @@ def read(log: Log, request: Request) -> StreamSpec:
 
 
 def _content_type(headers: dict[bytes, bytes]) -> str | None:
-    given = parameters.text(headers, b"content-type")
-    if given is None or not given.strip():
+    content_type = parameters.text(headers, b"content-type")
+    if content_type is None or not content_type.strip():
         return None
-    if not (given.isascii() and _MEDIA_TYPE.fullmatch(media_type(given))):
-        raise BadRequest(f"{given!r} is not a media type", field="Content-Type")
-    return given.strip()
+    if not (content_type.isascii() and _MEDIA_TYPE.fullmatch(media_type(content_type))):
+        raise BadRequest(f"{content_type!r} is not a media type", field="Content-Type")
+    return content_type.strip()
 
 
 def _origin(log: Log, request: Request) -> ForkSource | None:
@@ -108,8 +108,8 @@ def _origin(log: Log, request: Request) -> ForkSource | None:
     path, at = parameters.text(headers, b"stream-forked-from"), parameters.text(headers, b"stream-fork-offset")
     sub_text = parameters.text(headers, b"stream-fork-sub-offset")
     if path is None:
-        for name, given in (("Stream-Fork-Offset", at), ("Stream-Fork-Sub-Offset", sub_text)):
-            if given is not None:
+        for name, text in (("Stream-Fork-Offset", at), ("Stream-Fork-Sub-Offset", sub_text)):
+            if text is not None:
                 raise BadRequest(f"{name} needs Stream-Forked-From", field=name)
         return None
     sub = 0 if sub_text is None else parameters.whole_number(sub_text, "Stream-Fork-Sub-Offset")
@@ -124,10 +124,10 @@ def _source(log: Log, request: Request, path: str) -> Stream:
     marker = raw.rfind(target.PREFIX) if not raw.startswith(target.PREFIX) else 0
     if marker < 0:
         raise BadRequest("Stream-Forked-From is not the path of a stream", field="Stream-Forked-From")
-    place = target.parse(raw[marker:])
-    if place.resource or place.key is not None:
+    address = target.parse(raw[marker:])
+    if address.resource or address.key is not None:
         raise BadRequest("Stream-Forked-From is not the path of a stream itself", field="Stream-Forked-From")
-    name = place.name
+    name = address.name
     request.principal.require("read", name)
     try:
         source = log.find(name)
@@ -144,25 +144,25 @@ def _source(log: Log, request: Request, path: str) -> Stream:
     return source
 
 
-def fork_point(wish: StreamSpec) -> ForkPoint | None:
+def fork_point(spec: StreamSpec) -> ForkPoint | None:
     """Where a new stream leaves its source; refuses an offset that is not retained, or was never there."""
-    if wish.origin is None:
+    if spec.origin is None:
         return None
-    source, offset, sub, readable = wish.origin
+    source, offset, sub, readable = spec.origin
     position = source.head.next_seq if offset is None else parameters.fork_offset(offset, source, readable)
     return ForkPoint(source, position, sub)
 
 
-def confirm(stream: Stream, wish: StreamSpec, request: Request) -> Reply:
+def confirm(stream: Stream, spec: StreamSpec, request: Request) -> Reply:
     """200 where the stream exists as described; a difference is named."""
     if stream.head.state != LIVE:
         raise Conflict("the name belongs to a deleted stream that forks still need", stream=stream.name)
     for field, same in (
-        ("Content-Type", media_type(wish.content_type) == stream.media_type),
-        ("Stream-TTL", wish.ttl_s == stream.ttl_s),
-        ("Stream-Expires-At", wish.expires_us == stream.expires_us),
-        ("Stream-Closed", wish.closed == stream.head.closed),
-        ("Stream-Forked-From", _same_origin(stream, wish.origin)),
+        ("Content-Type", media_type(spec.content_type) == stream.media_type),
+        ("Stream-TTL", spec.ttl_s == stream.ttl_s),
+        ("Stream-Expires-At", spec.expires_us == stream.expires_us),
+        ("Stream-Closed", spec.closed == stream.head.closed),
+        ("Stream-Forked-From", _same_origin(stream, spec.origin)),
     ):
         if not same:
             raise Conflict(f"the stream exists with another {field}", field=field, stream=stream.name)
@@ -190,32 +190,32 @@ def _left_at(fork: Stream, position: int, wished: ForkSource) -> bool:
     if offset is None:
         return True
     try:
-        found = parameters.fork_offset(offset, source, readable)
+        fork_position = parameters.fork_offset(offset, source, readable)
     except OffsetGone:
         return parameters.offset(offset).position == position
     if _START.fullmatch(offset):
         # The start moves on; a fork that began with it has nothing from before.
-        return position <= min(found, fork.head.first_seq)
-    return found == position
+        return position <= min(fork_position, fork.head.first_seq)
+    return fork_position == position
 
 
-def row(wish: StreamSpec, point: ForkPoint | None, name: str, now_us: int) -> tuple[StreamRow, bytes, int]:
+def row(spec: StreamSpec, point: ForkPoint | None, name: str, now_us: int) -> tuple[StreamRow, bytes, int]:
     """The row to store, and the first entries."""
-    deadline_us = wish.expires_us if wish.ttl_s is None else now_us + wish.ttl_s * 1_000_000
-    body, count = wish.body, 1 if wish.body else 0
-    if wish.body and media_type(wish.content_type) == JSON:
-        body, count = split_json(wish.body)
+    deadline_us = spec.expires_us if spec.ttl_s is None else now_us + spec.ttl_s * 1_000_000
+    body, count = spec.body, 1 if spec.body else 0
+    if spec.body and media_type(spec.content_type) == JSON:
+        body, count = split_json(spec.body)
     origin = None if point is None else [point.source.incarnation, point.position, point.sub]
     stored = StreamRow(
         name=name,
-        content_type=wish.content_type,
+        content_type=spec.content_type,
         created_us=now_us,
-        ttl_s=wish.ttl_s,
-        expires_us=wish.expires_us,
+        ttl_s=spec.ttl_s,
+        expires_us=spec.expires_us,
         deadline_us=deadline_us,
-        retention_age_us=wish.retention_age_us,
-        retention_bytes=wish.retention_bytes,
-        closed=int(wish.closed),
+        retention_age_us=spec.retention_age_us,
+        retention_bytes=spec.retention_bytes,
+        closed=int(spec.closed),
         epochs="[]",
         fork_origin=None if origin is None else msgspec.json.encode(origin).decode(),
     )

@@ -47,27 +47,27 @@ class FilteredReads:
         return Filter(text, query(text, defined.definition.search, field="filter", mode="filter"), asker)
 
     def find(
-        self, stream: Stream, head: Head, position: int, asked: Filter, key: str | None, version: int | None
+        self, stream: Stream, head: Head, position: int, filter: Filter, key: str | None, version: int | None
     ) -> Filtered:
         """The events from a position on that match; raises Cold until a thread has looked."""
         # What was found for another may be older than what this one has seen acknowledged.
-        mark = (asked.asker, stream.id, position, asked.text, key, version)
-        found = self._found.pop(mark, None)
-        if found is not None:
-            return found
+        mark = (filter.asker, stream.id, position, filter.text, key, version)
+        answer = self._found.pop(mark, None)
+        if answer is not None:
+            return answer
         deadline = Deadline(self._time_s)
-        raise Cold(lambda: self._look(mark, stream, head, position, asked, key, version, deadline), deadline)
+        raise Cold(lambda: self._look(mark, stream, head, position, filter, key, version, deadline), deadline)
 
-    def headers(self, found: Filtered) -> Headers:
+    def headers(self, answer: Filtered) -> Headers:
         """What is said about a read that ended because it had looked at enough, or because its time was over."""
-        if found.timed_out:
+        if answer.timed_out:
             return {"stream-filter-timed-out": "true", "cache-control": "no-store"}
-        if not found.limit_reached:
+        if not answer.limit_reached:
             return {}
         return {
             "stream-filter-scan-limit-reached": "true",
             "stream-filter-scan-limit-bytes": str(self._limits.scan_bytes),
-            "stream-filter-scanned-bytes": str(found.scanned_bytes),
+            "stream-filter-scanned-bytes": str(answer.scanned_bytes),
         }
 
     def _look(
@@ -76,7 +76,7 @@ class FilteredReads:
         stream: Stream,
         head: Head,
         position: int,
-        asked: Filter,
+        filter: Filter,
         key: str | None,
         version: int | None,
         deadline: Deadline,
@@ -87,8 +87,8 @@ class FilteredReads:
         defined = archive.defined(stream, head)
         assert head.registry is not None, "what is defined stands in the registry"
         view = head.registry.view(version)
-        found = filtered(archive, stream, head, defined, position, asked, key, view, self._limits, deadline)
-        self._found[mark] = found
+        answer = filtered(archive, stream, head, defined, position, filter, key, view, self._limits, deadline)
+        self._found[mark] = answer
         for abandoned in list(self._found)[:-_ANSWERS]:
             self._found.pop(abandoned, None)
 
@@ -126,7 +126,7 @@ class StreamReader:
     def thaw(
         self,
         exchange: Exchange,
-        look: Callable[[], None],
+        find: Callable[[], None],
         go_on: Callable[[], None],
         give_up: Callable[[HeadraceError], None],
     ) -> None:
@@ -135,7 +135,7 @@ class StreamReader:
         async def thawed() -> None:
             try:
                 async with self._gate:
-                    await asyncio.to_thread(look)
+                    await asyncio.to_thread(find)
                 go_on()
             except Cancelled:
                 pass  # nobody waits for it any more
@@ -154,14 +154,14 @@ class StreamReader:
         if question.version is None and head.registry is not None:
             position = max(position, head.registry.readable_from)
         if question.filter is not None:
-            asked = question.filter
-            return self.filters.find(question.stream, head, position, asked, question.key, question.version)
+            filter = question.filter
+            return self.filters.find(question.stream, head, position, filter, question.key, question.version)
         derived = question.derived
         budget = self._budget if derived is None else min(self._budget, _DERIVED_BYTES)
-        found = self._log.read(
+        entries = self._log.read(
             question.stream, head, position, budget=budget, key=question.key, version=question.version
         )
-        return found if derived is None else Slice(derived.turned(found.parts), found.position)
+        return entries if derived is None else Slice(derived.turned(entries.parts), entries.position)
 
     @staticmethod
     def render(question: ReadRequest, parts: list[Piece]) -> bytes:

@@ -209,14 +209,14 @@ class StreamRoutes:
         wanted = (parameters.text(headers, b"if-match") or "").strip().strip('"')
         if wanted == "*":
             return None
-        place = parameters.offset(wanted, "If-Match")
-        if not place.position:
+        expected = parameters.offset(wanted, "If-Match")
+        if not expected.position:
             return 0
         try:
-            position = stream.locate(place)
+            position = stream.locate(expected)
         except HeadraceError:
             return -1
-        return position if position == place.position else -1
+        return position if position == expected.position else -1
 
     def _appended(self, append: Append) -> None:
         exchange: Exchange = append.caller
@@ -249,19 +249,19 @@ class StreamRoutes:
         request.principal.require("write", name)
         target.check_name(name, self._limits.name_bytes)
         self._refuse_managed(name)
-        wish = stream_creation.read(self._log, request)
+        spec = stream_creation.read(self._log, request)
         existing = self._log.catalog.find(name)
         if existing is not None and not self._log.catalog.expired(existing):
-            request.exchange.reply(stream_creation.confirm(existing, wish, request))
+            request.exchange.reply(stream_creation.confirm(existing, spec, request))
             return
-        point = stream_creation.fork_point(wish)
-        row, body, count = stream_creation.row(wish, point, name, self._engine.clock.now_us())
+        point = stream_creation.fork_point(spec)
+        row, body, count = stream_creation.row(spec, point, name, self._engine.clock.now_us())
         self._log.create(
             row,
             partial(self._created, request),
             body=body,
             count=count,
-            terms=wish.terms,
+            terms=spec.terms,
             fork=None if point is None else self._log.fork(*point),
             replaces=existing,
             who=request.principal.user_id,

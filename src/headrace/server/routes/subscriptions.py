@@ -194,12 +194,12 @@ class SubscriptionRoutes:
         owner = Owner(principal.key_id, principal.prefix)
         _require(principal, "write", definition, owner)
         principal.key_status.require()
-        found, created = await self._subscriptions.put(
+        subscription, created = await self._subscriptions.put(
             id, definition, _base_url(request), _who(request), owner, partial(_opens, principal, "write")
         )
         if not principal.key_status.is_valid:
             self._subscriptions.end_key(principal.key_id)  # it ended meanwhile
-        return json_response(self._describe(request, found), status=201 if created else 200)
+        return json_response(self._describe(request, subscription), status=201 if created else 200)
 
     async def delete(self, request: Request) -> Response:
         """Forget a subscription; one that is not there is forgotten already."""
@@ -209,27 +209,27 @@ class SubscriptionRoutes:
 
     async def add_streams(self, request: Request) -> Response:
         """Link streams by name."""
-        found = self._open(request, "write")
+        subscription = self._open(request, "write")
         body = await read(request, StreamsBody)
         paths = [path_of(path, "streams") for path in body.streams]
-        if found.definition.wake_stream in paths:
+        if subscription.definition.wake_stream in paths:
             raise InvalidRequest("a subscription is not woken by its own wakes", field="streams")
         for path in paths:
             request.state.principal.require("write", path)
-        await self._subscriptions.add_streams(found.id, paths, _who(request))
+        await self._subscriptions.add_streams(subscription.id, paths, _who(request))
         return Response(status_code=204)
 
     async def remove_stream(self, request: Request) -> Response:
         """Undo the naming of a stream."""
-        found = self._open(request, "write")
-        await self._subscriptions.remove_stream(found.id, request.path_params["path"].strip("/"), _who(request))
+        subscription = self._open(request, "write")
+        await self._subscriptions.remove_stream(subscription.id, request.path_params["path"].strip("/"), _who(request))
         return Response(status_code=204)
 
     async def claim(self, request: Request) -> Response:
         """Take the lease."""
-        found = self._open(request, "write")
+        subscription = self._open(request, "write")
         body = await read(request, ClaimBody)
-        return json_response(await self._subscriptions.claim(found.id, body.worker))
+        return json_response(await self._subscriptions.claim(subscription.id, body.worker))
 
     async def ack(self, request: Request) -> Response:
         """A pull-wake worker reports."""
@@ -258,30 +258,30 @@ class SubscriptionRoutes:
         """The subscription that is meant; one that the key does not open is not there."""
         principal: Principal = request.state.principal
         principal.require(scope)
-        found = self._subscriptions.get(_id(request))
-        if not _opens(principal, scope, found):
-            raise SubscriptionNotFound("there is no such subscription", subscription=found.id)
-        return found
+        subscription = self._subscriptions.get(_id(request))
+        if not _opens(principal, scope, subscription):
+            raise SubscriptionNotFound("there is no such subscription", subscription=subscription.id)
+        return subscription
 
-    def _describe(self, request: Request, found: Subscription) -> dict[str, Any]:
-        definition, wakes = found.definition, found.wakes
-        links = sorted(found.links.values(), key=lambda link: link.path)
+    def _describe(self, request: Request, subscription: Subscription) -> dict[str, Any]:
+        definition, wakes = subscription.definition, subscription.wakes
+        links = sorted(subscription.links.values(), key=lambda link: link.path)
         kid, keys = self._subscriptions.keyring.kid, f"{_base_url(request)}/jwks.json"
         facts = {
-            "id": found.id,
-            "subscription_id": found.id,
+            "id": subscription.id,
+            "subscription_id": subscription.id,
             "type": definition.type,
             "pattern": definition.pattern,
             "streams": [{"path": x.path, "link_type": x.kind, "acked_offset": x.acked} for x in links],
-            "stream_limit_reached": found.full or None,
+            "stream_limit_reached": subscription.full or None,
             "webhook": definition.webhook_url
             and {"url": definition.webhook_url, "signing": {"alg": "ed25519", "kid": kid, "jwks_url": keys}},
             "wake_stream": definition.wake_stream,
             "lease_ttl_ms": definition.lease_ttl_ms,
             "description": definition.description,
-            "created_at": rfc3339(found.created_us),
-            "status": _status(found),
-            "last_error": _error(found),
+            "created_at": rfc3339(subscription.created_us),
+            "status": _status(subscription),
+            "last_error": _error(subscription),
             "next_attempt_at": rfc3339(wakes.deliver_at_us) if wakes.attempts and wakes.deliver_at_us else None,
             "generation": wakes.generation,
             "current_holder": wakes.holder,
@@ -319,25 +319,25 @@ def _token(request: Request) -> str:
     return token.strip()
 
 
-def _status(found: Subscription) -> str:
-    if found.suspended:
+def _status(subscription: Subscription) -> str:
+    if subscription.suspended:
         return "suspended"
-    return "failed" if found.wakes.attempts else "active"
+    return "failed" if subscription.wakes.attempts else "active"
 
 
-def _error(found: Subscription) -> str | None:
+def _error(subscription: Subscription) -> str | None:
     """Why nothing is delivered; not what a receiver does, or it would tell who listens on which port."""
-    if found.suspended:
+    if subscription.suspended:
         return "the key that it was made with does not hold any more: put it again with another key"
-    if found.is_webhook and found.wakes.last_error is not None:
+    if subscription.is_webhook and subscription.wakes.last_error is not None:
         return "the receiver did not confirm the wake; the log of the server says why"
-    return found.wakes.last_error
+    return subscription.wakes.last_error
 
 
-def _opens(principal: Principal, scope: str, found: Subscription) -> bool:
+def _opens(principal: Principal, scope: str, subscription: Subscription) -> bool:
     """Whether the key opens every stream of a subscription."""
     try:
-        _require(principal, scope, found.definition, found.owner, found.links)
+        _require(principal, scope, subscription.definition, subscription.owner, subscription.links)
     except Forbidden:
         return False
     return True

@@ -97,9 +97,9 @@ class TouchRoutes:
     def activate(self, request: Request) -> None:
         """POST ``touch/templates/activate``: tell the rows of these templates apart from now on."""
         stream = self._find(request)
-        asked = _decoded(_ACTIVATION, request.body)
-        declared = templates.declared(asked.templates, "templates")
-        self._background.begin(request.exchange, self._activate(request, stream, declared, asked.inactivity_ttl_ms))
+        body = _decoded(_ACTIVATION, request.body)
+        declared = templates.declared(body.templates, "templates")
+        self._background.begin(request.exchange, self._activate(request, stream, declared, body.inactivity_ttl_ms))
 
     async def _activate(self, request: Request, stream: Stream, declared: list[Any], ttl: float | UnsetType) -> None:
         touching = (await self._touches.open(stream)).touching
@@ -109,34 +109,34 @@ class TouchRoutes:
     def wait(self, request: Request) -> None:
         """POST ``touch/wait``: answer when one of some keys is touched, or when the time is up."""
         stream = self._find(request)
-        asked = _decoded(_WAIT, request.body)
-        if not asked.keys and not asked.key_ids:
+        body = _decoded(_WAIT, request.body)
+        if not body.keys and not body.key_ids:
             raise BadRequest("a wait names keys or keyIds", field="keys")
         pace = self._touches.find(stream)
-        if pace is None or asked.declare_templates is not UNSET:
-            self._background.begin(request.exchange, self._open_and_wait(request, stream, asked))
+        if pace is None or body.declare_templates is not UNSET:
+            self._background.begin(request.exchange, self._open_and_wait(request, stream, body))
         else:
-            self._wait(request, pace, asked, ())
+            self._wait(request, pace, body, ())
 
-    async def _open_and_wait(self, request: Request, stream: Stream, asked: WaitBody) -> None:
-        given, ttl = asked.declare_templates, asked.inactivity_ttl_ms
-        declared = [] if given is UNSET else templates.declared(given, "declareTemplates")
+    async def _open_and_wait(self, request: Request, stream: Stream, body: WaitBody) -> None:
+        declarations, ttl = body.declare_templates, body.inactivity_ttl_ms
+        declared = [] if declarations is UNSET else templates.declared(declarations, "declareTemplates")
         pace, refused = await self._touches.open(stream), list[Template]()
         if declared:
             verdict = await self._touches.activate(pace.touching, declared, None if ttl is UNSET else ttl)
             denied = {template for template, _ in verdict.denied}
-            refused = [one for one in declared if isinstance(one, Template) and one.id in denied]
+            refused = [template for template in declared if isinstance(template, Template) and template.id in denied]
         request.principal.key_status.require()
-        self._wait(request, pace, asked, tuple(refused))
+        self._wait(request, pace, body, tuple(refused))
 
-    def _wait(self, request: Request, pace: Pace, asked: WaitBody, refused: tuple[Template, ...]) -> None:
-        touching, used = pace.touching, _template_ids(asked.template_ids_used)
-        if asked.interest_mode == "fine" and used:
+    def _wait(self, request: Request, pace: Pace, body: WaitBody, refused: tuple[Template, ...]) -> None:
+        touching, used = pace.touching, _template_ids(body.template_ids_used)
+        if body.interest_mode == "fine" and used:
             touching.roster.see(used, time() * 1000)
-        coarse = asked.interest_mode == "coarse"
-        question = Question(asked.cursor.strip(), asked.keys, asked.key_ids, coarse, asked.exact, used, refused)
+        coarse = body.interest_mode == "coarse"
+        question = Question(body.cursor.strip(), body.keys, body.key_ids, coarse, body.exact, used, refused)
         waiter, outcome = touching.ask(question)
-        wait_s = min(max(asked.timeout_ms, 0), MOST_MS) / 1000
+        wait_s = min(max(body.timeout_ms, 0), MOST_MS) / 1000
         if outcome is None and wait_s:
             ParkedWait(self, touching, waiter, request).start(wait_s)
             return
@@ -228,28 +228,32 @@ def _told(touching: Touching, waiter: Waiter, outcome: bool | str) -> bytes:
     """What a wait is answered with."""
     journal, flushes = touching.journal, touching.flushes
     stale = isinstance(outcome, str)
-    told: dict[str, Any] = {"stale": True} if stale else {"touched": outcome}
+    document: dict[str, Any] = {"stale": True} if stale else {"touched": outcome}
     # Who waited from now on knows everything up to then, though not all of it may be processed.
-    told["cursor"] = journal.cursor if stale else journal.at(max(waiter.since, journal.through))
+    document["cursor"] = journal.cursor if stale else journal.at(max(waiter.since, journal.through))
     if stale:
-        told |= {"epoch": journal.epoch, "generation": journal.through}
-    told |= {
+        document |= {"epoch": journal.epoch, "generation": journal.through}
+    document |= {
         "effectiveWaitKind": waiter.kind,
         "bucketMaxSourceOffsetSeq": str(journal.through - 1),
         "flushAtMs": int(flushes.last_ms),
         "bucketStartMs": int(flushes.began_ms),
     }
     if stale:
-        told["error"] = {"code": "stale", "message": outcome}
-    return msgspec.json.encode(told)
+        document["error"] = {"code": "stale", "message": outcome}
+    return msgspec.json.encode(document)
 
 
 def _activated(touching: Touching, verdict: Verdict) -> dict[str, Any]:
     settings, at = touching.settings.templates, touching.journal.at
     return {
         "activated": [
-            {"templateId": keys.text(one.template.id), "state": "active", "activeFromTouchOffset": at(one.active_from)}
-            for one in verdict.accepted
+            {
+                "templateId": keys.text(template.template.id),
+                "state": "active",
+                "activeFromTouchOffset": at(template.active_from),
+            }
+            for template in verdict.accepted
         ],
         "denied": [{"templateId": keys.text(template), "reason": reason} for template, reason in verdict.denied],
         "limits": {
@@ -268,11 +272,11 @@ def _decoded(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
         raise BadRequest(f"the body cannot be read: {json_fault(reason, body)}", field=field) from reason
 
 
-def _template_ids(given: list[str]) -> tuple[int, ...]:
-    found = {keys.parsed(text) for text in given}
-    if None in found:
+def _template_ids(texts: list[str]) -> tuple[int, ...]:
+    ids = {keys.parsed(text) for text in texts}
+    if None in ids:
         raise BadRequest("the id of a template is 16 hex digits", field="templateIdsUsed")
-    return tuple(template for template in found if template is not None)
+    return tuple(template for template in ids if template is not None)
 
 
 def _milliseconds(text: str) -> float:

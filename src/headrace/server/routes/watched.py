@@ -71,10 +71,10 @@ class WatchableDocument(ABC):
         if live is None:
             raise BadRequest(f"live: {request.query['live']!r} is none of false, true, long-poll", field="live")
         wait_s = parameters.wait_s(request.query, WAIT_S, self.engine.config.server.max_long_poll_s)
-        found = self.render(stream)
-        reply = found.reply_to(request)
+        document = self.render(stream)
+        reply = document.reply_to(request)
         if live and reply.status == 304:
-            DocumentWait(self, stream, request, found).start(wait_s)
+            DocumentWait(self, stream, request, document).start(wait_s)
         else:
             request.exchange.reply(reply)
 
@@ -112,18 +112,18 @@ class WatchableDocument(ABC):
 
     def render(self, stream: Stream) -> RenderedDocument:
         """The document as it is now; within one turn of the loop, all who ask for a stream share what was found."""
-        known = self._rendered.get(stream)
-        if known is not None and known.head is stream.head:
-            return known
+        rendered_before = self._rendered.get(stream)
+        if rendered_before is not None and rendered_before.head is stream.head:
+            return rendered_before
         if not self._rendered:
             asyncio.get_running_loop().call_soon(self._rendered.clear)
         head, stamp = stream.head, self.engine.indexes.stamp(stream)
         document = self.describe(stream)
         digest = hashlib.sha1(msgspec.json.encode(document), usedforsecurity=False).hexdigest()
         body = msgspec.json.encode(self.completed(document))
-        found = RenderedDocument(head, stamp, f'W/"{self.kind}:{digest}"', body)
-        self._rendered[stream] = found
-        return found
+        rendered = RenderedDocument(head, stamp, f'W/"{self.kind}:{digest}"', body)
+        self._rendered[stream] = rendered
+        return rendered
 
 
 class DocumentWait:
@@ -160,11 +160,11 @@ class DocumentWait:
         engine = self._watched.engine
         try:
             self._key_status.require()
-            found = self._watched.render(engine.log.find(self._request.target.name))
+            rendered = self._watched.render(engine.log.find(self._request.target.name))
         except HeadraceError as refusal:
             return Reply.failure(refusal)
-        self.seen, self.stamp = found.head, found.stamp
-        return found.reply_to(self._request)
+        self.seen, self.stamp = rendered.head, rendered.stamp
+        return rendered.reply_to(self._request)
 
     def _finish(self, reply: Reply) -> None:
         self._leave()

@@ -67,13 +67,13 @@ class RunBody(msgspec.Struct, forbid_unknown_fields=True):
 def routes(engine: Engine) -> list[Route]:
     """Every route of this file; all need an operator's key."""
     api = WorkRoutes(engine)
-    one = f"{ROOT}/leases/{{id}}"
+    lease_path = f"{ROOT}/leases/{{id}}"
     return [
         _route(ROOT, "GET", api.overview),
         _route(f"{ROOT}/lease", "POST", api.lease),
-        _route(f"{one}/heartbeat", "POST", api.heartbeat),
-        _route(f"{one}/commit", "POST", api.commit),
-        _route(f"{one}/release", "POST", api.release),
+        _route(f"{lease_path}/heartbeat", "POST", api.heartbeat),
+        _route(f"{lease_path}/commit", "POST", api.commit),
+        _route(f"{lease_path}/release", "POST", api.release),
         _route(f"{ROOT}/pause", "POST", api.pause),
         _route(f"{ROOT}/resume", "POST", api.resume),
         _route(f"{ROOT}/run", "POST", api.run),
@@ -157,12 +157,12 @@ def store_url(objects: Objects, configured: str) -> str:
     return configured if inside is None else inside.parent.resolve().as_uri()
 
 
-def _described(found: Overview) -> dict[str, Any]:
+def _described(overview: Overview) -> dict[str, Any]:
     return {
-        "counts": found.counts,
-        "complete": found.complete,
-        "due": found.due,
-        "streams": [one._asdict() for one in found.streams],
+        "counts": overview.counts,
+        "complete": overview.complete,
+        "due": overview.due,
+        "streams": [stream._asdict() for stream in overview.streams],
         "leases": [
             {
                 "id": lease.id,
@@ -175,7 +175,7 @@ def _described(found: Overview) -> dict[str, Any]:
                     {
                         "unit": unit.id,
                         "job": unit.job,
-                        "stream": found.names.get(unit.stream),
+                        "stream": overview.names.get(unit.stream),
                         "first_seq": unit.first_seq,
                         "count": unit.count,
                         "outcome": unit.outcome,
@@ -183,32 +183,34 @@ def _described(found: Overview) -> dict[str, Any]:
                     for unit in units
                 ],
             }
-            for lease, units in found.leases
+            for lease, units in overview.leases
         ],
-        "resting": [_failure(found, one) | {"retry_at": rfc3339(one.retry_us)} for one in found.resting],
-        "parked": [_failure(found, one) for one in found.parked],
+        "resting": [
+            _failure(overview, failure) | {"retry_at": rfc3339(failure.retry_us)} for failure in overview.resting
+        ],
+        "parked": [_failure(overview, failure) for failure in overview.parked],
         "workers": [
             {
-                "worker": one.worker,
-                "local": one.local,
-                "alive": one.alive,
-                "host": one.host,
-                "master": one.master,
-                "first_seen_at": rfc3339(one.since_us),
-                "last_seen_at": rfc3339(one.seen_us),
-                "done": one.done,
-                "failed": one.failed,
-                "lost": one.lost,
-                "released": one.released,
+                "worker": worker.worker,
+                "local": worker.local,
+                "alive": worker.alive,
+                "host": worker.host,
+                "master": worker.master,
+                "first_seen_at": rfc3339(worker.since_us),
+                "last_seen_at": rfc3339(worker.seen_us),
+                "done": worker.done,
+                "failed": worker.failed,
+                "lost": worker.lost,
+                "released": worker.released,
             }
-            for one in found.workers
+            for worker in overview.workers
         ],
     }
 
 
-def _failure(found: Overview, failure: FailureRow) -> dict[str, Any]:
+def _failure(overview: Overview, failure: FailureRow) -> dict[str, Any]:
     return {
-        "stream": found.names.get(failure.stream),
+        "stream": overview.names.get(failure.stream),
         "job": failure.job,
         "first_seq": failure.first_seq,
         "count": failure.count,
