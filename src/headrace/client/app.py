@@ -139,10 +139,10 @@ class App:
         """The rows of keys, each as it was at its moment: ``(key, moment)`` each, in this order."""
         name = _name(table)
         for some in _batches(rows, HISTORY_ROWS):
-            asked = started_history(self.client.send(request_history(name, some, features)))
-            yield from history_rows(self._found(name, asked))
+            history = started_history(self.client.send(request_history(name, some, features)))
+            yield from history_rows(self._finished(name, history))
 
-    def _found(self, table: str, history: History) -> History:
+    def _finished(self, table: str, history: History) -> History:
         """A question once it is answered."""
         for pause in pauses():
             if history.state != "running":

@@ -54,11 +54,11 @@ class Client:
 
     def streams(self, *, prefix: str = "", after: str = "", limit: int | None = None) -> Iterator[dict[str, Any]]:
         """Descriptors of all streams after the name ``after``, in name order; ``limit`` is per page."""
-        place: str | None = after
-        while place is not None:
-            page = answers.page(self.send(requests.list_streams(prefix=prefix, after=place, limit=limit)))
+        next_name: str | None = after
+        while next_name is not None:
+            page = answers.page(self.send(requests.list_streams(prefix=prefix, after=next_name, limit=limit)))
             yield from page.streams
-            place = page.next_after
+            next_name = page.next_after
 
     def send(self, request: Request) -> Answer:
         """The successful answer to a request, which is repeated where that can do no harm."""
@@ -182,15 +182,15 @@ class Stream(Handle):
             self.name, schema, lens, routing_key=routing_key, search=search, dry_run=True, on_data=True
         )
         begun = schemas.verified(self._client.send(wanted))
-        found = begun.verification
+        verification = begun.verification
         for pause in schemas.pauses():
-            if found is None or found.ended:
+            if verification is None or verification.ended:
                 break
             time.sleep(pause)
-            found = schemas.progress(self._client.send(schemas.verification(self.name, found.id)))
+            verification = schemas.progress(self._client.send(schemas.verification(self.name, verification.id)))
             if tell is not None:
-                tell(found)
-        return Verified(begun.plan, found)
+                tell(verification)
+        return Verified(begun.plan, verification)
 
     def schema_history(self) -> list[Revision]:
         """Every revision of the registry, the oldest first."""
@@ -227,9 +227,9 @@ class Stream(Handle):
 
     def routing_keys(self, *, after: str = "", limit: int | None = None) -> Iterator[str]:
         """All routing keys after ``after``, in order; ``limit`` is per page."""
-        place: str | None = after
-        while place is not None:
-            page, place = search.keys(self._client.send(search.routing_keys(self.name, place, limit)))
+        next_key: str | None = after
+        while next_key is not None:
+            page, next_key = search.keys(self._client.send(search.routing_keys(self.name, next_key, limit)))
             yield from page
 
     def fork(self, name: str, **options: Unpack[CreateOptions]) -> Stream:

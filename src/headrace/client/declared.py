@@ -40,15 +40,15 @@ def _check_rest(declared: type, hints: Mapping[str, Any]) -> None:
             raise TypeError(f"{declared.__name__}.{name} has no type; write {name}: {type(value).__name__} = {value!r}")
 
 
-def _field(place: str, hint: Any, default: Any) -> Any:
+def _field(path: str, hint: Any, default: Any) -> Any:
     inner, required = _unwrapped(hint)
     kind = _TYPES.get(inner) if isinstance(inner, type) else None
     if kind is None:
-        known = ", ".join(kind.__name__ for kind in _TYPES)
-        raise TypeError(f"{place}: {_named(hint)} is not a type of fields; these are: {known}, each also with None")
+        type_names = ", ".join(kind.__name__ for kind in _TYPES)
+        raise TypeError(f"{path}: {_named(hint)} is not a type of fields; these are: {type_names}, each also with None")
     if default is _MISSING or (default is None and not required):
         return kind if required else {"type": kind, "required": False}
-    return {"type": kind, "required": required, "default": _value(place, inner, default)}
+    return {"type": kind, "required": required, "default": _value(path, inner, default)}
 
 
 def _unwrapped(hint: Any) -> tuple[Any, bool]:
@@ -60,13 +60,13 @@ def _unwrapped(hint: Any) -> tuple[Any, bool]:
     return hint, True
 
 
-def _value(place: str, kind: type, value: Any) -> Any:
+def _value(path: str, kind: type, value: Any) -> Any:
     """A default as JSON has it."""
     fits = (
         type(value) is kind or (kind is float and type(value) is int) or (isinstance(value, kind) and kind is not int)
     )
     if not fits:
-        raise TypeError(f"{place}: the default {value!r} is not of type {kind.__name__}")
+        raise TypeError(f"{path}: the default {value!r} is not of type {kind.__name__}")
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return moment(value) if isinstance(value, datetime) else value
@@ -200,14 +200,14 @@ def event(
         "dedupe_key": dedupe_key,
         "dedupe_window": duration(dedupe_window),
     }
-    given = {name: value for name, value in settings.items() if value}
+    options = {name: value for name, value in settings.items() if value}
 
     def decorate(declared: Any) -> Event | DerivedEvent:
         names = _names_around()
         if isinstance(declared, type):
-            return Event(declared.__name__, fields(declared, names), given)
-        if given:
-            raise TypeError(f"{declared.__name__} is derived: {', '.join(given)} belong to the event it is made of")
+            return Event(declared.__name__, fields(declared, names), options)
+        if options:
+            raise TypeError(f"{declared.__name__} is derived: {', '.join(options)} belong to the event it is made of")
         return DerivedEvent(declared.__name__, _rows(declared, names))
 
     return decorate if declared is None else decorate(declared)
@@ -238,9 +238,13 @@ def table(declared: Any = None, /, *, key: str | Sequence[str] | None = None) ->
 def gathered(declared: Iterable[Any]) -> list[dict[str, Any]]:
     """Descriptors with everything that they are made of, each once; those that are documents go as they are."""
     written: list[dict[str, Any]] = []
-    for one in declared:
-        found = [dict(one)] if isinstance(one, Mapping) else [made.descriptor() for made in _with_sources(one)]
-        written += [descriptor for descriptor in found if descriptor is not None and descriptor not in written]
+    for declaration in declared:
+        descriptors = (
+            [dict(declaration)]
+            if isinstance(declaration, Mapping)
+            else [made.descriptor() for made in _with_sources(declaration)]
+        )
+        written += [descriptor for descriptor in descriptors if descriptor is not None and descriptor not in written]
     return written
 
 
@@ -276,12 +280,12 @@ def _called(function: Callable[..., Any], names: Mapping[str, Any]) -> Any:
 def _source(name: str, parameter: inspect.Parameter) -> EventSource:
     annotation = parameter.annotation
     candidates = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
-    found = [candidate for candidate in candidates if isinstance(candidate, EventSource)]
-    if not found:
+    sources = [candidate for candidate in candidates if isinstance(candidate, EventSource)]
+    if not sources:
         raise TypeError(
             f"{name}: annotate {parameter.name} with the event it stands for, such as {parameter.name}: Txn"
         )
-    return found[0]
+    return sources[0]
 
 
 def _names_around() -> Mapping[str, Any]:

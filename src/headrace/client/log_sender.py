@@ -199,15 +199,15 @@ def add_log_fields(**fields: Any) -> None:
 
 
 def _close(sender: weakref.ref[LogSender]) -> None:
-    found = sender()
-    if found is not None:
-        found.close()
+    log_sender = sender()
+    if log_sender is not None:
+        log_sender.close()
 
 
 def _forgetting(sender: weakref.ref[LogSender]) -> Callable[[], None]:
     def forget() -> None:
-        found = sender()
-        if found is not None:
-            found.forget()
+        log_sender = sender()
+        if log_sender is not None:
+            log_sender.forget()
 
     return forget

@@ -131,8 +131,8 @@ def aggregate(
     known(AggregateOptions, options)
     span = {"from": moment(start), "to": moment(end), "interval": interval}
     # No measures are all of them; to the server an empty list is a mistake.
-    given = {option: value for option, value in options.items() if value}
-    return _post(f"{stream_path(name)}/_aggregate", {"rollup": rollup, **span, **given})
+    options_sent = {option: value for option, value in options.items() if value}
+    return _post(f"{stream_path(name)}/_aggregate", {"rollup": rollup, **span, **options_sent})
 
 
 def routing_keys(name: str, after: str, limit: int | None) -> Request:

@@ -51,10 +51,10 @@ class SseParser:
         if self._after_cr and chunk.startswith(b"\n"):
             chunk = chunk[1:]
         self._after_cr = chunk.endswith(b"\r")
-        found = [event for line in self._lines(chunk) if (event := self._line(line)) is not None]
+        events = [event for line in self._lines(chunk) if (event := self._line(line)) is not None]
         if self._partial_bytes + self._data_bytes > self._max_event_bytes:
             raise BadAnswer(f"an event is larger than {self._max_event_bytes} bytes")
-        return found
+        return events
 
     def _lines(self, chunk: bytes) -> list[bytes]:
         lines = []

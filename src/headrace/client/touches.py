@@ -58,11 +58,11 @@ class Template:
     def _arguments(self, values: dict[str, Any]) -> list[str]:
         if values.keys() != self.fields.keys():
             raise ValueError(f"this template takes {', '.join(self.fields)}, not {', '.join(values) or 'nothing'}")
-        found = {name: encoded(values[name], encoding) for name, encoding in self.fields.items()}
-        for name, argument in found.items():
+        encodings = {name: encoded(values[name], encoding) for name, encoding in self.fields.items()}
+        for name, argument in encodings.items():
             if argument is None:
                 raise ValueError(f"{name}: {values[name]!r} has no form as {self.fields[name]}")
-        return [argument for argument in found.values() if argument is not None]
+        return [argument for argument in encodings.values() if argument is not None]
 
 
 def table_key(entity: str) -> str:
