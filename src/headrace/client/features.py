@@ -7,6 +7,7 @@ from typing import Any, TypedDict, Unpack
 
 import msgspec
 
+from headrace import decoding
 from headrace.client import answers
 from headrace.client.answers import Answer
 from headrace.client.errors import HistoryFailed, PushRefused
@@ -95,7 +96,7 @@ def all_pushed(outcomes: Sequence[dict[str, Any]]) -> list[Pushed]:
     refused = sum("error" in outcome for outcome in outcomes)
     if refused:
         raise PushRefused(f"{refused:,} of {len(outcomes):,} events were refused", results=list(outcomes))
-    return msgspec.convert(list(outcomes), list[Pushed])
+    return decoding.convert(list(outcomes), list[Pushed])
 
 
 def row(answer: Answer, *, explained: bool = False) -> Row:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from headrace import decoding
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Stream
 from headrace.engine.touch.asking import Question
@@ -63,8 +64,8 @@ class ActivationBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel")
     inactivity_ttl_ms: Ttl | UnsetType = UNSET
 
 
-_WAIT = msgspec.json.Decoder(WaitBody)
-_ACTIVATION = msgspec.json.Decoder(ActivationBody)
+_WAIT = decoding.make_decoder(WaitBody)
+_ACTIVATION = decoding.make_decoder(ActivationBody)
 _Body = TypeVar("_Body")
 
 
