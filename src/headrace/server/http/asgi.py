@@ -79,7 +79,7 @@ class AsgiApplication:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         common = [(k.encode(), v.encode()) for k, v in common_headers(headers, self._authenticator)]
         started, status, quota = monotonic(), 0, None
-        intake = BodyReceiver(self._bridge.arrivals, receive)
+        receiver = BodyReceiver(self._bridge.arrivals, receive)
 
         async def send_secured(message: Message) -> None:
             nonlocal status
@@ -92,8 +92,8 @@ class AsgiApplication:
 
         try:
             quota = self._admit(scope, headers)
-            async with asyncio.timeout(self._timeout_s) as intake.deadline:
-                await self._app(scope, intake.receive, send_secured)
+            async with asyncio.timeout(self._timeout_s) as receiver.deadline:
+                await self._app(scope, receiver.receive, send_secured)
         except HeadraceError as refusal:
             if isinstance(refusal, Unauthorized) and is_for_admins(scope["path"]):
                 self._request_log.refuse_admin(scope["method"], scope["raw_path"], None, headers)
@@ -108,9 +108,9 @@ class AsgiApplication:
                 self._unexpected(scope, reason)  # it is too late for another answer, but not for the log
         finally:
             if quota is not None:
-                quota.spend(intake.held)
-            intake.let_go()
-        worked_s = monotonic() - started - intake.waited_s
+                quota.spend(receiver.held)
+            receiver.release()
+        worked_s = monotonic() - started - receiver.waited_s
         self._request_log.note(scope["method"], scope["raw_path"], status, worked_s, headers)
 
     async def _failed(self, request: Request, reason: Exception) -> Response:
@@ -181,12 +181,12 @@ class DispatcherApplication:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         common = common_headers(headers, self._dispatcher.authenticator)
         exchange = scope["headrace.exchange"] = AsgiExchange(scope, common)
-        started, intake = monotonic(), BodyReceiver(self.arrivals, receive)
+        started, receiver = monotonic(), BodyReceiver(self.arrivals, receive)
         try:
             principal = self._dispatcher.authenticator.admit(headers)  # before the body is read
             if principal.quota is not None:
                 principal.quota.require()
-            body = await self._read_body(headers, intake.receive)
+            body = await self._read_body(headers, receiver.receive)
             until = monotonic() + self._timeout_s
             body = await self._decode(body, headers.get(b"content-encoding", b""), until)
         except HeadraceError as refusal:
@@ -200,9 +200,9 @@ class DispatcherApplication:
             url = scope["raw_path"] + b"?" + query if query else scope["raw_path"]
             self._dispatcher.handle(RequestHead(scope["method"], url, scope["headers"], headers), body, exchange, until)
         finally:
-            intake.let_go()
+            receiver.release()
         status = await exchange.run(receive, send)
-        worked_s = exchange.working_s(started + intake.waited_s)
+        worked_s = exchange.working_s(started + receiver.waited_s)
         if exchange.refused is not None:
             self._request_log.refuse_admin(scope["method"], scope["raw_path"], exchange.refused, headers)
         self._request_log.note(scope["method"], scope["raw_path"], status, worked_s, headers)

@@ -31,7 +31,7 @@ class BackgroundRequests:
 
     def begin(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Go on with a request; what the work raises is the answer."""
-        return self.spawn(_answered(exchange, work, self._damage))
+        return self.spawn(_run_and_answer(exchange, work, self._damage))
 
     def answer_within(
         self,
@@ -96,15 +96,15 @@ class OneShotExchange:
 
     def reply(self, reply: Reply) -> None:
         """Answer, whole."""
-        if (exchange := self._taken()) is not None:
+        if (exchange := self._take_exchange()) is not None:
             exchange.reply(reply)
 
     def reply_json(self, body: bytes, headers: Headers | None = None) -> None:
         """Answer with a short JSON document."""
-        if (exchange := self._taken()) is not None:
+        if (exchange := self._take_exchange()) is not None:
             exchange.reply_json(body, headers)
 
-    def _taken(self) -> Exchange | None:
+    def _take_exchange(self) -> Exchange | None:
         exchange, self._exchange = self._exchange, None
         return exchange
 
@@ -151,7 +151,7 @@ def cancel_when_gone(exchange: Exchange, deadline: Deadline, task: asyncio.Task[
     return cancel
 
 
-async def _answered(exchange: Exchange, work: Coroutine[Any, Any, None], damage: Damage) -> None:
+async def _run_and_answer(exchange: Exchange, work: Coroutine[Any, Any, None], damage: Damage) -> None:
     try:
         await work
     except HeadraceError as refusal:

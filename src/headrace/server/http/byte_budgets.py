@@ -60,7 +60,7 @@ class BodyReceiver:
         self.held += size
         return message
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Hold nothing more of the body."""
         self._arrivals.give(self.held)
         self.held = 0

@@ -76,13 +76,15 @@ class Dispatcher:
             exchange.reply(Reply.failure(refusal))
         except Cold as cold:
             until = until or monotonic() + self._time_s
-            self._background.begin(exchange, self._thaw(cold, head, body, exchange, until))
+            self._background.begin(exchange, self._load_and_retry(cold, head, body, exchange, until))
         except Exception as reason:
             exchange.reply(Reply.failure(unexpected_failure(self.damage, reason, exchange.request_id)))
 
-    async def _thaw(self, cold: Cold, head: RequestHead, body: bytes, exchange: Exchange, until: float) -> None:
+    async def _load_and_retry(
+        self, cold: Cold, head: RequestHead, body: bytes, exchange: Exchange, until: float
+    ) -> None:
         """Let a thread find what is not at hand, then answer; what is found too late is there for the next who ask."""
-        finding = self._background.spawn(self._work(cold.work))
+        finding = self._background.spawn(self._run_in_thread(cold.work))
         if cold.deadline is not None:
             until = monotonic() + partial_answer_s(self._time_s)
             cancel_when_gone(exchange, cold.deadline, finding)
@@ -100,7 +102,7 @@ class Dispatcher:
             raise
         self.handle(head, body, exchange, until)
 
-    async def _work(self, work: Callable[[], None]) -> None:
+    async def _run_in_thread(self, work: Callable[[], None]) -> None:
         async with self._gate:
             await in_thread(work)
 
@@ -183,11 +185,11 @@ class StreamLookups:
     def add(self, name: str, request: WaitingRequest) -> None:
         """Go on with a request when its stream is in memory, or was looked for in vain."""
         if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._look)
+            asyncio.get_running_loop().call_soon(self._fetch_streams)
         self._names.add(name)
         self._waiting.append(request)
 
-    def _look(self) -> None:
+    def _fetch_streams(self) -> None:
         names, waiting = self._names, self._waiting
         self._names, self._waiting = set(), []
         try:

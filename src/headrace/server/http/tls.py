@@ -24,7 +24,7 @@ class ServerCertificate:
 
     def __init__(self, cert_file: str, key_file: str) -> None:
         self._files = (cert_file, key_file)
-        self._stamps = self._look()
+        self._stamps = self._file_stamps()
         self._newest = _load(cert_file, key_file)
         #: What to listen with. It stays the same; each handshake turns to the newest.
         self.context = _load(cert_file, key_file)
@@ -49,7 +49,7 @@ class ServerCertificate:
 
     def refresh(self, *, forced: bool = False) -> None:
         """Use what the files hold now if they have changed; where that is unusable, say why and keep the old one."""
-        stamps = self._look()
+        stamps = self._file_stamps()
         if stamps == self._stamps and not forced:
             return
         self._stamps = stamps
@@ -60,7 +60,7 @@ class ServerCertificate:
         else:
             log.info("the certificate was reloaded; new connections get it")
 
-    def _look(self) -> tuple[_Stamp, ...]:
+    def _file_stamps(self) -> tuple[_Stamp, ...]:
         return tuple(_stamp(file) for file in self._files)
 
     def _choose(self, handshake: ssl.SSLObject, name: str, context: ssl.SSLContext) -> None:

@@ -123,7 +123,7 @@ class EnhancementRoutes:
 
     async def candidates(self, request: Request) -> Response:
         """GET ``…/candidates``: what fragments would make of the schema, with the evidence and the reasons against."""
-        entity_type, owner = self._look(request, "promotable")
+        entity_type, owner = self._readable_owner(request, "promotable")
         wanted = request.query_params.get("promotable", "false")
         if wanted not in ("true", "false"):
             raise BadRequest("promotable is true or false", field="promotable")
@@ -137,12 +137,12 @@ class EnhancementRoutes:
 
     async def get_settings(self, request: Request) -> Response:
         """GET ``…/enhancement``: how the type grows by itself, and what it did last."""
-        entity_type, owner = self._look(request)
+        entity_type, owner = self._readable_owner(request)
         return json_response(self._settings(entity_type, owner, self._enhancing.settings(entity_type, owner)))
 
     async def recommendations(self, request: Request) -> Response:
         """GET ``…/recommendations``: what was recommended, and what was decided about it."""
-        entity_type, owner = self._look(request)
+        entity_type, owner = self._readable_owner(request)
         recommendations = self._enhancing.recommendations(entity_type, owner)
         return json_response(
             {
@@ -153,13 +153,13 @@ class EnhancementRoutes:
 
     async def migrations(self, request: Request) -> Response:
         """GET ``…/migrations``: the migrations of every scope that the caller may see, or of one, the newest first."""
-        entity_type, owners = self._owners(request, *self._whose(request), "read")
+        entity_type, owners = self._owners(request, *self._scope_and_user(request), "read")
         runs = self._migrating.runs(entity_type, owners)
         return json_response({"entity_type": entity_type, "migrations": [told(run) for run in runs]})
 
     async def migration(self, request: Request) -> Response:
         """GET ``…/migrations/{run_id}``: how far it is."""
-        entity_type, owners = self._owners(request, *self._whose(request), "read")
+        entity_type, owners = self._owners(request, *self._scope_and_user(request), "read")
         return json_response(told(self._migrating.find(entity_type, request.path_params["run_id"], owners)))
 
     # -- change
@@ -244,12 +244,12 @@ class EnhancementRoutes:
 
     # -- who and whose
 
-    def _look(self, request: Request, *known: str) -> tuple[str, str]:
+    def _readable_owner(self, request: Request, *known: str) -> tuple[str, str]:
         """The type, and whose fragments are looked at."""
-        scope, user = self._whose(request, *known)
+        scope, user = self._scope_and_user(request, *known)
         return self._admitted(request, scope or "user", user, "read")
 
-    def _whose(self, request: Request, *known: str) -> tuple[str | None, str | None]:
+    def _scope_and_user(self, request: Request, *known: str) -> tuple[str | None, str | None]:
         """The scope and the user that a query names."""
         query = request.query_params
         refuse_unknown_parameters(query, *known, "scope", "user_id")

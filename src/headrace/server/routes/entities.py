@@ -40,12 +40,12 @@ class EntityRoute:
         except Behind:
             self._background.answer_within(request, self._get_later(request, entity_query), self._time_s)
             return
-        self._tell(request, shown)
+        self._reply(request, shown)
 
     async def _get_later(self, request: Request, entity_query: Asked) -> None:
-        self._tell(request, await self._snapshots.find(entity_query))
+        self._reply(request, await self._snapshots.find(entity_query))
 
-    def _tell(self, request: Request, shown: Shown) -> None:
+    def _reply(self, request: Request, shown: Shown) -> None:
         admit(request.principal, shown.view.entity_type)
         document = snapshot(shown)
         if request.query and flag(request.query, "explain"):

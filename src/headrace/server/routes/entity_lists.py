@@ -67,9 +67,9 @@ class EntityListRoutes:
 
     async def page(self, request: Request) -> Response:
         """GET: the entities of a user, in the order in which they came."""
-        query, principal = _once(request), request.state.principal
+        query, principal = _single_parameters(request), request.state.principal
         principal.require("read")
-        wanted = self._wanted(query, principal)
+        wanted = self._read_query(query, principal)
         limit, after = number(query, "limit", LISTED, MOST_LISTED), query.get("after", "")
         if "after" in query and not self._snapshots.groups.has(after, wanted.user_id):
             raise InvalidCursor("after is the id of an entity", field="after")
@@ -77,7 +77,7 @@ class EntityListRoutes:
         shown = [entity for entity in page.shown if _may_read(principal, entity.view.entity_type)]
         return await self._engine.computing.run(0, _listed, shown, page.after)
 
-    def _wanted(self, query: dict[str, str], principal: Principal) -> Wanted:
+    def _read_query(self, query: dict[str, str], principal: Principal) -> Wanted:
         parameters = {"entity_type", "canonical_name", "search", "after", "limit", "user_id"}
         for name in query:
             if name not in parameters and not name.startswith(FIELD):
@@ -99,7 +99,7 @@ class EntityListRoutes:
 
     async def observations(self, request: Request) -> Response:
         """GET: what was observed of an entity, the newest first or in order, each with its source."""
-        query = _once(request)
+        query = _single_parameters(request)
         view = self._view(request, {name: query.pop(name) for name in list(query) if name == "user_id"})
         refuse_unknown_parameters(query, "after", "limit", "order")
         order = query.get("order", "newest")
@@ -115,7 +115,7 @@ class EntityListRoutes:
 
     async def provenance(self, request: Request) -> Response:
         """GET: the observations that the value of a field is from, and their sources."""
-        query, field = _once(request), request.path_params["field"]
+        query, field = _single_parameters(request), request.path_params["field"]
         shown = await self._snapshots.find(asked_of(query, request.path_params["id"], request.state.principal))
         admit(request.state.principal, shown.view.entity_type)
         document = snapshot(shown)
@@ -130,7 +130,7 @@ class EntityListRoutes:
 
     async def duplicates(self, request: Request) -> Response:
         """GET: pairs of entities of a type that may be the same."""
-        query = _once(request)
+        query = _single_parameters(request)
         refuse_unknown_parameters(query, "entity_type", "threshold", "limit", "user_id")
         if "entity_type" not in query:
             raise BadRequest("which entity_type is asked for", field="entity_type")
@@ -139,7 +139,7 @@ class EntityListRoutes:
         entity_type = stream.name.removeprefix(ENTITIES)
         effective = self._engine.types.effective(entity_type, user_id)
         definition = None if effective is None else effective.schema.schema_definition
-        threshold = _share(query, 0.85 if definition is None else definition.duplicate_detection_threshold)
+        threshold = _threshold(query, 0.85 if definition is None else definition.duplicate_detection_threshold)
         fields = () if definition is None else definition.duplicate_detection_fields
         every = await self._listing.every(Wanted(user_id, stream.id))
         limit = number(query, "limit", PAIRS, MOST_PAIRS)
@@ -193,7 +193,7 @@ def number(query: dict[str, str], name: str, default: int, most: int) -> int:
     return int(text)
 
 
-def _once(request: Request) -> dict[str, str]:
+def _single_parameters(request: Request) -> dict[str, str]:
     parameters: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name in parameters:
@@ -223,7 +223,7 @@ def _may_read(principal: Principal, entity_type: str) -> bool:
     return principal is LOCAL or ("read" in principal.scopes and principal.covers(ENTITIES + entity_type))
 
 
-def _share(query: dict[str, str], default: float) -> float:
+def _threshold(query: dict[str, str], default: float) -> float:
     try:
         threshold = float(query.get("threshold", default))
     except ValueError:

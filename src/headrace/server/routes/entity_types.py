@@ -82,7 +82,7 @@ class EntityTypeRoutes:
         entity_type, query = self._named(request, user), request.query_params
         version = self._types.active(entity_type, user)
         if "schema_version" in query or "scope" in query:
-            version = self._asked(entity_type, user, query.get("scope"), query.get("schema_version"))
+            version = self._requested_version(entity_type, user, query.get("scope"), query.get("schema_version"))
         if version is None:
             raise unknown(entity_type)
         kind = self._types.kind(entity_type)
@@ -94,7 +94,9 @@ class EntityTypeRoutes:
             }
         )
 
-    def _asked(self, entity_type: str, user: str, scope: str | None, version: str | None) -> SchemaRow | None:
+    def _requested_version(
+        self, entity_type: str, user: str, scope: str | None, version: str | None
+    ) -> SchemaRow | None:
         """A version by its name, or the active one of a scope."""
         if scope not in (None, "global", "user"):
             raise BadRequest("scope is global or user", field="scope")

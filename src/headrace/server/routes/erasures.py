@@ -59,13 +59,13 @@ class ErasureRoutes:
             plan = await self._erasing.plan(entity_id, user_id)
             return json_response({"dry_run": True, "entity_id": entity_id, "plan": _plan(plan)})
         begun = await self._erasing.begin(entity_id, user_id)
-        return json_response(_told(begun), status=202, headers={"location": f"/v1/erasures/{begun.id}"})
+        return json_response(_erasure_document(begun), status=202, headers={"location": f"/v1/erasures/{begun.id}"})
 
     async def get(self, request: Request) -> Response:
         """GET: how far an erasure is, and what came of it."""
         erasure = self._erasing.find(request.path_params["id"], self._reader(request))
         admit(request.state.principal, load(erasure.targets).entity_type)
-        return json_response(_told(erasure))
+        return json_response(_erasure_document(erasure))
 
     async def page(self, request: Request) -> Response:
         """GET: the erasures of a user, the newest first."""
@@ -76,7 +76,7 @@ class ErasureRoutes:
             raise InvalidCursor("after is the id of an erasure", field="after")
         rows = self._erasing.page(user_id, query.get("after", ""), limit)
         after = rows[-1].id if len(rows) == limit else None
-        return json_response({"erasures": [_told(row) for row in rows], "after": after})
+        return json_response({"erasures": [_erasure_document(row) for row in rows], "after": after})
 
     def _admitted(self, request: Request, body: EraseBody) -> str:
         """The user whose entity is meant; refuses who may not write it."""
@@ -101,7 +101,7 @@ def _limit(text: str | None) -> int:
     return int(text)
 
 
-def _told(row: ErasureRow) -> dict[str, Any]:
+def _erasure_document(row: ErasureRow) -> dict[str, Any]:
     """An erasure as it is answered; ``complete`` once nothing holds the data."""
     plan = decoding.decode(row.plan, Plan)
     return {

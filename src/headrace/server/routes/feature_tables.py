@@ -65,19 +65,19 @@ class FeatureTableRoutes:
         past = await self._engine.training.ask(table, moments, body.features)
         if isinstance(past, HistoryRow):
             where = request.url.path + f"/{past.id}"
-            return json_response({"history": self._told(past)}, status=202, headers={"location": where})
-        document = {"results": past.rows, **_reach(past)}
+            return json_response({"history": self._row_document(past)}, status=202, headers={"location": where})
+        document = {"results": past.rows, **_history_extent(past)}
         return await self._engine.computing.run(0, json_response, document, headers=_coverage(past.complete))
 
     async def find(self, request: Request) -> Response:
         """GET: how a question stands, with its rows once they are found."""
         row = self._engine.training.find(self._admitted(request), request.path_params["id"])
         if row.answer is None:
-            return json_response(self._told(row))
+            return json_response(self._row_document(row))
         answer = decoding.decode(row.answer, Answer)
-        return json_response({**self._told(row), "results": answer.rows}, headers=_coverage(answer.complete))
+        return json_response({**self._row_document(row), "results": answer.rows}, headers=_coverage(answer.complete))
 
-    def _told(self, row: HistoryRow) -> dict[str, Any]:
+    def _row_document(self, row: HistoryRow) -> dict[str, Any]:
         total = len(decoding.decode(row.question, Question).asked)
         ended = None if row.ended_us is None else rfc3339(row.ended_us)
         document = {
@@ -110,7 +110,7 @@ def _moments(body: HistoryBody) -> list[tuple[Any, int]]:
     return [(row.key, parse_timestamp_us(row.at, f"rows[{index}].at")) for index, row in enumerate(body.rows)]
 
 
-def _reach(past: Past) -> dict[str, Any]:
+def _history_extent(past: Past) -> dict[str, Any]:
     """From where on the rows know everything."""
     reaches = None if past.reaches_us is None else rfc3339(past.reaches_us)
     return {"complete": past.complete, "since": past.since, "events_from": reaches}

@@ -85,7 +85,7 @@ class FeatureRoutes:
             self._background.begin(request.exchange, self._get_past(request, body, at_us))
             return
         try:
-            _tell(request, body, self._ask(body))
+            _reply_row(request, body, self._get_row(body))
         except Behind:
             later = self._get_later(request, body)
             self._background.answer_within(request, later, self._time_s, lambda: self._late([body]))
@@ -94,10 +94,10 @@ class FeatureRoutes:
         while request.exchange.writable:
             await self._serving.ready(body.table)
             try:
-                answer = self._ask(body)
+                answer = self._get_row(body)
             except Behind:
                 continue
-            _tell(request, body, answer)
+            _reply_row(request, body, answer)
             return
 
     async def _get_past(self, request: Request, body: GetBody, at_us: int) -> None:
@@ -109,7 +109,7 @@ class FeatureRoutes:
             headers = {**headers, "headrace-events-from": reaches}
         request.exchange.reply_json(_ENCODE(_row(body, Answer(past.rows[0], past.complete, explanation))), headers)
 
-    def _ask(self, body: GetBody, moment: Moment | None = None) -> Answer:
+    def _get_row(self, body: GetBody, moment: Moment | None = None) -> Answer:
         return self._serving.get(body.table, body.key, body.features, moment, explain=body.explain)
 
     def batch_get(self, request: Request) -> None:
@@ -118,15 +118,15 @@ class FeatureRoutes:
             self._background.begin(request.exchange, self._read_in_background(request))
             return
         bodies = self._checked(request.principal, _read(request, _BATCH).requests)
-        if len(bodies) <= _FEW and (rows := self._ask_few(bodies)) is not None:
-            _tell_all(request, rows)
+        if len(bodies) <= _FEW and (rows := self._get_few(bodies)) is not None:
+            _reply_rows(request, rows)
         else:
-            self._ask_later(request, bodies)
+            self._get_later_all(request, bodies)
 
     async def _read_in_background(self, request: Request) -> None:
         """Read a long body in a thread, while others are served."""
         body = await self._computing.run(len(request.body), _read, request, _BATCH)
-        self._ask_later(request, self._checked(request.principal, body.requests))
+        self._get_later_all(request, self._checked(request.principal, body.requests))
 
     def _checked(self, principal: Principal, bodies: list[GetBody]) -> list[GetBody]:
         """Requests of a batch, none of which is refused before its row is looked for."""
@@ -137,11 +137,11 @@ class FeatureRoutes:
         admitted = set[str]()
         for number, body in enumerate(bodies):
             if body.table not in admitted:
-                _placed(number, lambda one=body: self._admit(principal, one.table))  # type: ignore[misc]
+                _with_index(number, lambda one=body: self._admit(principal, one.table))  # type: ignore[misc]
                 admitted.add(body.table)
         return bodies
 
-    def _ask_few(self, bodies: list[GetBody]) -> _Rows | None:
+    def _get_few(self, bodies: list[GetBody]) -> _Rows | None:
         """The rows, at once; None where that takes longer."""
         rows = _Rows()
         try:
@@ -150,7 +150,7 @@ class FeatureRoutes:
         except Behind:
             return None
 
-    def _ask_later(self, request: Request, bodies: list[GetBody]) -> None:
+    def _get_later_all(self, request: Request, bodies: list[GetBody]) -> None:
         self._background.answer_within(
             request, self._batch_later(request, bodies), self._time_s, lambda: self._late(bodies)
         )
@@ -167,7 +167,7 @@ class FeatureRoutes:
                     for table in tables:
                         await self._serving.ready(table)
                 else:
-                    _tell_all(request, rows)
+                    _reply_rows(request, rows)
                     return
 
     async def _rows_in_slices(self, request: Request, bodies: list[GetBody], tables: list[str]) -> _Rows:
@@ -204,7 +204,7 @@ class FeatureRoutes:
         assert moment.ends is not None
         for number in range(len(rows.rows), len(bodies)):
             body = bodies[number]
-            answer: Answer = _placed(number, lambda one=body: self._ask(one, moment))  # type: ignore[misc]
+            answer: Answer = _with_index(number, lambda one=body: self._get_row(one, moment))  # type: ignore[misc]
             rows.rows.append(_ENCODE(_row(body, answer)))
             rows.complete = rows.complete and answer.complete
             if monotonic() > moment.ends:
@@ -234,17 +234,17 @@ def _row(body: GetBody, answer: Answer) -> dict[str, Any]:
     return {"row": answer.row, "explain": answer.explain} if body.explain else answer.row
 
 
-def _tell(request: Request, body: GetBody, answer: Answer) -> None:
+def _reply_row(request: Request, body: GetBody, answer: Answer) -> None:
     request.exchange.reply_json(_ENCODE(_row(body, answer)), _COMPLETE if answer.complete else _BACKFILLING)
 
 
-def _tell_all(request: Request, rows: _Rows) -> None:
+def _reply_rows(request: Request, rows: _Rows) -> None:
     request.exchange.reply_json(
         b'{"results":[' + b",".join(rows.rows) + b"]}", _COMPLETE if rows.complete else _BACKFILLING
     )
 
 
-def _placed(number: int, work: Callable[[], Any]) -> Any:
+def _with_index(number: int, work: Callable[[], Any]) -> Any:
     """What work finds for one of many requests; what it refuses is refused with its place."""
     try:
         return work()

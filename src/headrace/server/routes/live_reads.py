@@ -51,7 +51,7 @@ class LongPoll:
         self._wait_s = wait_s
         self._timer: asyncio.TimerHandle | None = None
         #: Whether a thread looks for entries that are not at hand, and whether nobody waits for what it finds.
-        self._looking = self._refused = False
+        self._is_waiting_for_thread = self._refused = False
         #: Until when the thread looks, where that has an end.
         self._deadline: Deadline | None = None
         #: Where the stream ended when the time ran out: whatever comes later is for the next poll.
@@ -73,7 +73,7 @@ class LongPoll:
 
     def wake(self) -> None:
         """The stream moved, or the key does not hold any more."""
-        if not self._looking and self._answer_if_ready():
+        if not self._is_waiting_for_thread and self._answer_if_ready():
             self._leave()
 
     def _give_up(self, reason: HeadraceError) -> None:
@@ -84,8 +84,8 @@ class LongPoll:
             reason = deleted(self._stream, self._stream.head.state)
         self._request.exchange.reply(Reply.failure(reason))
 
-    def _look_again(self) -> None:
-        self._looking = False
+    def _retry(self) -> None:
+        self._is_waiting_for_thread = False
         if self._refused:
             return
         if self._end is not None:
@@ -107,8 +107,8 @@ class LongPoll:
         except Cold as cold:
             if self._end is not None and cold.deadline is not None:
                 return False  # the rest is for the next poll
-            self._looking, self._deadline = True, cold.deadline
-            self._reader.thaw(self._request.exchange, cold.work, self._look_again, self._give_up)
+            self._is_waiting_for_thread, self._deadline = True, cold.deadline
+            self._reader.run_in_thread(self._request.exchange, cold.work, self._retry, self._give_up)
             return False
 
     def _readable_head(self, end: int | None) -> Head:
@@ -150,12 +150,12 @@ class LongPoll:
         self._leave()
         # The writer may have published a head whose wake-up is still on its way.
         self._end = self._stream.head.next_seq
-        if not self._looking:
+        if not self._is_waiting_for_thread:
             self._conclude(self._end)
 
     def _conclude(self, end: int) -> None:
         """Answer with what there is up to an end, or that there is nothing."""
-        if self._answer_if_ready(end) or self._looking:
+        if self._answer_if_ready(end) or self._is_waiting_for_thread:
             return
         headers = self._reader.headers(self._question, self._stream.head, self._position)
         del headers["content-type"]
@@ -194,7 +194,7 @@ class SseSubscriber:
         self._position = question.position
         self._until = asyncio.get_running_loop().time() + lifetime_s
         self._timer: asyncio.TimerHandle | None = None
-        self._looking = False
+        self._is_waiting_for_thread = False
         self._is_base64 = not question.stream.is_text
         #: From then on the exchange belongs to the next request of the connection.
         self._ended = False
@@ -230,12 +230,12 @@ class SseSubscriber:
         """End the response; the client resumes elsewhere or later."""
         self._finish()
 
-    def _look_again(self) -> None:
-        self._looking = False
+    def _retry(self) -> None:
+        self._is_waiting_for_thread = False
         self._send(always=False)
 
     def _send(self, *, always: bool) -> None:
-        while not self._ended and not self._looking and self._exchange.writable:
+        while not self._ended and not self._is_waiting_for_thread and self._exchange.writable:
             try:
                 head = self._reader.engine.log.readable_head(self._stream)
                 if head.state != LIVE or self._position < head.first_seq or not self._key_status.is_valid:
@@ -248,8 +248,8 @@ class SseSubscriber:
                 self._finish()  # likewise; what is no text comes as base64 then
                 return
             except Cold as cold:
-                self._looking = True
-                self._reader.thaw(self._exchange, cold.work, self._look_again, lambda _: self._finish())  # likewise
+                self._is_waiting_for_thread = True
+                self._reader.run_in_thread(self._exchange, cold.work, self._retry, lambda _: self._finish())  # likewise
                 return
             self._exchange.write(chunk)
             always = False

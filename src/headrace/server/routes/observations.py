@@ -22,7 +22,7 @@ from headrace.engine.entities.write.observing import Observe, Outdated
 from headrace.engine.entities.write.stores import TRIES, Found
 from headrace.engine.runtime.computing import LONG_BYTES
 from headrace.errors import AppendTimedOut, BadRequest, UnsupportedMedia
-from headrace.schema.entity import request as asking
+from headrace.schema.entity import request as entity_request
 from headrace.schema.entity.request import Asked, Name
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
@@ -64,8 +64,8 @@ class ObservationRoute:
         if len(request.body) > LONG_BYTES:
             self._background.begin(request.exchange, self._read_in_background(request, user_id))
             return
-        store_request = asking.read(request.body, user_id)
-        lookup = self._look(request.principal, store_request)
+        store_request = entity_request.read(request.body, user_id)
+        lookup = self._look_up(request.principal, store_request)
         if lookup.unknown and store_request.envelope.commit:
             self._background.begin(request.exchange, self._store_in_background(request, store_request))
             return
@@ -74,20 +74,20 @@ class ObservationRoute:
 
     async def _read_in_background(self, request: Request, user_id: str) -> None:
         """Read and accept a long body in a thread, while others are served."""
-        store_request = await self._computing.run(len(request.body), asking.read, request.body, user_id)
+        store_request = await self._computing.run(len(request.body), entity_request.read, request.body, user_id)
         await self._store_in_background(request, store_request)
 
     async def _store_in_background(self, request: Request, store_request: Asked, tries: int = 1) -> None:
-        lookup = self._look(request.principal, store_request)
+        lookup = self._look_up(request.principal, store_request)
         write = self._stores.storing(store_request, lookup)
         if lookup.unknown and store_request.envelope.commit:
             await self._stores.ensure(store_request, lookup)
-            lookup = self._look(request.principal, store_request)
+            lookup = self._look_up(request.principal, store_request)
         with lookup.held():
             prepared = await self._computing.run(len(request.body), write.prepare, lookup.typed)
             self._stores.submit(write, prepared, self._when_settled, _Stored(request, store_request, tries))
 
-    def _look(self, principal: Principal, store_request: Asked) -> Found:
+    def _look_up(self, principal: Principal, store_request: Asked) -> Found:
         principal.acting_for(store_request.user_id)
         lookup = self._stores.look(store_request)
         if principal is not LOCAL:
@@ -128,7 +128,7 @@ class CorrectionBody(EntityDecisionBody, forbid_unknown_fields=True, kw_only=Tru
     value: Any = UNSET
     fields: Annotated[dict[str, Any], msgspec.Meta(min_length=1, max_length=MOST_FIELDS)] | UnsetType = UNSET
 
-    def given(self) -> dict[str, Any]:
+    def corrections(self) -> dict[str, Any]:
         """The fields and what they are."""
         if self.fields is not UNSET and self.field is UNSET and self.value is UNSET:
             return self.fields
@@ -158,9 +158,9 @@ class ObservationDecisionRoutes:
     async def correct(self, request: HttpRequest) -> Response:
         """POST: what fields of an entity are, whatever was observed."""
         body = await _read(request, CorrectionBody)
-        corrections = body.given()
+        corrections = body.corrections()
         for name, value in corrections.items():
-            if (reason := asking.flaw(value)) is not None:
+            if (reason := entity_request.flaw(value)) is not None:
                 raise BadRequest(f"{name!r} {reason}", field=name)
         return await self._decide(request, "correction", body, corrections)
 
@@ -205,7 +205,7 @@ async def _read(request: HttpRequest, kind: Any) -> Any:
     if not body and kind is EntityDecisionBody:
         return EntityDecisionBody()
     require_json(request)
-    return asking.convert(asking.document_of(body), kind, "")
+    return entity_request.convert(entity_request.document_of(body), kind, "")
 
 
 class SourceRoute:

@@ -103,7 +103,7 @@ class Observer:
             for stream, most in ((events, question.most_events), (traces, question.most_spans))
         ]
         seqs = look_up(seekers[0], seekers[1], question.by, question.id)
-        return _told(question, seekers[0], seekers[1], seqs)
+        return _document(question, seekers[0], seekers[1], seqs)
 
 
 async def _watch(request: Request, deadline: Deadline, work: asyncio.Task[Response]) -> None:
@@ -114,7 +114,7 @@ async def _watch(request: Request, deadline: Deadline, work: asyncio.Task[Respon
     work.cancel()
 
 
-def _told(question: Asked, events: Seeker | None, traces: Seeker | None, request_ids: list[str]) -> dict[str, Any]:
+def _document(question: Asked, events: Seeker | None, traces: Seeker | None, request_ids: list[str]) -> dict[str, Any]:
     logged = [] if events is None else events.events()
     trace = Trace([] if traces is None else list(traces.found.values()))
     first = next(iter(request_ids), None)

@@ -31,7 +31,7 @@ _TRIES = 5
 _ONE_MEMBER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class _Sorted(msgspec.Struct):
+class _CheckedEvents(msgspec.Struct):
     """Events of one push: those that fit, joined, and what is wrong with each of the others."""
 
     registry: StreamRegistry
@@ -45,7 +45,7 @@ class _Pushed(msgspec.Struct):
     """A push on its way, to be tried again if need be."""
 
     request: Request
-    sorted: _Sorted
+    sorted: _CheckedEvents
     tries: int
 
 
@@ -80,7 +80,7 @@ class PushRoute:
                 append.seen_by, append.given = registry, body
                 self._log.append(append)
                 return
-        self._sort(request, stream, 0)
+        self._check_and_append(request, stream, 0)
 
     def _find(self, event: str) -> Stream:
         try:
@@ -109,38 +109,40 @@ class PushRoute:
 
     # -- anything else
 
-    def _sort(self, request: Request, stream: Stream, tries: int) -> None:
+    def _check_and_append(self, request: Request, stream: Stream, tries: int) -> None:
         registry = stream.head.registry
         assert registry is not None
         if len(request.body) > LONG_BYTES:
-            self._background.begin(request.exchange, self._sort_in_background(request, stream, registry, tries))
+            self._background.begin(request.exchange, self._check_in_background(request, stream, registry, tries))
         else:
-            events = _sorted(registry, request.body)
+            events = _check_events(registry, request.body)
             if events.count:
-                self._append(self._pushed_as(request, stream, events, tries))
+                self._append(self._append_of(request, stream, events, tries))
             else:
-                request.exchange.reply(self._none_taken(events))
+                request.exchange.reply(self._all_refused(events))
 
-    async def _sort_in_background(self, request: Request, stream: Stream, registry: StreamRegistry, tries: int) -> None:
+    async def _check_in_background(
+        self, request: Request, stream: Stream, registry: StreamRegistry, tries: int
+    ) -> None:
         """Check a long body in a thread of its own, while others are served."""
         with stream.held():
-            made = await self._computing.run(len(request.body), self._made, request, stream, registry, tries)
+            made = await self._computing.run(len(request.body), self._make_append, request, stream, registry, tries)
             if isinstance(made, Append):
                 self._append(made)
             else:
                 request.exchange.reply(made)
 
-    def _made(self, request: Request, stream: Stream, registry: StreamRegistry, tries: int) -> Append | Reply:
+    def _make_append(self, request: Request, stream: Stream, registry: StreamRegistry, tries: int) -> Append | Reply:
         """What a long body becomes: an append that is admitted already, or the answer where nothing of it fits."""
-        events = _sorted(registry, request.body)
+        events = _check_events(registry, request.body)
         if not events.count:
-            return self._none_taken(events)
-        append = self._pushed_as(request, stream, events, tries)
+            return self._all_refused(events)
+        append = self._append_of(request, stream, events, tries)
         with contextlib.suppress(BadRequest):  # which is judged again on the way to the writer
             registry.admit(append)
         return append
 
-    def _pushed_as(self, request: Request, stream: Stream, events: _Sorted, tries: int) -> Append:
+    def _append_of(self, request: Request, stream: Stream, events: _CheckedEvents, tries: int) -> Append:
         append = Append(stream, events.joined, events.count, self._when_settled, PLAIN, _Pushed(request, events, tries))
         append.seen_by = events.registry
         return append
@@ -159,26 +161,28 @@ class PushRoute:
         if append.error is not None:
             self._refused(pushed, append.stream, append.error)
         elif len(pushed.sorted.outcomes) > _MANY:
-            self._background.begin(exchange, self._tell_in_background(append, pushed))
+            self._background.begin(exchange, self._reply_in_background(append, pushed))
         else:
-            exchange.reply_json(self._taken(append, pushed.sorted))
+            exchange.reply_json(self._accepted_document(append, pushed.sorted))
 
-    async def _tell_in_background(self, append: Append, pushed: _Pushed) -> None:
+    async def _reply_in_background(self, append: Append, pushed: _Pushed) -> None:
         """Put many outcomes together in a thread, while others are served."""
         with append.stream.held():
-            pushed.request.exchange.reply_json(await self._computing.run(0, self._taken, append, pushed.sorted))
+            pushed.request.exchange.reply_json(
+                await self._computing.run(0, self._accepted_document, append, pushed.sorted)
+            )
 
     def _refused(self, pushed: _Pushed, stream: Stream, refusal: HeadraceError) -> None:
         """Check once more where events that fitted no longer do: the source has changed since."""
         if isinstance(refusal, BadRequest) and pushed.tries < _TRIES:
             try:
-                self._sort(pushed.request, stream, pushed.tries + 1)
+                self._check_and_append(pushed.request, stream, pushed.tries + 1)
             except HeadraceError as reason:
                 pushed.request.exchange.reply(Reply.failure(reason))
         else:
             pushed.request.exchange.reply(Reply.failure(refusal))
 
-    def _none_taken(self, events: _Sorted) -> Reply:
+    def _all_refused(self, events: _CheckedEvents) -> Reply:
         first = next(outcome for outcome in events.outcomes if outcome is not None)
         if events.is_one:
             return Reply.failure(first)
@@ -186,7 +190,7 @@ class PushRoute:
         version = self._features.current.version
         return Reply.json(first.status, {"results": results, "registry_version": version, **first.body()})
 
-    def _taken(self, append: Append, events: _Sorted) -> bytes:
+    def _accepted_document(self, append: Append, events: _CheckedEvents) -> bytes:
         version, stream = self._features.current.version, append.stream
         seqs = append.seqs or list(range(append.position - append.count, append.position))
         new = {seq for seq in seqs if seq >= append.position - append.count}
@@ -205,7 +209,7 @@ class PushRoute:
         return msgspec.json.encode({"results": results, "registry_version": version})
 
 
-def _sorted(registry: StreamRegistry, body: bytes) -> _Sorted:
+def _check_events(registry: StreamRegistry, body: bytes) -> _CheckedEvents:
     """The events of a body, and which of them fit."""
     if not body:
         raise BadRequest("the body is empty", field="body")
@@ -213,22 +217,22 @@ def _sorted(registry: StreamRegistry, body: bytes) -> _Sorted:
     is_one = body.lstrip(b" \t\r\n")[:1] != b"["
     count = None if is_one else registry.count(body)
     if count:
-        return _Sorted(registry, body[1:-1], count, [None] * count, is_one)
+        return _CheckedEvents(registry, body[1:-1], count, [None] * count, is_one)
     joined, count = split_json(body)
     if not count:
         raise BadRequest("the array is empty: there is nothing to push", field="body")
     kept: list[bytes] = []
     outcomes: list[HeadraceError | None] = []
     for number, entry in enumerate(entries_of(joined)):
-        event = _filled(registry, bytes(entry))
+        event = _normalised(registry, bytes(entry))
         outcome = _refusal(registry, event, number)
         outcomes.append(outcome)
         if outcome is None:
             kept.append(event)
-    return _Sorted(registry, b",".join(kept), len(kept), outcomes, is_one)
+    return _CheckedEvents(registry, b",".join(kept), len(kept), outcomes, is_one)
 
 
-def _filled(registry: StreamRegistry, entry: bytes) -> bytes:
+def _normalised(registry: StreamRegistry, entry: bytes) -> bytes:
     """An event as it would be stored: out of its ``fields``, where it came in those, and with its defaults."""
     source = source_of(registry)
     if b'"fields"' in entry and "fields" not in source.rules.event.schema:

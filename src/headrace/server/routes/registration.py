@@ -109,7 +109,7 @@ class RegistrationRoutes:
             return _answer(Envelope("invalid", current.version, errors=registration, refused=True))
         change = Change.of(registration)
         _require(request.state.principal, current, change)
-        if taken := self._taken_unseen(request.state.principal, current, change):
+        if taken := self._hidden_conflicts(request.state.principal, current, change):
             return _answer(Envelope("conflict", current.version, errors=taken, refused=not change.dry_run))
         return await self._carry_out(request, lambda who: self._features.register(change, who))
 
@@ -134,15 +134,15 @@ class RegistrationRoutes:
         )
         return await self._carry_out(request, lambda who: self._features.rollback(body.version, change, who))
 
-    def _taken_unseen(self, principal: Principal, current: Current, change: Change) -> list[Problem]:
+    def _hidden_conflicts(self, principal: Principal, current: Current, change: Change) -> list[Problem]:
         """Names of the payload that others have for what the key does not open: nothing else is said of that."""
         return [
             Problem("owned_by", f"descriptors[{index}].name", f"the name {name!r} is taken: choose another")
             for index, name in enumerate(change.nodes)
-            if self._is_taken_unseen(principal, current, change, name)
+            if self._is_hidden_conflict(principal, current, change, name)
         ]
 
-    def _is_taken_unseen(self, principal: Principal, current: Current, change: Change, name: str) -> bool:
+    def _is_hidden_conflict(self, principal: Principal, current: Current, change: Change, name: str) -> bool:
         owner = current.apps.get(name)
         if owner is not None:
             return not change.covers(owner) and not principal.covers(EVENTS + current.root_of(name))

@@ -22,30 +22,30 @@ from headrace.server.routes.report import Report
 
 PROBE_TIMEOUT_S = 2.0
 PROBE_LASTS_S = 1.0
-LOOK_LASTS_S = 10.0
+WORK_PROBE_LASTS_S = 10.0
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 ProbeOutcome = TypeVar("ProbeOutcome")
 
 
 class _SharedProbe(Generic[ProbeOutcome]):
-    """A question that is asked once for everyone who wants to know within a time."""
+    """A probe that runs once for everyone who wants to know within a time."""
 
     def __init__(
         self, ask: Callable[[], Coroutine[Any, Any, ProbeOutcome]], *, lasts_s: float, timeout_s: float
     ) -> None:
-        self._ask = ask
+        self._probe = ask
         self._lasts_s = lasts_s
         self._timeout_s = timeout_s
         self._task: asyncio.Task[ProbeOutcome] | None = None
-        self._asked_at = 0.0
+        self._started_at = 0.0
 
-    async def asked(self) -> asyncio.Task[ProbeOutcome]:
+    async def current_task(self) -> asyncio.Task[ProbeOutcome]:
         """The question that is under way, or young enough; not done only where it takes longer than the timeout."""
         task, now = self._task, time.monotonic()
-        if task is None or (task.done() and now >= self._asked_at + self._lasts_s):
-            self._asked_at = now
-            task = self._task = asyncio.create_task(self._ask())
+        if task is None or (task.done() and now >= self._started_at + self._lasts_s):
+            self._started_at = now
+            task = self._task = asyncio.create_task(self._probe())
         await asyncio.wait({task}, timeout=self._timeout_s)
         return task
 
@@ -57,14 +57,14 @@ class Readiness:
         self._engine = engine
         self._timeout_s = timeout_s
         self._probe = _SharedProbe(engine.probe, lasts_s=PROBE_LASTS_S, timeout_s=timeout_s)
-        self._look = _SharedProbe(engine.work.has_work, lasts_s=LOOK_LASTS_S, timeout_s=timeout_s)
+        self._work_probe = _SharedProbe(engine.work.has_work, lasts_s=WORK_PROBE_LASTS_S, timeout_s=timeout_s)
         # Set once requests are taken, and cleared when the server begins to stop.
         self.serving = False
 
     async def check(self) -> dict[str, object]:
         """The lines of the answer; raises Unavailable with every reason while not ready."""
         writes = await self._writes()
-        # An engine that can be asked has recovered its log.
+        # An engine that answers has recovered its log.
         damage = self._engine.writer.damage.found
         lines = {
             "recovered": "ok",
@@ -92,12 +92,12 @@ class Readiness:
 
     async def _work_waits(self) -> bool:
         """Whether streams that may have something to derive were found to have."""
-        has_work = await self._look.asked()
+        has_work = await self._work_probe.current_task()
         return has_work.done() and has_work.exception() is None and has_work.result()
 
     async def _writes(self) -> str:
         """The outcome of the last write."""
-        probe = await self._probe.asked()
+        probe = await self._probe.current_task()
         if not probe.done():
             return f"no write came back within {self._timeout_s:g} s"
         failure = probe.exception()

@@ -56,7 +56,7 @@ class FilteredReads:
         if answer is not None:
             return answer
         deadline = Deadline(self._time_s)
-        raise Cold(lambda: self._look(mark, stream, head, position, filter, key, version, deadline), deadline)
+        raise Cold(lambda: self._find_in_thread(mark, stream, head, position, filter, key, version, deadline), deadline)
 
     def headers(self, answer: Filtered) -> Headers:
         """What is said about a read that ended because it had looked at enough, or because its time was over."""
@@ -70,7 +70,7 @@ class FilteredReads:
             "stream-filter-scanned-bytes": str(answer.scanned_bytes),
         }
 
-    def _look(
+    def _find_in_thread(
         self,
         mark: Hashable,
         stream: Stream,
@@ -123,7 +123,7 @@ class StreamReader:
         self._log = engine.log
         self._budget = engine.config.limits.read_bytes
 
-    def thaw(
+    def run_in_thread(
         self,
         exchange: Exchange,
         find: Callable[[], None],
@@ -132,7 +132,7 @@ class StreamReader:
     ) -> None:
         """Let a thread find what a waiting reader needs and is not at hand, then go on with it."""
 
-        async def thawed() -> None:
+        async def work_in_thread() -> None:
             try:
                 async with self._gate:
                     await asyncio.to_thread(find)
@@ -144,7 +144,7 @@ class StreamReader:
             except Exception as reason:
                 give_up(unexpected_failure(self.engine.writer.damage, reason, exchange.request_id))
 
-        self._background.spawn(thawed())
+        self._background.spawn(work_in_thread())
 
     def find(self, question: ReadRequest, position: int, head: Head) -> Slice | Filtered:
         """The entries from a position on that fit one answer."""

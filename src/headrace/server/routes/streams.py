@@ -145,11 +145,11 @@ class StreamRoutes:
             self._background.begin(request.exchange, self._append_in_background(request, stream, terms))
             return
         try:
-            self._submit(self._made(request, stream, terms))
+            self._submit(self._make_append(request, stream, terms))
         except (BadRequest, Conflict) as refusal:
             self._refuse(stream, terms, request.exchange, refusal)
 
-    def _made(self, request: Request, stream: Stream, terms: Terms) -> Append:
+    def _make_append(self, request: Request, stream: Stream, terms: Terms) -> Append:
         body, count, seen_by = self._entries(stream, request.head, request.body)
         append = Append(stream, body, count, self._when_appended, terms, request.exchange)
         append.seen_by = seen_by
@@ -174,7 +174,7 @@ class StreamRoutes:
         with stream.held():
             try:
                 registry, size = stream.head.registry, len(request.body)
-                append = await self._computing.run(size, self._made, request, stream, terms)
+                append = await self._computing.run(size, self._make_append, request, stream, terms)
                 if registry is not None and append.count:
                     await self._computing.run(size, _admit, registry, append)
                 self._submit(append)
@@ -189,7 +189,7 @@ class StreamRoutes:
         if not stream.is_json:
             return body, 1, None
         registry = stream.head.registry
-        if registry is not None and len(body) <= LONG_BYTES and (count := _seen(registry, body)):
+        if registry is not None and len(body) <= LONG_BYTES and (count := _count_entries(registry, body)):
             return body[1:-1], count, registry
         body, count = split_json(body)
         if not count:
@@ -374,7 +374,7 @@ def managed(name: str) -> ManagedStream:
     return ManagedStream(f"this stream belongs to the {kind} registry: change it with {path}", stream=name)
 
 
-def _seen(registry: StreamRegistry, body: bytes) -> int | None:
+def _count_entries(registry: StreamRegistry, body: bytes) -> int | None:
     """How many entries an array holds that need not be split, as its registry sees at a glance that they fit."""
     check_text(body)
     return registry.count(body)

@@ -195,7 +195,7 @@ class SubscriptionRoutes:
         _require(principal, "write", definition, owner)
         principal.key_status.require()
         subscription, created = await self._subscriptions.put(
-            id, definition, _base_url(request), _who(request), owner, partial(_opens, principal, "write")
+            id, definition, _base_url(request), _user_id(request), owner, partial(_opens, principal, "write")
         )
         if not principal.key_status.is_valid:
             self._subscriptions.end_key(principal.key_id)  # it ended meanwhile
@@ -204,7 +204,7 @@ class SubscriptionRoutes:
     async def delete(self, request: Request) -> Response:
         """Forget a subscription; one that is not there is forgotten already."""
         with suppress(SubscriptionNotFound):
-            await self._subscriptions.delete(self._open(request, "write").id, _who(request))
+            await self._subscriptions.delete(self._open(request, "write").id, _user_id(request))
         return Response(status_code=204)
 
     async def add_streams(self, request: Request) -> Response:
@@ -216,13 +216,15 @@ class SubscriptionRoutes:
             raise InvalidRequest("a subscription is not woken by its own wakes", field="streams")
         for path in paths:
             request.state.principal.require("write", path)
-        await self._subscriptions.add_streams(subscription.id, paths, _who(request))
+        await self._subscriptions.add_streams(subscription.id, paths, _user_id(request))
         return Response(status_code=204)
 
     async def remove_stream(self, request: Request) -> Response:
         """Undo the naming of a stream."""
         subscription = self._open(request, "write")
-        await self._subscriptions.remove_stream(subscription.id, request.path_params["path"].strip("/"), _who(request))
+        await self._subscriptions.remove_stream(
+            subscription.id, request.path_params["path"].strip("/"), _user_id(request)
+        )
         return Response(status_code=204)
 
     async def claim(self, request: Request) -> Response:
@@ -307,7 +309,7 @@ def _id(request: Request) -> str:
     return id
 
 
-def _who(request: Request) -> str:
+def _user_id(request: Request) -> str:
     principal: Principal = request.state.principal
     return principal.user_id
 
@@ -346,14 +348,14 @@ def _opens(principal: Principal, scope: str, subscription: Subscription) -> bool
 def _require(principal: Principal, scope: str, definition: Definition, owner: Owner, paths: Iterable[str] = ()) -> None:
     """Refuse a caller whose key does not open every stream that is concerned."""
     if definition.pattern is not None:
-        principal.require(scope, _reach(Glob(definition.pattern), owner))
+        principal.require(scope, _covered_prefix(Glob(definition.pattern), owner))
     if definition.wake_stream is not None:
         principal.require(scope, definition.wake_stream)
     for path in (*definition.streams, *paths):
         principal.require(scope, path)
 
 
-def _reach(glob: Glob, owner: Owner) -> str:
+def _covered_prefix(glob: Glob, owner: Owner) -> str:
     """What the names of all streams begin with that a pattern takes for its owner."""
     if glob.takes_all_below and owner.prefix == glob.prefix + "/":
         return owner.prefix

@@ -143,7 +143,7 @@ class TouchRoutes:
             return
         outcome = False if outcome is None else outcome
         touching.counts.waited(outcome)
-        request.exchange.reply_json(_told(touching, waiter, outcome))
+        request.exchange.reply_json(_wait_document(touching, waiter, outcome))
 
     def park(self, parked: ParkedWait, wait_s: float) -> None:
         """Hold a wait until it is over."""
@@ -217,7 +217,7 @@ class ParkedWait:
         except HeadraceError as refusal:
             exchange.reply(Reply.failure(refusal))
         else:
-            exchange.reply_json(_told(self.touching, self.waiter, outcome))
+            exchange.reply_json(_wait_document(self.touching, self.waiter, outcome))
 
     def _leave(self) -> None:
         self._touches.leave(self)
@@ -225,7 +225,7 @@ class ParkedWait:
         self._request.exchange.on_gone = None
 
 
-def _told(touching: Touching, waiter: Waiter, outcome: bool | str) -> bytes:
+def _wait_document(touching: Touching, waiter: Waiter, outcome: bool | str) -> bytes:
     """What a wait is answered with."""
     journal, flushes = touching.journal, touching.flushes
     stale = isinstance(outcome, str)

@@ -21,7 +21,7 @@ from headrace.storage.derived import Stamp
 
 WAIT_S = 3.0
 #: Appends wake who waits at once; other changes are found by looking.
-LOOK_S = 0.25
+POLL_S = 0.25
 _LIVE = {"": False, "false": False, "0": False, "true": True, "1": True, "long-poll": True}
 _PARAMETERS = ("live", "timeout", "timeout_ms")
 
@@ -51,7 +51,7 @@ class WatchableDocument(ABC):
         self.engine = engine
         self._rendered: dict[Stream, RenderedDocument] = {}
         self._waiting: dict[DocumentWait, None] = {}
-        self._is_looking = False
+        self._is_scheduled = False
         self._newest = 0
 
     @abstractmethod
@@ -81,20 +81,20 @@ class WatchableDocument(ABC):
     def park(self, wait: DocumentWait) -> None:
         """Look after a wait from now on."""
         self._waiting[wait] = None
-        if not self._is_looking:
+        if not self._is_scheduled:
             self._newest = -1  # a companion may have come since the wait began
-            self._look_later()
+            self._wake_changed_later()
 
     def release(self, wait: DocumentWait) -> None:
         """Look after a wait no more."""
         self._waiting.pop(wait, None)
 
-    def _look(self) -> None:
+    def _wake_changed(self) -> None:
         indexed = self._indexed()
         moved = [wait for wait in self._waiting if wait.stream.head is not wait.seen or wait in indexed]
         for wait in moved:
             wait.wake()
-        self._look_later()
+        self._wake_changed_later()
 
     def _indexed(self) -> set[DocumentWait]:
         """Those who wait for streams whose companions are others now."""
@@ -105,10 +105,10 @@ class WatchableDocument(ABC):
         stamps = {stream: indexes.stamp(stream) for stream in {wait.stream for wait in self._waiting}}
         return {wait for wait in self._waiting if stamps[wait.stream] != wait.stamp}
 
-    def _look_later(self) -> None:
-        self._is_looking = bool(self._waiting)
+    def _wake_changed_later(self) -> None:
+        self._is_scheduled = bool(self._waiting)
         if self._waiting:
-            asyncio.get_running_loop().call_later(LOOK_S, self._look)
+            asyncio.get_running_loop().call_later(POLL_S, self._wake_changed)
 
     def render(self, stream: Stream) -> RenderedDocument:
         """The document as it is now; within one turn of the loop, all who ask for a stream share what was found."""

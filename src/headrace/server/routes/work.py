@@ -90,7 +90,7 @@ class WorkRoutes:
 
     async def overview(self, _: Request) -> Response:
         """How things stand."""
-        return json_response({"paused": self._work.paused, **_described(await self._work.overview())})
+        return json_response({"paused": self._work.paused, **_overview_document(await self._work.overview())})
 
     async def lease(self, request: Request) -> Response:
         """Give work away."""
@@ -98,7 +98,11 @@ class WorkRoutes:
         granted = await self._work.lease(body.worker, body.limit, body.jobs or JOBS, host=body.host, master=body.master)
         lease = None
         if granted is not None:
-            lease = {"id": granted.lease.id, "token": granted.lease.token, **self._lasts(granted.lease.expires_us)}
+            lease = {
+                "id": granted.lease.id,
+                "token": granted.lease.token,
+                **self._lease_times(granted.lease.expires_us),
+            }
         units = [] if granted is None else granted.units
         return json_response({"lease": lease, "store": self._store, "paused": self._work.paused, "units": units})
 
@@ -107,14 +111,14 @@ class WorkRoutes:
         body = await self._read(request, HeartbeatBody)
         id = request.path_params["id"]
         expires_us, dropped = await self._work.heartbeat(id, body.token, body.done, body.total)
-        return json_response({"lease": {"id": id, **self._lasts(expires_us)}, "dropped": dropped})
+        return json_response({"lease": {"id": id, **self._lease_times(expires_us)}, "dropped": dropped})
 
     async def commit(self, request: Request) -> Response:
         """Take results."""
         body = await self._read(request, CommitBody)
         id = request.path_params["id"]
         committed = await self._work.commit(id, body.token, body.results)
-        lease = {"id": id, **self._lasts(committed.expires_us)}
+        lease = {"id": id, **self._lease_times(committed.expires_us)}
         return json_response({"lease": lease, "results": committed.settled})
 
     async def release(self, request: Request) -> Response:
@@ -144,7 +148,7 @@ class WorkRoutes:
             await self._work.run(stream, request.state.principal.user_id)
         return json_response({"stream": stream.name, "due": is_due})
 
-    def _lasts(self, expires_us: int) -> dict[str, Any]:
+    def _lease_times(self, expires_us: int) -> dict[str, Any]:
         return {"expires_at": rfc3339(expires_us), "ttl_ms": self._work.ttl_us // 1000}
 
     async def _read(self, request: Request, kind: type[Body]) -> Body:
@@ -157,7 +161,7 @@ def store_url(objects: Objects, configured: str) -> str:
     return configured if inside is None else inside.parent.resolve().as_uri()
 
 
-def _described(overview: Overview) -> dict[str, Any]:
+def _overview_document(overview: Overview) -> dict[str, Any]:
     return {
         "counts": overview.counts,
         "complete": overview.complete,
