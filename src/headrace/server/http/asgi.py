@@ -1,4 +1,4 @@
-"""The route table, readable top to bottom, and what every Starlette route has in common."""
+"""The ASGI side: Starlette routes, and hot requests with long bodies, encodings or pipelining."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class KeyStatus:
 
 
 class AdminRefused(Forbidden):
-    """A caller who is no admin, or one of some streams only, asked for what takes an admin."""
+    """The request needs an admin key of the whole server, and the caller has none."""
 
     def __init__(self, message: str, principal: Principal | None = None, **facts: str) -> None:
         super().__init__(message, **facts)
@@ -119,7 +119,7 @@ class Principal(msgspec.Struct, frozen=True):
     quota: Quota | None = None
 
     def require(self, scope: str, stream: str | None = None) -> None:
-        """Refuse a caller who lacks the scope; ``stream`` None speaks of the whole server.
+        """Refuse a caller who lacks the scope; without ``stream`` it is needed for the whole server.
 
         The streams of entity types hold the rows of all users, and the account of who did what tells of all of them,
         so that they are for admins only.
@@ -152,22 +152,22 @@ class Principal(msgspec.Struct, frozen=True):
 
     @property
     def is_operator(self) -> bool:
-        """Whether the key allows what concerns everybody."""
+        """Whether the key is an admin key of the whole server."""
         return "admin" in self.scopes and not self.prefix
 
     def covers(self, stream: str) -> bool:
-        """Whether the key opens a stream at all."""
+        """Whether the prefix of the key covers a stream."""
         return stream.startswith(self.prefix)
 
     def enter(self, stream: str) -> None:
-        """Refuse a stream that the key does not open, before anyone looks whether it exists."""
+        """Refuse a stream that the key does not cover, before it is looked up."""
         self._refuse_shared(stream)
         if not self.covers(stream):
             raise Forbidden("this key opens only some streams", prefix=self.prefix)
 
     @property
     def hidden(self) -> str | None:
-        """What the names of streams begin with that the key does not open, whichever it does."""
+        """The prefix of streams that are hidden from this key, if any."""
         return None if "admin" in self.scopes else ENTITY_STREAM_PREFIX
 
     def _refuse_shared(self, stream: str) -> None:
@@ -196,7 +196,7 @@ LOCAL = Principal("local", frozenset(SCOPES))
 
 
 class Authenticator:
-    """Admits callers; asks the key store about each of them once, and again when keys have changed."""
+    """Authenticates requests; remembers each caller until keys change."""
 
     def __init__(self, config: ServerConfig, keys: KeyStore) -> None:
         self._keys = keys
@@ -215,7 +215,7 @@ class Authenticator:
         self.on_change: list[Callable[[Collection[str]], None]] = []
 
     def admit(self, headers: Mapping[bytes, bytes], *, from_any_site: bool = False) -> Principal:
-        """Who sends these headers; raises Unauthorized or Forbidden where nobody may."""
+        """The principal of a request with these headers; raises Unauthorized or Forbidden."""
         self.refresh()
         site = None if from_any_site else headers.get(b"sec-fetch-site")
         caller = headers.get(b"host"), headers.get(b"origin"), headers.get(b"authorization"), site
@@ -231,7 +231,7 @@ class Authenticator:
             self._refuse_site(headers.get(b"sec-fetch-site"), headers.get(b"origin"))
 
     def refresh(self) -> None:
-        """Notice, within a second, that keys were made or revoked; who stays with a revoked one is woken."""
+        """Notice, within a second, that keys were made or revoked; watchers of a revoked key are woken."""
         if monotonic() >= self._look_at:
             self._look_at = monotonic() + _LOOK_EVERY_S
             self._keys.look()
@@ -253,7 +253,7 @@ class Authenticator:
         ]
 
     def preflight(self, headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
-        """The headers of the 204 that answers OPTIONS: what we understand, and to allowed origins that they may."""
+        """The headers of the answer to OPTIONS: methods and headers, and CORS headers for allowed origins."""
         return [
             ("access-control-allow-methods", _METHODS),
             ("access-control-allow-headers", _REQUEST_HEADERS),
@@ -262,7 +262,7 @@ class Authenticator:
         ]
 
     def allows(self, origin: bytes | None) -> bool:
-        """Whether pages of this origin are listed; a request that names none is one of any."""
+        """Whether the settings allow pages of this origin."""
         return "*" in self._origins or (origin is not None and _text(origin) in self._origins)
 
     def _judge(
@@ -285,7 +285,7 @@ class Authenticator:
             raise Forbidden("web pages of other sites may not call; --cors-origin allows them", field="Sec-Fetch-Site")
 
     def _holder(self, authorization: str) -> Principal | None:
-        """Who holds the key; None where any token is as good as none, as there never was a key and none is needed."""
+        """The owner of the key; None on a loopback address where no key was ever made."""
         scheme, _, token = authorization.partition(" ")
         key = self._keys.verify(token.strip()) if scheme.lower() == "bearer" else None
         if key is None and self._loopback and not self._keys.list():

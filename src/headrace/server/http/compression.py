@@ -25,7 +25,7 @@ MAX_MEMBERS = 1024
 
 
 def decompress(body: bytes, encoding: str, limit: int, until: float = math.inf) -> bytes:
-    """The body without its encoding; a bomb is refused before it is unpacked, and no work goes on after ``until``."""
+    """The decompressed body; refuses what exceeds the limit while it is unpacked, and stops at ``until``."""
     try:
         if encoding in ("gzip", "x-gzip"):
             return _unpack(body, limit, until, _start_gzip)
@@ -58,7 +58,7 @@ def _unpack(body: bytes, limit: int, until: float, start: Callable[[], Decompres
 
 
 def _members(start: Callable[[], Decompressor]) -> Iterator[Decompressor]:
-    """As many as a body may have; who asks for one more is refused."""
+    """Decompressors for as many members as a body may have; raises for one more."""
     for _ in range(MAX_MEMBERS):
         yield start()
     raise BadRequest(f"the body has more than {MAX_MEMBERS} gzip members or zstd frames", field="Content-Encoding")

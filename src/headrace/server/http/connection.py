@@ -107,7 +107,7 @@ class Connection(HttpProtocol):
         self.on_gone = self.on_drained = None
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Keep the connection for an answer that is on its way, unless whoever asked is gone by saying goodbye."""
+        """Keep the connection for an answer that is on its way, unless the client of a waiting request is gone with it."""
         self._half_closed = True
         self._abandon_arriving_request()
         return not self.is_free() and not self._is_client_gone_at_eof()
@@ -192,7 +192,7 @@ class Connection(HttpProtocol):
             self._refuse(BadRequest(f"this is not HTTP: {reason}", field="request"))
 
     def _without_upgrade(self, rest: bytes) -> bytes:
-        """A request that offered to upgrade, as if it had not: the parser would leave its body alone otherwise."""
+        """The request without its upgrade headers, with which the parser would not read its body."""
         headers = [b"%b: %b\r\n" % pair for pair in self.headers if pair[0] not in _UPGRADE]
         first = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
         self.renew_parser()
@@ -243,7 +243,7 @@ class Connection(HttpProtocol):
             self._give_to_asgi()
 
     def _use_host_of_url(self) -> None:
-        """Where the address names a host, that counts, and the header does not."""
+        """Use the host of an absolute URL instead of the header."""
         absolute = _ABSOLUTE.match(self.url)
         if absolute is not None:
             names = [name for name, _ in self.headers]
@@ -419,11 +419,11 @@ class Connection(HttpProtocol):
             self.transport.close()
 
     def time_out_request(self) -> None:
-        """The request did not arrive in time: say so, unless it was answered early, and hang up."""
+        """Refuse the arriving request, which took too long, and close the connection."""
         self._refuse(TimedOut("the request did not arrive in time"))
 
     def _refuse(self, error: HeadraceError) -> None:
-        """Hang up on a request that never became one, once those before it are answered; it has one answer at most."""
+        """Refuse the arriving request and close the connection, once the requests before it are answered."""
         if self._refusal_answer or self.transport.is_closing():
             return
         if self._is_answered_before_complete():

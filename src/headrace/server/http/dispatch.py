@@ -61,7 +61,7 @@ class Dispatcher:
     def handle(
         self, head: RequestHead, body: bytes, exchange: Exchange, until: float = 0.0, looked_up: bool = False
     ) -> None:
-        """Answer through the exchange, now or later; never raises. ``until`` is when its time is over, once it runs."""
+        """Answer through the exchange, now or later; never raises. ``until`` is the deadline of a request that runs."""
         try:
             route = head.route
             if route is None or route.generation != self.authenticator.generation:
@@ -83,7 +83,7 @@ class Dispatcher:
     async def _load_and_retry(
         self, cold: Cold, head: RequestHead, body: bytes, exchange: Exchange, until: float
     ) -> None:
-        """Let a thread find what is not at hand, then answer; what is found too late is there for the next who ask."""
+        """Load in a thread what is not in memory, then answer; what is loaded too late serves the next request."""
         finding = self._background.spawn(self._run_in_thread(cold.work))
         if cold.deadline is not None:
             until = monotonic() + partial_answer_s(self._time_s)
@@ -152,13 +152,13 @@ class Dispatcher:
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """Look at what a task has raised, of which nobody is told any more."""
+    """Retrieve the exception of a task that nothing waits for, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 
 
 def refuse_repeated(raw_headers: list[tuple[bytes, bytes]], fields: dict[bytes, bytes]) -> None:
-    """Refuse headers of which one is given twice that counts once; ``fields`` are the same by name."""
+    """Refuse repeated headers that may occur only once; ``fields`` are the headers by name."""
     if len(fields) == len(raw_headers):
         return
     seen: set[bytes] = set()
@@ -174,7 +174,7 @@ WaitingRequest = tuple[RequestHead, bytes, "Exchange", float, bool]
 
 
 class StreamLookups:
-    """Requests that wait for the end of the turn."""
+    """Requests whose streams are looked up together, at the end of this turn of the event loop."""
 
     def __init__(self, catalog: Catalog, go_on: Callable[[RequestHead, bytes, Exchange, float, bool], None]) -> None:
         self._catalog = catalog
@@ -183,7 +183,7 @@ class StreamLookups:
         self._waiting: list[WaitingRequest] = []
 
     def add(self, name: str, request: WaitingRequest) -> None:
-        """Go on with a request when its stream is in memory, or was looked for in vain."""
+        """Handle a request once its stream was looked up."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._fetch_streams)
         self._names.add(name)

@@ -40,7 +40,7 @@ class Reply:
 
     @classmethod
     def failure(cls, error: HeadraceError) -> Reply:
-        """What an error looks like on the wire; whoever holds the error holds nothing else of its request any more."""
+        """The answer for an error, whose traceback is dropped with all that its frames hold."""
         # The frames of a traceback hold the body, and often the error itself: the collector comes too rarely for that.
         error.__traceback__ = error.__cause__ = error.__context__ = None
         reply = cls.json(error.status, error.body(), error.headers())

@@ -58,7 +58,7 @@ def ttl_s(headers: dict[bytes, bytes]) -> int | None:
 
 
 def timestamp_us(headers: dict[bytes, bytes], name: bytes) -> int | None:
-    """A header that holds a moment."""
+    """A header that holds a timestamp."""
     value = text(headers, name)
     return None if value is None else parse_timestamp_us(value.strip(), header_title(name))
 
@@ -168,12 +168,12 @@ def _counter(value: str, field: str) -> int:
 
 
 def header_title(name: bytes) -> str:
-    """A header's name as people write it."""
+    """The name of a header in its usual capitals."""
     return "-".join("TTL" if part == "ttl" else part.capitalize() for part in name.decode().split("-"))
 
 
 def refuse_unknown_parameters(query: Iterable[str], *known: str) -> None:
-    """Refuse parameters that there are not."""
+    """Refuse unknown query parameters."""
     for name in query:
         if name not in known:
             raise BadRequest(f"there is no parameter {name} here", field=name)

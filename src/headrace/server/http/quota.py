@@ -1,7 +1,6 @@
 """Rate limits of keys: requests, and bytes of bodies and answers, in a second.
 
-A key without limits has no quota, and nothing here is called for it. What is over in an answer that has begun is owed:
-further requests are refused until it is paid off. Server-sent events wait instead.
+A key without limits has no quota, and nothing here is called for it.
 """
 
 from __future__ import annotations

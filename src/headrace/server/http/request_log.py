@@ -1,4 +1,4 @@
-"""What is worth a line in the log: requests that failed, took long, or asked in vain for what takes an admin.
+"""The log: its format, and a line for requests that failed, were slow, or were refused for want of an admin key.
 
 The others are only counted.
 """

@@ -1,4 +1,4 @@
-"""Bodies of requests on the Starlette side: read whole up to a limit, as one kind of document."""
+"""JSON on the Starlette side: bodies of requests, read whole up to a limit, and answers."""
 
 from __future__ import annotations
 

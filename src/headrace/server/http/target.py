@@ -1,4 +1,4 @@
-"""Addresses: from the raw path of a request to a stream's name and the resource asked of it."""
+"""Addresses: the raw path of a request becomes the name of a stream and a resource of it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def check_name(name: str, limit: int) -> None:
 
 
 def text(raw: bytes) -> str:
-    """What the raw bytes of a path stand for; refuses those that stand for nothing."""
+    """The decoded bytes of a path; refuses malformed escapes and what is not UTF-8."""
     if b"%" in raw and re.search(rb"%(?![0-9A-Fa-f]{2})", raw):
         raise BadRequest("the path has a malformed percent escape", field="path")
     try:

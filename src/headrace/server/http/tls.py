@@ -20,7 +20,7 @@ _Stamp = tuple[int, int, int, int] | None
 
 
 class ServerCertificate:
-    """What new connections are shown; a connection keeps what it was shown at its handshake."""
+    """The certificate of new connections; a connection keeps the one of its handshake."""
 
     def __init__(self, cert_file: str, key_file: str) -> None:
         self._files = (cert_file, key_file)
@@ -88,7 +88,7 @@ def _load(cert_file: str, key_file: str) -> ssl.SSLContext:
 
 
 def _refuse_encrypted() -> str:
-    """OpenSSL would ask the terminal, where nobody may be, and ask again at every reload."""
+    """Refuse encrypted keys: OpenSSL would ask for the password on the terminal, at every reload."""
     raise ConfigError(
         "the private key is encrypted: store it decrypted, in a file that only the server may read",
         field="server.tls_key",

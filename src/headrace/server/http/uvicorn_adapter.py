@@ -32,7 +32,7 @@ SharedState = ServerState
 
 
 class HotCycle:
-    """Stands where uvicorn keeps the running request, so that pipelined requests queue behind ours."""
+    """Takes the place of uvicorn's running request, so that pipelined requests queue behind ours."""
 
     def __init__(self) -> None:
         self.response_complete = True
@@ -68,7 +68,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.running = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone: tell the request that runs; uvicorn tells only the newest."""
+        """Notify the running request of the disconnect; uvicorn notifies only the newest."""
         super().connection_lost(exc)
         if self.running is not None and not self.running.response_complete:
             _disconnect(self.running)
@@ -78,11 +78,11 @@ class HttpProtocol(HttpToolsProtocol):
         return self.running is None or self.running.response_complete
 
     def stop_keep_alive_timer(self) -> None:
-        """The connection is idle no more."""
+        """Stop the timer that closes idle connections."""
         self._unset_keepalive_if_required()
 
     def renew_parser(self) -> None:
-        """Begin to parse anew."""
+        """Replace the parser with a new one."""
         self.parser = httptools.HttpRequestParser(self)
 
     def start_asgi(self) -> None:
@@ -155,7 +155,7 @@ class HttpServer(uvicorn.Server):
         self._on_shutdown = on_shutdown
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen here: uvicorn has no setting for the time of a handshake, and does not know of who is in one."""
+        """Listen here, as uvicorn has no setting for the timeout of a TLS handshake."""
         listening = [await self._listen(listener) for listener in sockets or ()]
         await super().startup([])
         self.servers = listening
