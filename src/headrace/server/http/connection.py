@@ -107,7 +107,7 @@ class Connection(HttpProtocol):
         self.on_gone = self.on_drained = None
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Keep the connection for an answer that is on its way, unless the client of a waiting request is gone with it."""
+        """Keep the connection for an answer on its way, unless its request waits for a client that is gone."""
         self._half_closed = True
         self._abandon_arriving_request()
         return not self.is_free() and not self._is_client_gone_at_eof()
