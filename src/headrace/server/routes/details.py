@@ -121,7 +121,7 @@ def _storage(held: Holdings, status: Status, companion_cache: int) -> dict[str, 
 
 
 def _requests(engine: Engine, stream: Stream) -> dict[str, Any]:
-    """How often the object store was asked for this stream, since the start or since others pushed the counts out."""
+    """How many requests this stream sent to the object store, since the start or since its counts were evicted."""
     counted = engine.objects.requests.of(name_hash(stream.name))
     artifacts = sorted({artifact for artifact, _ in counted})
     rows = {name: {verb: counted.get((name, key), 0) for verb, key in _VERBS.items()} for name in artifacts}

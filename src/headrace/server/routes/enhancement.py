@@ -84,7 +84,7 @@ class MigrateBody(EnhancementBody, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ReconcileBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whether it is only looked at what users agree on."""
+    """``dry_run`` only reports what users agree on."""
 
     dry_run: bool = True
 
@@ -245,7 +245,7 @@ class EnhancementRoutes:
     # -- who and whose
 
     def _readable_owner(self, request: Request, *known: str) -> tuple[str, str]:
-        """The type, and whose fragments are looked at."""
+        """The type, and the user whose fragments are read."""
         scope, user = self._scope_and_user(request, *known)
         return self._admitted(request, scope or "user", user, "read")
 
@@ -265,7 +265,7 @@ class EnhancementRoutes:
         return entity_type, [owner, EVERYBODY] if scope is None and principal.is_operator else [owner]
 
     def _owner(self, request: Request, body: Any) -> tuple[str, str, str]:
-        """The type, whose schema is to change, and who asks for it."""
+        """The type, the owner of the schema to change, and the caller."""
         principal: Principal = request.state.principal
         return (*self._admitted(request, body.scope, body.user_id, "write"), principal.user_id)
 

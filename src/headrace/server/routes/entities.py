@@ -54,7 +54,7 @@ class EntityRoute:
 
 
 def asked_of(query: dict[str, str], entity_id: str, principal: Principal) -> Asked:
-    """What is asked, and for whom: an admin may ask for another user."""
+    """The entity query of a request; an admin may name another user."""
     if not query:
         return Asked(entity_id, principal.user_id)
     refuse_unknown_parameters(query, *_PARAMETERS)
@@ -91,7 +91,7 @@ def flag(query: dict[str, str], name: str) -> bool:
 
 
 def snapshot(shown: Shown) -> dict[str, Any]:
-    """An entity as it is told; raises where there is nothing to tell."""
+    """An entity as a JSON document; raises where it has none."""
     view, entity = shown.view, shown.snapshot
     row = view.group.row
     if entity is None:

@@ -43,7 +43,7 @@ register_url_convertor("entity", EntityIdConvertor())
 
 
 def routes(engine: Engine) -> list[Route]:
-    """Every route of this file; one entity is told of on the hot path."""
+    """Every Starlette route of this module; single entities are read on the hot path."""
     api = EntityListRoutes(engine)
     return [
         Route("/v1/entities", api.page, methods=["GET"]),
@@ -169,7 +169,7 @@ def _compared(
 
 
 def observation(view: View, observed: Observed) -> dict[str, Any]:
-    """One observation as it is told, with where its source is found."""
+    """One observation as a JSON document, with the address of its source."""
     stored = observed.observation
     document: dict[str, Any] = msgspec.to_builtins(stored)
     document.pop("observed_at_us")

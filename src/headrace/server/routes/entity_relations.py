@@ -41,13 +41,13 @@ class MergeBody(EntityChangeBody, forbid_unknown_fields=True, kw_only=True):
 
 
 class UnmergeBody(EntityChangeBody, forbid_unknown_fields=True, kw_only=True):
-    """Which entity is to be told of by itself again."""
+    """Which merged entity becomes separate again."""
 
     from_entity_id: Id
 
 
 class PredicateBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is asked of the observations that go; all of it."""
+    """Which observations move: those that match every condition."""
 
     observation_ids: Annotated[list[Id], msgspec.Meta(min_length=1, max_length=MOST_MOVED)] | None = None
     source_id: Id | None = None
@@ -56,7 +56,7 @@ class PredicateBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     observed_until: str | None = None
 
     def predicate(self) -> Predicate:
-        """The same, read; something has to be asked."""
+        """The predicate; refuses one without conditions."""
         if self == PredicateBody():
             raise BadRequest("the predicate is empty: nothing would stay", field="predicate")
         return Predicate(
@@ -155,7 +155,7 @@ class EntityRelationRoutes:
         return into
 
     def _admitted(self, request: Request, body: EntityChangeBody, entity_id: str) -> str:
-        """The user whose entities are meant; refuses who may not write them."""
+        """The user whose entities change; refuses callers who may not write them."""
         principal: Principal = request.state.principal
         user_id = principal.acting_for(body.user_id)
         admit(principal, self._snapshots.view(Asked(entity_id, user_id)).entity_type, "write")

@@ -1,4 +1,4 @@
-"""``/v1/entity-types``: entity types and their versions; register, update, activate, deactivate, look."""
+"""``/v1/entity-types``: entity types and their versions; register, update, activate, deactivate, list."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class EntityTypeRoutes:
         return json_response({"entity_types": summaries, "next": types[-1] if len(types) == limit else None})
 
     async def get(self, request: Request) -> Response:
-        """GET ``/v1/entity-types/{type}``: the version that holds for the caller, or the one that is asked for."""
+        """GET ``/v1/entity-types/{type}``: the active version for the caller, or the requested one."""
         user = self._reader(request, "schema_version", "scope")
         entity_type, query = self._named(request, user), request.query_params
         version = self._types.active(entity_type, user)
@@ -143,7 +143,7 @@ class EntityTypeRoutes:
     # -- change
 
     async def register(self, request: Request) -> Response:
-        """POST ``/v1/entity-types``: store a version, and make it the active one where that is asked for."""
+        """POST ``/v1/entity-types``: store a version, and activate it where the request says so."""
         payload, user = await self._payload(request)
         principal: Principal = request.state.principal
         new_type = registration.read(payload, guard=principal is not LOCAL)
@@ -188,7 +188,7 @@ class EntityTypeRoutes:
         return documents.answer(outcome, dry_run, rekey=await self._rekeyed(outcome, dry_run))
 
     async def _rekeyed(self, outcome: Outcome, dry_run: bool) -> Rekeyed | None:
-        """What a change of the identity rule would make of entities that exist, where it is only looked at."""
+        """What a dry run of a change of the identity rule says about existing entities."""
         stream = self._types.stream(outcome.plan.registry.entity_type)
         if not dry_run or stream is None or not outcome.proposal.steps or not is_rekeyed(outcome.proposal):
             return None
@@ -216,7 +216,7 @@ class EntityTypeRoutes:
         return self._types.resolve(request.path_params["entity_type"], user)
 
     def _reader(self, request: Request, *known: str) -> str:
-        """The user whose types are looked at."""
+        """The user whose types are read."""
         refuse_unknown_parameters(request.query_params, *known, "user_id")
         principal: Principal = request.state.principal
         principal.require_type("read", request.path_params.get("entity_type", ""))
@@ -224,7 +224,7 @@ class EntityTypeRoutes:
 
 
 def _owner(request: Request, scope: str, user: str, entity_type: str) -> str:
-    """Whose schema is to change, by someone who may change it."""
+    """The owner of the schema to change; refuses callers who may not change it."""
     principal: Principal = request.state.principal
     principal.require_type("write", entity_type)
     principal.acting_for(user)

@@ -79,7 +79,7 @@ class ErasureRoutes:
         return json_response({"erasures": [_erasure_document(row) for row in rows], "after": after})
 
     def _admitted(self, request: Request, body: EraseBody) -> str:
-        """The user whose entity is meant; refuses who may not write it."""
+        """The user whose entity is erased; refuses callers who may not write it."""
         principal: Principal = request.state.principal
         user_id = principal.acting_for(body.user_id)
         entity_id = request.path_params["id"]

@@ -70,7 +70,7 @@ class FeatureTableRoutes:
         return await self._engine.computing.run(0, json_response, document, headers=_coverage(past.complete))
 
     async def find(self, request: Request) -> Response:
-        """GET: how a question stands, with its rows once they are found."""
+        """GET: the status of a history request, with its rows once they are computed."""
         row = self._engine.training.find(self._admitted(request), request.path_params["id"])
         if row.answer is None:
             return json_response(self._row_document(row))
@@ -97,7 +97,7 @@ class FeatureTableRoutes:
         return document
 
     def _admitted(self, request: Request) -> str:
-        """The table; whoever reads it may read the events that it is made from."""
+        """The table; the caller must be allowed to read the events that it is computed from."""
         table: str = request.path_params["table"]
         refuse_unknown_parameters(request.query_params)
         current = self._engine.features.current

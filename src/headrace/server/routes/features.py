@@ -129,7 +129,7 @@ class FeatureRoutes:
         self._get_later_all(request, self._checked(request.principal, body.requests))
 
     def _checked(self, principal: Principal, bodies: list[GetBody]) -> list[GetBody]:
-        """Requests of a batch, none of which is refused before its row is looked for."""
+        """The requests of a batch, all of which are checked before the first row is read."""
         if len(bodies) > MOST_REQUESTS:
             raise BatchTooLarge(f"a batch has at most {MOST_REQUESTS} requests", limit=MOST_REQUESTS)
         if any(body.as_of is not None for body in bodies):
@@ -171,7 +171,7 @@ class FeatureRoutes:
                     return
 
     async def _rows_in_slices(self, request: Request, bodies: list[GetBody], tables: list[str]) -> _Rows:
-        """The rows of one moment, looked up while others have their turns; Behind where they cannot be."""
+        """The rows of one moment, read in slices between other requests; raises Behind where tables lag."""
         rows, moment = _Rows(), self._serving.moment(tables)
         with self._serving.hold(tables, moment.heads) as hold:
             while request.exchange.writable:
@@ -212,7 +212,7 @@ class FeatureRoutes:
         return len(rows.rows) == len(bodies)
 
     def _admit(self, principal: Principal, table: str) -> None:
-        """Whoever reads a table may read the events that it is made from."""
+        """Refuse callers who may not read the events that a table is computed from."""
         current = self._features.current
         current.table(table)
         if principal is not LOCAL:

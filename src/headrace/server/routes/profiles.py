@@ -55,7 +55,7 @@ class ProfileRoutes:
 
 
 def profile_with_route(stream: Stream, resource: str, otherwise: str) -> Profile:
-    """The profile of a stream, which owns a resource; what is said ``otherwise`` is a 404."""
+    """The profile of a stream; raises 404 with the message ``otherwise`` where it has no such resource."""
     profile = table.load(stream.profile)
     if resource not in profile.definition.routes:
         raise NotFound(otherwise, stream=stream.name, profile=profile.name)

@@ -112,7 +112,7 @@ class ReadRoute:
 
 
 def _derived(question: ReadRequest, derived: Derived) -> ReadRequest:
-    """A question to the source of a derived event; what speaks of its own schema cannot be asked of a view."""
+    """The read of a derived event, from its source; refuses parameters that depend on a schema of its own."""
     for field, setting in (("filter", question.filter), ("schema_version", question.version)):
         if setting is not None:
             raise BadRequest(f"{field} cannot be asked of a derived event; ask its source", field=field)
@@ -136,7 +136,7 @@ def _format(stream: Stream, query: dict[str, str]) -> str:
 
 
 def _version(head: Head, query: dict[str, str]) -> int | None:
-    """The schema version asked for."""
+    """The requested schema version."""
     wanted = query.get("schema_version")
     if wanted is None:
         return None

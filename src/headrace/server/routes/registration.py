@@ -1,4 +1,4 @@
-"""The feature registry over HTTP: register, look, history, roll back."""
+"""The feature registry over HTTP: register, read, history, roll back."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class RegistrationRoutes:
         return await self._carry_out(request, lambda who: self._features.rollback(body.version, change, who))
 
     def _hidden_conflicts(self, principal: Principal, current: Current, change: Change) -> list[Problem]:
-        """Names of the payload that others have for what the key does not open: nothing else is said of that."""
+        """Problems with names in use outside the prefix of the key; nothing else of their owners is disclosed."""
         return [
             Problem("owned_by", f"descriptors[{index}].name", f"the name {name!r} is taken: choose another")
             for index, name in enumerate(change.nodes)
@@ -224,7 +224,7 @@ def _answer(envelope: Envelope) -> Response:
 
 
 def _require(principal: Principal, current: Current, change: Change) -> None:
-    """Who registers may write to every event source concerned; what needs force needs an operator."""
+    """Refuse callers who may not write to every event source concerned; force takes an operator."""
     if change.force:
         principal.require("admin")
     for name in _sources(current, change):

@@ -1,4 +1,4 @@
-"""``/v1/stream/{name}/_search``: from a request to hits, and what is said about how they were found."""
+"""``/v1/stream/{name}/_search``: hits and their coverage. ``_aggregate``: buckets of a rollup, and theirs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_document(request: Request, what: str) -> Any:
 
 
 def find_readable_stream(engine: Engine, request: Request) -> Stream:
-    """The stream that is asked, by someone who may read it; that is an access."""
+    """The stream of a query, which the caller may read; counts as an access."""
     stream = engine.log.find(request.target.name)
     request.principal.require("read", stream.name)
     if stream.ttl_s is not None:
@@ -97,7 +97,7 @@ class SearchRoutes:
         self._time_s = engine.config.server.resolver_timeout_s
 
     def get(self, request: Request) -> None:
-        """GET ``_search``: the request stands in the query parameters."""
+        """GET ``_search``: the search is in the query parameters."""
         parameters = request.query
         self._begin(request, lambda search: requests.read_parameters(parameters, search))
 

@@ -29,7 +29,7 @@ ProbeOutcome = TypeVar("ProbeOutcome")
 
 
 class _SharedProbe(Generic[ProbeOutcome]):
-    """A probe that runs once for everyone who wants to know within a time."""
+    """A probe whose outcome is shared by everyone who asks within some seconds."""
 
     def __init__(
         self, ask: Callable[[], Coroutine[Any, Any, ProbeOutcome]], *, lasts_s: float, timeout_s: float
@@ -81,7 +81,7 @@ class Readiness:
         return {"ready": True, **document}
 
     async def _pipeline(self) -> str:
-        """How the derived data stands; nobody has to wait for it."""
+        """The state of derived data; does not affect readiness."""
         work = self._engine.work
         if work.paused:
             return "paused"

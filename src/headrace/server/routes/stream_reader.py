@@ -1,4 +1,4 @@
-"""What every read of a stream has in common: what is asked, the entries that answer it, and their headers."""
+"""What every read of a stream has in common: the request, the entries that answer it, and their headers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FilteredReads:
         self._found: dict[Hashable, Filtered] = {}
 
     def read(self, stream: Stream, text: str, asker: object) -> Filter:
-        """A filter that the stream can answer, for someone who asks."""
+        """The parsed filter; refuses fields that the stream cannot be filtered by."""
         if not stream.is_json:
             raise BadRequest(f"filter needs a JSON stream; this one holds {stream.content_type}", field="filter")
         if not text.strip():
@@ -49,7 +49,7 @@ class FilteredReads:
     def find(
         self, stream: Stream, head: Head, position: int, filter: Filter, key: str | None, version: int | None
     ) -> Filtered:
-        """The events from a position on that match; raises Cold until a thread has looked."""
+        """The events from a position on that match; raises Cold until a thread has found them."""
         # What was found for another may be older than what this one has seen acknowledged.
         mark = (filter.asker, stream.id, position, filter.text, key, version)
         answer = self._found.pop(mark, None)
@@ -59,7 +59,7 @@ class FilteredReads:
         raise Cold(lambda: self._find_in_thread(mark, stream, head, position, filter, key, version, deadline), deadline)
 
     def headers(self, answer: Filtered) -> Headers:
-        """What is said about a read that ended because it had looked at enough, or because its time was over."""
+        """The headers of a read that ended at its scan limit, or at its deadline."""
         if answer.timed_out:
             return {"stream-filter-timed-out": "true", "cache-control": "no-store"}
         if not answer.limit_reached:
@@ -130,7 +130,7 @@ class StreamReader:
         go_on: Callable[[], None],
         give_up: Callable[[HeadraceError], None],
     ) -> None:
-        """Let a thread find what a waiting reader needs and is not at hand, then go on with it."""
+        """Load in a thread what a waiting reader needs, then continue with it."""
 
         async def work_in_thread() -> None:
             try:

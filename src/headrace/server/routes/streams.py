@@ -100,7 +100,7 @@ APPEND_TIMEOUT = "append timed out; append outcome is unknown, check Stream-Next
 
 
 def is_awaited(log: Log, append: Append, exchange: Exchange) -> bool:
-    """Note what became of an append, and whether its caller still waits; who has waited for too long is told so."""
+    """Count the outcome of an append, and say whether its caller still waits; answers 408 where that took too long."""
     if append.settled:
         log.settled(append)
         return not append.expired
@@ -282,7 +282,7 @@ class StreamRoutes:
             request.exchange.reply(stream_creation.created(create.row, request))
 
     def _put_again(self, request: Request) -> None:
-        """Someone else was quicker: compare with what they made, unless that is gone by now."""
+        """Another request created the stream first: compare with it, unless it was deleted meanwhile."""
         within_s = self._engine.config.server.resolver_timeout_s
         self._background.answer_within(request, self._put_thawed(request), within_s)
 
@@ -296,7 +296,7 @@ class StreamRoutes:
                     await asyncio.to_thread(cold.work)
 
     def head(self, request: Request) -> None:
-        """HEAD: where the stream stands; not an access."""
+        """HEAD: the state of the stream; does not count as an access."""
         name = request.target.name
         derived = self._engine.features.current.derived(name)
         stream = self._log.find(name if derived is None else EVENTS + derived.root)
@@ -381,7 +381,7 @@ def _count_entries(registry: StreamRegistry, body: bytes) -> int | None:
 
 
 def _terms(headers: dict[bytes, bytes]) -> Terms:
-    """What the headers of an append say about its entries; If-Match is left to who knows the stream."""
+    """What the headers of an append say about its entries; If-Match is read where the stream is known."""
     terms = Terms(
         key=parameters.text(headers, b"stream-key") or None,
         timestamp_us=parameters.timestamp_us(headers, b"stream-timestamp"),
@@ -411,7 +411,7 @@ class RetentionRule(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def describe(stream: Stream) -> Headers:
-    """The headers that say where a stream stands."""
+    """The headers that describe the state of a stream."""
     head = stream.head
     offset = stream.offset_at(head.next_seq)
     headers = {"content-type": stream.content_type, "stream-next-offset": offset, "stream-end-offset": offset}

@@ -46,7 +46,7 @@ class WebhookBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PutBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A subscription as it is asked for."""
+    """The definition of a subscription in a request."""
 
     type: Literal["webhook", "pull-wake"]
     pattern: str | None = None
@@ -64,7 +64,7 @@ class StreamsBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ClaimBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Who wants the lease."""
+    """The worker that claims the lease."""
 
     worker: Text
 
@@ -292,7 +292,7 @@ class SubscriptionRoutes:
 
 
 def _route(path: str, **verbs: Endpoint) -> Route:
-    """One route per path, so that a wrong verb is told all the right ones."""
+    """One route per path, so that a wrong method is answered with every allowed one."""
 
     async def endpoint(request: Request) -> Response:
         for name in request.query_params:
@@ -328,7 +328,7 @@ def _status(subscription: Subscription) -> str:
 
 
 def _error(subscription: Subscription) -> str | None:
-    """Why nothing is delivered; not what a receiver does, or it would tell who listens on which port."""
+    """Why nothing is delivered; says nothing of the receiver, which would disclose open ports."""
     if subscription.suspended:
         return "the key that it was made with does not hold any more: put it again with another key"
     if subscription.is_webhook and subscription.wakes.last_error is not None:

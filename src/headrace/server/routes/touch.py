@@ -79,7 +79,7 @@ class TouchRoutes:
         self._background = BackgroundRequests(engine.writer.damage)
 
     def meta(self, request: Request) -> None:
-        """GET ``touch/meta``: the cursor, and how things stand; ``settle=flush`` waits until all is told."""
+        """GET ``touch/meta``: the cursor and counters; ``settle=flush`` waits until all changes are processed."""
         stream = self._find(request, "settle", "timeoutMs")
         settle = request.query.get("settle")
         if settle not in (None, "flush"):
@@ -164,7 +164,7 @@ class TouchRoutes:
         self._touches.end(parked.waiter)
 
     def lost(self, request: Request) -> HeadraceError:
-        """Why the touches of a stream are not told any more."""
+        """Why touches of a stream are not served any more."""
         try:
             stream = self._log.find(request.target.name)
         except HeadraceError as reason:

@@ -56,7 +56,7 @@ class WatchableDocument(ABC):
 
     @abstractmethod
     def describe(self, stream: Stream) -> dict[str, Any]:
-        """The document as it is now; what it says is what the tag stands for."""
+        """The document as it is now, which the ETag is computed from."""
 
     def completed(self, document: dict[str, Any]) -> dict[str, Any]:
         """The document with what is no part of the tag."""
@@ -79,14 +79,14 @@ class WatchableDocument(ABC):
             request.exchange.reply(reply)
 
     def park(self, wait: DocumentWait) -> None:
-        """Look after a wait from now on."""
+        """Add a wait."""
         self._waiting[wait] = None
         if not self._is_scheduled:
             self._newest = -1  # a companion may have come since the wait began
             self._wake_changed_later()
 
     def release(self, wait: DocumentWait) -> None:
-        """Look after a wait no more."""
+        """Remove a wait."""
         self._waiting.pop(wait, None)
 
     def _wake_changed(self) -> None:
@@ -97,7 +97,7 @@ class WatchableDocument(ABC):
         self._wake_changed_later()
 
     def _indexed(self) -> set[DocumentWait]:
-        """Those who wait for streams whose companions are others now."""
+        """Waits whose streams have other companions now."""
         newest, indexes = self.engine.indexes.newest(), self.engine.indexes
         if newest == self._newest:
             return set()
@@ -111,7 +111,7 @@ class WatchableDocument(ABC):
             asyncio.get_running_loop().call_later(POLL_S, self._wake_changed)
 
     def render(self, stream: Stream) -> RenderedDocument:
-        """The document as it is now; within one turn of the loop, all who ask for a stream share what was found."""
+        """The document as it is now; rendered once for all requests of one turn of the event loop."""
         rendered_before = self._rendered.get(stream)
         if rendered_before is not None and rendered_before.head is stream.head:
             return rendered_before

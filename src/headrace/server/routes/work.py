@@ -27,7 +27,7 @@ ROOT = "/v1/work"
 
 
 class LeaseBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Who asks for work, for how much, and for which kinds; where it runs is for people."""
+    """The worker that asks for work, how much, and of which kinds; host and master are informative."""
 
     worker: Text
     host: Text | None = None
@@ -58,7 +58,7 @@ class LeaseReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RunBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The stream that is to be looked at now, and whether its newest entries are published first."""
+    """The stream to process now, and whether its newest entries are published first."""
 
     stream: Text
     seal: bool = False
