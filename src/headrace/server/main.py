@@ -127,17 +127,17 @@ class Server:
         gc.collect()
         gc.freeze()  # what is here now stays, so the collector need not look at it again
         listener = _listen(self._config.server.host, self._config.server.port)
-        self._server = self._http_server(front, protocol, lambda: _end_waiting(readiness, engine))
-        chores = [self._keep_house(engine), monitor.watch(), self._announce(engine, readiness, ready)]
+        self._server = self._http_server(front, protocol, lambda: _end_waits(readiness, engine))
+        background = [self._enforce_timeouts(engine), monitor.watch(), self._announce(engine, readiness, ready)]
         if self._config.system.registry_log:
-            chores.append(system.follow_keys(Path(self._config.storage.data_dir) / "keys.db"))
+            background.append(system.follow_keys(Path(self._config.storage.data_dir) / "keys.db"))
         if (interval_s := self._config.system.metrics_interval_s) > 0:
-            chores.append(MetricsStream(system, metrics.collect, engine.clock).run(interval_s))
+            background.append(MetricsStream(system, metrics.collect, engine.clock).run(interval_s))
         if (interval_s := self._config.system.live_interval_s) > 0:
-            chores.append(LiveMetrics(system, engine.touches, engine.clock).run(interval_s))
+            background.append(LiveMetrics(system, engine.touches, engine.clock).run(interval_s))
         if self._certificate is not None:
-            chores.append(self._certificate.watch())
-        tasks = [asyncio.create_task(chore) for chore in chores]
+            background.append(self._certificate.watch())
+        tasks = [asyncio.create_task(coroutine) for coroutine in background]
         watchdog.start()
         try:
             await self._server.serve(sockets=[listener])
@@ -175,7 +175,7 @@ class Server:
             "header_bytes": config.limits.header_bytes,
             "url_bytes": config.limits.url_bytes,
             "hot_body_bytes": min(HOT_BODY_BYTES, config.limits.body_bytes),
-            "max_connections": _admissible(config.server.max_connections),
+            "max_connections": _connection_limit(config.server.max_connections),
         }
         return front, type("Connection", (Connection,), settings)
 
@@ -210,7 +210,7 @@ class Server:
         scheme = "https" if self._certificate is not None else "http"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
-    async def _keep_house(self, engine: Engine) -> None:
+    async def _enforce_timeouts(self, engine: Engine) -> None:
         """Time out what waits too long: operations, arriving requests, idle and stalled connections."""
         while True:
             await asyncio.sleep(_TICK_S)
@@ -220,9 +220,9 @@ class Server:
             assert self._server is not None
             for connection in self._server.connections():
                 if isinstance(connection, Connection):
-                    self._check(connection, now)
+                    self._enforce_timeouts_of(connection, now)
 
-    def _check(self, connection: Connection, now: float) -> None:
+    def _enforce_timeouts_of(self, connection: Connection, now: float) -> None:
         limits = self._config.server
         if connection.arriving_since_s and now - connection.arriving_since_s > limits.request_timeout_s:
             connection.time_out_request()
@@ -232,7 +232,7 @@ class Server:
             connection.transport.close()
 
 
-def _end_waiting(readiness: Readiness, engine: Engine) -> None:
+def _end_waits(readiness: Readiness, engine: Engine) -> None:
     """Let parked readers go before the server waits for requests in flight."""
     readiness.serving = False
     engine.tail.end()
@@ -244,17 +244,17 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server(address[4][:2], family=address[0], backlog=_BACKLOG)
     except OSError as reason:
         raise Unavailable(
-            f"cannot listen on {host}:{port}, {_plainly(reason)}; choose another port with --port",
+            f"cannot listen on {host}:{port}, {_error_text(reason)}; choose another port with --port",
             reason="cannot_listen",
         ) from reason
 
 
-def _plainly(reason: OSError) -> str:
+def _error_text(reason: OSError) -> str:
     """What the system says, without the address that Python repeats."""
     return (reason.strerror or str(reason)).partition(" (while")[0].lower()
 
 
-def _admissible(connections: int) -> int:
+def _connection_limit(connections: int) -> int:
     """As many connections as wanted, or as many as there are files for; says so where these are fewer."""
     files = _allow_files(connections + _MOST_KEPT)
     fitting = fitting_connections(connections, files)
