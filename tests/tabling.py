@@ -19,7 +19,7 @@ from headrace.reduce.features import lanes
 from headrace.reduce.work_units import JobName, Result, Settled, Unit
 from headrace.schema.descriptor.document import Registration, read
 from headrace.schema.descriptor.problem import Envelope
-from headrace.server.work import store_url
+from headrace.server.routes.work import store_url
 from reduce.features.reducing import reduced
 from rig import Rig
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client import entity_reads, entity_types, erasing, features, histories, observing, requests, schemas
+from headrace.client import entity_reads, entity_types, erasures, features, observations, requests, schemas
 from headrace.errors import BadRequest
 from headrace.types import parse_timestamp_us
 
@@ -45,11 +45,11 @@ def test_any_text_is_one_segment_that_the_way_leaves_alone(text: str) -> None:
     [
         lambda text: entity_types.change(text, "activate", {}, {}),
         lambda text: entity_reads.provenance("ent_1", text, {}),
-        lambda text: observing.delete(text, {}),
-        lambda text: observing.source(text, None),
-        lambda text: erasing.get(text, None),
+        lambda text: observations.delete(text, {}),
+        lambda text: observations.source(text, None),
+        lambda text: erasures.get(text, None),
         lambda text: features.push(text, {}),
-        lambda text: histories.look("Clicks", text),
+        lambda text: features.poll_history("Clicks", text),
         lambda text: schemas.verification("x", text),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.client.errors import BadAnswer
-from headrace.client.sse import SseEvent, SseParser
+from headrace.client.tail import SseEvent, SseParser
 
 NAMES = st.sampled_from(["data", "control", "message"])
 LINES = st.binary(max_size=20).map(lambda line: line.replace(b"\r", b"").replace(b"\n", b""))

@@ -41,7 +41,7 @@ from headrace import config, errors
 from headrace.cli.main import COMMANDS
 from headrace.pipeline.session import NEEDED
 from headrace.reduce.work_units import JOBS
-from headrace.server import openapi
+from headrace.server.routes import openapi
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

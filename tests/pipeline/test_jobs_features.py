@@ -14,7 +14,7 @@ from headrace.format.state.names import state_key
 from headrace.pipeline.jobs import _result, _split, weight
 from headrace.pipeline.kernels import history
 from headrace.reduce.work_units import JobName, Unit
-from headrace.server.work import store_url
+from headrace.server.routes.work import store_url
 from tabling import ORDERS, USERS, Pipelines, perform
 
 FEATURES: tuple[JobName, ...] = ("features",)

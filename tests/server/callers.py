@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headrace.engine.log.stream import Stream
-from headrace.server.auth import LOCAL, Principal
-from headrace.server.exchange import Headers, Reply, Request
-from headrace.server.heads import RequestHead, Route
-from headrace.server.target import Target
+from headrace.server.http.auth import LOCAL, Principal
+from headrace.server.http.exchange import Headers, Reply
+from headrace.server.http.request import Request, RequestHead, Route
+from headrace.server.http.target import Target
 
 
 class Resource(Protocol):
@@ -33,10 +33,10 @@ class Caller:
     def reply(self, reply: Reply) -> None:
         self.answered.set_result(reply)
 
-    def appended(self, offset: str) -> None:
+    def reply_appended(self, offset: str) -> None:
         raise NotImplementedError
 
-    def told(self, body: bytes, lines: str = "") -> None:
+    def reply_json(self, body: bytes, headers: Headers | None = None) -> None:
         raise NotImplementedError
 
     def open(self, headers: Headers) -> None:

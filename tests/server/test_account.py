@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.server.openapi import document
+from headrace.server.routes.openapi import document
 from headrace.storage.keys import KeyStore
 from server.conftest import Api
 from server.pipelines import Pipeline
 from server.registries import name_of
-from server.test_entity_types import Kind
+from server.routes.test_entity_types import Kind
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess

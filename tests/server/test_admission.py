@@ -23,11 +23,12 @@ from headrace.engine.assembly import Engine
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor
 from headrace.engine.subscriptions.subscriptions import Subscriptions
-from headrace.server import openapi, target, verbs
-from headrace.server.auth import is_for_admins
-from headrace.server.main import asgi_routes
+from headrace.server.http import target
+from headrace.server.http.auth import is_for_admins
 from headrace.server.metrics import Metrics
-from headrace.server.ops import Readiness
+from headrace.server.routes import openapi
+from headrace.server.routes.route_table import hot_verbs, starlette_routes
+from headrace.server.routes.service import Readiness
 from headrace.storage.keys import KeyStore
 from tabling import ORDERS, USERS
 
@@ -237,8 +238,10 @@ def served(directory: Path) -> set[tuple[str, str]]:
         gates = Gates(LimitsConfig())
         monitor = MemoryMonitor(gates, limit_bytes=None)
         subscriptions = await Subscriptions.open(engine)
-        routes = asgi_routes(engine, gates, monitor, Readiness(engine), Metrics(engine, gates, monitor), subscriptions)
-        hot = verbs.table(engine, gates)
+        routes = starlette_routes(
+            engine, gates, monitor, Readiness(engine), Metrics(engine, gates, monitor), subscriptions
+        )
+        hot = hot_verbs(engine, gates)
         await subscriptions.close()
         await engine.close()
         found = {(verb.lower(), path_of(resource)) for verb, resource in hot} | {("get", STREAM + "/pk/{key}")}

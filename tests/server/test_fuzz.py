@@ -17,7 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 import requests
-from headrace.server.openapi import document
+from headrace.server.routes.openapi import document
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess

@@ -19,8 +19,8 @@ from headrace.engine.runtime.stalls import StallWatchdog
 from headrace.engine.system_streams import System
 from headrace.engine.touch.report import STANDING, report
 from headrace.profiles.state_protocol import keys
-from headrace.server.emitting import Emitter
 from headrace.server.metrics import Metrics
+from headrace.server.metrics_stream import MetricsStream
 from headrace.storage.streams import StreamRow
 from rig import Rig
 
@@ -202,7 +202,7 @@ def test_stalls_of_the_loop_are_histograms(tmp_path: Path) -> None:
             async def measured(self, records: list[dict[str, Any]]) -> None:
                 told.append([one for one in records if one["metric"].startswith("headrace_loop_stall_seconds")])
 
-        emitter = Emitter(cast(System, _Told()), metrics.collect, rig.engine.clock)
+        emitter = MetricsStream(cast(System, _Told()), metrics.collect, rig.engine.clock)
         rig.run(emitter.emit())
         watchdog.stalls.observe(3.0)
         rig.run(emitter.emit())

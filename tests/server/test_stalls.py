@@ -10,7 +10,7 @@ import pytest
 from bench.stalls.beside import Beside, beside
 from bench.stalls.load import Load
 
-from headrace.server import openapi
+from headrace.server.routes import openapi
 from server.conftest import Api
 from server.limit_cases import CASES, LITTLE, World
 

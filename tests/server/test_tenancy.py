@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.server import openapi
+from headrace.server.routes import openapi
 from headrace.storage.keys import KeyStore
 
 if TYPE_CHECKING:

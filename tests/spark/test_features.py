@@ -32,7 +32,7 @@ from headrace.reduce.work_units import JobName, Result
 from headrace.schema.descriptor.nodes import Event as EventNode
 from headrace.schema.descriptor.nodes import Feature, Field, Life, Table
 from headrace.schema.descriptor.operators import OPERATORS
-from headrace.server.work import store_url
+from headrace.server.routes.work import store_url
 from headrace.storage.histories import HistoryRow
 from reduce.features import oracle
 from reduce.features.events import TYPES, WINDOWS, Event

@@ -9,7 +9,7 @@ from headrace.config import PipelineConfig
 from headrace.pipeline import jobs
 from headrace.pipeline.work import Lease
 from headrace.reduce.work_units import JobName, Result
-from headrace.server.work import store_url
+from headrace.server.routes.work import store_url
 from tabling import Pipelines
 
 CONFIG = PipelineConfig(shuffle_partitions=2, tasks=2)

@@ -46,7 +46,7 @@ def store(
 ) -> None:
     """Store what a file says of entities; a second run of the same file stores nothing twice."""
     from headrace.client.entities import Entities
-    from headrace.client.observing import StoreOptions
+    from headrace.client.observations import StoreOptions
 
     options: StoreOptions = {
         "observed_at": spelled(observed_at),

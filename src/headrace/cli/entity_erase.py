@@ -13,7 +13,7 @@ from headrace.cli.output import AsJson, Yes
 from headrace.cli.remote import LOCAL, Remote
 
 if TYPE_CHECKING:
-    from headrace.client.erasing import ErasurePlan
+    from headrace.client.erasures import ErasurePlan
 
 #: How often is looked how far it is.
 _LOOK_S = 0.5
@@ -30,20 +30,20 @@ def erase(
     json: AsJson = False,
 ) -> None:
     """Remove an entity, and everything merged into it, for good: from the log, the object store and what is derived."""
-    from headrace.client import erasing
+    from headrace.client import erasures
 
     with remote.connect(patient=True) as client:
-        plan = erasing.planned(client.send(erasing.erase(entity_id, dry_run=True)))
+        plan = erasures.planned(client.send(erasures.erase(entity_id, dry_run=True)))
         if dry_run:
             output.show({"entity_id": entity_id, **_shown(plan, json)}, as_json=json)
             return
         output.confirm(f"Remove {plan.observations} observations of {entity_id} for good?", yes=yes)
-        found = erasing.begun(client.send(erasing.erase(entity_id)))
+        found = erasures.begun(client.send(erasures.erase(entity_id)))
         with output.progressing("erasing") as tell:
             while not found.complete:
                 tell(_STEPS.index(found.step), len(_STEPS) - 1)
                 time.sleep(_LOOK_S)
-                found = erasing.begun(client.send(erasing.get(found.erasure_id)))
+                found = erasures.begun(client.send(erasures.get(found.erasure_id)))
     facts = msgspec.to_builtins(found)
     if output.wants_table(json):
         report = found.report

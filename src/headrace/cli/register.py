@@ -47,8 +47,8 @@ def register(
     Exit code 3 says that the registry does not allow it: state would be lost, or a name is another app's.
     """
     from headrace.client import RegistrationConflict, RegistrationInvalid
-    from headrace.client.registering import diff
-    from headrace.client.registering import register as registering
+    from headrace.client.registration import diff
+    from headrace.client.registration import register as registering
 
     flags = {name: True for name, value in {"dry_run": dry_run, "force": force, "cascade": cascade}.items() if value}
     given = {"backfill": backfill, "app": app, "expected_version": expected_version}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from headrace.client import Hit, SearchResult, Stream
-    from headrace.client.searching import SearchOptions
+    from headrace.client.search import SearchOptions
 
 #: The longest page that a server gives.
 _PAGE = 500

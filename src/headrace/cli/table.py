@@ -73,10 +73,10 @@ def get(
 @app.command(name="ls")
 def list_tables(*, remote: Remote = LOCAL, json: AsJson = False) -> None:
     """List tables: their keys, what they are made of, their features, and whose they are."""
-    from headrace.client import registering
+    from headrace.client import registration
 
     with remote.connect() as client:
-        registered = registering.registered(client.send(registering.registry(None)))
+        registered = registration.registered(client.send(registration.registry(None)))
     rows = (
         {
             "name": found["name"],

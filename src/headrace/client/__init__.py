@@ -26,7 +26,7 @@ from headrace.client.expressions import Expression, col, lit, quadkey
 from headrace.client.features import Pushed, Row
 from headrace.client.ledger import AsyncDelivery, Delivery
 from headrace.client.log_records import LogHandler, LogProcessor
-from headrace.client.log_sending import LogSender, add_log_fields
+from headrace.client.log_sender import LogSender, add_log_fields
 from headrace.client.operators import (
     Feature,
     age,
@@ -85,11 +85,11 @@ from headrace.client.operators import (
     z_score,
 )
 from headrace.client.producer import AsyncProducer, Producer
-from headrace.client.registering import Registered, RegistryVersion
+from headrace.client.registration import Registered, RegistryVersion
 from headrace.client.request_logs import RequestLogs
 from headrace.client.rows import Rows
 from headrace.client.schemas import Misfit, Plan, Revision, Verification, Verified
-from headrace.client.searching import AggregateResult, Bucket, Group, Hit, SearchResult
+from headrace.client.search import AggregateResult, Bucket, Group, Hit, SearchResult
 from headrace.client.touches import Template, Touch
 
 __all__ = [

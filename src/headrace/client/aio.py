@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
-from headrace.client import answers, profiles, requests, schemas, searching
+from headrace.client import answers, profiles, requests, schemas, search, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
 from headrace.client.deliveries import ProducerOptions
 from headrace.client.handle import Handle, is_deleted_already, settings_for, worth_repeating
@@ -15,9 +15,8 @@ from headrace.client.profiles import Profile
 from headrace.client.requests import NOW, START, AppendOptions, CreateOptions, Live, Moment, Request
 from headrace.client.retry import Patience
 from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting, Verification, Verified
-from headrace.client.searching import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
+from headrace.client.search import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
-from headrace.client.touches import AsyncTouches
 from headrace.client.transport import AsyncTransport
 from headrace.errors import HeadraceError
 
@@ -56,12 +55,12 @@ class AsyncClient:
         self, *, prefix: str = "", after: str = "", limit: int | None = None
     ) -> AsyncIterator[dict[str, Any]]:
         """Descriptors of all streams after the name ``after``, in name order; ``limit`` is per page."""
-        place: str | None = after
-        while place is not None:
-            page = answers.page(await self.send(requests.list_streams(prefix=prefix, after=place, limit=limit)))
+        next_name: str | None = after
+        while next_name is not None:
+            page = answers.page(await self.send(requests.list_streams(prefix=prefix, after=next_name, limit=limit)))
             for descriptor in page.streams:
                 yield descriptor
-            place = page.next_after
+            next_name = page.next_after
 
     async def send(self, request: Request) -> Answer:
         """The successful answer to a request, which is repeated where that can do no harm."""
@@ -187,15 +186,15 @@ class AsyncStream(Handle):
             self.name, schema, lens, routing_key=routing_key, search=search, dry_run=True, on_data=True
         )
         begun = schemas.verified(await self._client.send(wanted))
-        found = begun.verification
+        verification = begun.verification
         for pause in schemas.pauses():
-            if found is None or found.ended:
+            if verification is None or verification.ended:
                 break
             await asyncio.sleep(pause)
-            found = schemas.progress(await self._client.send(schemas.verification(self.name, found.id)))
+            verification = schemas.progress(await self._client.send(schemas.verification(self.name, verification.id)))
             if tell is not None:
-                tell(found)
-        return Verified(begun.plan, found)
+                tell(verification)
+        return Verified(begun.plan, verification)
 
     async def schema_history(self) -> list[Revision]:
         """Every revision of the registry, the oldest first."""
@@ -215,7 +214,7 @@ class AsyncStream(Handle):
 
     async def search(self, q: str, **options: Unpack[SearchOptions]) -> SearchResult:
         """One page of the events that match, the newest included; a page whose time was over says so."""
-        return searching.found(await self._client.send(searching.search(self.name, q, **options)))
+        return search.found(await self._client.send(search.search(self.name, q, **options)))
 
     async def search_pages(self, q: str, **options: Unpack[SearchOptions]) -> AsyncIterator[SearchResult]:
         """Every page up to the last hit; a page whose time was over is the last."""
@@ -227,14 +226,14 @@ class AsyncStream(Handle):
         self, rollup: str, start: Moment, end: Moment, interval: str, **options: Unpack[AggregateOptions]
     ) -> AggregateResult:
         """The buckets of a rollup from ``start`` up to ``end``, the newest events included."""
-        request = searching.aggregate(self.name, rollup, start, end, interval, **options)
-        return searching.aggregated(await self._client.send(request))
+        request = search.aggregate(self.name, rollup, start, end, interval, **options)
+        return search.aggregated(await self._client.send(request))
 
     async def routing_keys(self, *, after: str = "", limit: int | None = None) -> AsyncIterator[str]:
         """All routing keys after ``after``, in order; ``limit`` is per page."""
-        place: str | None = after
-        while place is not None:
-            page, place = searching.keys(await self._client.send(searching.routing_keys(self.name, place, limit)))
+        next_key: str | None = after
+        while next_key is not None:
+            page, next_key = search.keys(await self._client.send(search.routing_keys(self.name, next_key, limit)))
             for key in page:
                 yield key
 
@@ -255,3 +254,36 @@ class AsyncStream(Handle):
     def producer(self, **options: Unpack[ProducerOptions]) -> AsyncProducer:
         """A producer that batches in the background and never appends twice."""
         return AsyncProducer(self._client.settings, self.name, **self._producing(options))
+
+
+class AsyncTouches:
+    """The touches of one stream, for callers that await."""
+
+    def __init__(self, name: str, send: Callable[[Request], Awaitable[Answer]]) -> None:
+        self._name = name
+        self._send = send
+
+    async def meta(self, *, settle: bool = False, timeout: float = touches.WAIT_S) -> dict[str, Any]:
+        """How things stand, with the ``cursor``; settled: once everything that was appended is told."""
+        return answers.decoded(
+            (await self._send(touches.meta(self._name, settle, timeout))).checked().body, dict[str, Any]
+        )
+
+    async def activate(self, *templates: touches.Template, inactivity: float | None = None) -> touches.Activation:
+        """Tell rows apart by these templates from now on, until nobody uses them for so many seconds."""
+        return answers.decoded(
+            (await self._send(touches.activate(self._name, templates, inactivity))).checked().body, touches.Activation
+        )
+
+    async def wait(
+        self,
+        *wanted: str,
+        cursor: str = NOW,
+        timeout: float = touches.WAIT_S,
+        templates: Sequence[touches.Template] = (),
+        exact: bool = False,
+        coarse: bool = False,
+    ) -> touches.Touch:
+        """Wait until one of some keys is touched, up to two minutes; their templates are activated if need be."""
+        request = touches.wait(self._name, wanted, cursor, timeout, templates, exact=exact, coarse=coarse)
+        return answers.decoded((await self._send(request)).checked().body, touches.Touch)

@@ -165,10 +165,10 @@ def events(body: bytes) -> list[Any]:
     try:
         return decoded(body, list[Any])
     except BadAnswer:
-        found = _leniently(body)
-        if not isinstance(found, list):
+        decoded_events = _leniently(body)
+        if not isinstance(decoded_events, list):
             raise
-        return found
+        return decoded_events
 
 
 def _leniently(body: bytes) -> Any:

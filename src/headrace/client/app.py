@@ -8,17 +8,30 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
 
-from headrace.client import features, histories, registering
+from headrace.client import features, registration
 from headrace.client.client import Client
 from headrace.client.declared import Descriptor, EventSource, Table, gathered
 from headrace.client.diffs import Diff
 from headrace.client.embedded import EmbeddedServer
 from headrace.client.entities import Entities
 from headrace.client.errors import PushRefused
-from headrace.client.features import PUSH_EVENTS, Asked, GetOptions, Key, Pushed, Row
-from headrace.client.histories import HISTORY_ROWS, History
+from headrace.client.features import (
+    HISTORY_ROWS,
+    PUSH_EVENTS,
+    Asked,
+    GetOptions,
+    History,
+    Key,
+    Pushed,
+    Row,
+    history_rows,
+    history_status,
+    poll_history,
+    request_history,
+    started_history,
+)
 from headrace.client.options import known
-from headrace.client.registering import Registered, RegisterOptions, RegistryVersion
+from headrace.client.registration import Registered, RegisterOptions, RegistryVersion
 from headrace.client.requests import Moment
 from headrace.client.schemas import pauses
 from headrace.errors import HeadraceError
@@ -73,22 +86,22 @@ class App:
         Raises ``RegistrationInvalid`` where they are wrong, and ``RegistrationConflict`` where state would be lost.
         """
         known(RegisterOptions, options)
-        request = registering.register({"descriptors": gathered(descriptors), **options})
-        return registering.diff(self.client.send(request))
+        request = registration.register({"descriptors": gathered(descriptors), **options})
+        return registration.diff(self.client.send(request))
 
     def registry(self, app: str | None = None) -> Registered:
         """All that is registered, by one app or by all."""
-        return registering.registered(self.client.send(registering.registry(app)))
+        return registration.registered(self.client.send(registration.registry(app)))
 
     def registry_history(self, after: int = 0) -> Iterator[RegistryVersion]:
         """Every change of the registry after a version, the oldest first."""
-        while page := registering.versions(self.client.send(registering.history(after))):
+        while page := registration.versions(self.client.send(registration.history(after))):
             yield from page
             after = page[-1].registry_version
 
     def rollback(self, version: int, **options: Unpack[RegisterOptions]) -> Diff:
         """Register what was registered at an earlier version: by one app, or by all."""
-        return registering.diff(self.client.send(registering.rollback(version, options)))
+        return registration.diff(self.client.send(registration.rollback(version, options)))
 
     def push(self, event: str | EventSource | type, fields: Fields) -> Pushed:
         """Store one event; on disk, and in every feature, when this returns."""
@@ -126,16 +139,16 @@ class App:
         """The rows of keys, each as it was at its moment: ``(key, moment)`` each, in this order."""
         name = _name(table)
         for some in _batches(rows, HISTORY_ROWS):
-            asked = histories.begun(self.client.send(histories.ask(name, some, features)))
-            yield from histories.rows(self._found(name, asked))
+            history = started_history(self.client.send(request_history(name, some, features)))
+            yield from history_rows(self._finished(name, history))
 
-    def _found(self, table: str, history: History) -> History:
+    def _finished(self, table: str, history: History) -> History:
         """A question once it is answered."""
         for pause in pauses():
             if history.state != "running":
                 break
             time.sleep(pause)
-            history = histories.standing(self.client.send(histories.look(table, history.id)))
+            history = history_status(self.client.send(poll_history(table, history.id)))
         return history
 
 

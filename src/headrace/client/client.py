@@ -1,12 +1,13 @@
+# Written by tools/blocking_client.py: change aio.py and run it.
 """The client that blocks: a thin shell over requests, answers and tail."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Self, Unpack
 
-from headrace.client import answers, profiles, requests, schemas, searching
+from headrace.client import answers, profiles, requests, schemas, search, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
 from headrace.client.deliveries import ProducerOptions
 from headrace.client.handle import Handle, is_deleted_already, settings_for, worth_repeating
@@ -15,9 +16,8 @@ from headrace.client.profiles import Profile
 from headrace.client.requests import NOW, START, AppendOptions, CreateOptions, Live, Moment, Request
 from headrace.client.retry import Patience
 from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting, Verification, Verified
-from headrace.client.searching import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
+from headrace.client.search import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
-from headrace.client.touches import Touches
 from headrace.client.transport import Transport
 from headrace.errors import HeadraceError
 
@@ -54,11 +54,11 @@ class Client:
 
     def streams(self, *, prefix: str = "", after: str = "", limit: int | None = None) -> Iterator[dict[str, Any]]:
         """Descriptors of all streams after the name ``after``, in name order; ``limit`` is per page."""
-        place: str | None = after
-        while place is not None:
-            page = answers.page(self.send(requests.list_streams(prefix=prefix, after=place, limit=limit)))
+        next_name: str | None = after
+        while next_name is not None:
+            page = answers.page(self.send(requests.list_streams(prefix=prefix, after=next_name, limit=limit)))
             yield from page.streams
-            place = page.next_after
+            next_name = page.next_after
 
     def send(self, request: Request) -> Answer:
         """The successful answer to a request, which is repeated where that can do no harm."""
@@ -182,15 +182,15 @@ class Stream(Handle):
             self.name, schema, lens, routing_key=routing_key, search=search, dry_run=True, on_data=True
         )
         begun = schemas.verified(self._client.send(wanted))
-        found = begun.verification
+        verification = begun.verification
         for pause in schemas.pauses():
-            if found is None or found.ended:
+            if verification is None or verification.ended:
                 break
             time.sleep(pause)
-            found = schemas.progress(self._client.send(schemas.verification(self.name, found.id)))
+            verification = schemas.progress(self._client.send(schemas.verification(self.name, verification.id)))
             if tell is not None:
-                tell(found)
-        return Verified(begun.plan, found)
+                tell(verification)
+        return Verified(begun.plan, verification)
 
     def schema_history(self) -> list[Revision]:
         """Every revision of the registry, the oldest first."""
@@ -210,7 +210,7 @@ class Stream(Handle):
 
     def search(self, q: str, **options: Unpack[SearchOptions]) -> SearchResult:
         """One page of the events that match, the newest included; a page whose time was over says so."""
-        return searching.found(self._client.send(searching.search(self.name, q, **options)))
+        return search.found(self._client.send(search.search(self.name, q, **options)))
 
     def search_pages(self, q: str, **options: Unpack[SearchOptions]) -> Iterator[SearchResult]:
         """Every page up to the last hit; a page whose time was over is the last."""
@@ -222,14 +222,14 @@ class Stream(Handle):
         self, rollup: str, start: Moment, end: Moment, interval: str, **options: Unpack[AggregateOptions]
     ) -> AggregateResult:
         """The buckets of a rollup from ``start`` up to ``end``, the newest events included."""
-        request = searching.aggregate(self.name, rollup, start, end, interval, **options)
-        return searching.aggregated(self._client.send(request))
+        request = search.aggregate(self.name, rollup, start, end, interval, **options)
+        return search.aggregated(self._client.send(request))
 
     def routing_keys(self, *, after: str = "", limit: int | None = None) -> Iterator[str]:
         """All routing keys after ``after``, in order; ``limit`` is per page."""
-        place: str | None = after
-        while place is not None:
-            page, place = searching.keys(self._client.send(searching.routing_keys(self.name, place, limit)))
+        next_key: str | None = after
+        while next_key is not None:
+            page, next_key = search.keys(self._client.send(search.routing_keys(self.name, next_key, limit)))
             yield from page
 
     def fork(self, name: str, **options: Unpack[CreateOptions]) -> Stream:
@@ -249,3 +249,34 @@ class Stream(Handle):
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer that batches in the background and never appends twice."""
         return Producer(self._client.settings, self.name, **self._producing(options))
+
+
+class Touches:
+    """The touches of one stream, for callers that block."""
+
+    def __init__(self, name: str, send: Callable[[Request], Answer]) -> None:
+        self._name = name
+        self._send = send
+
+    def meta(self, *, settle: bool = False, timeout: float = touches.WAIT_S) -> dict[str, Any]:
+        """How things stand, with the ``cursor``; settled: once everything that was appended is told."""
+        return answers.decoded(self._send(touches.meta(self._name, settle, timeout)).checked().body, dict[str, Any])
+
+    def activate(self, *templates: touches.Template, inactivity: float | None = None) -> touches.Activation:
+        """Tell rows apart by these templates from now on, until nobody uses them for so many seconds."""
+        return answers.decoded(
+            self._send(touches.activate(self._name, templates, inactivity)).checked().body, touches.Activation
+        )
+
+    def wait(
+        self,
+        *wanted: str,
+        cursor: str = NOW,
+        timeout: float = touches.WAIT_S,
+        templates: Sequence[touches.Template] = (),
+        exact: bool = False,
+        coarse: bool = False,
+    ) -> touches.Touch:
+        """Wait until one of some keys is touched, up to two minutes; their templates are activated if need be."""
+        request = touches.wait(self._name, wanted, cursor, timeout, templates, exact=exact, coarse=coarse)
+        return answers.decoded(self._send(request).checked().body, touches.Touch)

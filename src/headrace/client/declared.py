@@ -2,14 +2,79 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import sys
+import types
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Protocol, TypeVar, get_args, get_origin, overload
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar, Union, get_args, get_origin, overload
 
-from headrace.client.fields import fields
-from headrace.client.requests import Span, duration
+from headrace.client.requests import Span, duration, moment
 from headrace.client.rows import Aggregated, Rows
+
+_TYPES = {str: "str", int: "i64", float: "f64", bool: "bool", bytes: "bytes", datetime: "datetime"}
+_MISSING = object()
+
+
+def fields(declared: type, names: Mapping[str, Any]) -> dict[str, Any]:
+    """Every field of a class, its bases included, as a registration writes it; ``names`` are those around the class."""
+    try:
+        hints = typing.get_type_hints(declared, localns=dict(names))
+    except NameError as reason:
+        raise TypeError(f"{declared.__name__}: {reason}") from reason
+    _check_rest(declared, hints)
+    return {
+        name: _field(f"{declared.__name__}.{name}", hint, getattr(declared, name, _MISSING))
+        for name, hint in hints.items()
+        if hint is not ClassVar and get_origin(hint) is not ClassVar
+    }
+
+
+def _check_rest(declared: type, hints: Mapping[str, Any]) -> None:
+    """Refuse what looks like a field and would be left out."""
+    for name, value in vars(declared).items():
+        special = name.startswith("__") or callable(value) or isinstance(value, property | classmethod | staticmethod)
+        if name not in hints and not special:
+            raise TypeError(f"{declared.__name__}.{name} has no type; write {name}: {type(value).__name__} = {value!r}")
+
+
+def _field(path: str, hint: Any, default: Any) -> Any:
+    inner, required = _unwrapped(hint)
+    kind = _TYPES.get(inner) if isinstance(inner, type) else None
+    if kind is None:
+        type_names = ", ".join(kind.__name__ for kind in _TYPES)
+        raise TypeError(f"{path}: {_named(hint)} is not a type of fields; these are: {type_names}, each also with None")
+    if default is _MISSING or (default is None and not required):
+        return kind if required else {"type": kind, "required": False}
+    return {"type": kind, "required": required, "default": _value(path, inner, default)}
+
+
+def _unwrapped(hint: Any) -> tuple[Any, bool]:
+    """The type of a field, and whether it must be there."""
+    if get_origin(hint) in (Union, types.UnionType):
+        rest = [part for part in get_args(hint) if part is not types.NoneType]
+        if len(rest) == 1:
+            return rest[0], False
+    return hint, True
+
+
+def _value(path: str, kind: type, value: Any) -> Any:
+    """A default as JSON has it."""
+    fits = (
+        type(value) is kind or (kind is float and type(value) is int) or (isinstance(value, kind) and kind is not int)
+    )
+    if not fits:
+        raise TypeError(f"{path}: the default {value!r} is not of type {kind.__name__}")
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return moment(value) if isinstance(value, datetime) else value
+
+
+def _named(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
+
 
 Declared_co = TypeVar("Declared_co", covariant=True)
 
@@ -135,14 +200,14 @@ def event(
         "dedupe_key": dedupe_key,
         "dedupe_window": duration(dedupe_window),
     }
-    given = {name: value for name, value in settings.items() if value}
+    options = {name: value for name, value in settings.items() if value}
 
     def decorate(declared: Any) -> Event | DerivedEvent:
         names = _names_around()
         if isinstance(declared, type):
-            return Event(declared.__name__, fields(declared, names), given)
-        if given:
-            raise TypeError(f"{declared.__name__} is derived: {', '.join(given)} belong to the event it is made of")
+            return Event(declared.__name__, fields(declared, names), options)
+        if options:
+            raise TypeError(f"{declared.__name__} is derived: {', '.join(options)} belong to the event it is made of")
         return DerivedEvent(declared.__name__, _rows(declared, names))
 
     return decorate if declared is None else decorate(declared)
@@ -173,9 +238,13 @@ def table(declared: Any = None, /, *, key: str | Sequence[str] | None = None) ->
 def gathered(declared: Iterable[Any]) -> list[dict[str, Any]]:
     """Descriptors with everything that they are made of, each once; those that are documents go as they are."""
     written: list[dict[str, Any]] = []
-    for one in declared:
-        found = [dict(one)] if isinstance(one, Mapping) else [made.descriptor() for made in _with_sources(one)]
-        written += [descriptor for descriptor in found if descriptor is not None and descriptor not in written]
+    for declaration in declared:
+        descriptors = (
+            [dict(declaration)]
+            if isinstance(declaration, Mapping)
+            else [made.descriptor() for made in _with_sources(declaration)]
+        )
+        written += [descriptor for descriptor in descriptors if descriptor is not None and descriptor not in written]
     return written
 
 
@@ -211,12 +280,12 @@ def _called(function: Callable[..., Any], names: Mapping[str, Any]) -> Any:
 def _source(name: str, parameter: inspect.Parameter) -> EventSource:
     annotation = parameter.annotation
     candidates = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
-    found = [candidate for candidate in candidates if isinstance(candidate, EventSource)]
-    if not found:
+    sources = [candidate for candidate in candidates if isinstance(candidate, EventSource)]
+    if not sources:
         raise TypeError(
             f"{name}: annotate {parameter.name} with the event it stands for, such as {parameter.name}: Txn"
         )
-    return found[0]
+    return sources[0]
 
 
 def _names_around() -> Mapping[str, Any]:

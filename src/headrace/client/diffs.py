@@ -79,8 +79,8 @@ class Diff(msgspec.Struct, frozen=True):
 
     def title(self) -> str:
         """The first line: the version of the registry, and how things stand."""
-        standing = ": conflict" if self.conflict else "" if self else ": nothing changes"
-        return f"registry version {self.registry_version}{standing}"
+        suffix = ": conflict" if self.conflict else "" if self else ": nothing changes"
+        return f"registry version {self.registry_version}{suffix}"
 
     def lines(self) -> Iterator[Line]:
         """A line for every change."""
@@ -134,5 +134,5 @@ def _short(value: Any) -> str:
         return value
     if isinstance(value, Mapping) and "op" in value:
         params = value.get("params", {})
-        return f"{value['op']}({', '.join(f'{name}={_short(given)}' for name, given in params.items())})"
+        return f"{value['op']}({', '.join(f'{name}={_short(parameter)}' for name, parameter in params.items())})"
     return msgspec.json.encode(value).decode()

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar, Unpack
 
-from headrace.client import entity_reads, entity_types, erasing, observing
+from headrace.client import entity_reads, entity_types, erasures, observations
 from headrace.client.answers import Answer
 from headrace.client.client import Client
 from headrace.client.entity_reads import Snapshot, View
 from headrace.client.entity_types import SchemaVersion, TypeChange, TypeOptions, told
-from headrace.client.erasing import Erasure, ErasurePlan
-from headrace.client.observing import STORED_AT_ONCE, Decided, Stored, StoreOptions
+from headrace.client.erasures import Erasure, ErasurePlan
+from headrace.client.observations import STORED_AT_ONCE, Decided, Stored, StoreOptions
 from headrace.client.requests import Request, segment
 
 Item = TypeVar("Item")
@@ -116,7 +116,7 @@ class Entities:
 
     def store(self, *entities: Mapping[str, Any], **options: Unpack[StoreOptions]) -> Stored:
         """Store what is known of entities, each with its ``entity_type``: all or none, on disk when this returns."""
-        return observing.stored(self._client.send(observing.store(entities, options)))
+        return observations.stored(self._client.send(observations.store(entities, options)))
 
     def store_many(self, entities: Iterable[Mapping[str, Any]], **options: Unpack[StoreOptions]) -> Iterator[Stored]:
         """Store entities in requests of many, one after the other; to do it all again stores nothing twice."""
@@ -149,31 +149,31 @@ class Entities:
 
     def source(self, source_id: str, user_id: str | None = None) -> dict[str, Any]:
         """What a request brought, as it was given."""
-        return told(self._client.send(observing.source(source_id, user_id)))
+        return told(self._client.send(observations.source(source_id, user_id)))
 
     def correct(self, entity_id: str, fields: Mapping[str, Any], **said: Unpack[Decided]) -> dict[str, Any]:
         """Say what fields are, whatever was or will be observed; None clears one."""
-        return told(self._client.send(observing.correct(entity_id, fields, said)))
+        return told(self._client.send(observations.correct(entity_id, fields, said)))
 
     def delete(self, entity_id: str, **said: Unpack[Decided]) -> dict[str, Any]:
         """Let an entity not be there any more, until it is restored."""
-        return told(self._client.send(observing.delete(entity_id, said)))
+        return told(self._client.send(observations.delete(entity_id, said)))
 
     def restore(self, entity_id: str, **said: Unpack[Decided]) -> dict[str, Any]:
         """Let a deleted entity be there again."""
-        return told(self._client.send(observing.restore(entity_id, said)))
+        return told(self._client.send(observations.restore(entity_id, said)))
 
     def erase(self, entity_id: str, user_id: str | None = None) -> Erasure:
         """Begin to remove an entity, and everything merged into it, for good; `erasure` tells when it is done."""
-        return erasing.begun(self._client.send(erasing.erase(entity_id, user_id=user_id)))
+        return erasures.begun(self._client.send(erasures.erase(entity_id, user_id=user_id)))
 
     def erasure_plan(self, entity_id: str, user_id: str | None = None) -> ErasurePlan:
         """What an erasure would remove."""
-        return erasing.planned(self._client.send(erasing.erase(entity_id, dry_run=True, user_id=user_id)))
+        return erasures.planned(self._client.send(erasures.erase(entity_id, dry_run=True, user_id=user_id)))
 
     def erasure(self, erasure_id: str, user_id: str | None = None) -> Erasure:
         """How far an erasure is, and what it has removed."""
-        return erasing.begun(self._client.send(erasing.get(erasure_id, user_id)))
+        return erasures.begun(self._client.send(erasures.get(erasure_id, user_id)))
 
     def merge(self, from_entity_id: str, to_entity_id: str) -> dict[str, Any]:
         """Let an entity be a part of another."""

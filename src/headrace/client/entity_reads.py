@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.client import answers
 from headrace.client.answers import Answer
-from headrace.client.observing import ENTITIES_PATH, path
+from headrace.client.observations import ENTITIES_PATH, path
 from headrace.client.options import known
 from headrace.client.requests import Moment, Request, ask, moment, segment, with_query
 
@@ -112,14 +112,14 @@ def snapshot(answer: Answer) -> Snapshot:
 
 def snapshots(answer: Answer) -> tuple[Sequence[Snapshot], str | None]:
     """A page of entities, and where the next one begins."""
-    found = answers.decoded(answer.checked().body, _Page)
-    return found.entities, found.after
+    page = answers.decoded(answer.checked().body, _Page)
+    return page.entities, page.after
 
 
 def observed(answer: Answer) -> tuple[Sequence[dict[str, Any]], str | None]:
     """A page of observations, and where the next one begins."""
-    found = answers.decoded(answer.checked().body, _Observations)
-    return found.observations, found.after
+    page = answers.decoded(answer.checked().body, _Observations)
+    return page.observations, page.after
 
 
 def _view(view: View) -> dict[str, str | None]:

@@ -119,14 +119,14 @@ def version(answer: Answer) -> SchemaVersion:
 
 def types(answer: Answer) -> tuple[Sequence[SchemaVersion], str | None]:
     """A page of types, and where the next one begins."""
-    found = answers.decoded(answer.checked().body, _Types)
-    return found.entity_types, found.next
+    page = answers.decoded(answer.checked().body, _Types)
+    return page.entity_types, page.next
 
 
 def versions(answer: Answer) -> tuple[Sequence[SchemaVersion], str | None]:
     """A page of versions, and where the next one begins."""
-    found = answers.decoded(answer.checked().body, _Versions)
-    return found.versions, found.next
+    page = answers.decoded(answer.checked().body, _Versions)
+    return page.versions, page.next
 
 
 def files(answer: Answer) -> dict[str, str]:

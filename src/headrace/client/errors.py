@@ -104,7 +104,7 @@ class PushRefused(ClientError):
     def refusals(self) -> dict[int, HeadraceError]:
         """Why, by the number of the event, counted from 0."""
         results: list[dict[str, Any]] = self.facts["results"]
-        return {at: _from_error(400, {}, one["error"]) for at, one in enumerate(results) if "error" in one}
+        return {at: _from_error(400, {}, outcome["error"]) for at, outcome in enumerate(results) if "error" in outcome}
 
 
 class Unreachable(ClientError):

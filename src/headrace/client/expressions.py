@@ -130,10 +130,10 @@ def text(value: Expression | str) -> str:
 
 def cast_target(to: type | str) -> str:
     """The name of a type that values can be cast to."""
-    found = to if isinstance(to, str) else _CASTS.get(to)
-    if found is None:
+    target = to if isinstance(to, str) else _CASTS.get(to)
+    if target is None:
         raise TypeError(f"nothing can be cast to {to!r}: only to str, int, float and bool")
-    return found
+    return target
 
 
 def _joined(left: object, operator: str, right: object) -> Expression:

@@ -10,7 +10,7 @@ import msgspec
 from headrace import decoding
 from headrace.client import answers
 from headrace.client.answers import Answer
-from headrace.client.errors import PushRefused
+from headrace.client.errors import HistoryFailed, PushRefused
 from headrace.client.options import known
 from headrace.client.requests import Moment, Request, moment, segment, to_json
 from headrace.types import JSON
@@ -74,9 +74,9 @@ def get(table: str, key: Key, **options: Unpack[GetOptions]) -> Request:
     return _ask("/v1/get", {"table": table, "key": key, **_options(options)})
 
 
-def batch_get(asked: Sequence[Asked]) -> Request:
+def batch_get(lookups: Sequence[Asked]) -> Request:
     """POST: the features of several keys, as of one moment."""
-    requests = [dict(zip(("table", "key", "features"), one, strict=False)) for one in asked]
+    requests = [dict(zip(("table", "key", "features"), lookup, strict=False)) for lookup in lookups]
     return _ask("/v1/batch_get", {"requests": requests})
 
 
@@ -88,15 +88,15 @@ def pushed(answer: Answer) -> Pushed:
 def results(answer: Answer) -> list[dict[str, Any]]:
     """What became of each of several events, in order: an acknowledgement, or the error."""
     batch = answers.decoded(answer.checked().body, _Batch)
-    return [{"registry_version": batch.registry_version, **one} for one in batch.results]
+    return [{"registry_version": batch.registry_version, **outcome} for outcome in batch.results]
 
 
-def all_pushed(found: Sequence[dict[str, Any]]) -> list[Pushed]:
+def all_pushed(outcomes: Sequence[dict[str, Any]]) -> list[Pushed]:
     """The acknowledgements, if every event has one; raises what was refused otherwise."""
-    refused = sum("error" in one for one in found)
+    refused = sum("error" in outcome for outcome in outcomes)
     if refused:
-        raise PushRefused(f"{refused:,} of {len(found):,} events were refused", results=list(found))
-    return decoding.convert(list(found), list[Pushed])
+        raise PushRefused(f"{refused:,} of {len(outcomes):,} events were refused", results=list(outcomes))
+    return decoding.convert(list(outcomes), list[Pushed])
 
 
 def row(answer: Answer, *, explained: bool = False) -> Row:
@@ -104,15 +104,15 @@ def row(answer: Answer, *, explained: bool = False) -> Row:
     body = answer.checked().body
     if not explained:
         return _row(answers.decoded(body, dict[str, Any]), answer)
-    found = answers.decoded(body, _Explained)
-    made = _row(found.row, answer)
-    made.explain = found.explain
+    explained_row = answers.decoded(body, _Explained)
+    made = _row(explained_row.row, answer)
+    made.explain = explained_row.explain
     return made
 
 
 def rows(answer: Answer) -> list[Row]:
     """The features of several keys, in the order in which they were asked for."""
-    return [_row(one, answer) for one in answers.decoded(answer.checked().body, _Batch).results]
+    return [_row(row, answer) for row in answers.decoded(answer.checked().body, _Batch).results]
 
 
 def _row(features: dict[str, Any], answer: Answer) -> Row:
@@ -124,13 +124,72 @@ def _row(features: dict[str, Any], answer: Answer) -> Row:
 
 def _options(options: GetOptions) -> dict[str, Any]:
     features, as_of = options.get("features"), options.get("as_of")
-    given = {
+    options_sent = {
         "features": None if features is None else list(features),
         "as_of": moment(as_of) or None,
         "explain": options.get("explain") or None,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in options_sent.items() if value is not None}
 
 
 def _ask(target: str, body: dict[str, Any]) -> Request:
     return Request("POST", target, {"content-type": JSON}, msgspec.json.encode(body), changes=False)
+
+
+#: The most rows of one question.
+HISTORY_ROWS = 10_000
+
+
+class History(msgspec.Struct, frozen=True):
+    """How a question stands; ``results`` are its rows once they are found."""
+
+    id: str = ""
+    state: str = "done"
+    reason: str | None = None
+    complete: bool = True
+    events_from: str | None = None
+    results: list[dict[str, Any]] = []
+
+
+class _Begun(msgspec.Struct):
+    history: History
+
+
+def request_history(table: str, rows: Sequence[tuple[Key, Moment]], features: Sequence[str] | None) -> Request:
+    """POST: the rows of these keys, each as it was at its moment."""
+    document = {"rows": [{"key": key, "at": moment(at)} for key, at in rows]}
+    body = document if features is None else {**document, "features": list(features)}
+    return Request("POST", _path(table), {"content-type": JSON}, msgspec.json.encode(body), changes=False)
+
+
+def poll_history(table: str, id: str) -> Request:
+    """GET: how a question stands."""
+    return Request("GET", f"{_path(table)}/{segment(id)}")
+
+
+def started_history(answer: Answer) -> History:
+    """The answer to a question, or where it will be found."""
+    if answer.checked().status == 202:
+        return answers.decoded(answer.body, _Begun).history
+    return answers.decoded(answer.body, History)
+
+
+def history_status(answer: Answer) -> History:
+    """How a question stands now."""
+    return answers.decoded(answer.checked().body, History)
+
+
+def history_rows(history: History) -> list[Row]:
+    """The rows of a question that is answered, in the order in which they were asked for."""
+    if history.state != "done":
+        raise HistoryFailed(f"the rows were not found: {history.reason}", history=history.id)
+    rows = []
+    for features in history.results:
+        row = Row(features)
+        row.complete, row.events_from = history.complete, history.events_from
+        rows.append(row)
+    return rows
+
+
+def _path(table: str) -> str:
+    return f"/v1/tables/{segment(table)}/history"

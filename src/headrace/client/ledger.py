@@ -165,7 +165,7 @@ class Ledger:
 
     def leave(self, settled: Sequence[Settled]) -> None:
         """These are pending no more; to be called before their handles know."""
-        self._pending_bytes -= sum(one.event_bytes for one in settled) + self._overhead_bytes * len(settled)
+        self._pending_bytes -= sum(event.event_bytes for event in settled) + self._overhead_bytes * len(settled)
         for handle, _, error, _ in settled:
             if error is not None:
                 self._failure(error, handle.number).enter(handle)

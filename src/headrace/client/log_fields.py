@@ -31,10 +31,10 @@ def moment(seconds: float) -> str:
     return rfc3339(int(seconds * 1_000_000))
 
 
-def error(found: BaseException) -> dict[str, str]:
+def error(exception: BaseException) -> dict[str, str]:
     """An error as events tell it; its message is searched."""
-    stack = "".join(traceback.format_exception(found))
-    return {"type": type(found).__qualname__, "message": str(found), "stack": stack[-_LONGEST_STACK:]}
+    stack = "".join(traceback.format_exception(exception))
+    return {"type": type(exception).__qualname__, "message": str(exception), "stack": stack[-_LONGEST_STACK:]}
 
 
 def error_of(exc_info: Any) -> dict[str, str] | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from headrace.client.log_fields import error_of, moment
-from headrace.client.log_sending import LOGGER, LogSender
+from headrace.client.log_sender import LOGGER, LogSender
 from headrace.client.producer import THREAD_NAME
 
 #: What every record has of its own; the rest was given as ``extra``.
@@ -67,19 +67,19 @@ def record_event(record: logging.LogRecord) -> dict[str, Any]:
         "logger": record.name,
         "source": f"{record.filename}:{record.lineno}",
     }
-    if (found := error_of(record.exc_info)) is not None:
-        event["error"] = found
+    if (exception := error_of(record.exc_info)) is not None:
+        event["error"] = exception
     return event | {name: value for name, value in vars(record).items() if name not in _OWN}
 
 
-def structlog_event(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def structlog_event(method: str, record: Mapping[str, Any]) -> dict[str, Any]:
     """An event of structlog as ours: its text is the message, and its level may be the name of the method."""
-    event = {name: value for name, value in given.items() if not name.startswith("_")}
+    event = {name: value for name, value in record.items() if not name.startswith("_")}
     event["message"] = event.pop("event", None)
     if isinstance(event.get("timestamp"), float):
         event["timestamp"] = moment(event["timestamp"])
     level = str(event.get("level", method)).lower()
     event["level"] = _METHODS.get(level, level)
-    if (found := error_of(event.pop("exc_info", None))) is not None:
-        event["error"] = found
+    if (exception := error_of(event.pop("exc_info", None))) is not None:
+        event["error"] = exception
     return event

@@ -192,8 +192,8 @@ class Outbox:
             self.flush(now)
 
     def _repeatable(self) -> Iterator[OutBatch]:
-        for place, batch in enumerate(self._sent):
-            held = batch.sending or (batch.waits_its_turn and place > 0)
+        for index, batch in enumerate(self._sent):
+            held = batch.sending or (batch.waits_its_turn and index > 0)
             beyond = self._claim is not None or (self._hole is not None and batch.seq > self._hole)
             if not held and not beyond:
                 yield batch

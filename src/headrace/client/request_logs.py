@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
 from headrace.client.log_fields import error, moment
-from headrace.client.log_sending import CURRENT, LogSender
+from headrace.client.log_sender import CURRENT, LogSender
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

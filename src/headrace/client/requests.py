@@ -136,8 +136,8 @@ def read(
     filter: str | None = None,
 ) -> Request:
     """GET: what follows ``offset``, or what was appended at ``since`` or later."""
-    place = {"since": moment(since)} if since is not None else {"offset": offset}
-    query = {**place, "filter": filter, "key": key, "schema_version": _text(schema_version) or None}
+    start = {"since": moment(since)} if since is not None else {"offset": offset}
+    query = {**start, "filter": filter, "key": key, "schema_version": _text(schema_version) or None}
     return Request("GET", with_query(stream_path(name), query))
 
 
@@ -224,8 +224,8 @@ def _refuse_no_numbers(value: Any) -> None:
 
 def ask(target: str, document: Mapping[str, Any], *, changes: bool = True) -> Request:
     """POST: a document, without what is None in it."""
-    given = {name: value for name, value in document.items() if value is not None}
-    return Request("POST", target, {"content-type": JSON}, to_json(given), changes=changes)
+    members = {name: value for name, value in document.items() if value is not None}
+    return Request("POST", target, {"content-type": JSON}, to_json(members), changes=changes)
 
 
 def with_query(path: str, query: Mapping[str, str | None]) -> str:

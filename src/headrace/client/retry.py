@@ -17,8 +17,8 @@ LONGEST_PAUSE_S = 5.0
 def pause_s(failures: int, error: HeadraceError | None, chance: Callable[[], float] = random.random) -> float:
     """Exponential in the failures so far, jittered to half, and never shorter than the server asked for."""
     steady = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 16))
-    asked = error.facts.get("retry_after") if error is not None else None
-    floor = float(asked) if isinstance(asked, int | float) else 0.0
+    retry_after = error.facts.get("retry_after") if error is not None else None
+    floor = float(retry_after) if isinstance(retry_after, int | float) else 0.0
     return max(floor, steady * (0.5 + 0.5 * chance()))
 
 

@@ -127,8 +127,8 @@ def evolve(
     on_data: bool = False,
 ) -> Request:
     """POST: the next schema, the lens that leads to it, and the settings beside them."""
-    given = {"schema": schema, "lens": UNSET if lens is None else lens, "routingKey": routing_key, "search": search}
-    body = {field: value for field, value in given.items() if value is not UNSET}
+    changes = {"schema": schema, "lens": UNSET if lens is None else lens, "routingKey": routing_key, "search": search}
+    body = {field: value for field, value in changes.items() if value is not UNSET}
     flags = "&".join(f"{flag}=true" for flag, is_set in {"dry_run": dry_run, "on_data": on_data}.items() if is_set)
     target = f"{_path(name)}?{flags}" if flags else _path(name)
     return Request("POST", target, {"content-type": JSON}, msgspec.json.encode(body))

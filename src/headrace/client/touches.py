@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from headrace.client.answers import Answer, decoded
-from headrace.client.requests import NOW, Request, stream_path, with_query
+from headrace.client.requests import Request, stream_path, with_query
 from headrace.profiles.state_protocol import keys
 from headrace.profiles.state_protocol.arguments import ENCODINGS, encoded
 from headrace.types import JSON
@@ -59,11 +58,11 @@ class Template:
     def _arguments(self, values: dict[str, Any]) -> list[str]:
         if values.keys() != self.fields.keys():
             raise ValueError(f"this template takes {', '.join(self.fields)}, not {', '.join(values) or 'nothing'}")
-        found = {name: encoded(values[name], encoding) for name, encoding in self.fields.items()}
-        for name, argument in found.items():
+        encodings = {name: encoded(values[name], encoding) for name, encoding in self.fields.items()}
+        for name, argument in encodings.items():
             if argument is None:
                 raise ValueError(f"{name}: {values[name]!r} has no form as {self.fields[name]}")
-        return [argument for argument in found.values() if argument is not None]
+        return [argument for argument in encodings.values() if argument is not None]
 
 
 def table_key(entity: str) -> str:
@@ -127,61 +126,3 @@ def wait(
 
 def _post(path: str, body: dict[str, Any], wait_s: float = 0.0) -> Request:
     return Request("POST", path, {"content-type": JSON}, msgspec.json.encode(body), wait_s=wait_s, changes=False)
-
-
-class Touches:
-    """The touches of one stream, for callers that block."""
-
-    def __init__(self, name: str, send: Callable[[Request], Answer]) -> None:
-        self._name = name
-        self._send = send
-
-    def meta(self, *, settle: bool = False, timeout: float = WAIT_S) -> dict[str, Any]:
-        """How things stand, with the ``cursor``; settled: once everything that was appended is told."""
-        return decoded(self._send(meta(self._name, settle, timeout)).checked().body, dict[str, Any])
-
-    def activate(self, *templates: Template, inactivity: float | None = None) -> Activation:
-        """Tell rows apart by these templates from now on, until nobody uses them for so many seconds."""
-        return decoded(self._send(activate(self._name, templates, inactivity)).checked().body, Activation)
-
-    def wait(
-        self,
-        *wanted: str,
-        cursor: str = NOW,
-        timeout: float = WAIT_S,
-        templates: Sequence[Template] = (),
-        exact: bool = False,
-        coarse: bool = False,
-    ) -> Touch:
-        """Wait until one of some keys is touched, up to two minutes; their templates are activated if need be."""
-        asked = wait(self._name, wanted, cursor, timeout, templates, exact=exact, coarse=coarse)
-        return decoded(self._send(asked).checked().body, Touch)
-
-
-class AsyncTouches:
-    """The touches of one stream, for callers that await."""
-
-    def __init__(self, name: str, send: Callable[[Request], Awaitable[Answer]]) -> None:
-        self._name = name
-        self._send = send
-
-    async def meta(self, *, settle: bool = False, timeout: float = WAIT_S) -> dict[str, Any]:
-        """How things stand, with the ``cursor``; settled: once everything that was appended is told."""
-        return decoded((await self._send(meta(self._name, settle, timeout))).checked().body, dict[str, Any])
-
-    async def activate(self, *templates: Template, inactivity: float | None = None) -> Activation:
-        """Tell rows apart by these templates from now on, until nobody uses them for so many seconds."""
-        return decoded((await self._send(activate(self._name, templates, inactivity))).checked().body, Activation)
-
-    async def wait(
-        self,
-        *wanted: str,
-        cursor: str = NOW,
-        timeout: float = WAIT_S,
-        templates: Sequence[Template] = (),
-        exact: bool = False,
-        coarse: bool = False,
-    ) -> Touch:
-        """Wait until one of some keys is touched, up to two minutes; their templates are activated if need be."""
-        asked = wait(self._name, wanted, cursor, timeout, templates, exact=exact, coarse=coarse)
-        return decoded((await self._send(asked)).checked().body, Touch)

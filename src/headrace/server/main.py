@@ -30,36 +30,19 @@ from headrace.engine.subscriptions.webhook import LocalTargets, Webhooks
 from headrace.engine.system_streams import System
 from headrace.engine.touch.live import LiveMetrics
 from headrace.errors import Unavailable
-from headrace.server import (
-    enhancement,
-    entity_lists,
-    entity_relations,
-    entity_types,
-    erasures,
-    listing,
-    logging,
-    observations,
-    observe,
-    ops,
-    register,
-    sources,
-    tables,
-    verbs,
-    work,
-)
-from headrace.server.app import Front
-from headrace.server.auth import Door, is_loopback, refuse_open_bind
-from headrace.server.bridge import Bridge
-from headrace.server.connection import HOT_BODY_BYTES, Connection
-from headrace.server.dispatch import Dispatcher
-from headrace.server.emitting import Emitter
-from headrace.server.heads import Heads
+from headrace.server.http.asgi import AsgiApplication, DispatcherApplication
+from headrace.server.http.auth import Authenticator, is_loopback, refuse_open_bind
+from headrace.server.http.common_headers import ServerLines
+from headrace.server.http.connection import HOT_BODY_BYTES, Connection
+from headrace.server.http.dispatch import Dispatcher
+from headrace.server.http.head_cache import RequestHeadCache
+from headrace.server.http.request_log import RequestLog, configure_logging
+from headrace.server.http.tls import open_certificate
+from headrace.server.http.uvicorn_adapter import HttpServer
 from headrace.server.metrics import Metrics
-from headrace.server.ops import Readiness
-from headrace.server.requestlog import RequestLog
-from headrace.server.subscriptions import routes as subscription_routes
-from headrace.server.tls import open_certificate
-from headrace.server.uvicorn_adapter import HttpServer
+from headrace.server.metrics_stream import MetricsStream
+from headrace.server.routes.route_table import hot_verbs, starlette_routes
+from headrace.server.routes.service import Readiness
 from headrace.storage import log_damage
 from headrace.storage.files import restrict_process
 from headrace.storage.keys import KeyStore
@@ -99,7 +82,7 @@ class Server:
         self._keys = _open_keys(data_dir / "keys.db", accept_log_damage)
         refuse_open_bind(config, self._keys)
         self._certificate = open_certificate(config.server)
-        self._door = Door(config.server, self._keys)
+        self._authenticator = Authenticator(config.server, self._keys)
         self._server: HttpServer | None = None
 
     async def run(self, ready: Callable[[str], None] | None = None) -> None:
@@ -125,7 +108,7 @@ class Server:
             webhooks=Webhooks(local=LocalTargets(is_local or config.local_webhooks, config.local_webhooks)),
             keys=self._keys.living(),
         )
-        self._door.on_change.append(opened.keep_keys)
+        self._authenticator.on_change.append(opened.keep_keys)
         return opened
 
     async def _serve(
@@ -139,22 +122,22 @@ class Server:
         monitor = MemoryMonitor(gates, limit_bytes=self._limit_bytes, caches=engine.account)
         watchdog = StallWatchdog()
         readiness, metrics = Readiness(engine), Metrics(engine, gates, monitor, watchdog)
-        routes = asgi_routes(engine, gates, monitor, readiness, metrics, subscriptions)
+        routes = starlette_routes(engine, gates, monitor, readiness, metrics, subscriptions)
         front, protocol = self.build(engine, gates, routes)
         gc.collect()
         gc.freeze()  # what is here now stays, so the collector need not look at it again
         listener = _listen(self._config.server.host, self._config.server.port)
-        self._server = self._http_server(front, protocol, lambda: _end_waiting(readiness, engine))
-        chores = [self._keep_house(engine), monitor.watch(), self._announce(engine, readiness, ready)]
+        self._server = self._http_server(front, protocol, lambda: _end_waits(readiness, engine))
+        background = [self._enforce_timeouts(engine), monitor.watch(), self._announce(engine, readiness, ready)]
         if self._config.system.registry_log:
-            chores.append(system.follow_keys(Path(self._config.storage.data_dir) / "keys.db"))
+            background.append(system.follow_keys(Path(self._config.storage.data_dir) / "keys.db"))
         if (interval_s := self._config.system.metrics_interval_s) > 0:
-            chores.append(Emitter(system, metrics.collect, engine.clock).run(interval_s))
+            background.append(MetricsStream(system, metrics.collect, engine.clock).run(interval_s))
         if (interval_s := self._config.system.live_interval_s) > 0:
-            chores.append(LiveMetrics(system, engine.touches, engine.clock).run(interval_s))
+            background.append(LiveMetrics(system, engine.touches, engine.clock).run(interval_s))
         if self._certificate is not None:
-            chores.append(self._certificate.watch())
-        tasks = [asyncio.create_task(chore) for chore in chores]
+            background.append(self._certificate.watch())
+        tasks = [asyncio.create_task(coroutine) for coroutine in background]
         watchdog.start()
         try:
             await self._server.serve(sockets=[listener])
@@ -163,28 +146,42 @@ class Server:
             for task in tasks:
                 task.cancel()
 
-    def build(self, engine: Engine, gates: Gates, routes: Iterable[BaseRoute]) -> tuple[Front, type[Connection]]:
+    def build(
+        self, engine: Engine, gates: Gates, routes: Iterable[BaseRoute]
+    ) -> tuple[AsgiApplication, type[Connection]]:
         """The two ways in: the ASGI application, and the connection that answers without it."""
         config, timeout_s = self._config, self._config.server.resolver_timeout_s
         request_log = RequestLog(engine.counters)
-        dispatcher = Dispatcher(self._door, engine, verbs.table(engine, gates), gates.read)
+        dispatcher = Dispatcher(self._authenticator, engine, hot_verbs(engine, gates), gates.read)
         engine.account.add("arriving_bodies", lambda: dispatcher.arrivals.held)
-        engine.account.add("unsent_answers", lambda: dispatcher.unsent_bytes)
-        bridge = Bridge(dispatcher, gates.read, request_log, config.limits.body_bytes, timeout_s=timeout_s)
-        known = self._door, request_log, engine.writer.damage, engine.computing
-        front = Front(routes, bridge, *known, timeout_s=timeout_s)
+        engine.account.add("unsent_answers", lambda: dispatcher.unsent.held)
+        bridge = DispatcherApplication(
+            dispatcher, gates.read, request_log, config.limits.body_bytes, timeout_s=timeout_s
+        )
+        front = AsgiApplication(
+            routes,
+            bridge,
+            self._authenticator,
+            request_log,
+            engine.writer.damage,
+            engine.computing,
+            timeout_s=timeout_s,
+        )
         settings = {
             "dispatcher": dispatcher,
             "request_log": request_log,
-            "heads": Heads(),
+            "server_lines": ServerLines(),
+            "head_cache": RequestHeadCache(),
             "header_bytes": config.limits.header_bytes,
             "url_bytes": config.limits.url_bytes,
             "hot_body_bytes": min(HOT_BODY_BYTES, config.limits.body_bytes),
-            "max_connections": _admissible(config.server.max_connections),
+            "max_connections": _connection_limit(config.server.max_connections),
         }
         return front, type("Connection", (Connection,), settings)
 
-    def _http_server(self, front: Front, protocol: type[Connection], on_shutdown: Callable[[], None]) -> HttpServer:
+    def _http_server(
+        self, front: AsgiApplication, protocol: type[Connection], on_shutdown: Callable[[], None]
+    ) -> HttpServer:
         server = self._config.server
         return HttpServer(
             front,
@@ -213,49 +210,29 @@ class Server:
         scheme = "https" if self._certificate is not None else "http"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
-    async def _keep_house(self, engine: Engine) -> None:
+    async def _enforce_timeouts(self, engine: Engine) -> None:
         """Time out what waits too long: operations, arriving requests, idle and stalled connections."""
         while True:
             await asyncio.sleep(_TICK_S)
             engine.writer.expire()
-            self._door.refresh()
+            self._authenticator.refresh()
             now = monotonic()
             assert self._server is not None
             for connection in self._server.connections():
                 if isinstance(connection, Connection):
-                    self._check(connection, now)
+                    self._enforce_timeouts_of(connection, now)
 
-    def _check(self, connection: Connection, now: float) -> None:
+    def _enforce_timeouts_of(self, connection: Connection, now: float) -> None:
         limits = self._config.server
-        if connection.begun_s and now - connection.begun_s > limits.request_timeout_s:
-            connection.give_up()
+        if connection.arriving_since_s and now - connection.arriving_since_s > limits.request_timeout_s:
+            connection.time_out_request()
         elif connection.is_stalled(now, limits.write_timeout_s):
             connection.transport.abort()
-        elif now - connection.seen_s > limits.idle_timeout_s and connection.is_idle():
+        elif now - connection.last_data_s > limits.idle_timeout_s and connection.is_idle():
             connection.transport.close()
 
 
-def asgi_routes(
-    engine: Engine,
-    gates: Gates,
-    monitor: MemoryMonitor,
-    readiness: Readiness,
-    metrics: Metrics,
-    subscriptions: Subscriptions | None,
-) -> list[BaseRoute]:
-    """Every route but those of the hot path."""
-    routes: list[BaseRoute] = [*listing.routes(engine), *ops.routes(engine, gates, monitor, readiness, metrics)]
-    routes += [*work.routes(engine), *observe.routes(engine, gates.search)]
-    routes += [*register.routes(engine), *tables.routes(engine)]
-    routes += [*observations.routes(engine), *sources.routes(engine)]
-    routes += [*entity_lists.routes(engine), *entity_relations.routes(engine)]
-    routes += [*entity_types.routes(engine), *enhancement.routes(engine), *erasures.routes(engine)]
-    if subscriptions is not None:
-        routes += subscription_routes(subscriptions)
-    return routes
-
-
-def _end_waiting(readiness: Readiness, engine: Engine) -> None:
+def _end_waits(readiness: Readiness, engine: Engine) -> None:
     """Let parked readers go before the server waits for requests in flight."""
     readiness.serving = False
     engine.tail.end()
@@ -267,23 +244,23 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server(address[4][:2], family=address[0], backlog=_BACKLOG)
     except OSError as reason:
         raise Unavailable(
-            f"cannot listen on {host}:{port}, {_plainly(reason)}; choose another port with --port",
+            f"cannot listen on {host}:{port}, {_error_text(reason)}; choose another port with --port",
             reason="cannot_listen",
         ) from reason
 
 
-def _plainly(reason: OSError) -> str:
+def _error_text(reason: OSError) -> str:
     """What the system says, without the address that Python repeats."""
     return (reason.strerror or str(reason)).partition(" (while")[0].lower()
 
 
-def _admissible(connections: int) -> int:
+def _connection_limit(connections: int) -> int:
     """As many connections as wanted, or as many as there are files for; says so where these are fewer."""
     files = _allow_files(connections + _MOST_KEPT)
     fitting = fitting_connections(connections, files)
     if fitting < connections:
-        told = "the system allows this process %d open files: at most %d connections are served, not %d"
-        log.warning(told, files, fitting, connections)
+        message = "the system allows this process %d open files: at most %d connections are served, not %d"
+        log.warning(message, files, fitting, connections)
     return fitting
 
 
@@ -314,7 +291,7 @@ def serve(
     accept_log_damage: bool = False,
 ) -> None:
     """Run the server in this process until it is told to stop; auto-tune leaves the ``explicit`` settings alone."""
-    logging.configure()
+    configure_logging()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
     allocators.configure()

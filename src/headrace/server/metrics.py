@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 
@@ -16,7 +18,8 @@ from headrace.engine.holdings import cache_usage, dropped_files
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor
 from headrace.engine.runtime.stalls import StallWatchdog
-from headrace.server.metrics_touch import touch_metrics
+from headrace.engine.touch import report
+from headrace.engine.touch.touches import Touches
 
 _COUNTED = {
     "appends": "append requests that wrote entries",
@@ -142,13 +145,13 @@ class _ServerNumbers(Collector):
     def _columns(self) -> Iterator[Metric]:
         archive, config = self._engine.archive, self._engine.config
         blocks = None if archive is None else archive.blocks
-        known = {
+        gauges = {
             "tail_columns_bytes": ("Memory for columns of events without companions", blocks.bytes if blocks else 0),
             "tail_columns_limit_bytes": ("Memory that they may take", config.limits.tail_columns_bytes),
             "tail_columns_disk_bytes": ("Disk that more of them take", blocks.disk_bytes if blocks else 0),
             "tail_columns_disk_limit_bytes": ("Disk that they may take", config.storage.tail_cache_bytes),
         }
-        yield from (_gauge(name, text, value) for name, (text, value) in known.items())
+        yield from (_gauge(name, text, value) for name, (text, value) in gauges.items())
         extracted = blocks.extracted if blocks else 0
         yield CounterMetricFamily("headrace_tail_columns_events", "Events extracted into such columns", extracted)
 
@@ -197,14 +200,45 @@ class _ServerNumbers(Collector):
         for holder, size in engine.account.held().items():
             held.add_metric([holder], size)
         yield held
-        known = {
+        gauges = {
             "memory_rss_bytes": ("Resident memory", monitor.last.rss_bytes),
             "memory_max_rss_bytes": ("The most there ever was", monitor.max_rss_bytes),
             "memory_limit_bytes": ("The memory limit", monitor.limit_bytes),
             "memory_pressure_limit_bytes": ("Where pressure begins", monitor.pressure_limit_bytes),
         }
-        yield from (_gauge(name, text, value) for name, (text, value) in known.items() if value is not None)
+        yield from (_gauge(name, text, value) for name, (text, value) in gauges.items() if value is not None)
 
 
 def _gauge(name: str, sentence: str, value: float) -> Metric:
     return GaugeMetricFamily(f"headrace_{name}", sentence, value=value)
+
+
+_PREFIX = "headrace_touch_"
+_CAPITAL = re.compile("(?<!^)(?=[A-Z])")
+_LIVES = ("activated", "retired", "evicted", "denied")
+
+
+def touch_metrics(touches: Touches) -> Iterator[Metric]:
+    """How things stand, and what has happened since the server began."""
+    modes = Counter(touching.mode for touching in touches.followed())
+    streams = GaugeMetricFamily(f"{_PREFIX}streams", "Streams that are followed, by touchMode", labels=["mode"])
+    for mode, count in sorted(modes.items()):
+        streams.add_metric([mode], count)
+    yield streams
+    for name, value in report.standing(touches).items():
+        yield GaugeMetricFamily(_PREFIX + _snake(name), f"{name} of touch/meta, over all streams", value=value)
+    for name, total in report.totals(touches).items():
+        if not name.endswith("Total"):
+            continue
+        text, seconds = f"{name} of touch/meta, over all streams", name.endswith("MsTotal")
+        metric_name = _snake(name.removesuffix("Total")).removesuffix("_ms") + "_seconds" * seconds
+        yield CounterMetricFamily(_PREFIX + metric_name, text, value=total / 1000 if seconds else total)
+    template_outcomes = CounterMetricFamily(f"{_PREFIX}templates", "What became of templates", labels=["outcome"])
+    counts = report.counted(touches)
+    for outcome in _LIVES:
+        template_outcomes.add_metric([outcome], getattr(counts, outcome))
+    yield template_outcomes
+
+
+def _snake(name: str) -> str:
+    return _CAPITAL.sub("_", name).lower()

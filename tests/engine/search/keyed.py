@@ -14,7 +14,7 @@ from headrace.deadline import Deadline
 from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.search.routing_keys import Lexicon, Page, Question
 from headrace.reduce.work_units import Result
-from headrace.server.work import store_url
+from headrace.server.routes.work import store_url
 from headrace.types import JSON
 from rig import Rig, array
 from worker import perform

@@ -29,7 +29,7 @@ from headrace.pipeline.kernels import erase as erase_kernel
 from headrace.pipeline.kernels.units import result
 from headrace.reduce.work_units import Result
 from headrace.schema.entity.observation import decode
-from headrace.server.work import store_url
+from headrace.server.routes.work import store_url
 from headrace.storage import database
 from headrace.storage.entity_types import EntityChanges
 from headrace.storage.erasures import ErasureRow

@@ -1,0 +1,1 @@
+"""HTTP itself: connections, parsing, admission, dispatch and answers; no resource is known here."""

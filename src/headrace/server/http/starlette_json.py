@@ -1,0 +1,64 @@
+"""JSON on the Starlette side: bodies of requests, read whole up to a limit, and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from headrace import decoding
+from headrace.engine.runtime.computing import LONG_BYTES, Computing
+from headrace.errors import BadRequest, HeadraceError, TooLarge, UnsupportedMedia
+from headrace.schema.entries import checked_number
+from headrace.server.http.exchange import JSON_HEADERS
+from headrace.types import JSON, json_fault, media_type
+
+Body = TypeVar("Body")
+
+
+def require_json(request: Request) -> None:
+    """Refuse a body that does not say that it is JSON."""
+    if media_type(request.headers.get("content-type", "")) != JSON:
+        raise UnsupportedMedia("the body of this request is application/json", field="Content-Type")
+
+
+async def read_json(request: Request, kind: type[Body], *, limit: int, refusal: type[BadRequest] = BadRequest) -> Body:
+    """The body as this kind of document; what it does not know is refused."""
+    body = await read_body(request, limit=limit, refusal=refusal)
+    decoder = decoding.make_decoder(kind, float_hook=checked_number)
+    try:
+        if len(body) > LONG_BYTES:
+            computing: Computing = request.state.computing
+            return await computing.run(len(body), decoder.decode, body)
+        return decoder.decode(body)
+    except (ValueError, RecursionError) as reason:
+        raise refusal(f"the body cannot be read: {json_fault(reason, body)}", field="body") from reason
+
+
+async def read_body(request: Request, *, limit: int, refusal: type[BadRequest] = BadRequest) -> bytes:
+    """The body as it came."""
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedMedia("the body of this request is not encoded", field="Content-Encoding")
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise TooLarge(f"the body exceeds {limit} bytes", limit=limit)
+    except ClientDisconnect as reason:
+        raise refusal("the body was cut short", field="body") from reason
+    return bytes(body)
+
+
+def json_response(content: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON answer, never cached."""
+    every = {**JSON_HEADERS, **(headers or {})}
+    return Response(msgspec.json.encode(content), status, every)
+
+
+def failure_response(error: HeadraceError) -> Response:
+    """What an error looks like on the wire."""
+    return json_response(error.body(), status=error.status, headers=error.headers())

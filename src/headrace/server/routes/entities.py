@@ -1,0 +1,139 @@
+"""``GET /v1/entities/{id}``: an entity as it is now, or was, answered on the hot path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headrace.engine.assembly import Engine
+from headrace.engine.derive.generation import NotReady
+from headrace.engine.entities.read.snapshots import Asked, Shown
+from headrace.errors import BadRequest, EntityNotFound
+from headrace.schema.entity.relations import links, moments
+from headrace.server.http.auth import LOCAL, Principal
+from headrace.server.http.background import BackgroundRequests
+from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.request import Request
+from headrace.types import parse_timestamp_us, rfc3339
+
+_COMPLETE = {"headrace-coverage": "complete"}
+_ENCODE = msgspec.json.Encoder().encode
+_PARAMETERS = frozenset({"as_of", "at_ingested", "schema_version", "scope", "explain", "user_id"})
+_SCOPES = ("global", "user")
+_FLAGS = {"true": True, "false": False}
+
+
+class EntityRoute:
+    """Answers requests for one entity."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._snapshots = engine.snapshots
+        self._background = BackgroundRequests(engine.writer.damage)
+        self._time_s = engine.config.server.resolver_timeout_s
+
+    def get(self, request: Request) -> None:
+        """GET: the snapshot of an entity, and the observations that its values are from."""
+        entity_query = asked_of(request.query, request.target.name, request.principal)
+        try:
+            shown = self._snapshots.get(entity_query)
+        except NotReady:
+            self._background.answer_within(request, self._get_later(request, entity_query), self._time_s)
+            return
+        self._reply(request, shown)
+
+    async def _get_later(self, request: Request, entity_query: Asked) -> None:
+        self._reply(request, await self._snapshots.find(entity_query))
+
+    def _reply(self, request: Request, shown: Shown) -> None:
+        admit(request.principal, shown.view.entity_type)
+        document = snapshot(shown)
+        if request.query and flag(request.query, "explain"):
+            document["explain"] = explained(shown, self._snapshots.serving.tail_of(shown.view.entity_type))
+        request.exchange.reply_json(_ENCODE(document), _COMPLETE)
+
+
+def asked_of(query: dict[str, str], entity_id: str, principal: Principal) -> Asked:
+    """The entity query of a request; an admin may name another user."""
+    if not query:
+        return Asked(entity_id, principal.user_id)
+    refuse_unknown_parameters(query, *_PARAMETERS)
+    as_of, at_ingested = query.get("as_of"), query.get("at_ingested")
+    if "scope" in query and (query["scope"] not in _SCOPES or "schema_version" not in query):
+        raise BadRequest("scope is global or user, and says whose the schema_version is", field="scope")
+    return Asked(
+        entity_id,
+        user_of(query, principal),
+        None if as_of is None else parse_timestamp_us(as_of, "as_of"),
+        None if at_ingested is None else parse_timestamp_us(at_ingested, "at_ingested"),
+        query.get("schema_version"),
+        query.get("scope"),
+    )
+
+
+def user_of(query: dict[str, str], principal: Principal) -> str:
+    """The user whose entities are meant."""
+    return principal.acting_for(query.get("user_id"))
+
+
+def admit(principal: Principal, entity_type: str, scope: str = "read") -> None:
+    """Refuse a key that does not open the type's observations."""
+    if principal is not LOCAL:
+        principal.require_type(scope, entity_type)
+
+
+def flag(query: dict[str, str], name: str) -> bool:
+    """A parameter that is true or false, and false where it is not given."""
+    text = query.get(name, "false")
+    if text not in _FLAGS:
+        raise BadRequest(f"{name} is true or false", field=name)
+    return _FLAGS[text]
+
+
+def snapshot(shown: Shown) -> dict[str, Any]:
+    """An entity as a JSON document; raises where it has none."""
+    view, entity = shown.view, shown.snapshot
+    row = view.group.row
+    if entity is None:
+        raise EntityNotFound("the entity is deleted, or was not known then", entity_id=view.asked.entity_id)
+    document: dict[str, Any] = {
+        "entity_id": row.entity_id,
+        "entity_type": view.entity_type,
+        "canonical_name": row.canonical_name,
+        "schema_version": entity.schema_version,
+        "snapshot": entity.snapshot,
+        "provenance": entity.provenance,
+        "computed_at": rfc3339(entity.computed_at_us),
+        "observation_count": entity.observation_count,
+        "last_observation_at": rfc3339(entity.last_observation_at_us),
+        "merged_from": list(view.group.members[1:]),
+        "events": [],
+        "links": [],
+    }
+    if view.asked.entity_id != row.entity_id:
+        document["requested_entity_id"] = view.asked.entity_id
+    if entity.truncated:
+        document["truncated_fields"] = list(entity.truncated)
+    definition = None if view.schema is None else view.schema.schema_definition
+    if definition is not None and definition.temporal_fields:
+        document["events"] = [event._asdict() for event in moments(definition, entity.snapshot)]
+    if definition is not None and definition.reference_fields:
+        document["links"] = [link._asdict() for link in links(definition, entity.snapshot, row.user_id)]
+    return document
+
+
+def explained(shown: Shown, generation: Any) -> dict[str, Any]:
+    """How an answer came about: from states and which tail, or from the entity's observations."""
+    view, stream = shown.view, shown.view.stream
+    document: dict[str, Any] = {
+        "from": "states" if shown.kept else "observations",
+        "members": list(view.group.members),
+        "moved_observations": len(view.group.moved),
+        "policies": view.config.dump(),
+        "life": view.life or None,
+        "through": stream.offset_at(view.head.next_seq),
+    }
+    if shown.kept and generation is not None:
+        document["tail_from"] = stream.offset_at(generation.base.start)
+        document["states"] = [state.name for state in generation.base.states]
+    return document

@@ -1,0 +1,256 @@
+"""``POST /v1/get`` and ``/v1/batch_get``: rows of feature tables, answered on the hot path."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from headrace import decoding
+from headrace.engine.assembly import Engine
+from headrace.engine.derive.generation import NotReady
+from headrace.engine.derive.state_reader import SLICE_S
+from headrace.engine.features.registry import EVENTS
+from headrace.engine.features.serving import Answer, Moment
+from headrace.engine.runtime.computing import LONG_BYTES
+from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, RequestError, TimedOut, UnsupportedMedia
+from headrace.schema.entries import checked_number
+from headrace.server.http.auth import LOCAL, Principal
+from headrace.server.http.background import BackgroundRequests
+from headrace.server.http.request import Request
+from headrace.types import JSON, json_fault, parse_timestamp_us, rfc3339
+
+MOST_REQUESTS = 10_000
+#: So few rows are looked for at once, and for so long; more are looked up in slices, one batch after the other.
+_FEW, _BRIEFLY_S = 64, 0.003
+#: Events that are folded before rows are looked up, for each of the rows: that takes less than folding row by row.
+_WORTH = 5
+#: Where more rows are not found in time, it is said what any row of their tables lacks, and not what each of them does.
+_TOLD_OF = 100
+_COMPLETE = {"headrace-coverage": "complete"}
+_BACKFILLING = {"headrace-coverage": "backfilling"}
+_PARTIAL = {"headrace-coverage": "partial"}
+_ENCODE = msgspec.json.Encoder().encode
+
+
+class GetBody(msgspec.Struct, forbid_unknown_fields=True):
+    """One row: of which table and key, which features, and whether to say how it came about."""
+
+    table: str
+    key: Any = None
+    features: list[str] | None = None
+    #: As it was at this moment; only for one row.
+    as_of: str | None = None
+    explain: bool = False
+
+
+class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Many rows, of any tables, all at one moment."""
+
+    requests: list[GetBody]
+
+
+class _Rows(msgspec.Struct):
+    """What answers several requests, in their order, as JSON."""
+
+    rows: list[bytes] = []
+    complete: bool = True
+
+
+_GET = decoding.make_decoder(GetBody, float_hook=checked_number)
+_BATCH = decoding.make_decoder(BatchBody, float_hook=checked_number)
+
+
+class FeatureRoutes:
+    """Answers requests for rows."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._features = engine.features
+        self._serving = engine.serving
+        self._pasts = engine.pasts
+        self._background = BackgroundRequests(engine.writer.damage)
+        self._time_s = engine.config.server.resolver_timeout_s
+        self._computing, self._gate = engine.computing, engine.gates.rows
+
+    def get(self, request: Request) -> None:
+        """POST ``/v1/get``: the row of one key, ``{}`` for a key that no event has had."""
+        body = _read(request, _GET)
+        self._admit(request.principal, body.table)
+        if body.as_of is not None:
+            at_us = parse_timestamp_us(body.as_of, "as_of")
+            self._background.begin(request.exchange, self._get_past(request, body, at_us))
+            return
+        try:
+            _reply_row(request, body, self._get_row(body))
+        except NotReady:
+            later = self._get_later(request, body)
+            self._background.answer_within(request, later, self._time_s, lambda: self._late([body]))
+
+    async def _get_later(self, request: Request, body: GetBody) -> None:
+        while request.exchange.writable:
+            await self._serving.ready(body.table)
+            try:
+                answer = self._get_row(body)
+            except NotReady:
+                continue
+            _reply_row(request, body, answer)
+            return
+
+    async def _get_past(self, request: Request, body: GetBody, at_us: int) -> None:
+        past = await self._pasts.rows(body.table, [(body.key, at_us)], body.features)
+        reaches = None if past.reaches_us is None else rfc3339(past.reaches_us)
+        explanation = {"as_of": rfc3339(at_us), "complete": past.complete, "since": past.since, "events_from": reaches}
+        headers = _COMPLETE if past.complete else _PARTIAL
+        if reaches is not None:
+            headers = {**headers, "headrace-events-from": reaches}
+        request.exchange.reply_json(_ENCODE(_row(body, Answer(past.rows[0], past.complete, explanation))), headers)
+
+    def _get_row(self, body: GetBody, moment: Moment | None = None) -> Answer:
+        return self._serving.get(body.table, body.key, body.features, moment, explain=body.explain)
+
+    def batch_get(self, request: Request) -> None:
+        """POST ``/v1/batch_get``: rows in the order of the requests, or what is wrong with the first bad one."""
+        if len(request.body) > LONG_BYTES:
+            self._background.begin(request.exchange, self._read_in_background(request))
+            return
+        bodies = self._checked(request.principal, _read(request, _BATCH).requests)
+        if len(bodies) <= _FEW and (rows := self._get_few(bodies)) is not None:
+            _reply_rows(request, rows)
+        else:
+            self._get_later_all(request, bodies)
+
+    async def _read_in_background(self, request: Request) -> None:
+        """Read a long body in a thread, while others are served."""
+        body = await self._computing.run(len(request.body), _read, request, _BATCH)
+        self._get_later_all(request, self._checked(request.principal, body.requests))
+
+    def _checked(self, principal: Principal, bodies: list[GetBody]) -> list[GetBody]:
+        """The requests of a batch, all of which are checked before the first row is read."""
+        if len(bodies) > MOST_REQUESTS:
+            raise BatchTooLarge(f"a batch has at most {MOST_REQUESTS} requests", limit=MOST_REQUESTS)
+        if any(body.as_of is not None for body in bodies):
+            raise BadRequest("as_of is for one row; POST /v1/tables/{table}/history has many", field="as_of")
+        admitted = set[str]()
+        for number, body in enumerate(bodies):
+            if body.table not in admitted:
+                _with_index(number, lambda one=body: self._admit(principal, one.table))  # type: ignore[misc]
+                admitted.add(body.table)
+        return bodies
+
+    def _get_few(self, bodies: list[GetBody]) -> _Rows | None:
+        """The rows, at once; None where that takes longer."""
+        rows = _Rows()
+        try:
+            moment = self._serving.moment((body.table for body in bodies), monotonic() + _BRIEFLY_S)
+            return rows if self._rows(bodies, moment, rows) else None
+        except NotReady:
+            return None
+
+    def _get_later_all(self, request: Request, bodies: list[GetBody]) -> None:
+        self._background.answer_within(
+            request, self._batch_later(request, bodies), self._time_s, lambda: self._late(bodies)
+        )
+
+    async def _batch_later(self, request: Request, bodies: list[GetBody]) -> None:
+        tables = list(dict.fromkeys(body.table for body in bodies))
+        async with self._gate:
+            while request.exchange.writable:
+                try:
+                    for table in tables:
+                        await self._serving.approach(table, _WORTH * len(bodies))
+                    rows = await self._rows_in_slices(request, bodies, tables)
+                except NotReady:
+                    for table in tables:
+                        await self._serving.ready(table)
+                else:
+                    _reply_rows(request, rows)
+                    return
+
+    async def _rows_in_slices(self, request: Request, bodies: list[GetBody], tables: list[str]) -> _Rows:
+        """The rows of one moment, read in slices between other requests; raises NotReady where tables lag."""
+        rows, moment = _Rows(), self._serving.moment(tables)
+        with self._serving.hold(tables, moment.heads) as hold:
+            while request.exchange.writable:
+                with contextlib.suppress(NotReady):  # what was folded of a row by the end of a slice is kept
+                    if self._rows(bodies, moment._replace(ends=monotonic() + SLICE_S), rows):
+                        break
+                await asyncio.sleep(0)
+                if not hold.is_intact:
+                    raise NotReady
+        return rows
+
+    def _late(self, bodies: list[GetBody]) -> HeadraceError:
+        """What rows lack that are not found in time."""
+        try:
+            if len(bodies) > _TOLD_OF:
+                lacking = [self._serving.lag(table) for table in dict.fromkeys(body.table for body in bodies)]
+            else:
+                lacking = [self._lacking(body) for body in bodies]
+        except HeadraceError as reason:
+            return reason
+        events, offset = max(lacking)
+        message = f"a row lacks up to {events} events that were pushed before; ask again" if events else "timed out"
+        return TimedOut(message, events=events, offset=offset)
+
+    def _lacking(self, body: GetBody) -> tuple[int, str]:
+        return self._serving.lacking(body.table, self._serving.defined(body.table).reducer.key(body.key))
+
+    def _rows(self, bodies: list[GetBody], moment: Moment, rows: _Rows) -> bool:
+        """Add rows to those that were found, until a moment ends; whether all are there."""
+        assert moment.ends is not None
+        for number in range(len(rows.rows), len(bodies)):
+            body = bodies[number]
+            answer: Answer = _with_index(number, lambda one=body: self._get_row(one, moment))  # type: ignore[misc]
+            rows.rows.append(_ENCODE(_row(body, answer)))
+            rows.complete = rows.complete and answer.complete
+            if monotonic() > moment.ends:
+                break
+        return len(rows.rows) == len(bodies)
+
+    def _admit(self, principal: Principal, table: str) -> None:
+        """Refuse callers who may not read the events that a table is computed from."""
+        current = self._features.current
+        current.table(table)
+        if principal is not LOCAL:
+            principal.require("read", EVENTS + current.root_of(table))
+
+
+def _read(request: Request, decoder: msgspec.json.Decoder[Any]) -> Any:
+    if request.head.media_type != JSON:
+        raise UnsupportedMedia("questions are asked as application/json", field="Content-Type")
+    for name in request.query:
+        raise BadRequest(f"there is no parameter {name} here", field=name)
+    try:
+        return decoder.decode(request.body)
+    except (ValueError, RecursionError) as reason:
+        raise BadRequest(f"the body cannot be read: {json_fault(reason, request.body)}", field="body") from reason
+
+
+def _row(body: GetBody, answer: Answer) -> dict[str, Any]:
+    return {"row": answer.row, "explain": answer.explain} if body.explain else answer.row
+
+
+def _reply_row(request: Request, body: GetBody, answer: Answer) -> None:
+    request.exchange.reply_json(_ENCODE(_row(body, answer)), _COMPLETE if answer.complete else _BACKFILLING)
+
+
+def _reply_rows(request: Request, rows: _Rows) -> None:
+    request.exchange.reply_json(
+        b'{"results":[' + b",".join(rows.rows) + b"]}", _COMPLETE if rows.complete else _BACKFILLING
+    )
+
+
+def _with_index(number: int, work: Callable[[], Any]) -> Any:
+    """What work finds for one of many requests; what it refuses is refused with its place."""
+    try:
+        return work()
+    except RequestError as refusal:
+        raise _at(refusal, f"requests[{number}]") from refusal
+
+
+def _at(refusal: HeadraceError, path: str) -> HeadraceError:
+    return type(refusal)(f"{path}: {refusal.message}", **{**refusal.facts, "path": path})

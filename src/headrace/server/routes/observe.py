@@ -1,0 +1,179 @@
+"""``POST /v1/observe/request``: the events and the spans of one request, joined."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headrace.deadline import Cancelled, Deadline
+from headrace.engine.assembly import Engine
+from headrace.engine.log.stream import Stream
+from headrace.engine.request_lookup import Seeker, look_up
+from headrace.engine.runtime.gates import Gate
+from headrace.errors import BadRequest, TimedOut
+from headrace.profiles import table
+from headrace.profiles.request_story import question as questions
+from headrace.profiles.request_story.question import RequestQuestion
+from headrace.profiles.request_story.story import primary, summary, timeline
+from headrace.profiles.request_story.trace import Trace
+from headrace.server.http import starlette_json
+from headrace.server.http.background import in_thread
+from headrace.server.http.starlette_json import json_response
+from headrace.types import rfc3339
+
+if TYPE_CHECKING:
+    from headrace.server.http.auth import Principal
+
+_MOST_BYTES = 64 * 1024
+#: What the log says where nobody waited for an answer.
+_CLIENT_GONE = 499
+#: What is left of a request's time for what comes after the searches.
+_REST_S = 0.5
+
+
+def routes(engine: Engine, gate: Gate) -> list[Route]:
+    """The route of the question."""
+    return [Route("/v1/observe/request", Observer(engine, gate).request, methods=["POST"])]
+
+
+class Observer:
+    """Answers what happened in a request."""
+
+    def __init__(self, engine: Engine, gate: Gate) -> None:
+        self._engine = engine
+        self._gate = gate
+
+    async def request(self, request: Request) -> Response:
+        """POST: one request, by its id, its trace or one of its spans."""
+        starlette_json.require_json(request)
+        question = questions.read(await starlette_json.read_json(request, Any, limit=_MOST_BYTES))
+        principal = request.state.principal
+        events = self._stream(question.events, principal, "events")
+        traces = self._stream(question.traces, principal, "traces")
+        deadline = Deadline(self._engine.config.server.resolver_timeout_s - _REST_S)
+        work = asyncio.create_task(self._work(question, events, traces, deadline))
+        watch = asyncio.create_task(_watch(request, deadline, work))
+        try:
+            return await work
+        except (Cancelled, asyncio.CancelledError):
+            if deadline.is_cancelled:
+                return Response(status_code=_CLIENT_GONE)
+            raise
+        finally:
+            watch.cancel()
+
+    async def _work(
+        self, question: RequestQuestion, events: Stream | None, traces: Stream | None, deadline: Deadline
+    ) -> Response:
+        try:
+            async with asyncio.timeout(deadline.left_s):
+                await self._gate.__aenter__()
+        except TimeoutError as reason:
+            raise TimedOut("too many searches are under way; this one did not begin in time") from reason
+        try:
+            return json_response(await in_thread(lambda: self._answer(question, events, traces, deadline)))
+        finally:
+            await self._gate.__aexit__()
+
+    def _stream(self, name: str | None, principal: Principal, signal: str) -> Stream | None:
+        """A stream whose events tell this of requests."""
+        if name is None:
+            return None
+        principal.require("read", name)
+        stream = self._engine.log.find(name)
+        profile = table.load(stream.profile)
+        if profile.definition.signal != signal:
+            wanted = next(profile.name for profile in table.PROFILES.values() if profile.signal == signal)
+            message = f"streams.{signal} must be a stream with the profile {wanted}; {name} has {profile.name}"
+            raise BadRequest(message, field=f"streams.{signal}")
+        if stream.ttl_s is not None:
+            self._engine.log.catalog.note_access(stream)
+        return stream
+
+    def _answer(
+        self, question: RequestQuestion, events: Stream | None, traces: Stream | None, deadline: Deadline
+    ) -> dict[str, Any]:
+        window = tuple(None if ms is None else rfc3339(ms * 1000) for ms in (question.from_ms, question.to_ms))
+        seekers = [
+            None if stream is None else Seeker(self._engine, stream, most, (window[0], window[1]), deadline)
+            for stream, most in ((events, question.most_events), (traces, question.most_spans))
+        ]
+        seqs = look_up(seekers[0], seekers[1], question.by, question.id)
+        return _document(question, seekers[0], seekers[1], seqs)
+
+
+async def _watch(request: Request, deadline: Deadline, work: asyncio.Task[Response]) -> None:
+    """Cancel the work once the client has hung up; the body of the request has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    deadline.cancel()
+    work.cancel()
+
+
+def _document(
+    question: RequestQuestion, events: Seeker | None, traces: Seeker | None, request_ids: list[str]
+) -> dict[str, Any]:
+    logged = [] if events is None else events.events()
+    trace = Trace([] if traces is None else list(traces.found.values()))
+    first = next(iter(request_ids), None)
+    chosen = primary([event for _, event in logged], first)
+    root = None if trace.root is None else trace.spans[trace.root]
+    streams = question.events, question.traces
+    lookup = dict.fromkeys(questions.IDS) | {"traceId": first} | {question.by: question.id}
+    if lookup["requestId"] is None and (request_id := summary(chosen, root)["requestId"]):
+        lookup["requestId"] = request_id
+    return {
+        "lookup": lookup,
+        "summary": summary(chosen, root),
+        "evlog": None if events is None else _logged(question, chosen, logged),
+        "trace": None if traces is None else _traced(question, first, trace, traces),
+        "timeline": timeline(logged, trace, streams, raw=question.raw) if question.timeline else None,
+        "coverage": {
+            "events": None if events is None else events.coverage(),
+            "traces": None if traces is None else traces.coverage(),
+            "warnings": _warnings(events, traces, trace),
+        },
+    }
+
+
+def _logged(question: RequestQuestion, chosen: Any, logged: list[tuple[str, Any]]) -> dict[str, Any]:
+    matches = [{"offset": offset, "event": event} for offset, event in logged]
+    return {"stream": question.events, "primary": chosen, "matches": matches}
+
+
+def _traced(question: RequestQuestion, first: str | None, trace: Trace, seeker: Seeker) -> dict[str, Any]:
+    covered = seeker.coverage()
+    return {
+        "stream": question.traces,
+        "traceId": first,
+        "rootSpanId": None if trace.root is None else trace.spans[trace.root]["spanId"],
+        "spans": list(trace.spans.values()),
+        "tree": trace.tree(),
+        "serviceMap": trace.services(),
+        "criticalPath": trace.path(),
+        "errors": trace.errors(),
+        "partial": bool(trace.missing) or covered["limit_reached"] or not covered["complete"],
+        "missingParents": trace.missing,
+        "duplicateSpans": trace.duplicates,
+    }
+
+
+def _warnings(events: Seeker | None, traces: Seeker | None, trace: Trace) -> list[str]:
+    warnings = []
+    for seeker, what in ((events, "events"), (traces, "spans")):
+        if seeker is None:
+            continue
+        covered = seeker.coverage()
+        if not seeker.found:
+            warnings.append(f"no {what} were found in {seeker.stream.name}")
+        if covered["limit_reached"]:
+            warnings.append(f"there are more {what} than were asked for")
+        if not covered["complete"]:
+            warnings.append(f"not all {what} were looked at")
+    if trace.missing:
+        warnings.append(f"{len(trace.missing)} parents of spans were not found")
+    return warnings

@@ -1,0 +1,147 @@
+"""OTLP over HTTP: spans that exporters send, to one stream or to the one that is configured."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from headrace.engine.assembly import Engine
+from headrace.engine.log.append import PLAIN, Append
+from headrace.engine.log.lifecycle import Create, settling
+from headrace.engine.log.stream import Stream
+from headrace.engine.runtime.computing import LONG_BYTES
+from headrace.errors import AppendTimedOut, BadRequest, TooLarge, UnsupportedMedia
+from headrace.profiles import table
+from headrace.profiles.otel_traces import EXPORT, OTEL_TRACES, otlp
+from headrace.profiles.otel_traces.hook import TracesHook
+from headrace.profiles.otel_traces.protobuf import partial_success
+from headrace.server.http import target
+from headrace.server.http.background import BackgroundRequests
+from headrace.server.http.exchange import Reply
+from headrace.server.http.request import Request
+from headrace.server.routes.profiles import profile_with_route
+from headrace.server.routes.streams import APPEND_TIMEOUT, refuse_owned
+from headrace.storage.streams import StreamRow
+from headrace.types import JSON
+
+PROTOBUF = "application/x-protobuf"
+_NO_EXPORTS = "this stream takes no OTLP exports; they need the profile otel-traces"
+
+
+class _Taken(NamedTuple):
+    """What became of an export: entries, how many, and how many spans were left out for which reason."""
+
+    joined: bytes
+    spans: int
+    rejected: int = 0
+    reason: str = ""
+
+
+class OtlpRoutes:
+    """Answers exports of spans."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._background = BackgroundRequests(engine.writer.damage)
+
+    def post(self, request: Request) -> None:
+        """POST ``_otlp/v1/traces``: spans for this stream."""
+        stream = self._engine.log.find(request.target.name)
+        request.principal.require("write", stream.name)
+        refuse_owned(stream)
+        self._background.begin(request.exchange, self._take(request, stream))
+
+    def traces(self, request: Request) -> None:
+        """POST ``/v1/traces``: spans for the stream that is configured."""
+        name = self._engine.config.system.traces_stream
+        if not name:
+            raise BadRequest("no stream takes traces here: set system.traces_stream", field="system.traces_stream")
+        request.principal.require("write", name)
+        self._background.begin(request.exchange, self._take_configured(request, name))
+
+    async def _take_configured(self, request: Request, name: str) -> None:
+        if self._engine.config.system.traces_auto_create and self._engine.log.catalog.find(name) is None:
+            await self._create(name, request.principal.user_id)
+        await self._take(request, self._engine.log.find(name))
+
+    async def _take(self, request: Request, stream: Stream) -> None:
+        with stream.held():  # there must be no second one of it meanwhile
+            await self._take_into(stream, request)
+
+    async def _take_into(self, stream: Stream, request: Request) -> None:
+        profile = profile_with_route(stream, EXPORT, _NO_EXPORTS)
+        assert isinstance(profile.hook, TracesHook)
+        _check(request, profile.hook)
+        kind, body = request.head.media_type, request.body
+        if len(body) > LONG_BYTES:
+            taken = await self._engine.computing.run(len(body), _read, profile.hook, body, kind)
+        else:
+            taken = _read(profile.hook, body, kind)
+        if taken.spans:
+            await self._append(stream, taken, profile.hook)
+        request.exchange.reply(_answer(kind, taken, stream.tail_offset()))
+
+    async def _append(self, stream: Stream, taken: _Taken, hook: TracesHook) -> None:
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(append: Append) -> None:
+            if append.settled:
+                self._engine.log.settled(append)
+            if not settled.done():
+                settled.set_result(None)
+
+        append = Append(stream, taken.joined, taken.spans, done, PLAIN)
+        registry = stream.head.registry
+        if registry is not None and registry.vouched and registry.hook is hook:
+            append.seen_by = registry
+        if registry is not None and len(taken.joined) > LONG_BYTES:
+            await self._engine.computing.run(append.size, registry.admit, append)
+        self._engine.log.append(append)
+        await settled
+        if append.error is not None:
+            raise append.error
+        if not append.settled:
+            raise AppendTimedOut(APPEND_TIMEOUT)
+
+    async def _create(self, name: str, who: str) -> None:
+        """Make the stream that is configured, unless someone else is quicker."""
+        target.check_name(name, self._engine.config.limits.name_bytes)
+        settled: asyncio.Future[Create] = asyncio.get_running_loop().create_future()
+        row = StreamRow(name=name, content_type=JSON, created_us=self._engine.clock.now_us(), epochs="[]")
+        self._engine.log.create(row, settling(settled), who=who)
+        create = await settled
+        if create.error is not None:
+            raise create.error
+        await self._engine.profiles.apply(self._engine.log.find(name), table.load(OTEL_TRACES.name), who)
+
+
+def _check(request: Request, hook: TracesHook) -> None:
+    """Refuse what is not an export, or too large for one."""
+    limits, headers = hook.rules.otlp_limits, request.headers
+    if request.head.media_type not in (JSON, PROTOBUF):
+        raise UnsupportedMedia(f"an export is {PROTOBUF} or {JSON}", field="Content-Type")
+    sent = headers.get(b"content-length", b"")
+    if b"content-encoding" in headers and sent.isdigit() and int(sent) > limits.max_compressed_bytes:
+        most = limits.max_compressed_bytes
+        raise TooLarge(f"compressed OTLP body too large: at most {most} bytes are taken", limit=most)
+    if len(request.body) > (most := limits.max_decoded_bytes):
+        raise TooLarge(f"decoded OTLP body too large: at most {most} bytes are taken", limit=most)
+
+
+def _read(hook: TracesHook, body: bytes, kind: str | None) -> _Taken:
+    read = otlp.from_protobuf if kind == PROTOBUF else otlp.from_json
+    export = read(body, hook.rules.otlp_limits)
+    joined, count, failures = hook.exported(export.spans)
+    reasons = [f"span {failure.index}: {failure.reason}" for failure in failures[:1]]
+    if export.beyond:
+        reasons.append(f"too many spans: {hook.rules.otlp_limits.max_spans_per_request} are taken at once")
+    return _Taken(joined, count, len(failures) + export.beyond, "; ".join(reasons))
+
+
+def _answer(kind: str | None, taken: _Taken, offset: str) -> Reply:
+    headers = {"stream-next-offset": offset}
+    if kind == PROTOBUF:
+        body = partial_success(taken.rejected, taken.reason) if taken.rejected else b""
+        return Reply(200, {"content-type": PROTOBUF, "cache-control": "no-store", **headers}, body)
+    partial = {"partialSuccess": {"rejectedSpans": taken.rejected, "errorMessage": taken.reason}}
+    return Reply.json(200, partial if taken.rejected else {}, headers)

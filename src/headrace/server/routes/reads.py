@@ -1,0 +1,192 @@
+"""Reading a stream: catch-up slices, and the start of the live modes."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from headrace.engine.assembly import Engine
+from headrace.engine.entities.entity_hook import EntityHook
+from headrace.engine.features.registry import EVENTS
+from headrace.engine.log.expiry import expires
+from headrace.engine.log.read import Slice
+from headrace.engine.log.stream import Head, Stream
+from headrace.engine.runtime.gates import Gate
+from headrace.errors import BadRequest
+from headrace.format import offset as offsets
+from headrace.query.filter import Filtered
+from headrace.reduce.features.events import Derived
+from headrace.server.http import parameters
+from headrace.server.http.auth import ENTITY_STREAM_PREFIX, LOCAL
+from headrace.server.http.compression import ReplyCompressor, accepted_encoding
+from headrace.server.http.exchange import Reply
+from headrace.server.http.request import Request
+from headrace.server.routes.live_reads import LongPoll, SseRenderer, SseSubscriber
+from headrace.server.routes.stream_reader import ReadRequest, StreamReader
+from headrace.types import parse_timestamp_us
+
+CATCH_UP, LONG_POLL, SSE = "", "long-poll", "sse"
+_LIVE = {"": CATCH_UP, "false": CATCH_UP, "0": CATCH_UP, "true": LONG_POLL, "1": LONG_POLL, "long-poll": LONG_POLL}
+_LIVE["sse"] = SSE
+_FOREVER = "immutable, max-age=31536000"
+
+
+class ReadRoute:
+    """Answers GET on ``/v1/stream/{name}``."""
+
+    def __init__(self, engine: Engine, compressor: ReplyCompressor, gate: Gate) -> None:
+        self.reader = StreamReader(engine, compressor, gate)
+        self._sse = SseRenderer(self.reader)
+        self._features = engine.features
+        self._log = engine.log
+        self._config = engine.config.server
+
+    def get(self, request: Request) -> None:
+        """Read once, or stay at the tail."""
+        name = request.target.name
+        derived = self._features.current.derived(name)
+        stream = self._log.find(name if derived is None else EVENTS + derived.root)
+        request.principal.require("read", name)
+        if stream.ttl_s is not None:
+            self._log.catalog.note_access(stream)
+        live = _mode(request.query)
+        wait_s = parameters.wait_s(request.query, self._config.long_poll_s, self._config.max_long_poll_s)
+        question = self._question(stream, request, live)
+        if derived is not None:
+            question = _derived(question, derived)
+        if live == SSE:
+            SseSubscriber(self.reader, self._sse, question, request, self._config.sse_lifetime_s).start()
+        elif live == LONG_POLL:
+            LongPoll(self.reader, question, request, wait_s).start()
+        else:
+            self._catch_up(question, request)
+
+    def _catch_up(self, question: ReadRequest, request: Request) -> None:
+        head = self._log.readable_head(question.stream)
+        entries: Slice | Filtered = Slice([], head.next_seq)
+        if not question.is_now:
+            entries = self.reader.find(question, question.position, head)
+        headers = self.reader.headers(question, head, entries.position)
+        if question.version is None and head.registry is not None and question.position < head.registry.readable_from:
+            headers["stream-earliest-offset"] = question.stream.offset_at(head.registry.readable_from)
+        if isinstance(entries, Filtered):
+            headers |= self.reader.filters.headers(entries)
+        if question.is_now:
+            headers["cache-control"] = "no-store"
+        else:
+            scope = "" if request.principal is LOCAL else "private, "
+            headers.setdefault("cache-control", scope + _lifetime(question, entries.position, head))
+            headers["etag"] = etag(question, entries.position, head)
+            if matches(request.headers.get(b"if-none-match"), headers["etag"]):
+                del headers["content-type"]
+                request.exchange.reply(Reply(304, headers))
+                return
+        reply = Reply(200, headers, self.reader.render(question, entries.parts))
+        self.reader.compressor.send(request, reply, accepted_encoding(request.headers))
+
+    def _question(self, stream: Stream, request: Request, live: str) -> ReadRequest:
+        query, head = request.query, self._log.readable_head(stream)
+        key = request.target.key if request.target.key is not None else query.get("key")
+        since_us = parse_timestamp_us(query["since"], "since") if "since" in query else None
+        filter = None
+        if "filter" in query:
+            if live == SSE:
+                raise BadRequest("a filter cannot be followed with live=sse; use live=long-poll", field="filter")
+            # What a thread has found by another revision's fields is no answer to this one.
+            filter = self.reader.filters.read(stream, query["filter"], (request.exchange, _revision(head)))
+        offset_text = query.get("offset")
+        is_now = offset_text == "now"
+        is_real = False
+        if is_now:
+            position = head.next_seq
+        elif offset_text is not None:
+            offset = parameters.offset(offset_text)
+            position, is_real = stream.locate(offset, head), offset.position > 0
+        elif since_us is not None:
+            position = self._log.seek(stream, since_us)
+        elif live:
+            raise BadRequest("a live read needs an offset", field="offset")
+        else:
+            position = head.first_seq
+        wanted, version = _format(stream, query), _version(head, query)
+        return ReadRequest(stream, position, key or None, wanted, is_now, is_real, version, filter)
+
+
+def _derived(question: ReadRequest, derived: Derived) -> ReadRequest:
+    """The read of a derived event, from its source; refuses parameters that depend on a schema of its own."""
+    for field, setting in (("filter", question.filter), ("schema_version", question.version)):
+        if setting is not None:
+            raise BadRequest(f"{field} cannot be asked of a derived event; ask its source", field=field)
+    return question._replace(derived=derived)
+
+
+def _mode(query: dict[str, str]) -> str:
+    mode = _LIVE.get(query.get("live", ""))
+    if mode is None:
+        raise BadRequest(f"live: {query['live']!r} is none of false, true, long-poll, sse", field="live")
+    return mode
+
+
+def _format(stream: Stream, query: dict[str, str]) -> str:
+    wanted = query.get("format", "json" if stream.is_json else "raw")
+    if wanted not in ("json", "raw"):
+        raise BadRequest(f"format: {wanted!r} is neither raw nor json", field="format")
+    if wanted == "json" and not stream.is_json:
+        raise BadRequest(f"format=json needs a JSON stream; this one holds {stream.content_type}", field="format")
+    return wanted
+
+
+def _version(head: Head, query: dict[str, str]) -> int | None:
+    """The requested schema version."""
+    wanted = query.get("schema_version")
+    if wanted is None:
+        return None
+    newest = 0 if head.registry is None else head.registry.version
+    if not newest:
+        raise BadRequest("this stream has no schema, and so no versions of it", field="schema_version")
+    version = parameters.whole_number(wanted, "schema_version")
+    if not 1 <= version <= newest:
+        raise BadRequest(f"schema_version {version} is none of 1 to {newest}", field="schema_version")
+    return version
+
+
+def _revision(head: Head) -> int:
+    return 0 if head.registry is None else head.registry.revision
+
+
+def _lifetime(question: ReadRequest, position: int, head: Head) -> str:
+    """How long a slice may be kept: for ever only where no entry, expiry, erasure or declaration can change it."""
+    may_grow = not question.is_real or (position >= head.next_seq and not head.closed)
+    if may_grow or expires(question.stream, head) or question.stream.name.startswith(ENTITY_STREAM_PREFIX):
+        return "no-cache"
+    follows_schema = head.registry is not None and head.registry.version and question.version is None
+    if follows_schema or question.filter is not None:
+        return "max-age=60"
+    return _FOREVER
+
+
+def etag(question: ReadRequest, position: int, head: Head) -> str:
+    """A weak tag that changes with data, erasures, its shape, what a filter means, closing, and another life."""
+    stream = question.stream
+    start = stream.offset_at(question.position) if question.is_real else offsets.START
+    closed = ":c" if head.closed and position >= head.next_seq else ""
+    key = quote(question.key or "", safe="")
+    filter_text = "" if question.filter is None else f"{quote(question.filter.text, safe='')}@{_revision(head)}"
+    at = f"{start}:{stream.offset_at(position)}"
+    version = question.version or (0 if head.registry is None else head.registry.version)
+    view = "" if question.derived is None else f":of={question.derived.name}.{question.derived.version}"
+    seen = f"life={stream.id}.{question.position}:v={version}{view}{_changes(head)}{closed}"
+    return f'W/"slice:{at}:key={key}:fmt={question.format}:filter={filter_text}:{seen}"'
+
+
+def _changes(head: Head) -> str:
+    """What changes with every erasure, in a stream of entities: the same offsets may have other entries since."""
+    kind = None if head.registry is None else head.registry.hook
+    return f":change={kind.number}" if isinstance(kind, EntityHook) else ""
+
+
+def matches(if_none_match: bytes | None, tag: str) -> bool:
+    """Whether the caller already has what this tag names."""
+    if if_none_match is None:
+        return False
+    candidates = [part.strip() for part in if_none_match.decode("latin-1").split(",")]
+    return "*" in candidates or tag.removeprefix("W/") in (part.removeprefix("W/") for part in candidates)

@@ -1,0 +1,286 @@
+"""``/v1/stream/{name}/touch/…``: who is to be woken when rows change says which, and waits.
+
+A wait that is parked holds no task and no timer of its own: it is an entry in the index of its keys, and one in the
+list of those that give up at the same time.
+"""
+
+from __future__ import annotations
+
+import re
+from time import time
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from headrace import decoding
+from headrace.engine.assembly import Engine
+from headrace.engine.log.stream import Stream
+from headrace.engine.touch.asking import Question
+from headrace.engine.touch.pacing import Pace
+from headrace.engine.touch.parking import Waiter
+from headrace.engine.touch.report import report
+from headrace.engine.touch.roster import Verdict
+from headrace.engine.touch.touches import settings_of
+from headrace.engine.touch.touching import Touching
+from headrace.errors import BadRequest, HeadraceError, NotFound
+from headrace.profiles.state_protocol import keys, templates
+from headrace.profiles.state_protocol.templates import Template
+from headrace.server.http.background import BackgroundRequests
+from headrace.server.http.exchange import Reply
+from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.request import Request
+from headrace.types import json_fault
+
+MOST_MS = 120_000
+_WAIT_MS = 30_000
+_MOST_KEYS = 1024
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+Ttl = Annotated[float, msgspec.Meta(ge=0)]
+Word = Annotated[str, msgspec.Meta(pattern=r"\S")]
+Words = Annotated[list[Word], msgspec.Meta(max_length=_MOST_KEYS)]
+Ids = Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]], msgspec.Meta(max_length=_MOST_KEYS)]
+
+
+class WaitBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """The body of ``touch/wait``."""
+
+    cursor: Word
+    keys: Words = []
+    key_ids: Ids = []
+    timeout_ms: float = _WAIT_MS
+    interest_mode: Literal["fine", "coarse"] = "fine"
+    exact: bool = False
+    template_ids_used: Words = []
+    declare_templates: Any = UNSET
+    inactivity_ttl_ms: Ttl | UnsetType = UNSET
+
+
+class ActivationBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """The body of ``touch/templates/activate``."""
+
+    templates: Any = None
+    inactivity_ttl_ms: Ttl | UnsetType = UNSET
+
+
+_WAIT = decoding.make_decoder(WaitBody)
+_ACTIVATION = decoding.make_decoder(ActivationBody)
+_Body = TypeVar("_Body")
+
+
+class TouchRoutes:
+    """Answers requests on the touches of a stream."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._log = engine.log
+        self._tail = engine.tail
+        self._touches = engine.touches
+        self._background = BackgroundRequests(engine.writer.damage)
+
+    def meta(self, request: Request) -> None:
+        """GET ``touch/meta``: the cursor and counters; ``settle=flush`` waits until all changes are processed."""
+        stream = self._find(request, "settle", "timeoutMs")
+        settle = request.query.get("settle")
+        if settle not in (None, "flush"):
+            raise BadRequest(f"settle: {settle!r} is not flush", field="settle")
+        wait_s = _milliseconds(request.query.get("timeoutMs", str(_WAIT_MS))) / 1000
+        self._background.begin(request.exchange, self._report(request, stream, wait_s if settle else 0.0))
+
+    async def _report(self, request: Request, stream: Stream, wait_s: float) -> None:
+        pace = await self._touches.open(stream)
+        if wait_s:
+            request.exchange.parked = True
+            await pace.settle(wait_s)
+            request.principal.key_status.require()
+        request.exchange.reply(Reply.json(200, report(pace.touching, time() * 1000)))
+
+    def activate(self, request: Request) -> None:
+        """POST ``touch/templates/activate``: tell the rows of these templates apart from now on."""
+        stream = self._find(request)
+        body = _decoded(_ACTIVATION, request.body)
+        declared = templates.declared(body.templates, "templates")
+        self._background.begin(request.exchange, self._activate(request, stream, declared, body.inactivity_ttl_ms))
+
+    async def _activate(self, request: Request, stream: Stream, declared: list[Any], ttl: float | UnsetType) -> None:
+        touching = (await self._touches.open(stream)).touching
+        verdict = await self._touches.activate(touching, declared, None if ttl is UNSET else ttl)
+        request.exchange.reply(Reply.json(200, _activated(touching, verdict)))
+
+    def wait(self, request: Request) -> None:
+        """POST ``touch/wait``: answer when one of some keys is touched, or when the time is up."""
+        stream = self._find(request)
+        body = _decoded(_WAIT, request.body)
+        if not body.keys and not body.key_ids:
+            raise BadRequest("a wait names keys or keyIds", field="keys")
+        pace = self._touches.find(stream)
+        if pace is None or body.declare_templates is not UNSET:
+            self._background.begin(request.exchange, self._open_and_wait(request, stream, body))
+        else:
+            self._wait(request, pace, body, ())
+
+    async def _open_and_wait(self, request: Request, stream: Stream, body: WaitBody) -> None:
+        declarations, ttl = body.declare_templates, body.inactivity_ttl_ms
+        declared = [] if declarations is UNSET else templates.declared(declarations, "declareTemplates")
+        pace, refused = await self._touches.open(stream), list[Template]()
+        if declared:
+            verdict = await self._touches.activate(pace.touching, declared, None if ttl is UNSET else ttl)
+            denied = {template for template, _ in verdict.denied}
+            refused = [template for template in declared if isinstance(template, Template) and template.id in denied]
+        request.principal.key_status.require()
+        self._wait(request, pace, body, tuple(refused))
+
+    def _wait(self, request: Request, pace: Pace, body: WaitBody, refused: tuple[Template, ...]) -> None:
+        touching, used = pace.touching, _template_ids(body.template_ids_used)
+        if body.interest_mode == "fine" and used:
+            touching.roster.see(used, time() * 1000)
+        coarse = body.interest_mode == "coarse"
+        question = Question(body.cursor.strip(), body.keys, body.key_ids, coarse, body.exact, used, refused)
+        waiter, outcome = touching.ask(question)
+        wait_s = min(max(body.timeout_ms, 0), MOST_MS) / 1000
+        if outcome is None and wait_s:
+            ParkedWait(self, touching, waiter, request).start(wait_s)
+            return
+        outcome = False if outcome is None else outcome
+        touching.counts.waited(outcome)
+        request.exchange.reply_json(_wait_document(touching, waiter, outcome))
+
+    def park(self, parked: ParkedWait, wait_s: float) -> None:
+        """Hold a wait until it is over."""
+        self._tail.park(parked)
+        try:
+            self._touches.park(parked.touching, parked.waiter, wait_s)
+        except HeadraceError:
+            self._tail.unpark(parked)
+            raise
+
+    def leave(self, parked: ParkedWait) -> None:
+        """Hold it no more."""
+        self._tail.unpark(parked)
+        self._touches.leave(parked.waiter)
+
+    def end(self, parked: ParkedWait) -> None:
+        """Answer a wait before its time is up."""
+        self._touches.end(parked.waiter)
+
+    def lost(self, request: Request) -> HeadraceError:
+        """Why touches of a stream are not served any more."""
+        try:
+            stream = self._log.find(request.target.name)
+        except HeadraceError as reason:
+            return reason
+        return NotFound("touch not enabled", stream=stream.name)
+
+    def _find(self, request: Request, *parameters: str) -> Stream:
+        stream = self._log.find(request.target.name)
+        request.principal.require("read", stream.name)
+        refuse_unknown_parameters(request.query, *parameters)
+        if settings_of(stream) is None:
+            raise NotFound("touch not enabled", stream=stream.name)
+        return stream
+
+
+class ParkedWait:
+    """One wait whose caller holds the line."""
+
+    __slots__ = ("_request", "_touches", "touching", "waiter")
+
+    def __init__(self, touches: TouchRoutes, touching: Touching, waiter: Waiter, request: Request) -> None:
+        self._touches = touches
+        self.touching = touching
+        self.waiter = waiter
+        self._request = request
+
+    def start(self, wait_s: float) -> None:
+        """Wait, unless too many do."""
+        self.waiter.answer = self._answer
+        self._touches.park(self, wait_s)
+        self._request.principal.key_status.watch(self)
+        self._request.exchange.parked = True
+        self._request.exchange.on_gone = self._leave
+
+    def wake(self) -> None:
+        """The key does not hold any more."""
+        self.end()
+
+    def end(self) -> None:
+        """Answer as if the time were up."""
+        self._touches.end(self)
+
+    def _answer(self, outcome: bool | str) -> None:
+        self._leave()
+        exchange = self._request.exchange
+        try:
+            self._request.principal.key_status.require()
+            if outcome == "":
+                raise self._touches.lost(self._request)
+        except HeadraceError as refusal:
+            exchange.reply(Reply.failure(refusal))
+        else:
+            exchange.reply_json(_wait_document(self.touching, self.waiter, outcome))
+
+    def _leave(self) -> None:
+        self._touches.leave(self)
+        self._request.principal.key_status.unwatch(self)
+        self._request.exchange.on_gone = None
+
+
+def _wait_document(touching: Touching, waiter: Waiter, outcome: bool | str) -> bytes:
+    """What a wait is answered with."""
+    journal, flushes = touching.journal, touching.flushes
+    stale = isinstance(outcome, str)
+    document: dict[str, Any] = {"stale": True} if stale else {"touched": outcome}
+    # Who waited from now on knows everything up to then, though not all of it may be processed.
+    document["cursor"] = journal.cursor if stale else journal.at(max(waiter.since, journal.through))
+    if stale:
+        document |= {"epoch": journal.epoch, "generation": journal.through}
+    document |= {
+        "effectiveWaitKind": waiter.kind,
+        "bucketMaxSourceOffsetSeq": str(journal.through - 1),
+        "flushAtMs": int(flushes.last_ms),
+        "bucketStartMs": int(flushes.began_ms),
+    }
+    if stale:
+        document["error"] = {"code": "stale", "message": outcome}
+    return msgspec.json.encode(document)
+
+
+def _activated(touching: Touching, verdict: Verdict) -> dict[str, Any]:
+    settings, at = touching.settings.templates, touching.journal.at
+    return {
+        "activated": [
+            {
+                "templateId": keys.text(template.template.id),
+                "state": "active",
+                "activeFromTouchOffset": at(template.active_from),
+            }
+            for template in verdict.accepted
+        ],
+        "denied": [{"templateId": keys.text(template), "reason": reason} for template, reason in verdict.denied],
+        "limits": {
+            "maxActiveTemplatesPerStream": settings.max_active_templates_per_stream,
+            "maxActiveTemplatesPerEntity": settings.max_active_templates_per_entity,
+        },
+    }
+
+
+def _decoded(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as reason:
+        _, _, path = str(reason).partition("`$.")
+        field = path.rstrip("`") or "body"
+        raise BadRequest(f"the body cannot be read: {json_fault(reason, body)}", field=field) from reason
+
+
+def _template_ids(texts: list[str]) -> tuple[int, ...]:
+    ids = {keys.parsed(text) for text in texts}
+    if None in ids:
+        raise BadRequest("the id of a template is 16 hex digits", field="templateIdsUsed")
+    return tuple(template for template in ids if template is not None)
+
+
+def _milliseconds(text: str) -> float:
+    if not _NUMBER.fullmatch(text):
+        raise BadRequest("timeoutMs is not a number of milliseconds", field="timeoutMs")
+    return min(max(float(text), 0.0), MOST_MS)

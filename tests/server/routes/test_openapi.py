@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+import pytest
+
+from headrace.config import Config, LimitsConfig, StorageConfig
+from headrace.engine.assembly import Engine
+from headrace.engine.runtime.gates import Gates
+from headrace.engine.runtime.memory import MemoryMonitor
+from headrace.errors import BadRequest, every_error
+from headrace.format import offset as offsets
+from headrace.format.state.layout import State
+from headrace.reduce.work_units import Result, Settled, Unit
+from headrace.server.routes import (
+    enhancement,
+    entity_lists,
+    entity_relations,
+    entity_types,
+    erasures,
+    feature_tables,
+    observations,
+    observe,
+    openapi,
+    registration,
+    service,
+    streams,
+    work,
+)
+from headrace.server.routes.openapi import work as words
+from headrace.server.routes.report import Report
+from headrace.server.routes.streams import read_retention
+from headrace.storage.keys import MAX_TEXT
+
+DOCUMENT = openapi.document()
+#: Answered without Starlette.
+HOT = ("/v1/stream/", "/v1/push/", "/v1/get", "/v1/batch_get", "/v1/observations", "/v1/traces")
+VERBS = {"get", "put", "post", "delete", "head"}
+
+
+def _operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in DOCUMENT["paths"].items():
+        for verb, operation in item.items():
+            if verb in VERBS:
+                yield path, verb, operation
+
+
+def _schema(path: str, verb: str = "get", status: str = "200") -> dict[str, Any]:
+    answer = DOCUMENT["paths"][path][verb]["responses"][status]
+    schema: dict[str, Any] = answer["content"]["application/json"]["schema"]
+    return schema | {"components": DOCUMENT["components"]}
+
+
+def test_the_document_is_json_and_every_reference_leads_somewhere() -> None:
+    text = msgspec.json.encode(DOCUMENT).decode()
+    assert DOCUMENT["openapi"] == "3.1.0"
+    references = set(re.findall(r'"\$ref":"#/components/schemas/(\w+)"', text))
+    assert references == set(DOCUMENT["components"]["schemas"])
+
+
+def test_operations_have_names_of_their_own_and_links_lead_to_them() -> None:
+    names = [operation["operationId"] for _, _, operation in _operations()]
+    assert len(names) == len(set(names))
+    for _, _, operation in _operations():
+        for answer in operation["responses"].values():
+            assert {link["operationId"] for link in answer.get("links", {}).values()} <= set(names)
+
+
+def test_every_placeholder_of_a_path_is_a_parameter() -> None:
+    for path, item in DOCUMENT["paths"].items():
+        declared = {given["name"] for given in item.get("parameters", ()) if given["in"] == "path"}
+        assert declared == set(re.findall(r"{(\w+)}", path))
+
+
+def test_every_schema_is_a_schema() -> None:
+    for _, _, operation in _operations():
+        for given in operation["parameters"]:
+            jsonschema_rs.validator_for(given["schema"])
+        for answer in operation["responses"].values():
+            for media in answer.get("content", {}).values():
+                jsonschema_rs.validator_for(media["schema"] | {"components": DOCUMENT["components"]})
+
+
+def test_the_users_one_may_name_are_described_as_the_users_of_keys() -> None:
+    named = [
+        given["schema"] for _, _, one in _operations() for given in one["parameters"] if given["name"] == "user_id"
+    ]
+    bodies = [one["requestBody"]["content"] for _, _, one in _operations() if "requestBody" in one]
+    schemas = [content["application/json"]["schema"] for content in bodies if "application/json" in content]
+    flat = [part for schema in schemas for part in schema.get("anyOf", [schema])]
+    given = [part["properties"]["user_id"] for part in flat if "user_id" in part.get("properties", {})]
+    named += [schema.get("anyOf", [schema])[0] for schema in given]
+    assert len(named) > 20
+    assert {(schema["minLength"], schema["maxLength"]) for schema in named} == {(1, MAX_TEXT)}
+
+
+def test_every_status_an_error_can_have_is_described() -> None:
+    described = {int(status) for _, _, operation in _operations() for status in operation["responses"]}
+    # 405 answers verbs that are not in the document, and 500 is never meant.
+    assert {error.status for error in every_error()} - described == {405, 500}
+
+
+@pytest.mark.parametrize(
+    ("kind", "described"),
+    [(Unit, words.UNIT), (Result, words.RESULT), (Settled, words.SETTLED), (State, words.STATE)],
+)
+def test_work_is_described_member_by_member(kind: type[msgspec.Struct], described: dict[str, Any]) -> None:
+    fields = msgspec.structs.fields(kind)
+    assert set(described["properties"]) == {field.name for field in fields}
+    assert set(described["required"]) == {field.name for field in fields if field.required}
+
+
+def test_subscriptions_are_described_only_where_they_are_served() -> None:
+    without = set(openapi.document(subscriptions=False)["paths"])
+    assert {path for path in DOCUMENT["paths"] if "__ds" in path} == set(DOCUMENT["paths"]) - without
+
+
+def test_the_server_answers_as_described(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        engine = await Engine.open(Config(storage=StorageConfig(data_dir=str(tmp_path))))
+        gates = Gates(LimitsConfig())
+        monitor = MemoryMonitor(gates, limit_bytes=None)
+        report, readiness = Report(engine, gates, monitor), service.Readiness(engine)
+        readiness.serving = True
+        jsonschema_rs.validate(_schema("/v1/server/_details"), report.details())
+        jsonschema_rs.validate(_schema("/v1/server/_mem"), report.memory())
+        jsonschema_rs.validate(_schema("/health/ready"), await readiness.check())
+        ours = [*service.routes(engine, gates, monitor, readiness), *streams.routes(engine), *work.routes(engine)]
+        ours += [*registration.routes(engine), *feature_tables.routes(engine), *entity_types.routes(engine)]
+        ours += [*observations.routes(engine), *observe.routes(engine, gates.search)]
+        ours += erasures.routes(engine)
+        ours += [*entity_lists.routes(engine), *entity_relations.routes(engine), *enhancement.routes(engine)]
+        served = {route.path_format for route in ours}
+        assert served == {path for path in DOCUMENT["paths"] if not path.startswith(HOT)}
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("-1", True),
+        ("now", True),
+        (offsets.START, True),
+        (offsets.encode(0, 1), True),
+        (offsets.encode(2**32 - 1, 2**64 - 1), True),
+        (offsets.encode(7, 12345).lower(), True),
+        ("", False),
+        ("0", False),
+        (offsets.encode(0, 1)[:-1] + "1", False),
+        ("U" * 26, False),
+    ],
+)
+def test_the_described_offset_is_the_one_that_is_understood(text: str, fits: bool) -> None:
+    parameters = DOCUMENT["paths"]["/v1/stream/{name}"]["get"]["parameters"]
+    schema = next(given["schema"] for given in parameters if given["name"] == "offset")
+    assert jsonschema_rs.is_valid(schema, text) is fits
+
+
+@pytest.mark.parametrize(
+    ("rule", "fits"),
+    [
+        ({"age": "24h", "bytes": 5}, True),
+        ({"age": None}, True),
+        ({}, True),
+        ({"age": "0s"}, False),
+        ({"age": 5}, False),
+        ({"bytes": -1}, False),
+        ({"size": 1}, False),
+    ],
+)
+def test_the_described_retention_rule_is_the_one_that_is_understood(rule: dict[str, Any], fits: bool) -> None:
+    content = DOCUMENT["paths"]["/v1/stream/{name}/_retention"]["post"]["requestBody"]["content"]
+    assert jsonschema_rs.is_valid(content["application/json"]["schema"], rule) is fits
+    try:
+        read_retention(msgspec.json.encode(rule))
+    except BadRequest:
+        assert not fits
+    else:
+        assert fits
