@@ -205,7 +205,7 @@ class Campaign:
     def is_named(self, target: Path, damaged: Path) -> bool:
         """Whether a verification of the store names the damaged object."""
         key = damaged.relative_to(target / "objects").as_posix()
-        reports = verify.verify(Objects.open(str(target / "objects")))
+        reports = verify.verify(Objects.open(str(target / "objects")), JOURNALS)
         return any(key.startswith(damage.object.rpartition(".")[0]) for one in reports for damage in one.damage)
 
 
@@ -249,7 +249,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Question
 
 def unlisted(base: Path) -> set[Path]:
     """Objects that no server reads any more."""
-    reports = verify.verify(Objects.open(str(base / "objects")))
+    reports = verify.verify(Objects.open(str(base / "objects")), JOURNALS)
     return {base / "objects" / key for report in reports for key in report.orphans}
 
 

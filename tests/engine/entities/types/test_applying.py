@@ -71,4 +71,4 @@ def test_a_changed_type_replaces_what_admits_its_observations(rig: Rig) -> None:
     after = stream.head.registry
     assert before is not None and after is not None
     assert (after is not before, after.revision, after.registry) == (True, before.revision, before.registry)
-    assert after.kind is rig.engine.types.kind("contact")
+    assert after.hook is rig.engine.types.kind("contact")
