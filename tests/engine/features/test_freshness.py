@@ -248,7 +248,7 @@ def test_a_get_does_not_wait_until_the_tail_has_folded_everything(tmp_path: Path
         costly = {f"f{number}": op("quantile", field="id", q=0.5, window=f"{number + 1}h") for number in range(80)}
         begin(pipelines, {"n": op("count"), **costly}, 100)
         while position(pipelines) == 100:
-            for number in range(20):
+            for number in range(99):
                 assert pipelines.get("Users", f"u{number}", features=["n"]) == {"n": 201}
             pipelines.run(asyncio.sleep(0.01))
         assert pipelines.get("Users", "u99", features=["n"]) == {"n": 201}
