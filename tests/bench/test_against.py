@@ -22,14 +22,23 @@ def test_ten_pairs_give_the_second_and_the_ninth_value() -> None:
     assert median_interval([float(number) for number in range(10)]) == (1.0, 8.0)
 
 
-def test_an_operation_that_became_too_expensive_is_marked() -> None:
-    cheaper = Comparison("read", 10.0, 9.0, 1.11, 1.0, 1.2)
-    dearer = Comparison("append", 10.0, 11.0, 0.91, 0.89, 0.93)
-    table = lines("abc", 10, [cheaper, dearer]).splitlines()
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "verdict"),
+    [
+        (1.11, 1.0, 1.2, "PASS"),
+        (0.94, 0.9, 0.97, "PASS"),
+        (0.94, 0.9, 0.95, "PASS"),
+        (0.94, 0.9, 0.949, "FAIL"),
+        (0.91, 0.89, 0.93, "FAIL"),
+    ],
+)
+def test_an_operation_passes_if_its_interval_reaches_the_least_ratio(
+    ratio: float, low: float, high: float, verdict: str
+) -> None:
+    comparison = Comparison("append", 10.0, 10.0 / ratio, ratio, low, high)
 
-    assert not table[-2].endswith("FAIL")
-    assert table[-1].endswith("FAIL")
-    assert (cheaper.holds, dearer.holds) == (True, False)
+    assert lines("abc", 10, [comparison]).endswith(f"  {verdict}")
+    assert comparison.holds == (verdict == "PASS")
 
 
 def _coverage(count: int, low: int) -> float:

@@ -1,10 +1,14 @@
 """Law of carried bindings: a field that is not listed answers alike before and after a lens, and one that is does not.
 
+Operations may undo each other, and then a field is listed to be on the safe side. So each field that a single operation
+lists has an event with other values, and of those that several list nine in ten have.
+
 The oracle applies the lens to events in plain Python and reads fields and keys from the events before and after it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, NamedTuple
@@ -127,22 +131,31 @@ def readings(old: Registry, plan: Plan[Registry]) -> Iterator[Reading]:
 
 
 @pytest.mark.parametrize("op", OPS)
-@settings(max_examples=200, suppress_health_check=[HealthCheck.filter_too_much])
-@given(st.data(), st.integers(0, 2**32 - 1))
-def test_a_field_is_listed_if_and_only_if_some_event_has_other_values(op: str, data: Any, seed: int) -> None:
-    random = Random(seed)
-    case = data.draw(cases(Manner.LOOSE, first=op))
+def test_a_field_is_listed_if_and_only_if_some_event_has_other_values(op: str) -> None:
+    seen = Counter[str]()
+
+    @settings(max_examples=200, suppress_health_check=[HealthCheck.filter_too_much])
+    @given(cases(Manner.LOOSE, first=op), st.integers(0, 2**32 - 1))
+    def holds(case: Case, seed: int) -> None:
+        listed, without = checked(case, Random(seed))
+        assert not without or count_ops(case.wire[0]["ops"]) > 1, without
+        seen.update(listed=listed, without=len(without))
+
+    holds()
+    assert seen["listed"] >= 10 * seen["without"]
+
+
+def checked(case: Case, random: Random) -> tuple[int, list[Reading]]:
+    """How many fields are listed, and those of them whose values are the same in every event that was tried."""
     old = registry_of(case, random)
     update = Update(schema=True, lens=case.wire[0])
     plan = apply(old, update, next_seq=5, is_empty=False, search_rules=SEARCH)
     assume(not plan.refusals)
-    # Many operations may undo each other, and then a field is listed to be on the safe side.
-    is_simple = count_ops(case.wire[0]["ops"]) <= 3
     wanted = list(readings(old, plan))
     differing: set[Reading] = set()
     for number, event in enumerate(events(case, random)):
         listed = [one for one in wanted if one.effect is not None and one not in differing]
-        if number > ENOUGH and not (listed and is_simple):
+        if number > ENOUGH and not listed:
             break
         before = decoded(spell(event))
         after = decoded(spell(promoted(case.wire[0]["ops"], event)))
@@ -151,8 +164,8 @@ def test_a_field_is_listed_if_and_only_if_some_event_has_other_values(op: str, d
             assert one.effect is not None or was == now, (one, before, after)
             assert one.effect != "lost" or not now, (one, before, after)
             differing |= {one} if was != now else set()
-    missing = [one for one in wanted if one.effect is not None and one not in differing]
-    assert not (missing and is_simple), missing
+    listed = [one for one in wanted if one.effect is not None]
+    return len(listed), [one for one in listed if one not in differing]
 
 
 def count_ops(ops: list[dict[str, Any]]) -> int:

@@ -21,6 +21,7 @@ from headrace.schema.lens.ops import Lens, Op
 from headrace.schema.lens.proof import documents, prove
 from headrace.schema.lens.values import LensFailure, Raw
 from headrace.schema.lens.walk import Place, Walk
+from headrace.schema.shape import edit
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root
 from schema.lens.evolutions import evolution, schema_document, widening, wild_ops
@@ -102,7 +103,11 @@ def test_what_is_contained_stays_valid() -> None:
     assert seen["refused"] >= 60
 
 
-def test_shapes_hold_what_schemas_admit_and_what_ops_make_of_it() -> None:
+@pytest.mark.parametrize("last_element", [0, edit.LAST_ELEMENT])
+def test_shapes_hold_what_schemas_admit_and_what_ops_make_of_it(
+    monkeypatch: pytest.MonkeyPatch, last_element: int
+) -> None:
+    monkeypatch.setattr(edit, "LAST_ELEMENT", last_element)
     seen = Counter[str]()
 
     @settings(max_examples=1_000)

@@ -8,7 +8,7 @@ import pytest
 from headrace.schema.canonical import json_number, number_of, value_text
 from headrace.schema.document import Validator
 from headrace.schema.pointer import parse
-from headrace.schema.shape.edit import drop, edit, put, split, value_at
+from headrace.schema.shape.edit import LAST_ELEMENT, drop, edit, put, split, value_at
 from headrace.schema.shape.exact import given
 from headrace.schema.shape.join import MOST, join, merge, union, vacant
 from headrace.schema.shape.meet import apart, meet_shapes
@@ -256,6 +256,27 @@ def test_members_are_counted() -> None:
 def test_an_element_that_goes_moves_the_others() -> None:
     found = drop(shape({"type": "array", "prefixItems": [TEXT, WHOLE], "minItems": 2, "maxItems": 2}), at("/0"))
     assert admits(found, [1]) and not admits(found, ["x"]) and not admits(found, [])
+
+
+@pytest.mark.parametrize("change", [drop, lambda found, names: edit(found, names, lambda _: given(["x"]))])
+def test_an_element_far_behind_takes_no_memory(change: Any) -> None:
+    """The positions before one are not listed, however many there are."""
+    names = at("/999999999999999999")
+    present, absent = split(shape({"type": "array", "items": WHOLE, "minItems": 1}), names)
+    assert not admits(present, [1]) and admits(absent, [1])
+    (one,) = change(present, names).alternatives
+    assert isinstance(one, Array) and not one.prefix and admits(one.rest, 1)
+
+
+def test_an_element_behind_the_last_that_is_told_from_others_may_be_any_of_them() -> None:
+    found = shape({"type": "array", "prefixItems": [TEXT], "items": WHOLE, "minItems": LAST_ELEMENT + 3})
+    (one,) = edit(found, (str(LAST_ELEMENT + 1),), lambda _: given(["x"])).alternatives
+    changed = ["a", *[1] * LAST_ELEMENT, "x", 1]
+    assert admits(Shape((one,)), changed) and isinstance(one, Array) and len(one.prefix) == 1
+    (one,) = edit(found, (str(LAST_ELEMENT),), lambda _: given(["x"])).alternatives
+    assert not admits(Shape((one,)), changed)
+    changed = ["a", *[1] * (LAST_ELEMENT - 1), "x", 1, 1]
+    assert admits(Shape((one,)), changed) and isinstance(one, Array) and len(one.prefix) == LAST_ELEMENT + 1
 
 
 def test_facts_stay_with_what_is_narrowed_and_leave_what_is_changed() -> None:

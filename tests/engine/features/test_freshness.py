@@ -248,11 +248,28 @@ def test_a_get_does_not_wait_until_the_tail_has_folded_everything(tmp_path: Path
         costly = {f"f{number}": op("quantile", field="id", q=0.5, window=f"{number + 1}h") for number in range(80)}
         begin(pipelines, {"n": op("count"), **costly}, 100)
         while position(pipelines) == 100:
-            for number in range(20):
+            for number in range(99):
                 assert pipelines.get("Users", f"u{number}", features=["n"]) == {"n": 201}
             pipelines.run(asyncio.sleep(0.01))
         assert pipelines.get("Users", "u99", features=["n"]) == {"n": 201}
         assert 100 < position(pipelines) < 20_100, "about two seconds of folding were to be done"
+
+
+def test_new_events_are_kept_while_others_are_folded(tmp_path: Path) -> None:
+    """They may leave the log soon, and then no row of a key would be found without folding all of them."""
+    with Pipelines(tmp_path / "data", features={"tail_bytes": 1_280_000}) as pipelines:
+        costly = {f"f{number}": op("quantile", field="id", q=0.5, window=f"{number + 1}h") for number in range(80)}
+        begin(pipelines, {"n": op("count"), **costly}, 100)
+        while position(pipelines) == 100:
+            pipelines.run(asyncio.sleep(0.01))
+        many(pipelines, 4_000)
+        (follower,) = pipelines.engine.serving.followers
+        while follower.pending is not None and follower.pending.end < 24_100:
+            pipelines.run(asyncio.sleep(0.01))
+        assert position(pipelines) < 20_100, "about two seconds of folding were to be done"
+        pipelines.seal("Order")
+        assert pipelines.get("Users", "u99", features=["n"]) == {"n": 241}
+        assert position(pipelines) < 24_100
 
 
 def test_states_that_come_leave_waiting_events_to_whoever_asks(tmp_path: Path) -> None:

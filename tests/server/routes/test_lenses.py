@@ -35,6 +35,7 @@ def offered(api: Api, old: Any, new: Any, *ops: Op) -> httpx2.Response:
 
 
 GOOD = rename("a", "b")
+FAR = {"op": "remove", "path": "/a/999999999999999999", "schema": WHOLE, "optional": True}
 
 
 @pytest.mark.parametrize(
@@ -343,6 +344,7 @@ def test_every_gap_is_named_at_once(api: Api) -> None:
             [{"op": "add", "path": "/b", "schema": {"type": "object"}}],
         ),
         (shape(a=WHOLE), shape(a=WHOLE, b=LIST), [{"op": "add", "path": "/b", "schema": LIST}]),
+        (shape(a=LIST), shape(a=LIST, b=WHOLE), [FAR, {**ADD, "schema": WHOLE, "default": 1}]),
     ],
 )
 def test_a_lens_that_carries_every_event_is_taken(api: Api, old: Any, new: Any, ops: list[Op]) -> None:

@@ -112,7 +112,7 @@ class StateBuilder:
     async def fold_kept(
         self, follower: Follower, shapes: Shapes, tails: Sequence[Generation], blocks: Sequence[Block]
     ) -> None:
-        """Let tails fold events that were kept, for a turn where somebody waits."""
+        """Let tails fold events that were kept, for a turn."""
         await self.aside(lambda: follower.fold_kept(shapes, tails, blocks, self.goes_on))
 
     def release(self, files: Iterable[StateFile]) -> None:

@@ -470,7 +470,7 @@ class StateReader(Generic[Defined]):
         lag = follower.lag(head)
         if lag > follower.affordable(_MANY_S) and self._keeping.may_gather(follower):
             is_kept = self._gather(follower, stream, head)
-            if not follower.overflows and not self._keeping.is_worth_folding(follower, head):
+            if not follower.overflows and not (is_kept and self._keeping.is_worth_folding(follower, head)):
                 return not is_kept
             self._fold(follower, stream)
         elif lag and not follower.steps(stream, head):

@@ -36,9 +36,9 @@ _GATHERED_ROWS = 2 * STEP_ROWS
 _NEWEST = 0.2
 #: Payload that a thread decodes together.
 _SLICE_BYTES = 256 * 1024
-#: Events that a thread folds between two looks whether it is to stop, and how long it folds before it stops for those
-#: who wait for it.
-_AT_ONCE, _TURN_S = 16, 0.02
+#: Events that a thread folds between two looks whether it is to stop, and how long it folds kept ones at once: while
+#: somebody waits for it, and so long that new events are kept before they leave the log.
+_AT_ONCE, _AWAITED_TURN_S, _TURN_S = 16, 0.02, 0.2
 #: Events that wait are folded once answers by key have taken this share of the time that folding takes.
 _WORTH = 0.25
 
@@ -124,14 +124,14 @@ class Follower:
     def fold_kept(
         self, shapes: Shapes, tails: Sequence[Generation], blocks: Iterable[Block], goes_on: Callable[[], bool]
     ) -> None:
-        """Fold events that were kept into tails, for a thread: until it is to stop, or somebody waits for it."""
+        """Fold events that were kept into tails, for a thread: for a turn, or until it is to stop."""
         begun, cpu_s, count = monotonic(), thread_time(), 0
         for told in (block.told() for block in blocks):
             for seq, at, event in shapes.folded(told):
                 for tail in tails:
                     tail.add(seq, at, event)
                 count += 1
-                is_over = self.is_awaited and monotonic() - begun > _TURN_S
+                is_over = monotonic() - begun > (_AWAITED_TURN_S if self.is_awaited else _TURN_S)
                 if not count % _AT_ONCE and (is_over or not goes_on()):
                     self._learn(thread_time() - cpu_s, count)
                     return

@@ -103,7 +103,7 @@ class CarryEffect(StrEnum):
     """What a lens does to the values that are read at a pointer."""
 
     CHANGED = "changed"
-    """Some event has other values than before."""
+    """Some event may have other values than before; operations that undo each other count, too."""
     LOST = "lost"
     """There were values, and no event has any now."""
 

@@ -11,6 +11,9 @@ from headrace.schema.shape.join import child, member, union, vacant
 from headrace.schema.shape.meet import narrowest
 from headrace.schema.shape.model import NOTHING, Alternative, Array, Member, Object, Shape, changed, narrowed
 
+#: Elements of an array behind this one are not told from each other, unless a schema speaks of each.
+LAST_ELEMENT = 100
+
 
 def split(shape: Shape, names: Pointer) -> tuple[Shape, Shape]:
     """The values that hold something at a pointer, and those that do not."""
@@ -44,6 +47,8 @@ def _with(one: Alternative, name: str, known: Member) -> Alternative:
     assert isinstance(one, Array)
     position = int(name)
     low = max(one.low, position + 1) if known.required else one.low
+    if _is_like_others(one, position) and (known.shape is one.rest or position > LAST_ELEMENT):
+        return narrowed(one, low=low)
     return narrowed(one, prefix=_replaced(one, position, known.shape), low=low)
 
 
@@ -52,6 +57,11 @@ def _without(one: Alternative, name: str) -> Alternative:
         return narrowed(one, members={**one.members, name: Member(NOTHING)})
     assert isinstance(one, Array)
     return narrowed(one, high=narrowest(one.high, int(name)))
+
+
+def _is_like_others(array: Array, position: int) -> bool:
+    """Whether nothing is known of an element but what is known of all behind the first."""
+    return position >= len(array.prefix)
 
 
 def _replaced(array: Array, position: int, *shapes: Shape) -> tuple[Shape, ...]:
@@ -84,6 +94,8 @@ def _edited(one: Alternative, name: str, change: Callable[[Shape], Shape]) -> Al
     position = index(name)
     if isinstance(one, Array) and position is not None:
         shape = change(child(one, name).shape)
+        if _is_like_others(one, position) and position > LAST_ELEMENT:
+            return changed(one, rest=union(one.rest, shape), unique=False)
         return changed(one, prefix=_replaced(one, position, shape), unique=False)
     return one
 
@@ -127,5 +139,6 @@ def _drop(one: Alternative, name: str) -> Alternative:
         return changed(one, members={**one.members, name: Member(NOTHING)}, **counts)
     position = index(name)
     if isinstance(one, Array) and position is not None:
-        return changed(one, prefix=_replaced(one, position), **counts)
+        prefix = one.prefix if _is_like_others(one, position) else _replaced(one, position)
+        return changed(one, prefix=prefix, **counts)
     return one
