@@ -16,9 +16,9 @@ import pytest
 from headrace.errors import CorruptData, Unavailable
 from headrace.format.manifest import Segment
 from headrace.storage import segments as module
+from headrace.storage.file_cache import most_open_files
 from headrace.storage.objects import ObjectMissing, Objects, StoreUnavailable
 from headrace.storage.objects.backend import ObjectInfo
-from headrace.storage.open_files import most_open_files
 from headrace.storage.segments import Segments
 from sealing import Cell, published
 from stored import flipped
@@ -182,7 +182,7 @@ def test_many_who_wait_for_a_fetch_share_its_failure(cache: Segments, shelf: She
     shelf.gate.clear()
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(text_of, cache, "segments/a", segment) for _ in range(8)]
-        while cache._files[segment.sha256].pins < 8 if cache._files else True:
+        while cache._files._files[segment.sha256].pins < 8 if len(cache._files) else True:
             time.sleep(0.002)
         shelf.gate.set()
         assert all(isinstance(answer.exception(), StoreUnavailable) for answer in asked)
@@ -340,7 +340,7 @@ class TestLocal:
     def test_what_is_known_of_files_is_bounded(
         self, cache: Segments, objects: Objects, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "KNOWN_FILES", 3)
+        monkeypatch.setattr(cache._files, "_most_files", 3)
         for number in range(6):
             data, segment = published([Cell(b"%d" % number)])
             objects.put(f"segments/{number}", data)

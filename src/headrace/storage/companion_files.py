@@ -10,11 +10,8 @@ damaged object is ``CorruptData``.
 
 from __future__ import annotations
 
-import secrets
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,16 +22,14 @@ from headrace.format.companion.names import companion_key, companion_place, file
 from headrace.format.companion.reader import FileCompanion
 from headrace.format.parquet_file import ParquetSource
 from headrace.format.segment.decoded import Decoded
-from headrace.storage.fetching import check, download, log_dropped
-from headrace.storage.files import make_directories
+from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles, fetcher
 from headrace.storage.objects import ObjectMissing, Objects
-from headrace.storage.open_files import most_open_files
 
 #: Files of companions that may be open.
 MOST_OPEN = 256
 #: Footers whose checksums are remembered.
 _MOST_FOOTERS = 20_000
-_SUFFIX, _PARTIAL = ".parquet", ".part"
+_SUFFIX = ".parquet"
 
 
 class Usage(NamedTuple):
@@ -47,141 +42,6 @@ class Usage(NamedTuple):
     decoded_bytes: int
     fetches: int
     dropped: int
-
-
-class _File:
-    """One file of ours; the cache's lock guards it."""
-
-    __slots__ = ("fetching", "pins", "size", "verified")
-
-    def __init__(self, size: int = 0) -> None:
-        self.size = size
-        self.pins = 0
-        #: Whether this process has verified its checksum.
-        self.verified = False
-        self.fetching: Future[None] | None = None
-
-
-class FileCache:
-    """Copies of objects in a directory, bounded in bytes; two that want the same one wait for the same fetch."""
-
-    def __init__(self, objects: Objects, directory: Path, *, limit_bytes: int) -> None:
-        self._objects = objects
-        self._directory = directory
-        self._limit_bytes = limit_bytes
-        self._lock = threading.Lock()
-        self._files: OrderedDict[str, _File] = OrderedDict()
-        self.bytes = self.fetches = self.dropped = 0
-        self._find_files()
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    @contextmanager
-    def holding(self, key: str, part: Part) -> Iterator[Path]:
-        """The file of an object, fetched and checked if need be; it stays while the block runs."""
-        with self._lock:
-            file = self._files.setdefault(part.sha256, _File())
-            self._files.move_to_end(part.sha256)
-            file.pins += 1
-        try:
-            self._ensure(file, key, part)
-            yield self._path(part.sha256)
-        finally:
-            with self._lock:
-                file.pins -= 1
-                if not file.size and not file.pins:
-                    self._files.pop(part.sha256, None)
-                self._shrink(self._limit_bytes)
-
-    def is_verified(self, part: Part) -> bool:
-        """Whether this process has verified the file of a part that is held."""
-        return self._files[part.sha256].verified
-
-    def replace(self, key: str, part: Part) -> Path:
-        """Drop a damaged file that is held, and fetch it again."""
-        path = self._path(part.sha256)
-        with self._lock:
-            file = self._files.setdefault(part.sha256, _File())
-            path.unlink(missing_ok=True)
-            self.bytes -= file.size
-            self.dropped += 1
-            file.size, file.verified = 0, False
-        log_dropped(path, key)
-        self._ensure(file, key, part)
-        return path
-
-    def prune(self, listed: Collection[str]) -> int:
-        """Remove files whose checksums are not among these; answers how many of them are in use."""
-        with self._lock:
-            unlisted = [sha256 for sha256 in self._files if sha256 not in listed]
-            pinned = [sha256 for sha256 in unlisted if self._files[sha256].pins]
-            for sha256 in set(unlisted).difference(pinned):
-                self.bytes -= self._files.pop(sha256).size
-                self._path(sha256).unlink(missing_ok=True)
-            return len(pinned)
-
-    def _find_files(self) -> None:
-        """Know what an earlier run left behind, the oldest first; fetches that were cut short go."""
-        make_directories(self._directory)
-        for path in self._directory.glob(f"*{_PARTIAL}"):
-            path.unlink()
-        found = [(path.stat(), path.stem) for path in self._directory.glob(f"*{_SUFFIX}")]
-        for stat, sha256 in sorted(found, key=lambda item: item[0].st_mtime_ns):
-            self._files[sha256] = _File(stat.st_size)
-            self.bytes += stat.st_size
-        self._shrink(self._limit_bytes)
-
-    def _ensure(self, file: _File, key: str, part: Part) -> None:
-        with self._lock:
-            if file.size:
-                return
-            awaited, fetching = file.fetching, Future[None]()
-            if awaited is None:
-                file.fetching = fetching
-                self.fetches += 1
-                self.bytes += part.bytes
-                self._shrink(self._limit_bytes)
-        if awaited is not None:
-            awaited.result()
-            return
-        try:
-            self._fetch(key, part)
-        except BaseException as reason:
-            with self._lock:
-                file.fetching = None
-                self.bytes -= part.bytes
-            fetching.set_exception(reason)
-            raise
-        with self._lock:
-            file.fetching, file.size, file.verified = None, part.bytes, True
-        fetching.set_result(None)
-
-    def _fetch(self, key: str, part: Part) -> None:
-        """Get a whole file, or none."""
-        fetched = self._directory / f"{part.sha256}-{secrets.token_hex(4)}{_PARTIAL}"
-        try:
-            download(self._objects, key, part.bytes, fetched, self._make_room)
-            check(fetched, key, part.sha256)
-            fetched.replace(self._path(part.sha256))
-        except BaseException:
-            fetched.unlink(missing_ok=True)
-            raise
-
-    def _make_room(self) -> None:
-        with self._lock:
-            self._shrink(0)
-
-    def _path(self, sha256: str) -> Path:
-        return self._directory / (sha256 + _SUFFIX)
-
-    def _shrink(self, limit_bytes: int) -> None:
-        """Remove what was used longest ago until the rest is within the limit; nothing that is in use."""
-        for sha256 in [sha256 for sha256, file in self._files.items() if not file.pins]:
-            if self.bytes <= limit_bytes:
-                return
-            self.bytes -= self._files.pop(sha256).size
-            self._path(sha256).unlink(missing_ok=True)
 
 
 class CompanionFiles:
@@ -197,12 +57,15 @@ class CompanionFiles:
         footer_bytes: int = 16 * 1024 * 1024,
     ) -> None:
         self._objects = objects
-        #: Memory that open footers may take.
-        self.footer_bytes = footer_bytes
         self._decoded = Decoded(decoded_bytes)
-        self._cache = None if objects.is_local else FileCache(objects, directory, limit_bytes=limit_bytes)
+        self._files = None if objects.is_local else FileCache(directory, _SUFFIX, limit_bytes=limit_bytes)
+        self._opened: OpenFiles[tuple[str, ...], FileCompanion] = OpenFiles(
+            MOST_OPEN,
+            limit_bytes=footer_bytes,
+            footprint=lambda companion: companion.footprint,
+            files=lambda companion: companion.most_files,
+        )
         self._lock = threading.Lock()
-        self._opened: OrderedDict[tuple[str, ...], FileCompanion] = OrderedDict()
         #: By the checksums of files that were verified, those of their footers.
         self._footers: dict[str, int] = {}
 
@@ -211,98 +74,88 @@ class CompanionFiles:
         self, stream: str, incarnation: str, companion: Companion, parts: Collection[PartName]
     ) -> Iterator[FileCompanion]:
         """A companion of a stream, of which only these parts will be asked; their files stay while the block runs."""
-        cache = self._cache
-        wanted: list[PartName] = [part for part in companion.parts if cache is None or part in parts]
+        files = self._files
+        wanted: list[PartName] = [part for part in companion.parts if files is None or part in parts]
         mark = incarnation, companion.name, *wanted
-        known = self._known(mark) if cache is None else None
-        if known is not None:
-            yield known
+        opened = self._opened.get(mark) if files is None else None
+        if opened is not None:
+            yield opened
             return
         with ExitStack() as stack:
             sources: dict[PartName, Callable[[], ParquetSource]] = {}
             for part in wanted:
-                key = companion_key(stream, incarnation, companion.name, part)
-                path = self._objects.local_path(key)
+                key, listed = companion_key(stream, incarnation, companion.name, part), companion.parts[part]
+                path, file, replace = self._objects.local_path(key), None, None
                 if path is None:
-                    assert cache is not None
-                    path = stack.enter_context(cache.holding(key, companion.parts[part]))
-                sources[part] = partial(self._verified, path, key, companion.name, part, companion.parts[part])
-            yield self._known(mark) or self._opened_anew(mark, companion, sources)
+                    assert files is not None
+                    file = stack.enter_context(files.pinned(listed.sha256))
+                    make = fetcher(self._objects, key, listed.bytes, listed.sha256, files.make_room)
+                    path = files.ensure(file, listed.bytes, make)
+                    replace = partial(files.replace, file, key, listed.bytes, make)
+                sources[part] = partial(
+                    self._verified, path, file_name(companion.name, part), companion.name, listed, file, replace
+                )
+            opened = self._opened.get(mark)
+            if opened is None:
+                opened = FileCompanion(sources, name=companion.name, decoded=self._decoded)
+                self._opened.put(mark, opened)
+            yield opened
+
+    @property
+    def footer_bytes(self) -> int | None:
+        """Memory that open footers may take."""
+        return self._opened.limit_bytes
+
+    @footer_bytes.setter
+    def footer_bytes(self, limit_bytes: int) -> None:
+        self._opened.limit_bytes = limit_bytes
 
     def prune(self, listed: Collection[str]) -> int:
         """Let go of what is open, and of files of parts that are not listed; answers how many of those are in use."""
+        self._opened.clear()
         with self._lock:
-            self._opened.clear()
             self._footers = {sha256: footer for sha256, footer in self._footers.items() if sha256 in listed}
-        return 0 if self._cache is None else self._cache.prune(listed)
+        return 0 if self._files is None else self._files.prune(listed)
 
     def forget(self, keys: Collection[str]) -> None:
         """Close the files of companions whose objects are removed: an open file keeps its place on the disk."""
         removed = {(place[0][1], place[1]) for key in keys if (place := companion_place(key)) is not None}
-        with self._lock:
-            for mark in [mark for mark in self._opened if mark[:2] in removed]:
-                del self._opened[mark]
+        self._opened.pop_where(lambda mark, _: mark[:2] in removed)
 
     def shrink(self) -> None:
         """Close all files that nobody is reading, and keep half of what is decoded."""
-        with self._lock:
-            self._opened.clear()
+        self._opened.clear()
         self._decoded.shrink(self._decoded.bytes // 2)
 
     def usage(self) -> Usage:
         """What is held now."""
-        with self._lock:
-            opened, open_bytes = len(self._opened), sum(one.footprint for one in self._opened.values())
-        held, cache = (opened, open_bytes, self._decoded.bytes), self._cache
-        if cache is None:
-            return Usage(0, 0, *held, 0, 0)
-        return Usage(cache.bytes, len(cache), *held, cache.fetches, cache.dropped)
+        opened, files = (len(self._opened), self._opened.bytes, self._decoded.bytes), self._files
+        if files is None:
+            return Usage(0, 0, *opened, 0, 0)
+        return Usage(files.bytes, len(files), *opened, files.fetches, files.dropped)
 
-    def _known(self, mark: tuple[str, ...]) -> FileCompanion | None:
-        """The companion if it is open with these parts at hand."""
-        with self._lock:
-            known = self._opened.get(mark)
-            if known is not None:
-                self._opened.move_to_end(mark)
-            return known
-
-    def _verified(self, path: Path, key: str, name: str, part: PartName, listed: Part) -> ParquetSource:
+    def _verified(
+        self,
+        path: Path,
+        name: str,
+        companion: str,
+        listed: Part,
+        file: CachedFile | None,
+        replace: Callable[[], Path] | None,
+    ) -> ParquetSource:
         """The file of a part, verified as a whole the first time and by its footer from then on."""
-        cache = self._cache
-        is_verified = cache is not None and cache.is_verified(listed)
         try:
             source = ParquetSource(
                 path,
-                file_name(name, part),
-                sha256=None if is_verified else listed.sha256,
+                name,
+                sha256=None if file is not None and file.verified else listed.sha256,
                 footer_checksum=self._footers.get(listed.sha256),
-                replace=None if cache is None else partial(cache.replace, key, listed),
+                replace=replace,
             )
         except FileNotFoundError as reason:
-            raise ObjectMissing(f"a file of {name} is missing", object=name, check="present") from reason
+            raise ObjectMissing(f"a file of {companion} is missing", object=companion, check="present") from reason
         with self._lock:
             self._footers[listed.sha256] = source.footer_checksum
             if len(self._footers) > _MOST_FOOTERS:
                 del self._footers[next(iter(self._footers))]
         return source
-
-    def _opened_anew(
-        self,
-        mark: tuple[str, ...],
-        companion: Companion,
-        sources: Mapping[PartName, Callable[[], ParquetSource]],
-    ) -> FileCompanion:
-        made = FileCompanion(sources, name=companion.name, decoded=self._decoded)
-        with self._lock:
-            self._opened[mark] = made
-            self._close_oldest()
-        return made
-
-    def _close_oldest(self) -> None:
-        """Let go of what was used longest ago, until the rest is within the limits; who reads it is not disturbed."""
-        files = sum(one.most_files for one in self._opened.values())
-        size = sum(one.footprint for one in self._opened.values())
-        most = most_open_files(MOST_OPEN)
-        while (size > self.footer_bytes or files > most) and len(self._opened) > 1:
-            _, oldest = self._opened.popitem(last=False)
-            size, files = size - oldest.footprint, files - oldest.most_files

@@ -11,14 +11,13 @@ file is dropped and made anew.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import threading
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Any
@@ -30,15 +29,15 @@ import xxhash
 from headrace.errors import CorruptData, Unavailable
 from headrace.format.state.layout import State
 from headrace.format.state.names import state_key
-from headrace.storage.fetching import check, download, log_dropped
-from headrace.storage.files import make_directories
+from headrace.storage.fetching import check, download
+from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles
+from headrace.storage.files import create_private
 from headrace.storage.objects import Objects
-from headrace.storage.open_files import most_open_files
 
 if TYPE_CHECKING:
     from headrace.format.state.reader import Reader
 
-_SUFFIX, _PARTIAL, _SCRATCH = ".sums", ".part", "headrace-state-"
+_SUFFIX, _SCRATCH = ".sums", "headrace-state-"
 #: Files of earlier versions, whose rows have no checksums.
 _OUTDATED = ".rows"
 #: States whose files are open, and the page cache of each.
@@ -55,30 +54,19 @@ _LAST = "SELECT key, packed FROM rows ORDER BY key DESC LIMIT 1"
 _BEFORE_KEY = "SELECT key, packed FROM rows WHERE key < ? ORDER BY key DESC LIMIT 1"
 
 
-class _File:
-    """A file on the disk; the lock of ``StateFiles`` guards it."""
-
-    __slots__ = ("path", "pins", "rows", "size", "verified")
-
-    def __init__(self, path: Path, size: int, *, verified: bool) -> None:
-        self.path, self.size, self.verified = path, size, verified
-        self.pins = 0
-        #: How many rows it has, once it was opened.
-        self.rows: int | None = None
-
-
 class StateFile:
     """One state, for looking keys up; from any thread. Its file is open while it is among those opened last."""
 
-    def __init__(self, file: _File, state: State, note_open: Callable[[StateFile], None]) -> None:
+    def __init__(self, file: CachedFile, state: State, note_open: Callable[[StateFile], None]) -> None:
         """``note_open`` is told whenever the file is opened."""
         self.file, self.state = file, state
         self._note_open = note_open
         self._lock = threading.Lock()
         self._connection: apsw.Connection | None = None
-        if file.rows is None:
+        if file.remembered is None:
             with self._lock:
-                file.rows = self._row(_LAST)[0] + 1
+                #: How many rows the file has.
+                file.remembered = self._row(_LAST)[0] + 1
             note_open(self)
 
     def get(self, key: bytes) -> dict[str, bytes] | None:
@@ -105,7 +93,7 @@ class StateFile:
         if found is not None and found[0] == key:
             return _DECODER.decode(memoryview(found[1])[_PREFIX.size :])
         before, _ = self._row(_BEFORE_KEY, key)
-        following = self.file.rows if found is None else number
+        following = self.file.remembered if found is None else number
         if before + 1 != following:
             raise self._damaged("a row is missing")
         return None
@@ -136,15 +124,17 @@ class StateFiles:
     def __init__(self, objects: Objects, directory: Path, *, limit_bytes: int) -> None:
         self._objects = objects
         self._directory = directory
-        self._limit_bytes = limit_bytes
-        self._lock = threading.Lock()
-        #: By the checksum of the state's object, the one used longest ago first.
-        self._files: OrderedDict[str, _File] = OrderedDict()
-        #: Those whose files are open, the one opened longest ago first.
-        self._open: OrderedDict[StateFile, None] = OrderedDict()
-        #: Damaged files that were dropped.
-        self.dropped = 0
-        self._find_files()
+        self._files = FileCache(directory, _SUFFIX, limit_bytes=limit_bytes)
+        self._open: OpenFiles[StateFile, StateFile] = OpenFiles(MOST_OPEN)
+        for path in directory.glob(f"*{_OUTDATED}"):
+            path.unlink()
+        for path in directory.glob(f"{_SCRATCH}*"):
+            shutil.rmtree(path)
+
+    @property
+    def dropped(self) -> int:
+        """Damaged files that were dropped."""
+        return self._files.dropped
 
     @property
     def opened(self) -> int:
@@ -164,7 +154,7 @@ class StateFiles:
             return
         with self.scratch() as directory:
             path = directory / "state.parquet"
-            download(self._objects, key, state.bytes, path, self._make_room)
+            download(self._objects, key, state.bytes, path, self._files.make_room)
             check(path, key, state.sha256)
             yield Reader(path, key)
 
@@ -176,123 +166,59 @@ class StateFiles:
 
     def hold(self, stream: str, incarnation: str, state: State) -> StateFile:
         """The file of a state, verified, and made if need be; it stays until it is released."""
-        with self._lock:
-            file = self._files.get(state.sha256)
-            if file is not None:
-                file.pins += 1
-                self._files.move_to_end(state.sha256)
-        if file is not None:
+        make = partial(self._make, stream, incarnation, state)
+        file = self._files.pin(state.sha256)
+        try:
+            self._files.ensure(file, state.bytes, make)
             try:
                 return self._verified(file, state)
             except (CorruptData, apsw.Error, OSError, ValueError):
-                self._drop(file, state)
-        made = self._make(stream, incarnation, state)
-        with self._lock:
-            file = self._files.setdefault(state.sha256, made)
-            if file.path != made.path:
-                made.path.unlink()
-            file.pins += 1
-            self._shrink(self._limit_bytes)
-        return StateFile(file, state, self._note_open)
+                self._files.replace(file, state.name, state.bytes, make)
+                return StateFile(file, state, self._note_open)
+        except BaseException:
+            self._files.unpin(file)
+            raise
 
     def release(self, held: StateFile) -> None:
         """A file is not needed any more."""
         held.close()
-        with self._lock:
-            self._open.pop(held, None)
-            held.file.pins -= 1
-            self._shrink(self._limit_bytes)
+        self._open.pop(held)
+        self._files.unpin(held.file)
 
     def close_all(self) -> None:
         """Close all files; those that are held are opened again when a key is looked up."""
-        with self._lock:
-            opened = list(self._open)
-            self._open.clear()
-        for held in opened:
+        for held in self._open.clear():
             held.close()
-
-    def _note_open(self, held: StateFile) -> None:
-        """Close what was opened longest ago where too many files are open."""
-        most, surplus = most_open_files(MOST_OPEN), []
-        with self._lock:
-            self._open[held] = None
-            while len(self._open) > most:
-                surplus.append(self._open.popitem(last=False)[0])
-        for oldest in surplus:
-            oldest.close()
 
     def drop(self, held: StateFile) -> None:
         """Remove a damaged file, so that it is made anew; it is held until it is released."""
-        self._drop(held.file, held.state)
+        self._files.drop(held.file, held.state.name)
 
     def prune(self, listed: Collection[str]) -> int:
         """Remove files of states whose checksums are not among these; answers how many of them are held."""
-        with self._lock:
-            unlisted = [sha256 for sha256 in self._files if sha256 not in listed]
-            held = [sha256 for sha256 in unlisted if self._files[sha256].pins]
-            for sha256 in set(unlisted).difference(held):
-                self._files.pop(sha256).path.unlink(missing_ok=True)
-            return len(held)
+        return self._files.prune(listed)
 
-    def _verified(self, file: _File, state: State) -> StateFile:
+    def _note_open(self, held: StateFile) -> None:
+        """Close what was opened longest ago where too many files are open."""
+        for oldest in self._open.put(held, held):
+            oldest.close()
+
+    def _verified(self, file: CachedFile, state: State) -> StateFile:
         if not file.verified:
-            if file.path.name != _file_name(state, _digest(file.path)):
+            if file.path.stem != state.sha256 + _tag(_digest(file.path)):
                 raise CorruptData(f"{file.path.name} is damaged: its checksum differs", object=file.path.name)
             file.verified = True
         return StateFile(file, state, self._note_open)
 
-    def _drop(self, file: _File, state: State) -> None:
-        with self._lock:
-            if self._files.get(state.sha256) is not file:
-                return
-            del self._files[state.sha256]
-            file.path.unlink(missing_ok=True)
-            self.dropped += 1
-        log_dropped(file.path, state.name)
-
-    def _find_files(self) -> None:
-        """Know what an earlier run left behind, the oldest first; files that were cut short or are outdated go."""
-        make_directories(self._directory)
-        for path in [*self._directory.glob(f"*{_PARTIAL}"), *self._directory.glob(f"*{_OUTDATED}")]:
-            path.unlink()
-        for path in self._directory.glob(f"{_SCRATCH}*"):
-            shutil.rmtree(path)
-        found = [(path.stat(), path) for path in self._directory.glob(f"*{_SUFFIX}")]
-        for stat, path in sorted(found, key=lambda item: item[0].st_mtime_ns):
-            sha256 = path.stem.partition("-")[0]
-            if sha256 in self._files:
-                self._files.pop(sha256).path.unlink()
-            self._files[sha256] = _File(path, stat.st_size, verified=False)
-
-    def _make(self, stream: str, incarnation: str, state: State) -> _File:
-        """Write the file of a state, whole or not at all."""
-        number, name = tempfile.mkstemp(suffix=_PARTIAL, dir=self._directory)
-        os.close(number)
-        partial = Path(name)
+    def _make(self, stream: str, incarnation: str, state: State, path: Path) -> str:
+        """Write the file of a state."""
+        create_private(path)
         try:
             with self.fetched(stream, incarnation, state) as reader:
-                _write(partial, reader)
-            path = self._directory / _file_name(state, _digest(partial))
-            partial.replace(path)
+                _write(path, reader)
+            return _tag(_digest(path))
         except apsw.Error as reason:
             raise Unavailable(f"{state.name} could not be kept: {reason}", reason="storage") from reason
-        finally:
-            partial.unlink(missing_ok=True)
-        return _File(path, path.stat().st_size, verified=True)
-
-    def _make_room(self) -> None:
-        with self._lock:
-            self._shrink(0)
-
-    def _shrink(self, limit_bytes: int) -> None:
-        """Remove what was used longest ago until the rest is within the limit; nothing that is held."""
-        total = sum(file.size for file in self._files.values())
-        for sha256 in [sha256 for sha256, file in self._files.items() if not file.pins]:
-            if total <= limit_bytes:
-                return
-            file = self._files.pop(sha256)
-            total -= file.size
-            file.path.unlink(missing_ok=True)
 
 
 def _open(path: Path) -> apsw.Connection:
@@ -301,8 +227,9 @@ def _open(path: Path) -> apsw.Connection:
     return connection
 
 
-def _file_name(state: State, digest: str) -> str:
-    return f"{state.sha256}-{digest}{_SUFFIX}"
+def _tag(digest: str) -> str:
+    """What the name of a file has after the checksum of its object."""
+    return f"-{digest}"
 
 
 def _digest(path: Path) -> str:
