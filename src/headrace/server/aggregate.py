@@ -58,9 +58,9 @@ def _rendered(stream: Stream, request: AggregateRequest, found: Aggregated) -> d
 
     return {
         "stream": stream.name,
-        "rollup": request.asked.rollup.name,
-        "from": iso(request.asked.start),
-        "to": iso(request.asked.end),
+        "rollup": request.aggregate.rollup.name,
+        "from": iso(request.aggregate.start),
+        "to": iso(request.aggregate.end),
         "interval": request.interval,
         "coverage": _coverage(stream, found),
         "buckets": found.buckets,

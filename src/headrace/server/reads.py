@@ -18,7 +18,7 @@ from headrace.errors import BadRequest, HeadraceError, OffsetGone
 from headrace.format import offset as offsets
 from headrace.query.deadline import Cancelled
 from headrace.query.filter import Filter, Filtered
-from headrace.reduce.features.events import Derived
+from headrace.reduce.features.events import DerivedEvents
 from headrace.schema.entries import entries_of
 from headrace.server import values
 from headrace.server.aside import Aside
@@ -49,7 +49,7 @@ class Question(NamedTuple):
     is_real: bool  # a minted offset was given, so that the start of the slice can never mean anything else
     version: int | None = None  # the schema version asked for; None is the current one
     filter: Filter | None = None
-    derived: Derived | None = None
+    derived: DerivedEvents | None = None
 
 
 class Reads:
@@ -207,7 +207,7 @@ class Reads:
         return Question(stream, position, key or None, wanted, is_now, is_real, version, asked)
 
 
-def _derived(question: Question, derived: Derived) -> Question:
+def _derived(question: Question, derived: DerivedEvents) -> Question:
     """A question to the source of a derived event; what speaks of its own schema cannot be asked of a view."""
     for field, given in (("filter", question.filter), ("schema_version", question.version)):
         if given is not None:

@@ -9,7 +9,7 @@ from headrace.engine.derive.generation import Generation
 from headrace.format.segment.decoded import Decoded
 from headrace.reduce.states.definition import Keying, Shapes
 from headrace.reduce.states.fold import ROW_OVERHEAD, SPREAD
-from headrace.reduce.states.pending_events import Pending
+from headrace.reduce.states.pending_events import PendingEvents
 
 #: About what an event adds to a row in memory, for each of its features.
 _EVENT = 32
@@ -39,7 +39,7 @@ class Ahead:
     def fold(
         self,
         generation: Generation,
-        pending: Pending,
+        pending: PendingEvents,
         keying: Keying,
         shapes: Shapes,
         key: bytes,
@@ -72,7 +72,7 @@ class Ahead:
         return row.state, True
 
     def _folded_apart(
-        self, generation: Generation, pending: Pending, keying: Keying, shapes: Shapes, key: bytes, end: int
+        self, generation: Generation, pending: PendingEvents, keying: Keying, shapes: Shapes, key: bytes, end: int
     ) -> Any:
         """The same for an earlier event than the row is folded to."""
         state, _ = generation.fold.copied(key)
@@ -80,7 +80,9 @@ class Ahead:
         return _folded(generation, pending, shapes, key, state, seqs)
 
 
-def _folded(generation: Generation, pending: Pending, shapes: Shapes, key: bytes, state: Any, seqs: list[int]) -> Any:
+def _folded(
+    generation: Generation, pending: PendingEvents, shapes: Shapes, key: bytes, state: Any, seqs: list[int]
+) -> Any:
     reducer = generation.fold.reducer
     for seq, at, event in pending.events(seqs, shapes):
         placed = reducer.place(event)

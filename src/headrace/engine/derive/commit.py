@@ -23,7 +23,7 @@ from headrace.format.manifest import Segment, segment_key, segment_place
 from headrace.format.ranges import Range
 from headrace.format.state.layout import State
 from headrace.format.state.names import state_key, state_place
-from headrace.reduce.features.replay import Known
+from headrace.reduce.features.replay import StartPoint
 from headrace.reduce.work_units import DERIVED, FOLDED, MARKED, Outcome, Result, Settled, Unit
 from headrace.schema.trial import MOST_NAMED, Findings
 from headrace.storage.derived import Companions, States, companion_object_keys
@@ -252,7 +252,7 @@ class _Settling:
         return erasures.has_ended(row.stream, since_us) and self._is_replaced(row, unit)
 
     def _note_rows(self, row: UnitRow, unit: Unit, history: str, rows: list[dict[str, Any]]) -> str | None:
-        begun = decoding.convert(unit.known, Known)
+        begun = decoding.convert(unit.known, StartPoint)
         self._work.succeeded(row.stream, unit.concern, 0, unit.end_seq)
         return histories.note(self._batch, history, histories.Answer(rows, begun.complete, begun.since))
 

@@ -182,7 +182,7 @@ class Hands:
         try:
             with self._bench.files.scratch() as directory, ExitStack() as stack:
                 rows = self._merged(unit, stack) if unit.states else self._folded(unit, stream, head)
-                path, state = build_states.written(unit, rows, directory)
+                path, state = build_states.write_state(unit, rows, directory)
                 self._objects.upload(state_key(unit.stream, unit.incarnation, state.name), path)
                 return Result(unit.unit, state=state)
         except (ObjectMissing, LookupError):
@@ -193,12 +193,16 @@ class Hands:
             return Result(unit.unit, error=f"{type(reason).__name__}: {reason}"[:_REASON_LENGTH])
 
     def _folded(self, unit: Unit, stream: Stream, head: Head) -> Iterator[Any]:
-        return build_states.folded(unit, self._batches(stream, head, Range(unit.first_seq, unit.end_seq)), self._rest)
+        return build_states.fold_events(
+            unit, self._batches(stream, head, Range(unit.first_seq, unit.end_seq)), self._rest
+        )
 
     def _merged(self, unit: Unit, stack: ExitStack) -> Iterator[Any]:
         files, lives = self._bench.files, set((unit.lives or {}).values())
         readers = [stack.enter_context(files.fetched(unit.stream, unit.incarnation, one)) for one in unit.states]
-        return build_states.combined(unit, self._paced(build_states.joined([reader.rows(lives) for reader in readers])))
+        return build_states.merge_states(
+            unit, self._paced(build_states.merge_inputs([reader.rows(lives) for reader in readers]))
+        )
 
     def _batches(self, stream: Stream, head: Head, where: Range) -> Iterator[Any]:
         from headrace.engine.history.stored_events import Events, Vanished
@@ -215,7 +219,7 @@ class Hands:
                 raise LookupError from reason
             at = chunk.stop
 
-    def _paced(self, rows: Iterator[build_states.Held]) -> Iterator[build_states.Held]:
+    def _paced(self, rows: Iterator[build_states.InputRow]) -> Iterator[build_states.InputRow]:
         for number, row in enumerate(rows):
             if number % 1024 == 0:
                 self._rest()

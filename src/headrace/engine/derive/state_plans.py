@@ -21,7 +21,7 @@ from headrace.engine.derive.readable import Part, parts
 from headrace.engine.derive.unit_cutter import Cutter, Planned
 from headrace.format.ranges import Range, size, without
 from headrace.format.state.layout import State
-from headrace.reduce.states.coverage import base, missing, span, useless
+from headrace.reduce.states.coverage import base, missing, span, unused_states
 from headrace.reduce.states.definition import Definition
 from headrace.reduce.work_units import FOLDED, Job, Unit
 from headrace.storage.database import Connection
@@ -71,7 +71,7 @@ class StatePlans:
         if row is None or not branches or row.state != LIVE or not row.managed:
             return Found([], False, [state.name for state in listed])
         found = [(branch.job, defined) for branch in branches for defined in self._definitions(branch, row.name)]
-        lifeless = useless([defined for _, defined in found], listed)
+        lifeless = unused_states([defined for _, defined in found], listed)
         wanted = [(job, defined) for job, defined in found if job in jobs]
         if not wanted:
             return Found([], bool(found), lifeless)

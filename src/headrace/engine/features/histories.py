@@ -13,7 +13,7 @@ from headrace.engine.derive.readable import parts, pieces
 from headrace.engine.derive.unit_cutter import Planned
 from headrace.engine.log.batch import Batch
 from headrace.format.ranges import Range
-from headrace.reduce.features.replay import Beginning, Known, Part, Question, beginning
+from headrace.reduce.features.replay import Question, ReplayStart, StartPart, StartPoint, find_start
 from headrace.reduce.work_units import Source, Unit
 from headrace.storage.database import Connection
 from headrace.storage.derived import States
@@ -58,12 +58,12 @@ class HistoryPlans:
         states = [state for state in self._states.listed(row.stream) if state.table == row.table]
         moments = [at_us for _, at_us in question.asked]
         until = self._known_until(stream, min(moments))
-        begun = beginning(question.defined, question.features, states, stream.first_seq, until)
+        begun = find_start(question.defined, question.features, states, stream.first_seq, until)
         where = Range(begun.start, max(begun.start + 1, row.target))
         yield self._planned(row, stream, question, begun, where, max(moments))
 
     def _planned(
-        self, row: HistoryRow, stream: StreamRow, question: Question, begun: Beginning, where: Range, last_us: int
+        self, row: HistoryRow, stream: StreamRow, question: Question, begun: ReplayStart, where: Range, last_us: int
     ) -> Planned:
         document = msgspec.json.decode(self._registries.document(stream.id, stream.revision))
         unit = Unit(
@@ -110,13 +110,13 @@ class HistoryPlans:
         return any(one.job == name and one.retry_us > now_us for one in self._work.failures(row.stream))
 
 
-def known(begun: Beginning) -> Known:
+def known(begun: ReplayStart) -> StartPoint:
     """Where to begin, as a document."""
     found = [
-        Part(tuple(part.chain.names), part.start, tuple(state.name for state in part.chain.states))
+        StartPart(tuple(part.chain.names), part.start, tuple(state.name for state in part.chain.states))
         for part in begun.parts
     ]
-    return Known(tuple(found), begun.complete, begun.since)
+    return StartPoint(tuple(found), begun.complete, begun.since)
 
 
 def note(batch: Batch, id: str, answer: Answer) -> str | None:

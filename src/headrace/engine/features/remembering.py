@@ -9,7 +9,7 @@ from headrace.engine.features.deduping import horizon
 from headrace.engine.features.recovering import DEDUPE_DUE, managed
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.stream import Stream
-from headrace.reduce.states.fold import of_batch
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.published import Published
@@ -49,7 +49,7 @@ def _keys(
     while at < head.next_seq:
         chunk = events.first_chunk(at, head.next_seq)
         for batch in events.batches(chunk):
-            for told in of_batch(batch, _SLICE_BYTES):
+            for told in runs_of_batch(batch, _SLICE_BYTES):
                 for number, key in enumerate(kind.unique(told.body)):
                     if key is not None and told.times_us[number] > since_us:
                         yield stream.id, key, told.first_seq + number, told.times_us[number]

@@ -69,7 +69,7 @@ def split(unit: Unit) -> Split:
     if unit.job != "features":
         return Split([], lives)
     reducer = defined_by(unit).reducer
-    found = [] if reducer.may_restart(unit.first_seq, unit.end_seq) else lanes.lanes(reducer)
+    found = [] if reducer.may_restart(unit.first_seq, unit.end_seq) else lanes.assign_lanes(reducer)
     reduced = {member.life for lane in found for member in lane.members}
     return Split(found if reduced else [], {name: life for name, life in lives.items() if life not in reduced})
 
@@ -80,7 +80,7 @@ def in_lanes(gathers: bool) -> Read:
     def read(found: Split, number: int, reader: Reader) -> Iterator[pa.RecordBatch]:
         chosen = found.alike(gathers)
         for keys, states in reader.columns({member.life for lane in chosen for member in lane.members}):
-            yield from lanes.exploded(chosen, keys, states)
+            yield from lanes.explode_states(chosen, keys, states)
 
     return read
 
@@ -202,15 +202,15 @@ def _keys(unit: Unit, chunks: Iterator[pa.Table]) -> Iterator[Packed]:
     found = split(unit)
     rest = msgspec.structs.replace(unit, lives=found.in_order)
     for chunk in chunks:
-        ordered = build_states.combined(rest, _held(chunk)) if found.in_order else iter(())
+        ordered = build_states.merge_states(rest, _held(chunk)) if found.in_order else iter(())
         if not found.lanes:
             yield from ordered
             continue
         states = dict(ordered)
-        yield from ((key, {**states.get(key, {}), **packed}) for key, packed in lanes.imploded(found.lanes, chunk))
+        yield from ((key, {**states.get(key, {}), **packed}) for key, packed in lanes.implode_rows(found.lanes, chunk))
 
 
-def _held(chunk: pa.Table) -> Iterator[build_states.Held]:
+def _held(chunk: pa.Table) -> Iterator[build_states.InputRow]:
     own = chunk.filter(pc.equal(chunk["lane"], _IN_ORDER))
     columns = (own[name].to_pylist() for name in ("key", "pane", "packed"))
     return ((key, number, _PACKED.decode(packed)) for key, number, packed in zip(*columns, strict=True))

@@ -35,17 +35,17 @@ class Weighted(OfValues):
         """All weights fade, and the new value takes its share."""
         if state is None:
             return [at_ms, value, at_ms, value, 1.0, 0.0, 0.0, 0.0]
-        kept, share = self._shares(at_ms - state[2])
+        kept, gained = self._shares(at_ms - state[2])
         before = (state[5] * kept, state[6] + state[3] - value, state[7] * kept)
-        state[2:] = [at_ms, value, state[4] * kept, *_pooled(before, (share, 0.0, 0.0))]
+        state[2:] = [at_ms, value, state[4] * kept, *_pooled(before, (gained, 0.0, 0.0))]
         return state
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """What the right leaves of the left, its own first value with the share it takes there, and its others."""
-        kept, share = self._shares(right[0] - left[2])
+        kept, gained = self._shares(right[0] - left[2])
         kept *= right[4]
         before = (left[5] * kept, left[6] + left[3] - right[3], left[7] * kept)
-        first = (right[4] * share, right[1] - right[3], 0.0)
+        first = (right[4] * gained, right[1] - right[3], 0.0)
         rest = _pooled(_pooled(before, first), (right[5], right[6], right[7]))
         return [left[0], left[1], right[2], right[3], left[4] * kept, *rest]
 
@@ -109,9 +109,9 @@ class Decayed(Operator):
         value = (1.0 if self._field is None else row.get(self._field)) if matched else None
         if value is None:
             return state
-        return [value, at_ms] if state is None else self.joined(state, [value, at_ms])
+        return [value, at_ms] if state is None else self.merge_both(state, [value, at_ms])
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """Both, faded to the later of their times."""
         at_ms = max(left[1], right[1])
         return [self._faded(left, at_ms) + self._faded(right, at_ms), at_ms]
@@ -142,7 +142,7 @@ class TimeWeighted(OfValues):
         state[2] = value
         return state
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The last value of the left held until the first of the right."""
         across = left[2] * (right[0] - left[1])
         return [left[0], right[1], right[2], left[3] + across + right[3]]

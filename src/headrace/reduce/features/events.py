@@ -40,7 +40,7 @@ class EventDecoder:
         return events
 
 
-class Shapes:
+class EventShapes:
     """Turns the stored events of a source into its newest shape; those before a break keep the last they can have."""
 
     def __init__(self, registry: Registry, event: Event) -> None:
@@ -73,10 +73,10 @@ class Shapes:
         current = self._registry.current_version
         return version == current or (version == 0 and not self._registry.breaks)
 
-    def folded(self, told: EventRun) -> Iterator[Folded]:
+    def decode_run(self, run: EventRun) -> Iterator[Folded]:
         """The same, one after the other."""
-        for at, event in enumerate(self.events(told.body, told.version)):
-            yield told.first_seq + at, told.times_us[at] // 1000, event
+        for at, event in enumerate(self.events(run.body, run.version)):
+            yield run.first_seq + at, run.times_us[at] // 1000, event
 
     def _promoted(self, joined: bytes, version: int, target: int) -> bytes:
         try:
@@ -94,24 +94,24 @@ def _lens(document: Any) -> Lens:
 _ENCODE = msgspec.json.Encoder().encode
 
 
-class Derived:
+class DerivedEvents:
     """One derivation, ready for use; never changed, only replaced."""
 
     def __init__(self, nodes: Mapping[str, Node], name: str, version: int) -> None:
         self.name = name
         #: The version of the registry that it is of.
         self.version = version
-        found = chain(nodes, name)
-        self.root = found.root.name
-        schema = found.root.schema
-        self._blank = {field: given.default for field, given in schema.items()}
+        source_chain = chain(nodes, name)
+        self.root = source_chain.root.name
+        schema = source_chain.root.schema
+        self._blank = {field_name: field.default for field_name, field in schema.items()}
         self._decoder = EventDecoder(schema)
-        self._rows = Rows(schema, found.ops, schema)
+        self._rows = Rows(schema, source_chain.ops, schema)
 
     def turned(self, parts: Iterable[Piece]) -> list[Piece]:
         """Events joined by commas, in the newest version of their source, as events of this one."""
-        found = (self._turned(part) for part in parts)
-        return [part for part in found if part]
+        converted = (self._turned(part) for part in parts)
+        return [part for part in converted if part]
 
     def _turned(self, joined: Piece) -> bytes:
         rows = (self._rows.of({**self._blank, **event}) for event in self._decoder.decode(joined))

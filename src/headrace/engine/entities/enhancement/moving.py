@@ -16,7 +16,7 @@ from headrace.engine.entities.kind import dedupe_key
 from headrace.engine.entities.write.accepting import Draft, Prepared, Typed, bodies
 from headrace.engine.log.stream import Stream
 from headrace.extract.erasure_mask import load
-from headrace.reduce.states.fold import of_batch
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.answer import Told, Warnings
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.observation import MIGRATED, Kind, Observation, observation_id, of_scope
@@ -101,7 +101,7 @@ def _entries(
     while at < stop:
         chunk = events.first_chunk(at, stop)
         for batch in events.batches(chunk):
-            for told in of_batch(batch, _SLICE_BYTES):
+            for told in runs_of_batch(batch, _SLICE_BYTES):
                 yield from enumerate(map(bytes, entries_of(told.body)), told.first_seq)
         at = chunk.stop
 

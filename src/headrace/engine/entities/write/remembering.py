@@ -12,7 +12,7 @@ from headrace.engine.entities.write import appending, relating
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.stream import Stream
 from headrace.extract.erasure_mask import Targets, load
-from headrace.reduce.states.fold import of_batch
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.observation import decode
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
@@ -54,7 +54,7 @@ def _told(stream: Stream, connection: Connection, segments: Callable[[], Segment
     while at < head.next_seq:
         chunk = events.first_chunk(at, head.next_seq)
         for batch in events.batches(chunk):
-            yield from of_batch(batch, _SLICE_BYTES)
+            yield from runs_of_batch(batch, _SLICE_BYTES)
         at = chunk.stop
 
 
