@@ -9,8 +9,8 @@ from pathlib import Path
 
 from headrace.engine.entities.kind import ENTITIES, EntityKind
 from headrace.engine.entities.read.definitions import defined_of
-from headrace.format.state.names import state_key
-from headrace.format.state.reader import Reader
+from headrace.format.object_names import state_key
+from headrace.format.state.reader import StateReader
 from headrace.reduce.build_states import merge_inputs
 from headrace.reduce.states.coverage import base, merge_row
 from headrace.storage.database import Connection, connect
@@ -39,7 +39,8 @@ def _packed(connection: Connection, directory: Path, entity_type: str) -> dict[b
     assert found.start == row.next_seq and not found.backfilling, found
     lives = {name: life.id for name, life in defined.lives.items()}
     readers = [
-        Reader(directory / "objects" / state_key(row.name, row.incarnation, one.name), one.name) for one in found.states
+        StateReader(directory / "objects" / state_key(row.name, row.incarnation, one.name), one.name)
+        for one in found.states
     ]
     numbers = {state.name: number for number, state in enumerate(found.states)}
     rows = merge_inputs([reader.rows(set(lives.values())) for reader in readers])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.query.definition import Definition, decoded
+from headrace.query.definition import Definition, decode_exact
 from headrace.query.search import Kind
 from headrace.query.values import lower, values, words
 from headrace.reduce import parts
@@ -121,4 +121,4 @@ def _spaced(text: str) -> str:
 
 
 def documents_of(payloads: Sequence[str | bytes]) -> list[Any]:
-    return [decoded(payload if isinstance(payload, bytes) else payload.encode()) for payload in payloads]
+    return [decode_exact(payload if isinstance(payload, bytes) else payload.encode()) for payload in payloads]

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from headrace.engine.registry.schemas import SEARCH
-from headrace.query.definition import decoded
+from headrace.query.definition import decode_exact
 from headrace.query.search import Binding, Field, Kind
 from headrace.query.values import values
 from headrace.schema.apply import apply
@@ -144,8 +144,8 @@ def test_a_field_is_listed_if_and_only_if_some_event_has_other_values(op: str, d
         listed = [one for one in wanted if one.effect is not None and one not in differing]
         if number > ENOUGH and not (listed and is_simple):
             break
-        before = decoded(spell(event))
-        after = decoded(spell(promoted(case.wire[0]["ops"], event)))
+        before = decode_exact(spell(event))
+        after = decode_exact(spell(promoted(case.wire[0]["ops"], event)))
         for one in wanted:
             was, now = one.read(one.before, before), one.read(one.after, after)
             assert one.effect is not None or was == now, (one, before, after)

@@ -26,8 +26,8 @@ from headrace.pipeline.work import Lease
 from headrace.reduce.features import lanes
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.operators import operator
-from headrace.reduce.features.packing import pack, unpack
 from headrace.reduce.features.parts import COLUMNS
+from headrace.reduce.features.state_bytes import pack, unpack
 from headrace.reduce.work_units import Job, Result
 from headrace.schema.descriptor.nodes import Event as EventNode
 from headrace.schema.descriptor.nodes import Feature, Field, Life, Table

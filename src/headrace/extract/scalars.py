@@ -200,10 +200,10 @@ class _Reading:
         self.fits[some] &= self._data[begins[some]] == ord(".")
         for digit in range(1, int(min(length.max(initial=0), 10))):
             rows = _rows(length > digit)
-            found = self._data[begins[rows] + digit] - ord("0")
-            self.fits[rows] &= found <= 9
+            digits = self._data[begins[rows] + digit] - ord("0")
+            self.fits[rows] &= digits <= 9
             if digit <= 3:
-                millis[rows] += found.astype(np.int64) * 10 ** (3 - digit)
+                millis[rows] += digits.astype(np.int64) * 10 ** (3 - digit)
         return millis
 
     def _two(self, places: Numbers, rows: Numbers) -> _Digits:
@@ -218,10 +218,10 @@ def _rows(chosen: Flags) -> Numbers | slice:
     return slice(None) if chosen.all() else np.flatnonzero(chosen)
 
 
-def _is_any(found: NDArray[np.uint8], marks: bytes) -> Flags:
-    fits = np.zeros(len(found), np.bool_)
+def _is_any(letters: NDArray[np.uint8], marks: bytes) -> Flags:
+    fits = np.zeros(len(letters), np.bool_)
     for mark in marks:
-        fits |= found == mark
+        fits |= letters == mark
     return fits
 
 
@@ -241,10 +241,10 @@ def _days(year: _Digits, month: Bytes, day: Bytes) -> Numbers:
 _SURELY_INT64 = 18
 
 
-def _marks(given: bytes) -> Flags:
+def _marks(characters: bytes) -> Flags:
     """A table of bytes: which of them are among these."""
     table = np.zeros(256, np.bool_)
-    table[list(given)] = True
+    table[list(characters)] = True
     return table
 
 
@@ -265,15 +265,15 @@ class Pieces(NamedTuple):
     resolved: Texts
 
 
-class Read(NamedTuple):
+class ReadValues(NamedTuple):
     """What a reader found: values for the flagged texts, in their order; and the texts it is in doubt about."""
 
-    found: Flags
+    has_value: Flags
     values: Column
     doubtful: Flags
 
 
-Reader = Callable[[Pieces], Read]
+Reader = Callable[[Pieces], ReadValues]
 
 
 def pieces(column: Column) -> Pieces:
@@ -293,58 +293,58 @@ def _resolved(texts: Texts, escaped: Flags) -> Texts:
     return Texts(pc.replace_with_mask(texts.column, pa.array(escaped), quoted))
 
 
-def integers(pieces: Pieces) -> Read:
+def integers(pieces: Pieces) -> ReadValues:
     """Whole numbers; in doubt about long ones, fractions and strings."""
     plain = _plain_integers(pieces)
-    return Read(plain, pieces.texts.chosen(plain).column.cast(pa.int64()), _TYPED[pieces.first] & ~plain)
+    return ReadValues(plain, pieces.texts.chosen(plain).column.cast(pa.int64()), _TYPED[pieces.first] & ~plain)
 
 
-def floats(pieces: Pieces) -> Read:
+def floats(pieces: Pieces) -> ReadValues:
     """Finite numbers; in doubt about strings."""
-    found = _NUMBER[pieces.first]
-    numbers = pieces.texts.chosen(found).column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 becomes 0.0
+    is_number = _NUMBER[pieces.first]
+    numbers = pieces.texts.chosen(is_number).column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 becomes 0.0
     finite = np.isfinite(numbers)
-    found[found] = finite
-    return Read(found, pa.array(numbers[finite]), _STRINGS[pieces.first])
+    is_number[is_number] = finite
+    return ReadValues(is_number, pa.array(numbers[finite]), _STRINGS[pieces.first])
 
 
-def dates(pieces: Pieces) -> Read:
+def dates(pieces: Pieces) -> ReadValues:
     """Whole numbers and usual moments; in doubt about other numbers and strings."""
     numbers, strings = _plain_integers(pieces), _STRING[pieces.first]
-    usual, found = moments(pieces.texts.chosen(strings))
+    usual, moment_millis = moments(pieces.texts.chosen(strings))
     millis = np.zeros(len(numbers), np.int64)
     millis[numbers] = pieces.texts.chosen(numbers).column.cast(pa.int64()).to_numpy()
-    millis[np.flatnonzero(strings)[usual]] = found
+    millis[np.flatnonzero(strings)[usual]] = moment_millis
     plain = numbers.copy()
     plain[strings] = usual
-    return Read(plain, pa.array(millis[plain]), _TYPED[pieces.first] & ~plain)
+    return ReadValues(plain, pa.array(millis[plain]), _TYPED[pieces.first] & ~plain)
 
 
-def bools(pieces: Pieces) -> Read:
+def bools(pieces: Pieces) -> ReadValues:
     """``true`` and ``false``; in doubt about strings."""
     true = pieces.first == ord("t")
-    found = true | (pieces.first == ord("f"))
-    return Read(found, pa.array(true[found]), _STRINGS[pieces.first])
+    is_boolean = true | (pieces.first == ord("f"))
+    return ReadValues(is_boolean, pa.array(true[is_boolean]), _STRINGS[pieces.first])
 
 
-def strings(pieces: Pieces) -> Read:
+def strings(pieces: Pieces) -> ReadValues:
     """Strings as they are."""
     return _of_strings(pieces, unquoted)
 
 
-def lowered(pieces: Pieces) -> Read:
+def lowered(pieces: Pieces) -> ReadValues:
     """Strings in lower case."""
     return _of_strings(pieces, lowered_texts)
 
 
-def spaced(pieces: Pieces) -> Read:
+def spaced(pieces: Pieces) -> ReadValues:
     """The words of strings between blanks."""
     return _of_strings(pieces, spaced_texts)
 
 
-def _of_strings(pieces: Pieces, read: Callable[[Texts], Column]) -> Read:
-    found = _STRING[pieces.first]
-    return Read(found, read(pieces.resolved.chosen(found)), pieces.first == ord("["))
+def _of_strings(pieces: Pieces, read: Callable[[Texts], Column]) -> ReadValues:
+    is_string = _STRING[pieces.first]
+    return ReadValues(is_string, read(pieces.resolved.chosen(is_string)), pieces.first == ord("["))
 
 
 def _plain_integers(pieces: Pieces) -> Flags:

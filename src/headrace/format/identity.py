@@ -21,10 +21,10 @@ def decode(document: bytes | None, type: type[Info], *, name: str, kind: str, ne
     if document is None:
         raise CorruptData(f"{name} is Parquet but no {kind}", object=name, check="identity")
     try:
-        found = decoding.decode(document, _Marked).version
-        if found > newest:
+        version = decoding.decode(document, _Marked).version
+        if version > newest:
             raise CorruptData(
-                f"{name} has {kind} format {found}, this Headrace knows {newest}: install a newer one",
+                f"{name} has {kind} format {version}, this Headrace knows {newest}: install a newer one",
                 object=name,
                 check="version",
             )

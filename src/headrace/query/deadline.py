@@ -60,9 +60,9 @@ class Deadline:
         deadline._cancellation = self._cancellation
         return deadline
 
-    def part(self, share: float) -> Deadline:
+    def part(self, fraction: float) -> Deadline:
         """The end of a share of the time that is left."""
-        return self.within(self.left_s * share)
+        return self.within(self.left_s * fraction)
 
     def cancel(self) -> None:
         """Nobody waits any more: the work ends at its next step, with ``Cancelled``."""

@@ -77,7 +77,7 @@ class Definition:
 
     def document(self, payload: bytes, version: int) -> Any:
         """The same as a value."""
-        return decoded(self.promote(payload, version))
+        return decode_exact(self.promote(payload, version))
 
     def is_contained(self, name: str) -> bool:
         """Whether ``contains:`` may ask a field."""
@@ -130,7 +130,7 @@ class Definition:
         if isinstance(value, Node):
             facts = {f.name: self._described(getattr(value, f.name)) for f in members(value) if f.compare}
             if isinstance(value, Clause):
-                facts["field"] = sorted({field.name for field in self.search.asked(value)})
+                facts["field"] = sorted({field.name for field in self.search.fields_of(value)})
             return {"kind": type(value).__name__, **facts}
         return [self._described(part) for part in value] if isinstance(value, tuple) else value
 
@@ -142,12 +142,16 @@ class Definition:
         source = sources[version]
         if not isinstance(source, Rebuild):
             return _plain(source)
-        later = next(known for known in sorted(sources) if known > version and not isinstance(sources[known], Rebuild))
+        later = next(
+            candidate
+            for candidate in sorted(sources)
+            if candidate > version and not isinstance(sources[candidate], Rebuild)
+        )
         way = [_spelled(self._filled[step].ops) for step in range(version, later)]
         return ["rebuild", way, _plain(sources[later])]
 
 
-def decoded(payload: bytes) -> Any:
+def decode_exact(payload: bytes) -> Any:
     """An event as a value, its numbers with all their digits: floats only where these say the same, else decimals."""
     try:
         return _EXACT.decode(payload)
@@ -155,7 +159,7 @@ def decoded(payload: bytes) -> Any:
         return json.loads(payload, parse_float=_number)
 
 
-def rounded(payload: bytes) -> Any:
+def decode_rounded(payload: bytes) -> Any:
     """An event as a value whose numbers are doubles, as most readers of JSON have them."""
     try:
         return msgspec.json.decode(payload)

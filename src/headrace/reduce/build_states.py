@@ -13,7 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.format.state.layout import Info, State
+from headrace.format.state.layout import State, StateInfo
 from headrace.format.state.writer import Packed, write
 from headrace.reduce.states.coverage import Chain, holding, merge_row
 from headrace.reduce.states.definition import Definition
@@ -87,7 +87,7 @@ def write_state(unit: Unit, rows: Iterable[Packed], directory: Path) -> tuple[Pa
     """The file of a unit's state, under a name of this attempt."""
     assert unit.table is not None and unit.lives is not None
     name = unit.name_begins + secrets.token_hex(4)
-    info = Info(
+    info = StateInfo(
         stream=unit.stream,
         incarnation=unit.incarnation,
         table=unit.table,

@@ -20,11 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.format.companion.layout import Companion, Part, PartName
-from headrace.format.companion.names import companion_key, companion_place, file_name
+from headrace.format.companion.layout import Companion, PartFile, PartName
 from headrace.format.companion.reader import FileCompanion
+from headrace.format.object_names import companion_key, file_name, parse_companion_key
 from headrace.format.parquet_file import ParquetSource
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 from headrace.storage.fetching import check, download, log_dropped
 from headrace.storage.files import make_directories
 from headrace.storage.objects import ObjectMissing, Objects
@@ -78,7 +78,7 @@ class FileCache:
         return len(self._files)
 
     @contextmanager
-    def holding(self, key: str, part: Part) -> Iterator[Path]:
+    def holding(self, key: str, part: PartFile) -> Iterator[Path]:
         """The file of an object, fetched and checked if need be; it stays while the block runs."""
         with self._lock:
             file = self._files.setdefault(part.sha256, _File())
@@ -94,11 +94,11 @@ class FileCache:
                     self._files.pop(part.sha256, None)
                 self._shrink(self._limit_bytes)
 
-    def is_verified(self, part: Part) -> bool:
+    def is_verified(self, part: PartFile) -> bool:
         """Whether this process has verified the file of a part that is held."""
         return self._files[part.sha256].verified
 
-    def replace(self, key: str, part: Part) -> Path:
+    def replace(self, key: str, part: PartFile) -> Path:
         """Drop a damaged file that is held, and fetch it again."""
         path = self._path(part.sha256)
         with self._lock:
@@ -132,7 +132,7 @@ class FileCache:
             self.bytes += stat.st_size
         self._shrink(self._limit_bytes)
 
-    def _ensure(self, file: _File, key: str, part: Part) -> None:
+    def _ensure(self, file: _File, key: str, part: PartFile) -> None:
         with self._lock:
             if file.size:
                 return
@@ -157,7 +157,7 @@ class FileCache:
             file.fetching, file.size, file.verified = None, part.bytes, True
         fetching.set_result(None)
 
-    def _fetch(self, key: str, part: Part) -> None:
+    def _fetch(self, key: str, part: PartFile) -> None:
         """Get a whole file, or none."""
         fetched = self._directory / f"{part.sha256}-{secrets.token_hex(4)}{_PARTIAL}"
         try:
@@ -199,7 +199,7 @@ class CompanionFiles:
         self._objects = objects
         #: Memory that open footers may take.
         self.footer_bytes = footer_bytes
-        self._decoded = Decoded(decoded_bytes)
+        self._decoded = DecodedCache(decoded_bytes)
         self._cache = None if objects.is_local else FileCache(objects, directory, limit_bytes=limit_bytes)
         self._lock = threading.Lock()
         self._opened: OrderedDict[tuple[str, ...], FileCompanion] = OrderedDict()
@@ -238,7 +238,7 @@ class CompanionFiles:
 
     def forget(self, keys: Collection[str]) -> None:
         """Close the files of companions whose objects are removed: an open file keeps its place on the disk."""
-        removed = {(place[0][1], place[1]) for key in keys if (place := companion_place(key)) is not None}
+        removed = {(place[0][1], place[1]) for key in keys if (place := parse_companion_key(key)) is not None}
         with self._lock:
             for mark in [mark for mark in self._opened if mark[:2] in removed]:
                 del self._opened[mark]
@@ -266,7 +266,7 @@ class CompanionFiles:
                 self._opened.move_to_end(mark)
             return known
 
-    def _verified(self, path: Path, key: str, name: str, part: PartName, listed: Part) -> ParquetSource:
+    def _verified(self, path: Path, key: str, name: str, part: PartName, listed: PartFile) -> ParquetSource:
         """The file of a part, verified as a whole the first time and by its footer from then on."""
         cache = self._cache
         is_verified = cache is not None and cache.is_verified(listed)

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.format.manifest import Segment
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.mask import Mask
-from headrace.format.segment.reader import Checksums, Reader
+from headrace.format.segment.reader import Checksums, SegmentReader
 from headrace.storage.fetching import check, download, log_dropped
 from headrace.storage.files import make_directories
 from headrace.storage.objects import ObjectMissing, Objects
@@ -57,7 +57,7 @@ class _File:
         self.checked = False
         #: Of the parts that are compared when the file is opened again; None until it was opened.
         self.checksums: Checksums | None = None
-        self.opening: Future[Reader] | None = None
+        self.opening: Future[SegmentReader] | None = None
 
 
 class Segments:
@@ -80,15 +80,15 @@ class Segments:
         self._limit_bytes = limit_bytes
         #: Memory that open footers may take.
         self.footer_bytes = footer_bytes
-        self._decoded = Decoded(decoded_bytes)
+        self._decoded = DecodedCache(decoded_bytes)
         self._lock = threading.Lock()
         self._files: OrderedDict[str, _File] = OrderedDict()
-        self._readers: OrderedDict[str, Reader] = OrderedDict()
+        self._readers: OrderedDict[str, SegmentReader] = OrderedDict()
         self._bytes = self._reader_bytes = self._fetches = self._dropped = 0
         self._find_files()
 
     @contextmanager
-    def open(self, key: str, segment: Segment) -> Iterator[Reader]:
+    def open(self, key: str, segment: Segment) -> Iterator[SegmentReader]:
         """The segment of this key, fetched and checked if need be; its file stays while the block runs."""
         with self._lock:
             file = self._files.setdefault(segment.sha256, _File())
@@ -102,7 +102,7 @@ class Segments:
                 self._shrink(self._limit_bytes)
 
     @contextmanager
-    def open_unmasked(self, key: str, segment: Segment) -> Iterator[Reader]:
+    def open_unmasked(self, key: str, segment: Segment) -> Iterator[SegmentReader]:
         """The same with everything that the file holds, for who removes what is hidden."""
         with self.open(key, segment) as reader:
             if reader.mask is None:
@@ -110,7 +110,7 @@ class Segments:
             else:
                 yield self._load(self._files[segment.sha256], key, segment, None)
 
-    def ready(self, segment: Segment) -> Reader | None:
+    def ready(self, segment: Segment) -> SegmentReader | None:
         """The segment, if it is open already; never waits."""
         reader = self._readers.get(segment.sha256)
         if reader is not None and (self._masks or reader.mask is not None) and not self._is_current(reader):
@@ -126,7 +126,7 @@ class Segments:
         # segments/<hash of the stream's name>/<incarnation>/<name>
         return self._masks.get(key.split("/")[2]) if self._masks else None
 
-    def _is_current(self, reader: Reader) -> bool:
+    def _is_current(self, reader: SegmentReader) -> bool:
         """Whether a reader hides what has to be hidden now, and nothing else."""
         return reader.mask is self._mask(reader.name)
 
@@ -200,13 +200,13 @@ class Segments:
             self._bytes += stat.st_size
         self._shrink(self._limit_bytes)
 
-    def _reader(self, file: _File, key: str, segment: Segment) -> Reader:
+    def _reader(self, file: _File, key: str, segment: Segment) -> SegmentReader:
         while True:
             reader = self._open_reader(file, key, segment)
             if self._is_current(reader):
                 return reader
 
-    def _open_reader(self, file: _File, key: str, segment: Segment) -> Reader:
+    def _open_reader(self, file: _File, key: str, segment: Segment) -> SegmentReader:
         with self._lock:
             found = self._readers.get(segment.sha256)
             if found is not None and not self._is_current(found):
@@ -215,7 +215,7 @@ class Segments:
             if found is not None:
                 self._readers.move_to_end(segment.sha256)
                 return found
-            awaited, opening = file.opening, Future[Reader]()
+            awaited, opening = file.opening, Future[SegmentReader]()
             if awaited is None:
                 file.opening = opening
         if awaited is not None:
@@ -233,7 +233,7 @@ class Segments:
         opening.set_result(reader)
         return reader
 
-    def _keep_open(self, sha256: str, reader: Reader) -> None:
+    def _keep_open(self, sha256: str, reader: SegmentReader) -> None:
         self._readers[sha256] = reader
         self._reader_bytes += reader.footprint
         most = most_open_files(MOST_READERS)
@@ -246,7 +246,7 @@ class Segments:
         if reader is not None:
             self._reader_bytes -= reader.footprint
 
-    def _load(self, file: _File, key: str, segment: Segment, mask: Mask | None) -> Reader:
+    def _load(self, file: _File, key: str, segment: Segment, mask: Mask | None) -> SegmentReader:
         sha256 = None if file.checked else segment.sha256
         path, replace = self._objects.local_path(key), None
         if path is None:
@@ -255,7 +255,7 @@ class Segments:
                 self._fetch(file, key, segment, path)
                 sha256 = None
         try:
-            return Reader(
+            return SegmentReader(
                 path,
                 name=key,
                 decoded=self._decoded,

@@ -11,7 +11,7 @@ from engine.search.searches import Searched
 from headrace.engine.search.aggregate import aggregate
 from headrace.engine.search.filtered_read import filtered
 from headrace.errors import ObjectMissing
-from headrace.format.companion.names import companion_key
+from headrace.format.object_names import companion_key
 from headrace.query.deadline import Deadline
 from headrace.query.filter import Filter, Limits
 from headrace.query.request import query

@@ -11,8 +11,8 @@ from hypothesis import find
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.lanes import Lane, assign_lanes, columns, explode_states, implode_rows
 from headrace.reduce.features.operators import operator
-from headrace.reduce.features.packing import pack, unpack
 from headrace.reduce.features.parts import COLUMNS, INTEGERS, parts_of
+from headrace.reduce.features.state_bytes import pack, unpack
 from headrace.reduce.features.table import TableReducer
 from headrace.schema.descriptor.nodes import Event, Feature, Field, Life, Table
 from headrace.schema.descriptor.operators import OPERATORS

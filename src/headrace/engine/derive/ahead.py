@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from headrace.engine.derive.generation import Generation
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce.states.definition import Keying, Shapes
 from headrace.reduce.states.fold import ROW_OVERHEAD, SPREAD
 from headrace.reduce.states.pending_events import PendingEvents
@@ -28,7 +28,7 @@ class _Row(NamedTuple):
 class Ahead:
     """The rows that were asked for last, bounded in bytes."""
 
-    def __init__(self, rows: Decoded) -> None:
+    def __init__(self, rows: DecodedCache) -> None:
         self._rows = rows
 
     def through(self, generation: Generation, key: bytes) -> int:

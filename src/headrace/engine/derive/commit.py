@@ -18,11 +18,17 @@ from headrace.engine.search.companion_cover import is_current, replaced
 from headrace.engine.search.definitions import Defined, Definitions
 from headrace.errors import BadRequest, CorruptData
 from headrace.format.companion.layout import Companion
-from headrace.format.companion.names import companion_key, companion_place
-from headrace.format.manifest import Segment, segment_key, segment_place
+from headrace.format.manifest import Segment
+from headrace.format.object_names import (
+    companion_key,
+    parse_companion_key,
+    parse_segment_key,
+    parse_state_key,
+    segment_key,
+    state_key,
+)
 from headrace.format.ranges import Range
 from headrace.format.state.layout import State
-from headrace.format.state.names import state_key, state_place
 from headrace.reduce.features.replay import StartPoint
 from headrace.reduce.work_units import DERIVED, FOLDED, MARKED, Outcome, Result, Settled, Unit
 from headrace.schema.trial import MOST_NAMED, Findings
@@ -87,7 +93,7 @@ def check(results: Sequence[Result], units: dict[str, Unit]) -> None:
 def _fits(unit: Unit, companion: Companion) -> bool:
     asked, made = (unit.first_seq, unit.count, unit.level), (companion.first_seq, companion.count, companion.level)
     key = companion_key(unit.stream, unit.incarnation, companion.name, "columns")
-    is_named_so = companion.name.startswith(unit.name_begins) and companion_place(key) is not None
+    is_named_so = companion.name.startswith(unit.name_begins) and parse_companion_key(key) is not None
     return unit.job in DERIVED and asked == made and is_named_so
 
 
@@ -96,13 +102,13 @@ def _folds(unit: Unit, state: State) -> bool:
     made = (state.table, state.first_seq, state.count, state.level, state.lives)
     is_named_so = state.name.startswith(unit.name_begins)
     key = state_key(unit.stream, unit.incarnation, state.name)
-    return unit.job in FOLDED and asked == made and is_named_so and state_place(key) is not None
+    return unit.job in FOLDED and asked == made and is_named_so and parse_state_key(key) is not None
 
 
 def _rewrites(unit: Unit, segment: Segment) -> bool:
     asked, made = (unit.first_seq, unit.count), (segment.first_seq, segment.count)
     key = segment_key(unit.stream, unit.incarnation, segment.name)
-    is_named_so = segment.name.startswith(unit.name_begins) and segment_place(key) is not None
+    is_named_so = segment.name.startswith(unit.name_begins) and parse_segment_key(key) is not None
     return unit.job == "erase" and asked == made and is_named_so
 
 
@@ -308,7 +314,7 @@ class _Settling:
         known = {one.name for one in self._states.listed(row.stream)} if unit.states else set()
         if not {one.name for one in unit.states} <= known:
             return True
-        places = [place for source in unit.segments if (place := segment_place(source.key)) is not None]
+        places = [place for source in unit.segments if (place := parse_segment_key(source.key)) is not None]
         return any(self._batch.published.is_orphan(place[1], name) for place, name in places)
 
     def _discard(self, row: UnitRow, unit: Unit, result: Result) -> None:

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from headrace.errors import CorruptData
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 from headrace.format.state.layout import State
 from headrace.reduce.states.coverage import Base, Chain, merge_row
 from headrace.reduce.states.definition import Definition
@@ -36,7 +36,7 @@ class Generation:
         defined: Definition,
         base: Base,
         files: Mapping[str, StateFile],
-        rows: Decoded,
+        rows: DecodedCache,
         fold: Fold | None = None,
         hot_rows: int = HOT_ROWS,
     ) -> None:

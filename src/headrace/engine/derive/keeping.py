@@ -10,7 +10,7 @@ from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.derive.generation import Behind, Generation
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce.states.definition import Keying
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Keeping:
     def __init__(
         self,
         followers: Mapping[str, Follower],
-        rows: Decoded,
+        rows: DecodedCache,
         keying_of: Callable[[Any], Keying] | None,
         limit_bytes: int,
     ) -> None:

@@ -28,10 +28,8 @@ from headrace.engine.log.lifecycle import SERVER
 from headrace.engine.log.stream import Stream
 from headrace.engine.search.definitions import Definitions
 from headrace.errors import HeadraceError, NotFound
-from headrace.format.companion.names import companion_key
-from headrace.format.manifest import segment_key
+from headrace.format.object_names import companion_key, segment_key, state_key
 from headrace.format.ranges import Range
-from headrace.format.state.names import state_key
 from headrace.reduce.work_units import JOBS, Job, Result, Unit
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing, Objects

@@ -25,8 +25,8 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
 from headrace.engine.runtime.repeated import RepeatedWarning
 from headrace.errors import HeadraceError
+from headrace.format.object_names import state_key
 from headrace.format.ranges import Range
-from headrace.format.state.names import state_key
 from headrace.reduce import build_states
 from headrace.reduce.work_units import FOLDED, Result, Unit
 from headrace.storage.database import Connection
@@ -206,11 +206,11 @@ class Hands:
 
     def _batches(self, stream: Stream, head: Head, where: Range) -> Iterator[Any]:
         from headrace.engine.history.stored_events import Events, Vanished
-        from headrace.format.segment.decoded import Decoded
+        from headrace.format.segment.decoded import DecodedCache
 
         if self._connection is None:
             self._connection = self._connect()
-        events, at = Events(self._connection, self._segments, Decoded(0), stream, head), where.first
+        events, at = Events(self._connection, self._segments, DecodedCache(0), stream, head), where.first
         while at < where.end:
             try:
                 chunk = events.first_chunk(at, where.end)

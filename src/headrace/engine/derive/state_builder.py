@@ -14,7 +14,7 @@ from headrace.engine.derive.tails import Follower, fold_through
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import Unavailable
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce.states.coverage import Base
 from headrace.reduce.states.definition import Definition, Shapes
 from headrace.storage.database import Connection
@@ -51,7 +51,7 @@ class Workbench:
         self._files: StateFiles | None = None
         self._opening = threading.Lock()
         #: Rows of states that were looked up last.
-        self.rows = Decoded(row_bytes)
+        self.rows = DecodedCache(row_bytes)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-states")
         self._connection: Connection | None = None
         self._closing = threading.Event()

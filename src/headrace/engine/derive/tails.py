@@ -207,10 +207,10 @@ def fold_through(
 ) -> bool:
     """Fold everything up to a head, wherever it lies; for a thread. False where it was told to stop."""
     from headrace.engine.history.stored_events import Events
-    from headrace.format.segment.decoded import Decoded
+    from headrace.format.segment.decoded import DecodedCache
 
     tails = list(tails)
-    events = Events(connection, segments, Decoded(0), stream, head)
+    events = Events(connection, segments, DecodedCache(0), stream, head)
     at = max(head.first_seq, min((tail.position for tail in tails), default=head.next_seq))
     while at < head.next_seq:
         chunk = events.first_chunk(at, head.next_seq)

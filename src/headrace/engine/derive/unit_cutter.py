@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 
 from headrace.config import PipelineConfig
 from headrace.engine.derive.readable import Part, Piece, pieces
-from headrace.format.companion.names import COMPANIONS
-from headrace.format.manifest import name_hash, range_name
+from headrace.format.object_names import COMPANIONS, STATES, name_hash, range_name
 from headrace.format.ranges import Range
-from headrace.format.state.names import STATES
 from headrace.reduce.work_units import FOLDED, Job, Unit, concern
 from headrace.storage.published import Published
 from headrace.storage.streams import StreamRow

@@ -150,12 +150,12 @@ class _Work(NamedTuple):
     def _replay(self, replay: Replay, connection: Connection) -> int | None:
         """Fold the events; answers when the first one that is retained was appended."""
         from headrace.engine.history.stored_events import Events
-        from headrace.format.segment.decoded import Decoded
+        from headrace.format.segment.decoded import DecodedCache
 
         head, registry = self.head, self.head.registry
         assert registry is not None
         shapes = shapes_of(registry)
-        events, at = Events(connection, self.pasts.segments, Decoded(0), self.stream, head), self.begun.start
+        events, at = Events(connection, self.pasts.segments, DecodedCache(0), self.stream, head), self.begun.start
         reaches_us = events.appended_us(head.first_seq) if head.first_seq < head.next_seq else None
         while at < head.next_seq:
             chunk = events.first_chunk(at, head.next_seq)

@@ -51,12 +51,12 @@ def publish(objects: Objects, node: Node, connection: Connection) -> int:
     return newest
 
 
-def stored(row: FeatureRegistryRow) -> format_.Stored:
+def stored(row: FeatureRegistryRow) -> format_.StoredVersion:
     """A row as the store has it."""
     document = msgspec.Raw(row.document.encode())
-    return format_.Stored(row.version, row.at_us, row.who, row.app, document)
+    return format_.StoredVersion(row.version, row.at_us, row.who, row.app, document)
 
 
-def row(found: format_.Stored) -> FeatureRegistryRow:
+def row(found: format_.StoredVersion) -> FeatureRegistryRow:
     """What the store has, as a row."""
     return FeatureRegistryRow(found.version, found.at_us, found.who, found.app, bytes(found.document).decode())

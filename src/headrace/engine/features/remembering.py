@@ -36,7 +36,7 @@ def _keys(
     stream: Stream, connection: Connection, segments: Callable[[], Segments], now_us: int
 ) -> Iterator[tuple[int, str, int, int]]:
     from headrace.engine.history.stored_events import Events
-    from headrace.format.segment.decoded import Decoded
+    from headrace.format.segment.decoded import DecodedCache
 
     head = stream.head
     kind = None if head.registry is None else head.registry.kind
@@ -45,7 +45,7 @@ def _keys(
     since, since_us = horizon(kind, head.next_seq, now_us)
     placed = Published(connection).first_from(stream.id, since_us)
     at = max(head.first_seq, since, head.published_seq if placed is None else placed.segment.first_seq)
-    events = Events(connection, segments, Decoded(0), stream, head)
+    events = Events(connection, segments, DecodedCache(0), stream, head)
     while at < head.next_seq:
         chunk = events.first_chunk(at, head.next_seq)
         for batch in events.batches(chunk):

@@ -8,9 +8,9 @@ from typing import Any
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import Chore
 from headrace.format import manifest as manifests
-from headrace.format.companion.names import COMPANIONS
+from headrace.format import object_names
 from headrace.format.manifest import Manifest
-from headrace.format.state.names import STATES
+from headrace.format.object_names import COMPANIONS, STATES
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.storage.published import Grave
@@ -40,12 +40,12 @@ class Cleaner:
     def bury(self, grave: Grave) -> list[str]:
         """Remove everything of a deleted stream; a last manifest says that it is deleted until all else is gone."""
         self._node.check()
-        place = manifests.name_hash(grave.name), grave.incarnation
-        below = (f"{kind}/{'/'.join(place)}" for kind in (manifests.SEGMENTS, COMPANIONS, STATES))
+        place = object_names.name_hash(grave.name), grave.incarnation
+        below = (f"{kind}/{'/'.join(place)}" for kind in (object_names.SEGMENTS, COMPANIONS, STATES))
         data = [found.key for prefix in below for found in self._objects.list(prefix)]
-        manifested = [found.key for found in self._objects.list(f"{manifests.MANIFESTS}/{'/'.join(place)}")]
+        manifested = [found.key for found in self._objects.list(f"{object_names.MANIFESTS}/{'/'.join(place)}")]
         if manifested:
-            last = self._tombstone(grave, max(manifests.generations(manifested).get(place, [0])))
+            last = self._tombstone(grave, max(object_names.generations(manifested).get(place, [0])))
             self._delete(data)
             self._objects.delete(manifested)
             self._objects.delete([last])
@@ -68,7 +68,7 @@ class Cleaner:
                 epochs=((0, 0),),
                 published_seq=0,
             )
-            key = manifests.manifest_key(grave.name, grave.incarnation, generation)
+            key = object_names.manifest_key(grave.name, grave.incarnation, generation)
             if self._objects.create(key, manifests.encode(tombstone)):
                 return key
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from headrace.format.companion.names import COMPANIONS, companion_place
-from headrace.format.manifest import MANIFESTS
-from headrace.format.state.names import STATES, state_place
+from headrace.format.object_names import COMPANIONS, MANIFESTS, STATES, parse_companion_key, parse_state_key
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, States
 from headrace.storage.objects import Objects
@@ -26,8 +24,8 @@ def orphans(objects: Objects, connection: Connection, before_us: int) -> Iterato
         return next(iter(objects.list(f"{MANIFESTS}/{'/'.join(place)}")), None) is None
 
     kinds = (
-        (COMPANIONS, companion_place, Companions(connection).is_orphan),
-        (STATES, state_place, States(connection).is_orphan),
+        (COMPANIONS, parse_companion_key, Companions(connection).is_orphan),
+        (STATES, parse_state_key, States(connection).is_orphan),
     )
     for prefix, place_of, is_orphan in kinds:
         for info in objects.list(prefix):

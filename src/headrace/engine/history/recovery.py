@@ -23,6 +23,7 @@ from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import release
 from headrace.errors import CorruptData, Fenced, Unavailable
 from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.format.manifest import Manifest
 from headrace.storage.derived import Companions, States
 from headrace.storage.node import holder_of
@@ -76,7 +77,7 @@ def newest(objects: Objects, problems: list[CorruptData]) -> Iterator[Manifest]:
 
 def generations_of(objects: Objects) -> dict[Place, list[int]]:
     """The generations of every manifest, the newest first; also those that a listing of a service lacks as yet."""
-    found = manifests.generations(info.key for info in objects.list(manifests.MANIFESTS))
+    found = object_names.generations(info.key for info in objects.list(object_names.MANIFESTS))
     if not objects.is_local:
         with ThreadPoolExecutor(_PROBES) as pool:
             for place, newer in zip(found, pool.map(partial(_following, objects), found.items()), strict=True):
@@ -88,7 +89,7 @@ def _following(objects: Objects, listed: tuple[Place, list[int]]) -> list[int]:
     """The generations that follow the newest one that is listed, the newest first."""
     place, generations = listed
     newest = generations[0]
-    while objects.has(manifests.generation_key(place, newest + 1)):
+    while objects.has(object_names.generation_key(place, newest + 1)):
         newest += 1
     return list(range(newest, generations[0], -1))
 
@@ -98,7 +99,7 @@ def newest_valid(
 ) -> Manifest | None:
     """The newest valid one of some generations, and what is wrong with those that are newer."""
     for generation in generations:
-        key = manifests.generation_key(place, generation)
+        key = object_names.generation_key(place, generation)
         try:
             return manifests.decode(objects.get(key), key)
         except CorruptData as reason:
@@ -169,15 +170,15 @@ class Deletions:
         """Whether a stream was published, and has no manifest."""
         place = _place(row)
         is_unlisted = bool(row.generation) and place not in self.found
-        return is_unlisted and not self._objects.has(manifests.generation_key(place, row.generation))
+        return is_unlisted and not self._objects.has(object_names.generation_key(place, row.generation))
 
     def _has_segments(self, row: StreamRow) -> bool:
-        segments = f"{manifests.SEGMENTS}/{'/'.join(_place(row))}"
+        segments = f"{object_names.SEGMENTS}/{'/'.join(_place(row))}"
         return next(iter(self._objects.list(segments)), None) is not None
 
 
 def _place(row: StreamRow) -> Place:
-    return manifests.name_hash(row.name), row.incarnation
+    return object_names.name_hash(row.name), row.incarnation
 
 
 def recover(
@@ -212,7 +213,7 @@ class _Recovery:
         for place, generations in sorted(found.items()):
             manifest = newest_valid(self._objects, place, generations, problems)
             if manifest is not None and manifest.lineage:
-                key = manifests.generation_key(place, manifest.generation)
+                key = object_names.generation_key(place, manifest.generation)
                 forks.append((len(manifest.lineage), key))  # they come after those they were forked from
                 continue
             done += 1

@@ -152,7 +152,7 @@ def refused(refusals: tuple[Refusal, ...]) -> HeadraceError:
 
 def _check_search(given: Any, version: int, stored: Any) -> list[Problem]:
     found = search_document.parse_search_document(given, current_version=version)
-    return found if isinstance(found, list) else search_document.reserved(given, stored)
+    return found if isinstance(found, list) else search_document.check_reserved_names(given, stored)
 
 
 SEARCH = changes.SearchRules(_check_search, carry_search)

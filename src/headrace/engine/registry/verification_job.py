@@ -15,7 +15,7 @@ from headrace.config import PipelineConfig
 from headrace.engine.derive.readable import parts
 from headrace.engine.derive.unit_cutter import Cutter, Planned
 from headrace.engine.log.batch import Batch
-from headrace.format.ranges import Range, joined, without
+from headrace.format.ranges import Range, merge_ranges, without
 from headrace.reduce.work_units import Unit
 from headrace.schema.trial import Findings
 from headrace.storage.database import Connection
@@ -108,7 +108,7 @@ def note(batch: Batch, id: str, where: Range, findings: Findings) -> str | None:
     progress = Progress(row)
     if any(one.overlaps(where) for one in progress.looked):
         return "its entries were looked at already"
-    looked = msgspec.json.encode(joined([*progress.looked, where])).decode()
+    looked = msgspec.json.encode(merge_ranges([*progress.looked, where])).decode()
     found = msgspec.json.encode(progress.findings + findings).decode()
     rows.update(id, looked=looked, findings=found)
     Work(batch.connection).succeeded(row.stream, "verify", *where)

@@ -22,13 +22,13 @@ from headrace.engine.search.documents import Documents
 from headrace.engine.search.hits import Missing
 from headrace.engine.search.walk import Walk
 from headrace.extract.match.columns import Window
-from headrace.extract.match.evaluate import Evaluator, asked_fields
+from headrace.extract.match.evaluate import Evaluator, query_fields
 from headrace.extract.match.selection import within
 from headrace.extract.match.tally import Tally
 from headrace.format.companion import tables
 from headrace.format.companion.layout import PartName
 from headrace.format.companion.memory import MemoryCompanion
-from headrace.format.companion.rows import Group, Rows
+from headrace.format.companion.rows import ColumnGroup, Rows
 from headrace.query import predicate
 from headrace.query.deadline import Deadline, OutOfTime
 from headrace.query.search import SummaryParts
@@ -116,7 +116,7 @@ class _Aggregate:
     def _fields(self) -> set[str]:
         """Every field that is asked, by a query or to be measured."""
         asked = [*self._trees, *([] if self._where is None else [self._where])]
-        trees_ask = {name for tree in asked for name in asked_fields(tree, self._search)}
+        trees_ask = {name for tree in asked for name in query_fields(tree, self._search)}
         return self._columns() | set(self._whole.dimensions) | trees_ask
 
     def _columns(self) -> set[str]:
@@ -194,7 +194,7 @@ class _Aggregate:
             self._is_cut = True
             raise
 
-    def _table(self, evaluator: Evaluator, number: int, group: Group, window: Window) -> pa.Table:
+    def _table(self, evaluator: Evaluator, number: int, group: ColumnGroup, window: Window) -> pa.Table:
         """The columns that are reduced, of the rows that a query chooses in one row group."""
         names = [*(f"f.{name}" for name in sorted(self._columns())), *self._parts()]
         others = self._many(evaluator.companion)
@@ -227,7 +227,7 @@ class _Aggregate:
         ]
 
 
-def _may_hold(group: Group, spans: Spans) -> bool:
+def _may_hold(group: ColumnGroup, spans: Spans) -> bool:
     """Whether events of a row group may have a time in the spans."""
     if group.least is None or group.greatest is None:
         return group.nulls < group.stop - group.start

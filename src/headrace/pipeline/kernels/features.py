@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.format.state.names import state_key
+from headrace.format.object_names import state_key
 from headrace.format.state.writer import Packed
 from headrace.pipeline.kernels.units import Place
 from headrace.pipeline.kernels.units import batches as events

@@ -12,8 +12,8 @@ import msgspec
 import pyarrow as pa
 
 from headrace import decoding
-from headrace.format.state.names import state_key
-from headrace.format.state.reader import Reader
+from headrace.format.object_names import state_key
+from headrace.format.state.reader import StateReader
 from headrace.pipeline.kernels.units import Kernel, failure, place
 from headrace.pipeline.kernels.units import batches as events
 from headrace.reduce.features.events import EventShapes
@@ -107,7 +107,7 @@ def _of_state(unit: Unit, number: int, store: str) -> Iterator[Piece]:
     state, keys = unit.states[number], question.moments()
     object_key = state_key(unit.stream, unit.incarnation, state.name)
     with place(store) as here, here.borrowed(object_key, state.bytes, "state.parquet") as path:
-        for key, packed in Reader(path, object_key, sha256=state.sha256).rows():
+        for key, packed in StateReader(path, object_key, sha256=state.sha256).rows():
             if key not in keys:
                 continue
             for at, part in enumerate(known.parts):

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import decoding
-from headrace.format.state.names import state_key
-from headrace.format.state.reader import Reader
+from headrace.format.object_names import state_key
+from headrace.format.state.reader import StateReader
 from headrace.format.state.writer import Packed
 from headrace.pipeline.kernels.features import uploaded
 from headrace.pipeline.kernels.units import Kernel, Place, failure, place
@@ -60,7 +60,7 @@ class Split(NamedTuple):
 
 
 #: What is read of one of a unit's states, given its number.
-Read = Callable[[Split, int, Reader], Iterator[pa.RecordBatch]]
+Read = Callable[[Split, int, StateReader], Iterator[pa.RecordBatch]]
 
 
 def split(unit: Unit) -> Split:
@@ -77,7 +77,7 @@ def split(unit: Unit) -> Split:
 def in_lanes(gathers: bool) -> Read:
     """Rows of lives that Catalyst reduces: of those whose aggregates hold more than a number, or of the others."""
 
-    def read(found: Split, number: int, reader: Reader) -> Iterator[pa.RecordBatch]:
+    def read(found: Split, number: int, reader: StateReader) -> Iterator[pa.RecordBatch]:
         chosen = found.alike(gathers)
         for keys, states in reader.columns({member.life for lane in chosen for member in lane.members}):
             yield from lanes.explode_states(chosen, keys, states)
@@ -85,7 +85,7 @@ def in_lanes(gathers: bool) -> Read:
     return read
 
 
-def in_order(found: Split, number: int, reader: Reader) -> Iterator[pa.RecordBatch]:
+def in_order(found: Split, number: int, reader: StateReader) -> Iterator[pa.RecordBatch]:
     """Rows of the other lives."""
     given = reader.rows(found.in_order.values())
     while some := list(islice(given, _BATCH)):
@@ -140,11 +140,11 @@ def _said(failed: bytes | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"packed": pa.array([failed], pa.binary())})
 
 
-def _opened(unit: Unit, number: int, here: Place, stack: ExitStack) -> Reader:
+def _opened(unit: Unit, number: int, here: Place, stack: ExitStack) -> StateReader:
     state = unit.states[number]
     key = state_key(unit.stream, unit.incarnation, state.name)
     path = stack.enter_context(here.borrowed(key, state.bytes, f"{number}.parquet"))
-    return Reader(path, key, sha256=state.sha256)
+    return StateReader(path, key, sha256=state.sha256)
 
 
 def _shaped(batch: pa.RecordBatch, unit: int, shape: pa.Schema) -> pa.RecordBatch:

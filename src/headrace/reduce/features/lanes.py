@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headrace.reduce.features.packing import pack, unpack_all
 from headrace.reduce.features.parts import COLUMNS, Parts, parts_of
+from headrace.reduce.features.state_bytes import pack, unpack_all
 from headrace.reduce.features.table import TableReducer
 from headrace.reduce.features.window import Windowed
 

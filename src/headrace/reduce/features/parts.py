@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from headrace.reduce.features import core, distinct, distributions, geo, moments, outliers, recency, velocity
 from headrace.reduce.features.operator import OfValues, Operator
-from headrace.reduce.features.packing import pack, unpack_all
+from headrace.reduce.features.state_bytes import pack, unpack_all
 from headrace.reduce.features.window import Windowed
 from headrace.reduce.sketches import KLL_K
 

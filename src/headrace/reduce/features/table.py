@@ -17,8 +17,8 @@ import msgspec
 from headrace.errors import KeyShapeMismatch
 from headrace.reduce.features.keys import KeyEncoder
 from headrace.reduce.features.operators import operator
-from headrace.reduce.features.packing import pack, unpack
 from headrace.reduce.features.rows import Rows, mentioned_names
+from headrace.reduce.features.state_bytes import pack, unpack
 from headrace.schema.descriptor.nodes import Life
 from headrace.schema.expression import compiled, parse
 

@@ -28,13 +28,13 @@ _ENTRY_BYTES = 200
 def runs_of_batch(batch: Any, most_bytes: int) -> Iterator[EventRun]:
     """A record batch in the columns of a segment."""
     from headrace.format.segment import layout
-    from headrace.format.segment.stretches import stretches
+    from headrace.format.segment.body_runs import body_runs
 
     if not batch.num_rows:
         return
     times = batch.column(layout.APPEND_TIME).cast("int64").to_pylist()
     first = batch.column(layout.SEQ)[0].as_py()
-    for run in stretches(batch, most_bytes):
+    for run in body_runs(batch, most_bytes):
         at = run.first_seq - first
         yield EventRun(run.first_seq, run.version, times[at : at + run.entries], run.body)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.format.packing import pack, unpack
+from headrace.format.body_compression import pack, unpack
 from headrace.reduce.states.definition import EventRun, Folded, Keying, Shapes
 from headrace.schema.entries import entries_of
 

@@ -93,10 +93,10 @@ def _entries(
     stream: Stream, connection: Connection, segments: Callable[[], Segments], start: int, stop: int
 ) -> Iterator[tuple[int, bytes]]:
     from headrace.engine.history.stored_events import Events
-    from headrace.format.segment.decoded import Decoded
+    from headrace.format.segment.decoded import DecodedCache
 
     head = stream.head
-    events, at = Events(connection, segments, Decoded(0), stream, head), max(start, head.first_seq)
+    events, at = Events(connection, segments, DecodedCache(0), stream, head), max(start, head.first_seq)
     stop = min(stop, head.next_seq)
     while at < stop:
         chunk = events.first_chunk(at, stop)

@@ -11,7 +11,7 @@ from headrace import decoding
 from headrace.engine.derive.unit_cutter import Planned
 from headrace.engine.entities.erasure.planning import Plan
 from headrace.extract.erasure_mask import load
-from headrace.format.manifest import SEGMENTS, name_hash, range_name
+from headrace.format.object_names import SEGMENTS, name_hash, range_name
 from headrace.reduce.work_units import Source, Unit
 from headrace.storage.database import Connection
 from headrace.storage.erasures import OFFERED, ErasureRow, Erasures

@@ -22,7 +22,7 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import EntityNotFound, NotFound
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce.policies.build import SHAPES
 from headrace.reduce.policies.definition import TypeDefinition
 from headrace.reduce.policies.reducer import EVERYONE, EntityState, TypeReducer, life_of
@@ -140,7 +140,7 @@ class Snapshots:
         self._names: dict[int, str] = {}
         self._kinds: dict[str, tuple[EntityKind, TypeDefinition]] = {}
         #: Rows that were folded anew.
-        self.rows = Decoded(row_bytes)
+        self.rows = DecodedCache(row_bytes)
         self._gate = Gate(AT_ONCE)
         log.on_append.append(self.serving.appended)
 
@@ -192,7 +192,7 @@ class Snapshots:
 
     def forget(self) -> None:
         """Keep no row that was folded anew: observations were erased."""
-        self.rows = Decoded(self.rows.limit_bytes)
+        self.rows = DecodedCache(self.rows.limit_bytes)
 
     def stream(self, id: int) -> Stream:
         """The stream of an entity's type."""

@@ -93,9 +93,9 @@ class Sourcing:
 
     def _events(self, connection: Connection, stream: Stream) -> Events:
         from headrace.engine.history.stored_events import Events
-        from headrace.format.segment.decoded import Decoded
+        from headrace.format.segment.decoded import DecodedCache
 
-        return Events(connection, self._segments, Decoded(0), stream, stream.head)
+        return Events(connection, self._segments, DecodedCache(0), stream, stream.head)
 
 
 def _observations(

@@ -67,13 +67,13 @@ def _runs(changes: EntityChanges) -> Iterator[list[EntityChangeRow]]:
         after = run[-1].number
 
 
-def stored(row: EntityChangeRow) -> format_.Stored:
+def stored(row: EntityChangeRow) -> format_.StoredChange:
     """A row as the store has it."""
     document = msgspec.Raw(row.document.encode())
-    return format_.Stored(row.number, row.entity_type, row.user_id, row.at_us, row.who, document)
+    return format_.StoredChange(row.number, row.entity_type, row.user_id, row.at_us, row.who, document)
 
 
-def row(found: format_.Stored) -> EntityChangeRow:
+def row(found: format_.StoredChange) -> EntityChangeRow:
     """What the store has, as a row."""
     text = bytes(found.document).decode()
     return EntityChangeRow(found.number, found.entity_type, found.user_id, found.at_us, found.who, text)

@@ -47,10 +47,10 @@ def remember(
 def _told(stream: Stream, connection: Connection, segments: Callable[[], Segments]) -> Iterator[EventRun]:
     """All observations of a type."""
     from headrace.engine.history.stored_events import Events
-    from headrace.format.segment.decoded import Decoded
+    from headrace.format.segment.decoded import DecodedCache
 
     head = stream.head
-    events, at = Events(connection, segments, Decoded(0), stream, head), head.first_seq
+    events, at = Events(connection, segments, DecodedCache(0), stream, head), head.first_seq
     while at < head.next_seq:
         chunk = events.first_chunk(at, head.next_seq)
         for batch in events.batches(chunk):
