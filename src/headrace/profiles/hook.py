@@ -71,14 +71,16 @@ class Hook:
 
 def refusal(failures: list[Failure], number: int = 0) -> BadRequest:
     """The error for entries that a profile does not take."""
-    told = [{"index": number + one.index, "pointer": one.pointer, "reason": one.reason} for one in failures]
-    first = told[0]
+    problems = [
+        {"index": number + failure.index, "pointer": failure.pointer, "reason": failure.reason} for failure in failures
+    ]
+    first = problems[0]
     where = first["pointer"] or "its root"
     message = f"event {first['index']} does not fit: {first['reason']} (at {where})"
-    return BadRequest(message, field="body", failures=told)
+    return BadRequest(message, field="body", failures=problems)
 
 
-def made(values: Sequence[Any], make: Callable[[dict[str, Any]], Made]) -> tuple[list[Made], list[Failure]]:
+def make_records(values: Sequence[Any], make: Callable[[dict[str, Any]], Made]) -> tuple[list[Made], list[Failure]]:
     """What a profile makes of records, and why it does not take the others."""
     taken: list[Made] = []
     failures: list[Failure] = []

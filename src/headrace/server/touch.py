@@ -98,7 +98,7 @@ class Touches:
         """POST ``touch/templates/activate``: tell the rows of these templates apart from now on."""
         stream = self._find(request)
         asked = _decoded(_ACTIVATION, request.body)
-        declared = templates.declared(asked.templates, "templates")
+        declared = templates.parse_templates(asked.templates, "templates")
         self._aside.begin(request.exchange, self._activate(request, stream, declared, asked.inactivity_ttl_ms))
 
     async def _activate(self, request: Request, stream: Stream, declared: list[Any], ttl: float | UnsetType) -> None:
@@ -120,7 +120,7 @@ class Touches:
 
     async def _open_and_wait(self, request: Request, stream: Stream, asked: Wait) -> None:
         given, ttl = asked.declare_templates, asked.inactivity_ttl_ms
-        declared = [] if given is UNSET else templates.declared(given, "declareTemplates")
+        declared = [] if given is UNSET else templates.parse_templates(given, "declareTemplates")
         pace, refused = await self._touches.open(stream), list[Template]()
         if declared:
             verdict = await self._touches.activate(pace.touching, declared, None if ttl is UNSET else ttl)
@@ -269,7 +269,7 @@ def _decoded(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
 
 
 def _template_ids(given: list[str]) -> tuple[int, ...]:
-    found = {keys.parsed(text) for text in given}
+    found = {keys.parse_key(text) for text in given}
     if None in found:
         raise BadRequest("the id of a template is 16 hex digits", field="templateIdsUsed")
     return tuple(template for template in found if template is not None)

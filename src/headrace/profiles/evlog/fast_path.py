@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, UnsetType, to_builtins
 
 from headrace import decoding
 from headrace.profiles.evlog.envelope import KEYS, Envelope
-from headrace.profiles.evlog.normalise import LEVEL_OF, NOTHING, TEXTS, Normaliser, inferred
+from headrace.profiles.evlog.normalise import LEVEL_OF, NOTHING, TEXTS, EventNormaliser, infer_level
 from headrace.schema.entries import BLANKS
 from headrace.schema.fast_validator import Unsayable
 
@@ -44,7 +44,7 @@ class Shape:
         if type(value) is dict:
             if len(value.keys() | (self.members or {})) > MOST_NAMES:
                 raise Unsayable
-            self.members = _merged(self.members or {}, value)
+            self.members = _merge_members(self.members or {}, value)
             for name, member in value.items():
                 self.members[name].learn(member, depth + 1)
         elif type(value) is list:
@@ -84,19 +84,19 @@ def structure(title: str, fields: dict[str, tuple[str, Any, Any]]) -> type[msgsp
         raise Unsayable from reason
 
 
-def _merged(known: dict[str, Shape], value: dict[str, Any]) -> dict[str, Shape]:
+def _merge_members(shapes: dict[str, Shape], value: dict[str, Any]) -> dict[str, Shape]:
     """The members that are known and those of a value, in an order in which the value has its own."""
-    names, at = [*known], 0
+    names, at = [*shapes], 0
     for name in value:
-        place = names.index(name) if name in known else -1
-        if place < at:
-            if place >= 0:
+        index = names.index(name) if name in shapes else -1
+        if index < at:
+            if index >= 0:
                 names.remove(name)
                 at -= 1
             names.insert(at, name)
-            place = at
-        at = place + 1
-    return {name: known.get(name) or Shape() for name in names}
+            index = at
+        at = index + 1
+    return {name: shapes.get(name) or Shape() for name in names}
 
 
 #: How many bodies are let pass, at most, after some in a row were not seen.
@@ -120,10 +120,10 @@ _NO_PARTS = (UNSET,) * _COUNT
 _texts_of = attrgetter(*(_FIELDS[name] for name in TEXTS))
 
 
-class Glance:
+class FastPath:
     """The structure of the events of one stream, as they were seen so far."""
 
-    def __init__(self, normaliser: Normaliser) -> None:
+    def __init__(self, normaliser: EventNormaliser) -> None:
         self._normaliser = normaliser
         self._shape = Shape()
         self._plan: _Plan | None = None
@@ -161,7 +161,7 @@ class Glance:
 class _Plan:
     """What becomes of the members of events of one shape."""
 
-    def __init__(self, shape: Shape, normaliser: Normaliser) -> None:
+    def __init__(self, shape: Shape, normaliser: EventNormaliser) -> None:
         if sum(1 for _ in shape.names()) > MOST_NAMES:
             raise Unsayable
         seen = shape.members or {}
@@ -203,10 +203,10 @@ class _Plan:
         for event in events:
             level = event.level
             if level is None:
-                level = inferred(event.why or event.fix or event.link, event.status)
-            found = doubtful(event)
-            is_clear = found == clear
-            if level not in LEVEL_OF or not (is_clear or found[:_COUNT] == _NO_PARTS):
+                level = infer_level(event.why or event.fix or event.link, event.status)
+            doubtful_values = doubtful(event)
+            is_clear = doubtful_values == clear
+            if level not in LEVEL_OF or not (is_clear or doubtful_values[:_COUNT] == _NO_PARTS):
                 made.append(self._normaliser.envelope(to_builtins(event), now))
                 continue
             envelope = Envelope(
@@ -216,15 +216,17 @@ class _Plan:
                 context(*members(event)),  # type: ignore[arg-type]
             )  # fmt: skip
             if not is_clear:
-                self._settle(envelope, found)
+                self._settle(envelope, doubtful_values)
             made.append(envelope)
         return made
 
-    def _settle(self, envelope: Envelope, found: tuple[Any, ...]) -> None:
+    def _settle(self, envelope: Envelope, doubtful_values: tuple[Any, ...]) -> None:
         """Redact what is doubtful of a context, and find identifiers there; the rest of it has neither."""
         context, fields = envelope.context, self._names
         doubtful = enumerate(fields, _COUNT)
-        envelope.context = part = {name: to_builtins(found[n]) for n, name in doubtful if found[n] is not UNSET}
+        envelope.context = part = {
+            name: to_builtins(doubtful_values[n]) for n, name in doubtful if doubtful_values[n] is not UNSET
+        }
         self._normaliser.redact(envelope)
         self._normaliser.identify(envelope)
         for name, value in part.items():
