@@ -1,4 +1,4 @@
-"""What files of ours say about themselves: a document in their metadata, with the version of their format."""
+"""The identity that each of our files carries: a document in its metadata, with the version of its format."""
 
 from __future__ import annotations
 

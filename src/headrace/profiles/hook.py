@@ -1,4 +1,4 @@
-"""What entries go through that are more than entries to whoever their stream belongs to.
+"""The hook that a profile, an event source or an entity type has on the appends to its stream.
 
 It has the interface of ``headrace.engine.log.append_hook.Kind``, which is in a layer above, and does nothing: profiles,
 event sources and entity types override what concerns them.
@@ -25,7 +25,7 @@ class Misfit(Exception):
 
 
 class Hook:
-    """A kind that takes entries as they are."""
+    """A hook that takes entries as they are."""
 
     normalises = False
     #: Whether it knows a routing key where neither the stream nor the request names one.

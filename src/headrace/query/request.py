@@ -1,4 +1,4 @@
-"""What a search request asks: read completely, or refused with the name of what is wrong."""
+"""Reads search requests; raises BadRequest that names the member that is wrong."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Binding(msgspec.Struct, frozen=True):
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """A named question to events: where its values lie, what they are, what may be asked of them."""
+    """A search field: where its values lie in events, of which kind they are, and which queries may use it."""
 
     name: str
     kind: Kind

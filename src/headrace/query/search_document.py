@@ -1,4 +1,4 @@
-"""The ``fields`` of a search document: what each kind of field can do, and where its values lie."""
+"""Reads the search document of a stream: its fields, aliases, default fields and rollups."""
 
 from __future__ import annotations
 

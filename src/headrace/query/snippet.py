@@ -32,7 +32,7 @@ def snippets(tree: Node, search: Search, document: Any) -> dict[str, str]:
 
 
 def _positive_clauses(tree: Node) -> Iterator[Clause]:
-    """The leaves that ask for something to be there, not to be absent."""
+    """The clauses that are not below a negation."""
     match tree:
         case And(parts=parts) | Or(parts=parts):
             for part in parts:

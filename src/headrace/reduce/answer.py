@@ -68,7 +68,7 @@ def _select_events(documents: Iterable[Any], rollup: Rollup, search: Search) -> 
 
 Answer = dict[str, Any]
 
-#: The exponents of doubles end before.
+#: All exponents of doubles are below this.
 _EXPONENTS = 1024
 _POWERS = [2**at for at in range(_EXPONENTS)]
 _LABELS = [str(power) for power in _POWERS]
@@ -206,14 +206,14 @@ _FAR = 2**62
 _PENDING_ROWS, _DOCUMENTS = 65_536, 1_000
 #: States are merged, however few, where they take this share of the memory that all groups may take.
 _PENDING_SHARE = 0.25
-#: So many rows of states are finished between two looks at the deadline.
+#: So many rows of states are finished between two checks of the deadline.
 _FINISHED_ROWS = 2_048
 _ORDER, _KEY = ("pane", "key", "measure"), PANES.get_field_index("key")
 _CYCLE = timedelta(days=146_097) // timedelta(milliseconds=1)
 
 
 class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a rollup: panes of one of its lengths in ``[start, end)``, by some dimensions, some measures."""
+    """A query of a rollup: panes of one of its lengths in ``[start, end)``, by some dimensions, some measures."""
 
     rollup: Rollup
     interval: int

@@ -1,4 +1,4 @@
-"""Performing units that make states: events become a state, or states become one.
+"""Performs units that build states: events become a state, or several states become one.
 
 Workers do it on Spark, where a shuffle brings the rows of a key together; the server does it where none comes.
 """

@@ -1,4 +1,4 @@
-"""What an aggregate request asks: read completely, or refused with everything that is wrong with it."""
+"""Reads aggregate requests; raises BadRequest with everything that is wrong with one."""
 
 from __future__ import annotations
 

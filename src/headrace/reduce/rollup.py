@@ -28,7 +28,7 @@ FARTHEST = LONGEST_MS
 
 Span = plain.Span
 
-#: Sketches of so many groups are made or merged between two looks at the deadline.
+#: Sketches of so many groups are made or merged between two checks of the deadline.
 _SLICE = 1_024
 _SORTED = [(name, "ascending") for name in KEYS.names]
 _FOLDED = {

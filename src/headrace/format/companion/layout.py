@@ -1,4 +1,4 @@
-"""What a companion says about itself, and how metadata lists it; knows nothing of Arrow, so that it loads at once."""
+"""The identity of a companion and its entry in metadata; imports no Arrow, so that it loads fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the companion of adjacent ones says about itself."""
+"""The identity of the companion into which adjacent ones are merged."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def spread(kind: Any, values: Any, counts: Any) -> Any:
 
 
 def flags(values: Any) -> Any:
-    """A column of truths, one byte for each."""
+    """A column of booleans, from one byte for each."""
     return column(pa.bool_(), len(values), np.packbits(values, bitorder="little"))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class DecodedCache:
-    """The columns used last, from any segment; what has lain longest makes room."""
+    """A cache of decoded columns of any segment; the least recently used are dropped first."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes

@@ -1,4 +1,4 @@
-"""The shape of values as they were seen, as a type that admits values like them and no others.
+"""A fast path for events like those seen before: their shape as a type that admits such events and no others.
 
 Whoever decodes into it knows every name in what comes out. Structures are spelled in the order of their fields, which
 is the order in which the names were seen.
@@ -128,11 +128,11 @@ class FastPath:
         self._shape = Shape()
         self._plan: _Plan | None = None
         self._misses = self._pause = self._waiting = 0
-        #: Whether it wants to be shown the events that it missed: seldom, as new structures take long to make.
+        #: Whether `learn` should get the events that were missed: seldom, as new structures take long to make.
         self.curious = False
 
     def envelopes(self, body: bytes, now: str) -> list[Envelope] | None:
-        """The envelopes of an array of events, where they are seen."""
+        """The envelopes of an array of events; None where they do not have the learnt structure."""
         if self._waiting > 0:
             self._waiting -= 1
             return None

@@ -1,4 +1,4 @@
-"""What entries of an evlog stream go through.
+"""The append hook of evlog streams.
 
 Bodies that are canonical already are seen to be at once: they are spelled as we spell them, no text in them begins
 or ends with a blank, no key is listed, and nothing names an identifier that the envelope lacks.

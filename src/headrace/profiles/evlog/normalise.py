@@ -1,4 +1,4 @@
-"""Correlation: the request, the trace and the span that an event belongs to, wherever it says so."""
+"""Makes envelopes of events: finds the identifiers of request, trace and span, and redacts what is listed."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
 class EventNormaliser:
-    """The rules of one stream."""
+    """Makes envelopes by the rules of one stream."""
 
     def __init__(self, listed: Listed, correlation: Correlation) -> None:
         self._listed = listed

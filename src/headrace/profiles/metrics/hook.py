@@ -1,4 +1,4 @@
-"""What records of a metrics stream go through."""
+"""The append hook of metrics streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What spans of a stream go through, one by one as they are appended, or many as they are exported."""
+"""The append hook of span streams: spans are appended one by one, or many of them in an OTLP export."""
 
 from __future__ import annotations
 

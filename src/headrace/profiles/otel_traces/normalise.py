@@ -1,4 +1,4 @@
-"""What is taken out of a span before it is stored: what is listed, what databases were told, and what is too much."""
+"""Makes canonical spans: members are normalised, and redacted, cut or dropped as the rules of the stream say."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _END = re.compile("[?#]")
 
 
 class Cleaner:
-    """The rules of one stream."""
+    """Redacts and cuts the attributes of spans by the rules of one stream."""
 
     def __init__(self, rules: Rules) -> None:
         self._keys = frozenset((*REDACTED_KEYS, *rules.redact_keys))
@@ -146,7 +146,7 @@ _MEMBERS: dict[str, dict[str, type]] = {
 
 
 class SpanNormaliser:
-    """The rules of one stream."""
+    """Makes canonical spans by the rules of one stream."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules

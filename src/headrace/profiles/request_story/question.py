@@ -1,4 +1,4 @@
-"""What is asked about a request: by which identifier, of which streams, when, and how much of the answer."""
+"""Reads queries about one request: its identifier, the streams and times to look in, and the limits."""
 
 from __future__ import annotations
 

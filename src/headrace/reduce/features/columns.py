@@ -157,7 +157,7 @@ def _quantile(operator: Operator, runs: RowRuns) -> list[Any]:
 
 
 def _distinct(operator: Operator, runs: RowRuns) -> list[Any]:
-    """Each value once per run, then as always."""
+    """The states of distinct counts: each value once per run."""
     assert isinstance(operator, distinct.NUnique)
     encoded = runs.rows.column(operator.fields[0]).combine_chunks().dictionary_encode()
     canonical_values = [canonical(value, operator.kind) for value in encoded.dictionary.to_pylist()]
@@ -223,7 +223,7 @@ class _KeyedRows(NamedTuple):
 def make_rows(
     reducer: TableReducer, seqs: Sequence[int], times_ms: Sequence[int], events: Sequence[dict[str, Any]]
 ) -> pa.Table:
-    """The rows of events as such a table."""
+    """The rows of events as the table that this module describes."""
     made = {SEQ: pa.array(seqs, pa.int64()), AT_MS: pa.array(times_ms, pa.int64())}
     rows: list[Any] = list(events)
     if reducer.rows.has_steps or reducer.wheres:

@@ -25,11 +25,11 @@ class Count(Operator):
         return 1 if state is None else state + 1
 
     def merge_both(self, left: int, right: int) -> int:
-        """Both."""
+        """The sum of both counts."""
         return left + right
 
     def merge_all(self, states: Sequence[int]) -> int | None:
-        """All of them."""
+        """The sum of all counts."""
         return sum(states) if states else None
 
     def finish(self, state: int | None, now_ms: int) -> int:

@@ -126,7 +126,7 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def name(self) -> str:
-        """The table's."""
+        """The name of the table."""
         return self.table
 
     @property

@@ -54,12 +54,12 @@ class GeoVelocity(OfPlaces):
     """
 
     def add(self, state: Any, lat: float, lon: float, at_ms: int) -> Any:
-        """On to the next place."""
+        """The state with the next place."""
         here = [at_ms, lat, lon, at_ms, lat, lon, None]
         return here if state is None else self.merge_both(state, here)
 
     def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
-        """The speed of either, or across."""
+        """The greatest speed of either part, or of the way between them."""
         gap_ms = right[0] - left[3]
         across = distance_km(left[4], left[5], right[1], right[2]) / gap_ms * _HOUR_MS if gap_ms > 0 else None
         speeds = [speed for speed in (left[6], across, right[6]) if speed is not None]
@@ -77,7 +77,7 @@ class GeoDistance(OfPlaces):
     """
 
     def add(self, state: Any, lat: float, lon: float, at_ms: int) -> Any:
-        """On to the next place."""
+        """The state with the next place."""
         here = [lat, lon, lat, lon, 0.0]
         return here if state is None else self.merge_both(state, here)
 

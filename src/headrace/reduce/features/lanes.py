@@ -100,7 +100,7 @@ def arrow(name: str) -> pa.Field:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Nobody looks for cycles, of which there are none: with so many small lists that takes half of the time."""
+    """Pause the garbage collector: there are no reference cycles, and with many small lists it takes half the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -48,12 +48,12 @@ class ReplayStart(NamedTuple):
 
     @property
     def states(self) -> list[State]:
-        """Every state to look into, once."""
+        """Every state that is read, once."""
         return list({state.name: state for part in self.parts for state in part.chain.states}.values())
 
     @property
     def since(self) -> int:
-        """The first event that is known of."""
+        """The first event that the rows cover."""
         return min(part.chain.states[0].first_seq if part.chain.states else part.start for part in self.parts)
 
 
@@ -79,7 +79,7 @@ def find_start(
 
 
 class Replay:
-    """Folds events, and tells rows as their moments pass."""
+    """Folds events, and keeps the row of each key as it is at each requested moment."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Replay:
         self._held = [_held(part, {key_moment.key for key_moment in key_moments}, find) for part in begun.parts]
 
     def fold(self, shapes: EventShapes, run: EventRun) -> bool:
-        """Go on with some events; whether any moment is still to come."""
+        """Fold a run of events; returns whether a later moment is still requested."""
         for at, event in enumerate(shapes.events(run.body, run.version)):
             self._finish_before(run.times_us[at])
             if not self._pending:
@@ -104,7 +104,7 @@ class Replay:
         return True
 
     def finish(self) -> list[dict[str, Any]]:
-        """The rows of everything that was asked, in the order of the questions."""
+        """The rows of all requested keys and moments, in the order of the request."""
         self._finish_before(None)
         return self.rows
 
@@ -118,7 +118,7 @@ class Replay:
                 held[placed[0]] = reducer.fold(held[placed[0]], placed[1], at_ms, seq)
 
     def _finish_before(self, before_us: int | None) -> None:
-        """Tell the rows of moments that lie before another."""
+        """Finish the rows of all requested moments before this one, or of all that are left."""
         while self._pending and (before_us is None or self._pending[-1][1].at_us < before_us):
             number, key_moment = self._pending.pop()
             self.rows[number] = self._row(key_moment)
@@ -143,7 +143,7 @@ def finish_row(
 def _held(
     part: StartGroup, keys: Iterable[bytes], find: Callable[[State, bytes], Mapping[str, bytes] | None]
 ) -> dict[bytes, KeyState | None]:
-    """What states hold of the keys that are asked for."""
+    """The rows that states hold of the requested keys."""
     reducer, life_ids = part.defined.reducer, {name: life.id for name, life in part.defined.lives.items()}
     return {key: merge_row(reducer, life_ids, [part.chain], lambda state, key=key: find(state, key)) for key in keys}  # type: ignore[misc]
 
@@ -160,7 +160,7 @@ class Question(msgspec.Struct, frozen=True):
     defined: TableDefinition
 
     def moments(self) -> dict[bytes, list[int]]:
-        """The moments that are asked for, by key, in order."""
+        """The requested moments of each key, in order."""
         by_key: dict[bytes, list[int]] = {}
         for key, at_us in sorted(self.asked):
             by_key.setdefault(key, []).append(at_us)
@@ -203,7 +203,7 @@ class PieceFolder:
         self._number: int | None = None
 
     def fold(self, shapes: EventShapes, run: EventRun) -> None:
-        """Go on with some events."""
+        """Fold a run of events."""
         self._number = run.first_seq if self._number is None else self._number
         for at, event in enumerate(shapes.events(run.body, run.version)):
             self._add(run.first_seq + at, run.times_us[at], event)
@@ -241,7 +241,7 @@ def answer_moments(
 
 
 def _states_at_moments(defined: TableDefinition, moments: int, pieces: Iterable[Piece]) -> list[KeyState | None]:
-    """What a key has at each of its moments."""
+    """The row of a key at each of its moments, None before its first event."""
     reducer, states, row = defined.reducer, list[KeyState | None](), None
     for piece in pieces:
         states += [row] * (piece.moment - len(states))

@@ -41,17 +41,17 @@ class FragmentsDefinition(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def name(self) -> str:
-        """Not the type's, whose snapshots have it."""
+        """A name of its own: the snapshots of the type have the name of the type."""
         return name_of(self.entity_type)
 
     @property
     def born(self) -> int:
-        """All observations count."""
+        """The first observation: all of them are counted."""
         return 0
 
     @cached_property
     def lives(self) -> Mapping[str, Life]:
-        """There is one."""
+        """The only life; none where the definition was restricted to other names."""
         return {"": Life(LIFE, 0)} if self.is_alive else {}
 
     @property
@@ -60,7 +60,7 @@ class FragmentsDefinition(msgspec.Struct, frozen=True, dict=True):
         return _REDUCER
 
     def restricted(self, names: Collection[str]) -> FragmentsDefinition:
-        """The same, or nothing."""
+        """The same definition, which keeps its life only where its name is given."""
         return msgspec.structs.replace(self, is_alive=self.is_alive and "" in names)
 
     def dump(self) -> object:

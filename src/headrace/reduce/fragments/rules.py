@@ -111,7 +111,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     decided: frozenset[str] = frozenset()
 
     def thresholds(self, stats: Stats) -> Thresholds:
-        """What is asked of the fragments of one key."""
+        """The thresholds for the fragments of one key."""
         occurrences, min_share = self.min_occurrences, self.min_share
         if self.user_id is None and self.global_conservative:
             occurrences, min_share = 2 * occurrences, min(1.0, min_share + _STEP)
@@ -133,5 +133,5 @@ class Thresholds(NamedTuple):
     min_share: float
 
     def is_share(self, part: int, whole: int) -> bool:
-        """Whether a part of values is great enough."""
+        """Whether a part of the values reaches the least share."""
         return part >= (self.min_share - _ROUNDING) * whole

@@ -22,7 +22,7 @@ _KEPT = 1 << 15
 
 
 def add_text(held: set[int], text: str) -> None:
-    """Take in a text."""
+    """Add the hash of a text to a set of which the least hashes are kept."""
     held.add(_hash(text))
     if len(held) > 2 * MOST:
         held.intersection_update(least(held))
@@ -39,7 +39,7 @@ def least(held: set[int]) -> list[int]:
 
 
 def counted(held: set[int]) -> int:
-    """How many there are."""
+    """About how many different texts were added; exact as long as all hashes are kept."""
     if len(held) < MOST:
         return len(held)
     return round((MOST - 1) * _RANGE / least(held)[-1])
@@ -47,7 +47,7 @@ def counted(held: set[int]) -> int:
 
 @lru_cache(maxsize=_KEPT)
 def _hash(text: str) -> int:
-    """The same users, sources and entities come again and again."""
+    """The hash of a text, cached because the same users, sources and entities recur."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
@@ -161,7 +161,7 @@ def _tally(left: Stats, right: Stats, shape: str) -> ShapeCount:
 
 
 def merge_counts(tallies: Iterable[Mapping[FragmentId, Stats]]) -> dict[FragmentId, Stats]:
-    """Several counts as one."""
+    """The merged statistics of several counts."""
     merged: dict[FragmentId, Stats] = {}
     for tally in tallies:
         for of, stats in tally.items():

@@ -66,7 +66,7 @@ SeenObservation = tuple[int, int, Observation]
 def fold_observations(
     reducer: TypeReducer, observations: Iterable[SeenObservation], rows: dict[bytes, EntityState] | None = None
 ) -> dict[bytes, EntityState]:
-    """The state of every entity that is told of; rows that are given are gone on with, and changed."""
+    """Fold observations into one state for each entity; rows that are given are continued, and changed."""
     rows = {} if rows is None else rows
     place_observation, fold, held = reducer.place, reducer.fold, rows.get
     for seq, at_us, observation in observations:
@@ -78,7 +78,7 @@ def fold_observations(
 
 
 def pack_rows(reducer: TypeReducer, rows: dict[bytes, EntityState]) -> Iterator[tuple[bytes, dict[str, bytes]]]:
-    """Rows as they are kept, in the order of keys; none is left."""
+    """The packed rows in the order of keys; ``rows`` is empty afterwards."""
     for key in sorted(rows):
         yield key, reducer.pack(rows.pop(key))
 
@@ -86,7 +86,7 @@ def pack_rows(reducer: TypeReducer, rows: dict[bytes, EntityState]) -> Iterator[
 def reduce_observations(
     reducer: TypeReducer, observations: Iterable[SeenObservation]
 ) -> Iterator[tuple[bytes, dict[str, bytes]]]:
-    """Observations as rows that are kept."""
+    """The packed rows of observations."""
     return pack_rows(reducer, fold_observations(reducer, observations))
 
 

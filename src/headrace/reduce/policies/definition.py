@@ -36,7 +36,7 @@ class TypeDefinition(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def name(self) -> str:
-        """The type's."""
+        """The name of the entity type."""
         return self.entity_type
 
     @property

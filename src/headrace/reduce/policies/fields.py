@@ -40,7 +40,7 @@ class Policies:
         }
 
     def fold(self, held: Fields, observation: Observation) -> None:
-        """Take in what an observation says."""
+        """Fold the fields of an observation into those that are held."""
         origin = origin_of(observation)
         # Whatever the policies, corrections are ordered by time.
         usual, keys = last_write_key(origin), {} if origin.correction else self.keys

@@ -102,7 +102,7 @@ class TypeReducer:
         self._undone = frozenset(undone)
 
     def place(self, observation: Observation) -> tuple[bytes, Observation] | None:
-        """The key and the row of an observation; None where it says nothing of an entity itself, or nobody asks."""
+        """The key and the row of an observation; None where it changes no entity, or no life folds it."""
         if observation.kind in _NOT_FOLDED or not self.lives_of(observation.user_id):
             return None
         if self._undone and observation.run_id in self._undone:
@@ -175,7 +175,7 @@ class TypeReducer:
         return entity_id.encode()
 
     def life(self, user_id: str) -> str:
-        """The life in which the entities of a user are told of."""
+        """The life from which queries for the entities of a user are answered."""
         return user_id if user_id in self.lives else EVERYONE
 
     def lives_of(self, user_id: str) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ def missing(defined: Definition, states: Sequence[State], whole: Range) -> list[
 
 
 def unused_states(definitions: Iterable[Definition], states: Iterable[State]) -> list[str]:
-    """The names of states none of whose lives are lived any more."""
+    """The names of states that hold no life of any of these definitions."""
     alive = {(defined.name, life.id) for defined in definitions for life in defined.lives.values()}
     return [state.name for state in states if not any((state.table, life) in alive for life in state.lives.values())]
 
