@@ -20,7 +20,7 @@ from enhancing import Growing, bytes_of
 from headrace.config import PipelineConfig
 from headrace.reduce.fragments.build import name_of
 from headrace.reduce.fragments.shapes import SHAPES
-from headrace.reduce.fragments.stats import count_observations, counted, of_everyone, of_user
+from headrace.reduce.fragments.stats import count_observations, estimate_count, of_everyone, of_user
 from headrace.schema.entity.observation import decode
 from headrace.storage.entity_types import EVERYBODY
 from snapshotting import contact
@@ -94,7 +94,7 @@ class Case:
                     kinds[SHAPES[shape].kind] += tally.count
                 assert kinds == given.kinds
                 assert (found.first_us, found.last_us) == (min(given.times), max(given.times))
-                assert (found.sources(found.shapes), counted(found.entities)) == (
+                assert (found.sources(found.shapes), estimate_count(found.entities)) == (
                     len(given.sources),
                     len(given.entities),
                 )

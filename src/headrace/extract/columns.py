@@ -62,7 +62,7 @@ class WantedColumn(NamedTuple):
             places, made = both[order], pa.concat_arrays([native, more]).take(pa.array(order))
         values = RowValues(rows[places], made)
         if self.read is scalars.spaced:
-            odd_rows |= _crowded(values, len(odd_rows))
+            odd_rows |= _crowded_rows(values, len(odd_rows))
         return values
 
     def _doubtful(self, texts: Column, places: Numbers, rows: Numbers, odd_rows: Flags) -> tuple[Numbers, Column]:
@@ -92,7 +92,7 @@ def wanted_columns(field: Field, *, contains: bool) -> list[WantedColumn]:
     name, root = field.name, msgspec.structs.replace(field, bindings=(Binding(1, ()),))
     match field.kind:
         case Kind.TEXT:
-            spaced = WantedColumn(f"w.{name}", root, pa.string(), scalars.spaced, _spaced)
+            spaced = WantedColumn(f"w.{name}", root, pa.string(), scalars.spaced, _space_words)
             lowered = WantedColumn(f"f.{name}", root, pa.string(), scalars.lowered, lower)
             return [spaced, lowered] if contains else [spaced]
         case Kind.KEYWORD:
@@ -113,7 +113,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _spaced(text: str) -> str:
+def _space_words(text: str) -> str:
     word_list = words(text)
     return f" {' '.join(word_list)} " if word_list else " "
 
@@ -124,7 +124,7 @@ def _fit(kind: Kind, canonical_values: list[Canonical]) -> bool:
     return True
 
 
-def _crowded(spaced: RowValues, count: int) -> Flags:
+def _crowded_rows(spaced: RowValues, count: int) -> Flags:
     """The rows, of so many, that have more values or words than can be told apart."""
     texts = Texts(spaced.values)
     crowded: Flags = np.bincount(spaced.rows, minlength=count) > MOST_VALUES
@@ -216,7 +216,7 @@ class Extractor:
             wanted_columns(field, contains=definition.is_contained(field.name))
             for field in definition.search.fields.values()
         ]
-        fields = [_unwrapped(sources) for sources in definition.sources.values()]
+        fields = [_unwrap_all(sources) for sources in definition.sources.values()]
         self._sources: list[Sources] = [*fields, *definition.parts.values()]
         kinds = [field.kind for field in definition.search.fields.values()]
         self._exact = [kind in {Kind.INTEGER, Kind.DATE} for kind in kinds] + [False] * len(definition.parts)
@@ -284,7 +284,7 @@ def _starts(events: pa.Table) -> range:
     return range(0, max(1, events.num_rows), max(1, -(-events.num_rows // slices)))
 
 
-def _unwrapped(sources: Sources) -> Sources:
+def _unwrap_all(sources: Sources) -> Sources:
     return {version: unwrap(source) for version, source in sources.items()}
 
 

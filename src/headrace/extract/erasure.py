@@ -37,11 +37,11 @@ def rewrite(reader: SegmentReader, targets: Sequence[Targets], sink: BinaryIO) -
         first_seq=info.first_seq,
         split=entries_of,
     )
-    writer.copy(_cleaned(reader, ErasureMask(targets)))
+    writer.copy(_erase_rows(reader, ErasureMask(targets)))
     return writer.finish()
 
 
-def _cleaned(reader: SegmentReader, mask: ErasureMask) -> Iterator[Any]:
+def _erase_rows(reader: SegmentReader, mask: ErasureMask) -> Iterator[Any]:
     for batch in reader.batches(reader.first_seq, reader.end_seq):
         rows = mask.rows(batch)
         yield _without(batch, rows, mask) if rows else batch

@@ -156,7 +156,7 @@ class _Events(NamedTuple):
         """What lies at a source; only some rows matter."""
         match source:
             case Stored(pointer, conversions):
-                return self._converted(source, rows) if conversions else self.stored[pointer]
+                return self._convert(source, rows) if conversions else self.stored[pointer]
             case Rebuild(pointer=pointer):
                 return self.newest[pointer]
             case Constant():
@@ -178,7 +178,7 @@ class _Events(NamedTuple):
         self.odd_rows[np.flatnonzero(may_differ)[~valid(exact)]] = True
         return pc.replace_with_mask(texts, pa.array(may_differ), exact)
 
-    def _converted(self, source: Stored, rows: Flags) -> Column:
+    def _convert(self, source: Stored, rows: Flags) -> Column:
         stored = self.stored[source.pointer]
         here = rows & valid(stored)
         by_value, by_event = here.copy(), here.copy()

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from headrace.extract.texts import Bytes, Column, Flags, Numbers, Texts, column_of, summed
+from headrace.extract.texts import Bytes, Column, Flags, Numbers, Texts, column_of, sum_runs
 from headrace.query import values
 
 _BLANK = ord(" ")
@@ -28,19 +28,19 @@ _Characters = NDArray[np.uint32]
 _Kernel = Callable[[Texts], Column]
 
 
-def unquoted(texts: Texts) -> Column:
+def unquote_texts(texts: Texts) -> Column:
     """Texts as they are."""
     return _inside(texts.column)
 
 
-def lowered_texts(texts: Texts) -> Column:
+def lower_texts(texts: Texts) -> Column:
     """Texts in lower case."""
-    return _inside(_by_script(texts, lambda plain: pc.ascii_lower(plain.column), _lowered))
+    return _inside(_by_script(texts, lambda plain: pc.ascii_lower(plain.column), _lower))
 
 
-def spaced_texts(texts: Texts) -> Column:
+def space_texts(texts: Texts) -> Column:
     """The words of texts in lower case, with one blank before, between and after; the quotes become those."""
-    return _by_script(texts, _spaced_ascii, _spaced)
+    return _by_script(texts, _spaced_ascii, _space)
 
 
 def _inside(column: Column) -> Column:
@@ -72,16 +72,16 @@ def _ascii_words(lowered: Bytes) -> Bytes:
     return from_blank + np.uint8(_BLANK)
 
 
-def _spaced(texts: Texts) -> Column:
-    characters, starts = _opened(texts)
+def _space(texts: Texts) -> Column:
+    characters, starts = _decode_characters(texts)
     folded = _words()[characters]
     kept = _single_blanks(folded == _BLANK, starts)
-    return _closed(folded[kept], summed(kept.view(np.uint8), starts))
+    return _encode_characters(folded[kept], sum_runs(kept.view(np.uint8), starts))
 
 
-def _lowered(texts: Texts) -> Column:
-    characters, starts = _opened(texts)
-    return _closed(_lower_case()[characters], np.diff(starts, append=len(characters)))
+def _lower(texts: Texts) -> Column:
+    characters, starts = _decode_characters(texts)
+    return _encode_characters(_lower_case()[characters], np.diff(starts, append=len(characters)))
 
 
 def _single_blanks(blank: Flags, starts: Numbers) -> Flags:
@@ -93,17 +93,17 @@ def _single_blanks(blank: Flags, starts: Numbers) -> Flags:
     return kept
 
 
-def _opened(texts: Texts) -> tuple[_Characters, Numbers]:
+def _decode_characters(texts: Texts) -> tuple[_Characters, Numbers]:
     """All characters, and where each text begins among them."""
     lengths = texts.count((texts.data & 0xC0) != 0x80)
     return _characters(texts.data.tobytes().decode()), np.cumsum(lengths, dtype=np.int64) - lengths
 
 
-def _closed(characters: _Characters, lengths: NDArray[np.integer]) -> Column:
+def _encode_characters(characters: _Characters, lengths: NDArray[np.integer]) -> Column:
     """The texts of these lengths."""
     sizes: Bytes = 1 + (characters > 0x7F).view(np.uint8) + (characters > 0x7FF) + (characters > 0xFFFF)
     data = np.frombuffer(characters.tobytes().decode(_UTF_32).encode(), np.uint8)
-    return column_of(data, summed(sizes, np.cumsum(lengths, dtype=np.int64) - lengths))
+    return column_of(data, sum_runs(sizes, np.cumsum(lengths, dtype=np.int64) - lengths))
 
 
 def _characters(text: str) -> _Characters:
@@ -282,10 +282,10 @@ def pieces(column: Column) -> Pieces:
     first = texts.first()
     escaped = texts.where(texts.data == ord("\\"))
     escaped &= first == ord('"')
-    return Pieces(texts, first, _resolved(texts, escaped) if escaped.any() else texts)
+    return Pieces(texts, first, _resolve_escapes(texts, escaped) if escaped.any() else texts)
 
 
-def _resolved(texts: Texts, escaped: Flags) -> Texts:
+def _resolve_escapes(texts: Texts, escaped: Flags) -> Texts:
     strings = texts.chosen(escaped).column
     joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(strings)], pa.int32()), strings), ",")[0]
     plain = pa.array(_STRING_LIST.decode(b"[" + joined.as_buffer().to_pybytes() + b"]"), pa.string())
@@ -329,17 +329,17 @@ def bools(pieces: Pieces) -> ReadValues:
 
 def strings(pieces: Pieces) -> ReadValues:
     """Strings as they are."""
-    return _of_strings(pieces, unquoted)
+    return _of_strings(pieces, unquote_texts)
 
 
 def lowered(pieces: Pieces) -> ReadValues:
     """Strings in lower case."""
-    return _of_strings(pieces, lowered_texts)
+    return _of_strings(pieces, lower_texts)
 
 
 def spaced(pieces: Pieces) -> ReadValues:
     """The words of strings between blanks."""
-    return _of_strings(pieces, spaced_texts)
+    return _of_strings(pieces, space_texts)
 
 
 def _of_strings(pieces: Pieces, read: Callable[[Texts], Column]) -> ReadValues:

@@ -282,11 +282,11 @@ def emptied_fields(registry: Registry) -> list[EmptiedField]:
         return []
     crossings = Crossings(registry)
     search = parse_stored(registry.search, registry.current_version)
-    findings = (_emptied(registry, field, crossings) for field in search.fields.values())
+    findings = (_find_emptied(registry, field, crossings) for field in search.fields.values())
     return [finding for finding in findings if finding is not None]
 
 
-def _emptied(registry: Registry, field: Field, crossings: Crossings) -> EmptiedField | None:
+def _find_emptied(registry: Registry, field: Field, crossings: Crossings) -> EmptiedField | None:
     newest, reader = field.bindings[-1], FieldReader.of(field)
     since = None
     where = newest.pointer

@@ -147,7 +147,7 @@ class Definition:
             for candidate in sorted(sources)
             if candidate > version and not isinstance(sources[candidate], Rebuild)
         )
-        way = [_spelled(self._filled[step].ops) for step in range(version, later)]
+        way = [_dump_ops(self._filled[step].ops) for step in range(version, later)]
         return ["rebuild", way, _plain(sources[later])]
 
 
@@ -206,7 +206,7 @@ def _items(struct: msgspec.Struct) -> list[tuple[str, Any]]:
 def _plain(source: Source) -> Any:
     match source:
         case Stored(pointer, conversions):
-            return ["stored", pointers.text(pointer), _spelled(conversions)]
+            return ["stored", pointers.text(pointer), _dump_ops(conversions)]
         case Constant(value):
             return ["constant", value]
         case Either(test, present, absent):
@@ -215,7 +215,7 @@ def _plain(source: Source) -> Any:
     return ["absent"]
 
 
-def _spelled(ops: tuple[Op, ...]) -> Any:
+def _dump_ops(ops: tuple[Op, ...]) -> Any:
     return lens_document.dump(Lens("", 0, 0, ops))["ops"]
 
 

@@ -200,16 +200,16 @@ class _RollupReader:
             case "count":
                 return Count(self._include(part["include"]))
             case "summary":
-                field = self._measured(part["field"], NUMBERS)
+                field = self._measured_field(part["field"], NUMBERS)
                 histogram = part["histogram"]
                 return Summary(field, histogram.is_given and histogram.one_of(HISTOGRAMS) is not None)
             case "quantiles":
-                return Quantiles(self._measured(part["field"], NUMBERS))
+                return Quantiles(self._measured_field(part["field"], NUMBERS))
             case "distinct":
-                return Distinct(self._measured(part["field"], frozenset(Kind) - {Kind.TEXT}))
+                return Distinct(self._measured_field(part["field"], frozenset(Kind) - {Kind.TEXT}))
         return _summary_parts(part)
 
-    def _measured(self, part: Part, kinds: Collection[Kind]) -> str:
+    def _measured_field(self, part: Part, kinds: Collection[Kind]) -> str:
         field = self._declared.named_by(part)
         if field and field.kind not in kinds:
             part.note(f"{field.name} is of kind {field.kind}; {', '.join(sorted(kinds))} can be measured so")

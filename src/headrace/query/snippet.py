@@ -44,7 +44,7 @@ def _positive_clauses(tree: Node) -> Iterator[Clause]:
 def _best(field: Field, clauses: list[Clause], document: Any) -> str | None:
     marked = [(text, _marks(field, clauses, text)) for text in raw_values(field, document) if isinstance(text, str)]
     text, marks = max(marked, key=lambda pair: len(pair[1]), default=("", []))
-    return _cut(text, marks) if marks else None
+    return _cut_around(text, marks) if marks else None
 
 
 def _marks(field: Field, clauses: list[Clause], text: str) -> list[Span]:
@@ -103,7 +103,7 @@ def _locate_words(text: str) -> Iterator[tuple[str, Span]]:
         yield word, (start, at)
 
 
-def _cut(text: str, marks: list[Span]) -> str:
+def _cut_around(text: str, marks: list[Span]) -> str:
     """The text around the first mark, with all marks that fit."""
     first = marks[0][0]
     start = 0 if first <= BEFORE else text.find(" ", first - BEFORE, first) + 1 or first - BEFORE

@@ -250,7 +250,7 @@ class _Parser:
             return Has(self._word_or_string("has: needs the name of a field").value, position=start)
         if head.kind == "word" and head.value == "contains":
             return self._contains(start)
-        return self._fielded(head.value, start)
+        return self._field_clause(head.value, start)
 
     def _contains(self, start: int) -> Clause:
         head = self._word_or_string("contains: needs a value")
@@ -260,7 +260,7 @@ class _Parser:
         value = self._word_or_string("contains: needs a value after the field")
         return Contains(head.value, value.value, position=start)
 
-    def _fielded(self, name: str, start: int) -> Clause:
+    def _field_clause(self, name: str, start: int) -> Clause:
         operator = _OPERATORS.get(self._peek().text) if self._peek().kind == "mark" else None
         if operator or self._at_mark("="):
             self._take()

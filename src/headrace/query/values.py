@@ -179,7 +179,7 @@ def _date(value: Any) -> int | None:
             return int(value) if value.adjusted() < MAX_DIGITS else None
         case str():
             text = value.strip()
-            moment = _MOMENT.fullmatch(_extended(text))
+            moment = _MOMENT.fullmatch(_with_separators(text))
             return _moment(moment) if moment else _milliseconds(text)
     return None
 
@@ -189,7 +189,7 @@ def _milliseconds(text: str) -> int | None:
     return None if len(text) in NOT_MILLISECONDS and text.isdigit() else _integer(text)
 
 
-def _extended(text: str) -> str:
+def _with_separators(text: str) -> str:
     """A date of digits alone with the signs of ISO 8601; other texts, and days that no year has, as they are."""
     if basic := _BASIC.fullmatch(text):
         year, month, day, *time = basic.groups()

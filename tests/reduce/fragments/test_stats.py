@@ -8,7 +8,7 @@ from headrace.reduce.fragments.stats import (
     MOST_EXAMPLES,
     add_text,
     count_observations,
-    counted,
+    estimate_count,
     of_everyone,
     of_user,
 )
@@ -57,8 +57,8 @@ def test_many_different_texts_are_counted_within_the_error() -> None:
     held: set[int] = set()
     for number in range(MOST - 1):
         add_text(held, f"source {number}")
-    assert counted(held) == MOST - 1
+    assert estimate_count(held) == MOST - 1
     for number in range(20_000):
         add_text(held, f"source {number}")
-    assert abs(counted(held) - 20_000) < 20_000 * 0.15
+    assert abs(estimate_count(held) - 20_000) < 20_000 * 0.15
     assert len(held) <= 2 * MOST

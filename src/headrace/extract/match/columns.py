@@ -76,7 +76,7 @@ class Columns:
             sign, bound = ("<=", INT64[-1]) if bound > 0 else (">=", INT64[0])
         if isinstance(bound, str) and not _is_unicode(bound):
             return Selection(window.count, mask=mask)
-        for number, group in self._questioned(name, window):
+        for number, group in self._groups_in_question(name, window):
             matches: Mask | bool | None = _judge_group(group, sign, bound)
             if matches is None:
                 column = self._companion.column(name, number)
@@ -87,7 +87,7 @@ class Columns:
     def containing(self, name: str, part: str, window: Window) -> Selection:
         """The rows of a window that have a text with this part."""
         mask = np.zeros(window.count, np.bool_)
-        for number, group in self._questioned(name, window) if _is_unicode(part) else ():
+        for number, group in self._groups_in_question(name, window) if _is_unicode(part) else ():
             column = self._companion.column(name, number)
             _put(mask, window, group, _matching(column, lambda values: pc.match_substring(values, part)))
         return Selection(window.count, mask=mask)
@@ -104,7 +104,7 @@ class Columns:
                 parts.append(_scalars(column if whole else column.take(pa.array(rows[low:high] - group.start))))
         return parts[1] if len(parts) == 2 else pa.concat_arrays(parts)
 
-    def _questioned(self, name: str, window: Window) -> Iterator[tuple[int, ColumnGroup]]:
+    def _groups_in_question(self, name: str, window: Window) -> Iterator[tuple[int, ColumnGroup]]:
         """The row groups of a column that have rows in question."""
         rows = None if window.candidates is None else window.candidates.rows()
         for number, group in self.touching(name, window.start, window.stop):

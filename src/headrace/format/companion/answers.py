@@ -59,7 +59,7 @@ class Answers(ABC):
             return NO_ROWS
         if not self._is_text(field) or part.isalnum():
             return self._with_terms_containing(field, part)
-        return self._scanned(f"f.{field}", part, self._may_contain(field, part))
+        return self._scan_texts(f"f.{field}", part, self._may_contain(field, part))
 
     def occurrences(self, field: str, word: str, *, prefix: bool) -> tuple[Int32s, Int32s]:
         """Where a word stands in a text field, or words that begin so: rows and positions, sorted by both."""
@@ -143,7 +143,7 @@ class Answers(ABC):
             mask &= having
         return postings.as_rows(mask)
 
-    def _scanned(self, name: str, part: str, rows: Int32s) -> Int32s:
+    def _scan_texts(self, name: str, part: str, rows: Int32s) -> Int32s:
         """Those of some rows of a column of texts, or lists of texts, that have this part."""
         matches = []
         for number, group in enumerate(self.groups(name)):

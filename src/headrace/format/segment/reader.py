@@ -146,9 +146,13 @@ class SegmentReader:
         parts: list[SlicePart] = []
         room, end = budget, min(end, self.end_seq)
         wanted = None if key is None else (key, bloom.xxh64(key.encode()))
-        for group in self._touched(position, end):
+        for group in self._groups_between(position, end):
             start, stop = max(position, group.first_seq), min(end, group.end_seq)
-            selected = self._all(group, start, stop) if wanted is None else self._keyed(group, start, stop, *wanted)
+            selected = (
+                self._select_all(group, start, stop)
+                if wanted is None
+                else self._select_key(group, start, stop, *wanted)
+            )
             if selected is None:
                 continue
             last = selected.payloads.fitting(selected.start, selected.stop, room)
@@ -218,7 +222,7 @@ class SegmentReader:
 
     def batches(self, position: int, end: int) -> Iterator[Any]:
         """The rows of [position, end) as Arrow record batches, one for each row group."""
-        for group in self._touched(position, min(end, self.end_seq)):
+        for group in self._groups_between(position, min(end, self.end_seq)):
             columns = self._decode(group, _COLUMNS)
             start, stop = max(position, group.first_seq), min(end, group.end_seq)
             batch = pa.record_batch(columns, schema=layout.schema(self.info.json))
@@ -227,7 +231,7 @@ class SegmentReader:
     def keyed(self, position: int, end: int, key: str) -> Iterator[Any]:
         """The rows of [position, end) that have a key as Arrow record batches, one for each row group with any."""
         key_hash = bloom.xxh64(key.encode())
-        for group in self._touched(position, min(end, self.end_seq)):
+        for group in self._groups_between(position, min(end, self.end_seq)):
             if not self._may_hold(group, key, key_hash):
                 continue
             first, stop = max(position, group.first_seq), min(end, group.end_seq)
@@ -249,14 +253,14 @@ class SegmentReader:
         rows = [row for row in places.of(key) if position <= self.first_seq + row < end]
         for group, group_rows in groupby(rows, lambda row: self._holding(self.first_seq + row)):
             before, chosen = group.first_seq - self.first_seq, list(group_rows)
-            payloads = self._picked(group, [row - before for row in chosen])
+            payloads = self._pick(group, [row - before for row in chosen])
             for number, row in enumerate(chosen):
                 yield Entry(self.first_seq + row, places.time(row), payloads.piece(number, number + 1))
 
     def keys(self, position: int, end: int) -> Any:
         """The keys of the entries of [position, end), each once and in order, as an Arrow array."""
         key_arrays = [pa.array([], pa.string())]
-        for group in self._touched(position, min(end, self.end_seq)):
+        for group in self._groups_between(position, min(end, self.end_seq)):
             if group.keyed:
                 start, stop = max(position, group.first_seq), min(end, group.end_seq)
                 column = self._decode(group, ["key"])[0].slice(start - group.first_seq, stop - start)
@@ -279,12 +283,12 @@ class SegmentReader:
                 raise self._corrupt("count", f"its payloads from entry {group.first_seq} on have another size")
             last_us = marks[-1]
 
-    def _all(self, group: RowGroup, start: int, stop: int) -> _Selected:
+    def _select_all(self, group: RowGroup, start: int, stop: int) -> _Selected:
         versions = self._decode(group, ["version"])[0] if group.version is None else group.version
         first = group.first_seq
         return _Selected(self._payloads(group), start - first, stop - first, versions, first)
 
-    def _keyed(self, group: RowGroup, start: int, stop: int, key: str, key_hash: int) -> _Selected | None:
+    def _select_key(self, group: RowGroup, start: int, stop: int, key: str, key_hash: int) -> _Selected | None:
         """The entries of one key: pruned by what the footer says, then compared one by one, natively."""
         if not self._may_hold(group, key, key_hash):
             return None
@@ -300,13 +304,13 @@ class SegmentReader:
         if whole is not None:
             payloads = whole.chosen(first, mask)
         else:
-            payloads = self._picked(group, [first + row for row in rows.to_pylist()])
+            payloads = self._pick(group, [first + row for row in rows.to_pylist()])
         versions = group.version
         if versions is None:
             versions = self._decode(group, ["version"])[0].slice(first, stop - start).filter(mask)
         return _Selected(payloads, 0, len(rows), versions, start, rows)
 
-    def _picked(self, group: RowGroup, rows: list[int]) -> Payloads:
+    def _pick(self, group: RowGroup, rows: list[int]) -> Payloads:
         """The payloads of some rows of a group."""
         if len(rows) <= pages.MOST and not self._hidden_rows(group):
             payloads = self._source.ask(lambda opened: _pick_payloads(opened, group, rows))
@@ -372,7 +376,7 @@ class SegmentReader:
 
     def _decode(self, group: RowGroup, columns: list[str]) -> list[Any]:
         """Columns of a row group, without what the mask hides."""
-        arrays = self._stored(group, columns)
+        arrays = self._read_columns(group, columns)
         if self.mask is None or _MASKED.isdisjoint(columns) or not (rows := self._hidden_rows(group)):
             return arrays
         for number, name in enumerate(columns):
@@ -395,9 +399,9 @@ class SegmentReader:
         hashed = ((key, bloom.xxh64(key.encode())) for key in mask.keys)
         if group.first_seq >= mask.before_seq or not any(self._may_hold(group, *key) for key in hashed):
             return []
-        return mask.rows(pa.record_batch(self._stored(group, _COLUMNS), schema=layout.schema(self.info.json)))
+        return mask.rows(pa.record_batch(self._read_columns(group, _COLUMNS), schema=layout.schema(self.info.json)))
 
-    def _stored(self, group: RowGroup, columns: list[str]) -> list[Any]:
+    def _read_columns(self, group: RowGroup, columns: list[str]) -> list[Any]:
         """Columns of a row group as the file holds them."""
         table = self._source.table(group.number, columns)
         return [
@@ -409,7 +413,7 @@ class SegmentReader:
             raise ValueError(f"entry {seq} is not in {self.name}")
         return self._groups[bisect_right(self._starts, seq) - 1]
 
-    def _touched(self, position: int, end: int) -> list[RowGroup]:
+    def _groups_between(self, position: int, end: int) -> list[RowGroup]:
         """The row groups that hold entries of [position, end)."""
         if position >= end:
             return []

@@ -62,7 +62,7 @@ class EvlogHook(Hook):
         now = rfc3339(time.time_ns() // 1000 if now_us is None else now_us)
         made = self._fast_path.envelopes(b"[" + joined + b"]", now)
         if made is None:
-            made = self._made(joined, now)
+            made = self._make_envelopes(joined, now)
         stored = _ENCODE(made)[1:-1]
         self._last = stored, _keys(made)
         return stored
@@ -78,7 +78,7 @@ class EvlogHook(Hook):
             return keys
         return _keys(_IDS.decode(b"[" + joined + b"]"))
 
-    def _made(self, joined: bytes, now: str) -> list[Envelope]:
+    def _make_envelopes(self, joined: bytes, now: str) -> list[Envelope]:
         """The envelopes of entries, made the long way."""
         values, failures = entries.read(joined)
         failures += [Failure(n, "", "is no object") for n, value in enumerate(values) if type(value) is not dict]

@@ -52,16 +52,16 @@ class Correlation:
         """The identifiers of an event, given those that it has of its own and its context."""
         if not self.is_plain:
             own_ids = {"requestId": request_id, "traceId": trace_id, "spanId": span_id}
-            request_id = self._chosen(self._request, "requestId", own_ids, context)
-            trace_id = self._chosen(self._trace, "traceId", own_ids, context)
-            span_id = self._chosen(self._span, "spanId", own_ids, context)
+            request_id = self._choose(self._request, "requestId", own_ids, context)
+            trace_id = self._choose(self._trace, "traceId", own_ids, context)
+            span_id = self._choose(self._span, "spanId", own_ids, context)
         if request_id is None and "requestId" in context:
             request_id = _text(context["requestId"])
         if (trace_id is None or span_id is None) and context:
-            trace_id, span_id = self._traced(trace_id, span_id, context)
+            trace_id, span_id = self._trace_ids(trace_id, span_id, context)
         return request_id, trace_id, span_id
 
-    def _chosen(
+    def _choose(
         self, ways: tuple[Way, ...], name: str, own_ids: dict[str, str | None], context: dict[str, Any]
     ) -> str | None:
         """What a configured field says, else what the event has; a value that gives way to another is kept."""
@@ -74,7 +74,7 @@ class Correlation:
                 return identifier
         return own
 
-    def _traced(
+    def _trace_ids(
         self, trace_id: str | None, span_id: str | None, context: dict[str, Any]
     ) -> tuple[str | None, str | None]:
         if "traceContext" in context:
@@ -160,19 +160,19 @@ class EventNormaliser:
             texts = [_normalise_text(name, value, mistyped) for name, value in zip(TEXTS, raw_texts, strict=True)]
         status, duration, sampling = take("status", None), take("duration", None), take("sampling", None)
         if status is not None and type(status) is not int:
-            status = _whole(status, mistyped)
+            status = _read_status(status, mistyped)
         if duration is not None and type(duration) is not float and type(duration) is not int:
-            duration = _number(duration, mistyped)
+            duration = _read_duration(duration, mistyped)
         if sampling is not None and type(sampling) is not dict:
             mistyped["sampling"], sampling = sampling, None
         redaction = take("redaction", None)
-        paths = [] if redaction is None else _paths(redaction, mistyped)
+        paths = [] if redaction is None else _read_paths(redaction, mistyped)
         (
             timestamp, level, service, environment, version, region, request_id, trace_id, span_id,
             method, path, message, why, fix, link,
         ) = texts  # fmt: skip
         if timestamp is None:
-            timestamp = _moment(mistyped, now)
+            timestamp = _read_timestamp(mistyped, now)
         context = self._context(take("context", None), event, mistyped)
         known_level = LEVEL_OF.get(level)
         if known_level is None:
@@ -247,7 +247,7 @@ def _add(context: dict[str, Any], more: Mapping[str, Any], listed: Listed) -> No
             context[free] = value
 
 
-def _paths(redaction: Any, mistyped: dict[str, Any]) -> list[str]:
+def _read_paths(redaction: Any, mistyped: dict[str, Any]) -> list[str]:
     """What was redacted before."""
     if type(redaction) is dict and len(redaction) == 1:
         keys = redaction.get("keys")
@@ -257,7 +257,7 @@ def _paths(redaction: Any, mistyped: dict[str, Any]) -> list[str]:
     return []
 
 
-def _whole(status: Any, mistyped: dict[str, Any]) -> int | None:
+def _read_status(status: Any, mistyped: dict[str, Any]) -> int | None:
     if type(status) is str:
         text = status.strip()
         if _WHOLE.fullmatch(text):
@@ -270,7 +270,7 @@ def _whole(status: Any, mistyped: dict[str, Any]) -> int | None:
     return None
 
 
-def _number(duration: Any, mistyped: dict[str, Any]) -> Any:
+def _read_duration(duration: Any, mistyped: dict[str, Any]) -> Any:
     if type(duration) is Decimal:
         return duration
     if type(duration) is str:
@@ -283,7 +283,7 @@ def _number(duration: Any, mistyped: dict[str, Any]) -> Any:
     return None
 
 
-def _moment(mistyped: dict[str, Any], now: str) -> str:
+def _read_timestamp(mistyped: dict[str, Any], now: str) -> str:
     """A moment that was given as a number of milliseconds, else now."""
     millis = mistyped.get("timestamp")
     if type(millis) is not int or not _FIRST_MS <= millis <= _LAST_MS:

@@ -48,7 +48,7 @@ class Cleaner:
             if not self._redactor.is_clean(attributes):
                 self._redactor.redact(attributes, redacted_paths, base)
             redacted_paths += (f"{base}{name}" for name in self._hidden(attributes))
-            dropped["values"] += self._cut(attributes)
+            dropped["values"] += self._cut_texts(attributes)
         earlier_paths = set(paths)
         paths += [path for path in dict.fromkeys(redacted_paths) if path not in earlier_paths]
 
@@ -59,10 +59,10 @@ class Cleaner:
         if (group, name) == ("db", "statement"):
             if not self._keeps_statements:
                 return None
-            return _short(value, self._limits.max_statement_bytes)
+            return _shorten(value, self._limits.max_statement_bytes)
         if group == "http" and name in {"path", "url"} and not self._keeps_queries:
             value = _plain(value)
-        return _short(value, self._limits.max_attribute_value_bytes)
+        return _shorten(value, self._limits.max_attribute_value_bytes)
 
     def limit(
         self,
@@ -101,14 +101,14 @@ class Cleaner:
                     attributes[name] = plain
                     yield name
 
-    def _cut(self, value: Any) -> int:
+    def _cut_texts(self, value: Any) -> int:
         """Cut texts that are too long, at any depth; answers how many there were."""
         most, cuts, waiting = self._limits.max_attribute_value_bytes, 0, [value]
         while waiting:
             holder = waiting.pop()
             for name, member in holder.items() if isinstance(holder, dict) else enumerate(holder):
                 if isinstance(member, str):
-                    if len(member) * 4 > most and (short := _short(member, most)) != member:
+                    if len(member) * 4 > most and (short := _shorten(member, most)) != member:
                         holder[name] = short
                         cuts += 1
                 elif isinstance(member, dict | list):
@@ -131,7 +131,7 @@ def _plain(address: str) -> str:
     return _USER.sub(r"\1", _END.split(address, maxsplit=1)[0])
 
 
-def _short(text: str, most: int) -> str:
+def _shorten(text: str, most: int) -> str:
     spelled = text.encode()
     return text if len(spelled) <= most else spelled[:most].decode(errors="ignore")
 
@@ -157,29 +157,32 @@ class SpanNormaliser:
         mistyped: dict[str, Any] = {}
         ids = _read_ids(raw_span)
         times = _read_times(raw_span)
-        made = {**ids, **_read_description(raw_span, mistyped), **times, "status": _status(raw_span, mistyped)}
-        dropped = _dropped(raw_span, mistyped)
+        made = {**ids, **_read_description(raw_span, mistyped), **times, "status": _read_status(raw_span, mistyped)}
+        dropped = _read_dropped(raw_span, mistyped)
         listed = self._cleaner.listed
-        resource, scope = _resource(raw_span, mistyped, dropped, listed), _scope(raw_span, mistyped, dropped, listed)
+        resource, scope = (
+            _read_resource(raw_span, mistyped, dropped, listed),
+            _read_scope(raw_span, mistyped, dropped, listed),
+        )
         attributes = span_members.take_container(raw_span, "attributes", mistyped, dict)
-        events = [_event(each, listed) for each in span_members.take_container(raw_span, "events", mistyped, list)]
-        links = [_link(each, listed) for each in span_members.take_container(raw_span, "links", mistyped, list)]
-        names = _names(raw_span.pop("eventNames", None), mistyped)
+        events = [_read_event(each, listed) for each in span_members.take_container(raw_span, "events", mistyped, list)]
+        links = [_read_link(each, listed) for each in span_members.take_container(raw_span, "links", mistyped, list)]
+        names = _read_names(raw_span.pop("eventNames", None), mistyped)
         own = {name: span_members.take_text(raw_span, name, mistyped) for name in (*RESOURCE, "requestId")}
         groups = {
-            name: _members(name, span_members.take_container(raw_span, name, mistyped, dict), mistyped)
+            name: _read_members(name, span_members.take_container(raw_span, name, mistyped, dict), mistyped)
             for name in _MEMBERS
         }
-        paths = _paths(raw_span.pop("redaction", None), mistyped)
+        paths = _read_paths(raw_span.pop("redaction", None), mistyped)
         if raw_span.pop("identity", None) not in (None, {"spanKey": f"{made['traceId']}:{made['spanId']}"}):
             raise Misfit("/identity", "follows from the ids, and says something else")
         span_members.add(attributes, {**raw_span, **mistyped}, listed)
         whole = {"attributes": attributes, "resource": resource, "instrumentationScope": scope}
         self._cleaner.clean({**whole, "events": events, "links": links}, paths, dropped)
-        made |= self._own(own, resource["attributes"], attributes)
+        made |= self._own_members(own, resource["attributes"], attributes)
         made |= {name: self._group(name, groups[name], attributes, paths) for name in GROUPS}
         store = self._rules.store
-        made["error"] = _error(groups["error"], made["status"], attributes, events)
+        made["error"] = _read_error(groups["error"], made["status"], attributes, events)
         names = list(dict.fromkeys([*names, *(event["name"] for event in events)]))
         self._cleaner.limit(attributes, events, links, dropped)
         return {
@@ -197,7 +200,7 @@ class SpanNormaliser:
             "identity": {"spanKey": f"{made['traceId']}:{made['spanId']}"},
         }
 
-    def _own(self, own: dict[str, Any], resource: dict[str, Any], attributes: dict[str, Any]) -> dict[str, Any]:
+    def _own_members(self, own: dict[str, Any], resource: dict[str, Any], attributes: dict[str, Any]) -> dict[str, Any]:
         own_values = {name: own[name] or span_members.first_value(resource, keys) for name, keys in RESOURCE.items()}
         ids = self._rules.request_id_attributes
         return {**own_values, "requestId": own["requestId"] or span_members.first_value(attributes, ids)}
@@ -219,7 +222,7 @@ class SpanNormaliser:
         return group_values
 
 
-def _members(group: str, raw_members: dict[str, Any], mistyped: dict[str, Any]) -> dict[str, Any]:
+def _read_members(group: str, raw_members: dict[str, Any], mistyped: dict[str, Any]) -> dict[str, Any]:
     """The members of a group that are what they should be; the others go to the odd ones."""
     members: dict[str, Any] = {}
     for name, value in raw_members.items():
@@ -297,7 +300,7 @@ def _take_either(raw_span: dict[str, Any], name: str, other: str) -> Any:
     return second if first is None else first
 
 
-def _status(raw_span: dict[str, Any], mistyped: dict[str, Any]) -> dict[str, Any]:
+def _read_status(raw_span: dict[str, Any], mistyped: dict[str, Any]) -> dict[str, Any]:
     status = span_members.take_container(raw_span, "status", mistyped, dict)
     said = status.pop("code", None)
     code = span_members.choose_word(said, CODES)
@@ -309,7 +312,7 @@ def _status(raw_span: dict[str, Any], mistyped: dict[str, Any]) -> dict[str, Any
     return {"code": code or CODES[0], "message": message}
 
 
-def _dropped(raw_span: dict[str, Any], mistyped: dict[str, Any]) -> dict[str, int]:
+def _read_dropped(raw_span: dict[str, Any], mistyped: dict[str, Any]) -> dict[str, int]:
     before = span_members.take_container(raw_span, "dropped", mistyped, dict)
     dropped = {name: span_members.take_count(before, name) for name in DROPPED}
     for name in ("attributes", "events", "links"):
@@ -319,7 +322,7 @@ def _dropped(raw_span: dict[str, Any], mistyped: dict[str, Any]) -> dict[str, in
     return dropped
 
 
-def _resource(
+def _read_resource(
     raw_span: dict[str, Any], mistyped: dict[str, Any], dropped: dict[str, int], listed: Listed
 ) -> dict[str, Any]:
     # Spans of one export share their resource: it is copied before anything is taken out of it.
@@ -331,7 +334,7 @@ def _resource(
     return {"attributes": attributes, "schemaUrl": url or None}
 
 
-def _scope(
+def _read_scope(
     raw_span: dict[str, Any], mistyped: dict[str, Any], dropped: dict[str, int], listed: Listed
 ) -> dict[str, Any]:
     scope = dict(span_members.take_container(raw_span, "instrumentationScope", mistyped, dict))
@@ -342,7 +345,7 @@ def _scope(
     return {**words, "attributes": attributes}
 
 
-def _event(raw_event: Any, listed: Listed) -> dict[str, Any]:
+def _read_event(raw_event: Any, listed: Listed) -> dict[str, Any]:
     if not isinstance(raw_event, dict):
         raise Misfit("/events", "an event of a span must be an object")
     mistyped: dict[str, Any] = {}
@@ -364,7 +367,7 @@ def _event(raw_event: Any, listed: Listed) -> dict[str, Any]:
     }
 
 
-def _link(raw_link: Any, listed: Listed) -> dict[str, Any]:
+def _read_link(raw_link: Any, listed: Listed) -> dict[str, Any]:
     if not isinstance(raw_link, dict):
         raise Misfit("/links", "a link of a span must be an object")
     mistyped: dict[str, Any] = {}
@@ -380,7 +383,7 @@ def _link(raw_link: Any, listed: Listed) -> dict[str, Any]:
     return {**ids, "attributes": attributes}
 
 
-def _names(names: Any, mistyped: dict[str, Any]) -> list[str]:
+def _read_names(names: Any, mistyped: dict[str, Any]) -> list[str]:
     if names is None:
         return []
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
@@ -389,16 +392,16 @@ def _names(names: Any, mistyped: dict[str, Any]) -> list[str]:
     return []
 
 
-def _paths(redaction: Any, mistyped: dict[str, Any]) -> list[str]:
+def _read_paths(redaction: Any, mistyped: dict[str, Any]) -> list[str]:
     if redaction is None:
         return []
     if isinstance(redaction, dict) and set(redaction) == {"keys"}:
-        return _names(redaction["keys"], mistyped)
+        return _read_names(redaction["keys"], mistyped)
     mistyped["redaction"] = redaction
     return []
 
 
-def _error(
+def _read_error(
     error_members: dict[str, Any], status: dict[str, Any], attributes: dict[str, Any], events: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Whether a span failed, and what its last exception says of that."""

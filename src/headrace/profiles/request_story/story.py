@@ -55,7 +55,7 @@ def timeline(
     """Everything that happened; ``raw`` adds the records themselves."""
     items: list[tuple[str, dict[str, Any]]] = []
     for offset, event in events:
-        items.append((event["timestamp"], _logged(event, streams[0], offset, raw)))
+        items.append((event["timestamp"], _event_item(event, streams[0], offset, raw)))
     for span in trace.spans.values():
         items += _span_items(span, streams[1], raw)
     return [item for _, item in sorted(items, key=lambda one: _sortable(one[0]))]
@@ -67,7 +67,7 @@ def _sortable(time: str) -> str:
     return f"{whole}.{fraction:<09}"
 
 
-def _logged(event: Event, stream: str | None, offset: str, raw: bool) -> dict[str, Any]:
+def _event_item(event: Event, stream: str | None, offset: str, raw: bool) -> dict[str, Any]:
     title = event["message"] or " ".join(filter(None, (event["method"], event["path"]))) or event["level"]
     return {
         "time": event["timestamp"],

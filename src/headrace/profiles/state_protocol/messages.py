@@ -124,7 +124,7 @@ def _fault(message: Any) -> _Fault:
 
 
 def _change_fault(message: dict[str, Any], headers: dict[str, Any]) -> _Fault:
-    unknown = _unknown(message, _CHANGE) or _unknown(headers, _CHANGE_HEADERS, "headers")
+    unknown = _unknown_member(message, _CHANGE) or _unknown_member(headers, _CHANGE_HEADERS, "headers")
     if unknown:
         return unknown
     for name in ("type", "key"):
@@ -143,7 +143,7 @@ def _change_fault(message: dict[str, Any], headers: dict[str, Any]) -> _Fault:
 
 
 def _control_fault(message: dict[str, Any], headers: dict[str, Any]) -> _Fault:
-    unknown = _unknown(message, frozenset({"headers"})) or _unknown(headers, _CONTROL_HEADERS, "headers")
+    unknown = _unknown_member(message, frozenset({"headers"})) or _unknown_member(headers, _CONTROL_HEADERS, "headers")
     if unknown:
         return unknown
     if headers["control"] not in _CONTROLS:
@@ -153,7 +153,7 @@ def _control_fault(message: dict[str, Any], headers: dict[str, Any]) -> _Fault:
     return None
 
 
-def _unknown(members: dict[str, Any], allowed: frozenset[str], *where: str) -> _Fault:
+def _unknown_member(members: dict[str, Any], allowed: frozenset[str], *where: str) -> _Fault:
     name = next((name for name in members if name not in allowed), None)
     return None if name is None else ((*where, name), "is not known here")
 
@@ -192,7 +192,7 @@ def touched_keys(template: Template, change: Change, on_missing_before: str) -> 
     after = template.place(change.value)
     if before is None or before != after:
         return _around(template, before) | _around(template, after)
-    names = _changed(change.old_value, change.value, template.names)
+    names = _changed_fields(change.old_value, change.value, template.names)
     return {template.watch(before), *(template.projected(name, before) for name in names)}
 
 
@@ -212,7 +212,7 @@ def _without_before(template: Template, change: Change, on_missing_before: str) 
     return _around(template, arguments) | {template.projected(name, arguments) for name in scalars}
 
 
-def _changed(before: dict[str, Any], after: dict[str, Any], apart_from: Iterable[str]) -> list[str]:
+def _changed_fields(before: dict[str, Any], after: dict[str, Any], apart_from: Iterable[str]) -> list[str]:
     """Fields whose values differ, where both are scalars."""
     changed = []
     for name in before.keys() | after.keys():

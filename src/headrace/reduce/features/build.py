@@ -44,7 +44,7 @@ def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) ->
 
 def defined_by(unit: Unit) -> TableDefinition:
     """The table of a unit, with the features that it asks for."""
-    return _restricted(msgspec.json.encode(unit.defined, order="sorted"), tuple(sorted(unit.lives or {})))
+    return _load_definition(msgspec.json.encode(unit.defined, order="sorted"), tuple(sorted(unit.lives or {})))
 
 
 def _shapes(unit: Unit) -> EventShapes:
@@ -57,5 +57,5 @@ def _registry(document: bytes) -> Registry:
 
 
 @lru_cache(maxsize=_KEPT)
-def _restricted(document: bytes, features: tuple[str, ...]) -> TableDefinition:
+def _load_definition(document: bytes, features: tuple[str, ...]) -> TableDefinition:
     return TableDefinition.load(msgspec.json.decode(document)).restricted(features)

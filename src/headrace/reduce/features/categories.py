@@ -35,21 +35,21 @@ class ValueCounts(OfValues):
         counts = state[0]
         counts[key] = counts.get(key, 0) + 1
         state[1] += 1
-        return self._thinned(state)
+        return self._thin(state)
 
     def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The counts of both."""
         counts = dict(left[0])
         for value, count in right[0].items():
             counts[value] = counts.get(value, 0) + count
-        return self._thinned([counts, left[1] + right[1], left[2] + right[2]])
+        return self._thin([counts, left[1] + right[1], left[2] + right[2]])
 
     def most(self, state: list[Any] | None) -> list[tuple[Any, int]]:
         """The values wanted with their counts, most frequent first, the lesser of equally frequent ones first."""
         counts = {} if state is None else state[0]
         return sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[: self._wanted]
 
-    def _thinned(self, state: list[Any]) -> list[Any]:
+    def _thin(self, state: list[Any]) -> list[Any]:
         counts, total, missed = state
         if len(counts) <= 2 * self._kept:
             return state

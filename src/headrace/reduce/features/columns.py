@@ -278,7 +278,7 @@ def _group_by_key(reducer: TableReducer, rows: pa.Table) -> _KeyedRows:
     number_of_key = {key: at for at, key in enumerate(keys)}
     key_of = np.array([number_of_key[key] for key in chosen_keys], np.int64)[codes]
     order = _order(key_of, len(keys), _longs(rows, SEQ))
-    rows, key_of = rows.select(_needed(reducer, rows)).take(order), key_of[order]
+    rows, key_of = rows.select(_needed_columns(reducer, rows)).take(order), key_of[order]
     starts = np.searchsorted(key_of, np.arange(len(keys)))
     return _KeyedRows(keys, rows, key_of, starts, _longs(rows, SEQ), _longs(rows, AT_MS))
 
@@ -307,7 +307,7 @@ def _order(key_of: Longs, keys: int, seqs: Longs) -> Longs:
     return np.argsort(key_of.astype(np.uint16) if keys <= 2**16 else key_of, kind="stable")
 
 
-def _needed(reducer: TableReducer, rows: pa.Table) -> list[str]:
+def _needed_columns(reducer: TableReducer, rows: pa.Table) -> list[str]:
     fields = {field for operator in reducer.operators.values() for field in operator.fields}
     wheres = {WHERE + name for name in reducer.operators}
     return [name for name in rows.column_names if name in {SEQ, AT_MS, *fields, *wheres}]
@@ -332,13 +332,13 @@ def _restart_rows(reducer: TableReducer, keyed: _KeyedRows) -> Longs:
 
 def _counts(operator: Operator, name: str, rows: pa.Table) -> Booleans:
     """Which rows count for a feature."""
-    counts = np.ones(len(rows), np.bool_) if operator.takes_all else _matched(name, rows)
+    counts = np.ones(len(rows), np.bool_) if operator.takes_all else _matching_rows(name, rows)
     for field in operator.fields:
         counts &= rows.column(field).is_valid().to_numpy()
     return counts
 
 
-def _matched(name: str, rows: pa.Table) -> Booleans:
+def _matching_rows(name: str, rows: pa.Table) -> Booleans:
     if WHERE + name not in rows.column_names:
         return np.ones(len(rows), np.bool_)
     matched: Booleans = pc.fill_null(rows.column(WHERE + name), False).to_numpy()
@@ -358,7 +358,7 @@ def _reduce(operator: Operator, name: str, keyed: _KeyedRows, at: Longs, states:
     starts = np.flatnonzero(np.diff(key_of, prepend=-1) | np.diff(panes, prepend=panes[:1]))
     if not len(starts):
         return
-    matched = _matched(name, keyed.rows)[at]
+    matched = _matching_rows(name, keyed.rows)[at]
     made = states_of(
         inner,
         RowRuns(

@@ -104,7 +104,7 @@ class BloomMember(OfValues):
         bits = bytearray(self._bytes) if state is None else state[0]
         if not isinstance(bits, bytearray):
             bits = bytearray(bits)
-        hashed = _hashed(canonical(value, self.kind))
+        hashed = _digest(canonical(value, self.kind))
         was_present = self._has(bits, hashed)
         for position in self._places(hashed):
             bits[position >> 3] |= 1 << (position & 7)
@@ -129,5 +129,5 @@ class BloomMember(OfValues):
         return [(start + turn * step) % size for turn in range(self._probes)]
 
 
-def _hashed(value: Any) -> bytes:
+def _digest(value: Any) -> bytes:
     return hashlib.blake2b(_ENCODE(value), digest_size=16).digest()

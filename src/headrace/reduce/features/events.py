@@ -59,7 +59,7 @@ class EventShapes:
         current = self._registry.current_version
         target = min((cut for cut in self._registry.breaks if cut >= version), default=current)
         if version not in (target, 0):
-            joined = self._promoted(joined, version, target)
+            joined = self._promote(joined, version, target)
         events = self._decoder.decode(joined)
         if target != current:
             return [{**self._blank, **event} for event in events]
@@ -78,7 +78,7 @@ class EventShapes:
         for at, event in enumerate(self.events(run.body, run.version)):
             yield run.first_seq + at, run.times_us[at] // 1000, event
 
-    def _promoted(self, joined: bytes, version: int, target: int) -> bytes:
+    def _promote(self, joined: bytes, version: int, target: int) -> bytes:
         try:
             return self._chain.promote(joined, version, target)
         except LensFailure:
@@ -110,9 +110,9 @@ class DerivedEvents:
 
     def turned(self, parts: Iterable[Piece]) -> list[Piece]:
         """Events joined by commas, in the newest version of their source, as events of this one."""
-        converted = (self._turned(part) for part in parts)
+        converted = (self._convert(part) for part in parts)
         return [part for part in converted if part]
 
-    def _turned(self, joined: Piece) -> bytes:
+    def _convert(self, joined: Piece) -> bytes:
         rows = (self._rows.of({**self._blank, **event}) for event in self._decoder.decode(joined))
         return _ENCODE([row for row in rows if row is not None])[1:-1]

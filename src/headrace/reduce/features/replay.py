@@ -92,7 +92,7 @@ class Replay:
         self._features = features
         self._pending = sorted(enumerate(key_moments), key=lambda entry: entry[1].at_us, reverse=True)
         self.rows: list[dict[str, Any]] = [{} for _ in key_moments]
-        self._held = [_held(part, {key_moment.key for key_moment in key_moments}, find) for part in begun.parts]
+        self._held = [_read_states(part, {key_moment.key for key_moment in key_moments}, find) for part in begun.parts]
 
     def fold(self, shapes: EventShapes, run: EventRun) -> bool:
         """Fold a run of events; returns whether a later moment is still requested."""
@@ -140,7 +140,7 @@ def finish_row(
     return {name: answers[name] for name in features if name in answers}
 
 
-def _held(
+def _read_states(
     part: StartGroup, keys: Iterable[bytes], find: Callable[[State, bytes], Mapping[str, bytes] | None]
 ) -> dict[bytes, KeyState | None]:
     """The rows that states hold of the requested keys."""

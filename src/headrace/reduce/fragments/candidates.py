@@ -28,7 +28,7 @@ from headrace.reduce.fragments.rules import (
 )
 from headrace.reduce.fragments.shapes import SHAPES, accepts, converter_for, converters, fits
 from headrace.reduce.fragments.stats import Stats
-from headrace.reduce.fragments.stats import counted as differing
+from headrace.reduce.fragments.stats import estimate_count as differing
 from headrace.schema.entity.fields import TYPES
 from headrace.schema.entity.nodes import DEFAULT_POLICY, Converter, Field, Schema, Type
 from headrace.schema.entity.update import Addition, ConverterAddition, Update

@@ -38,7 +38,7 @@ def least(held: set[int]) -> list[int]:
     return sorted(held)[:MOST]
 
 
-def counted(held: set[int]) -> int:
+def estimate_count(held: set[int]) -> int:
     """About how many different texts were added; exact as long as all hashes are kept."""
     if len(held) < MOST:
         return len(held)
@@ -88,7 +88,7 @@ class Stats(msgspec.Struct):
 
     def sources(self, shapes: Iterable[str]) -> int:
         """How many sources the values with these shapes are from."""
-        return counted(merge_texts(self.shapes[shape].sources for shape in shapes))
+        return estimate_count(merge_texts(self.shapes[shape].sources for shape in shapes))
 
 
 def count_observations(observations: Iterable[tuple[int, int, Observation]]) -> dict[FragmentId, Stats]:

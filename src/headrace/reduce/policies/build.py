@@ -258,9 +258,9 @@ def _observations(gathered: ObservationBatches, rest: Callable[[], None]) -> Ite
 
 def defined_by(unit: Unit) -> TypeDefinition:
     """The entity type of a unit, with the lives that it asks for."""
-    return _restricted(msgspec.json.encode(unit.defined, order="sorted"), tuple(sorted(unit.lives or {})))
+    return _load_definition(msgspec.json.encode(unit.defined, order="sorted"), tuple(sorted(unit.lives or {})))
 
 
 @lru_cache(maxsize=_KEPT)
-def _restricted(document: bytes, names: tuple[str, ...]) -> TypeDefinition:
+def _load_definition(document: bytes, names: tuple[str, ...]) -> TypeDefinition:
     return TypeDefinition.load(msgspec.json.decode(document)).restricted(names)

@@ -84,7 +84,7 @@ class Fold:
             self._measure()
         state = hot.get(key)
         if state is None:
-            hot[key] = self._reducer.fold(self._unpacked(key), row, at, seq)
+            hot[key] = self._reducer.fold(self._take_packed(key), row, at, seq)
             if len(hot) > self._most_hot:
                 self._cool_oldest(2)
             return
@@ -121,7 +121,7 @@ class Fold:
         """No rows, for another definition."""
         return Fold(defined, self._hot_rows, self.hot_bytes)
 
-    def _unpacked(self, key: bytes) -> Any:
+    def _take_packed(self, key: bytes) -> Any:
         packed = self._packed.pop(key, None)
         if packed is None:
             return None
