@@ -155,7 +155,7 @@ def test_a_promoted_type_accepts_its_evidence(history: list[Told], settings: Set
             taken = [value for value in all_values if key in splitter.split({key: value}).fields]
             meant = [value for value in all_values if meaning(value) == candidate.field_type]
             assert all(any(value is other for other in taken) for value in meant)
-            assert len(taken) >= settings.bar(stats[key]).share * len(all_values) - 1e-6
+            assert len(taken) >= settings.thresholds(stats[key]).min_share * len(all_values) - 1e-6
 
 
 def meaning(value: Any) -> str:

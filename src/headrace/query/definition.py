@@ -130,7 +130,7 @@ class Definition:
         if isinstance(value, Node):
             facts = {f.name: self._described(getattr(value, f.name)) for f in members(value) if f.compare}
             if isinstance(value, Clause):
-                facts["field"] = sorted({field.name for field in self.search.asked(value)})
+                facts["field"] = sorted({field.name for field in self.search.fields_of(value)})
             return {"kind": type(value).__name__, **facts}
         return [self._described(part) for part in value] if isinstance(value, tuple) else value
 
@@ -142,8 +142,12 @@ class Definition:
         source = sources[version]
         if not isinstance(source, Rebuild):
             return _plain(source)
-        later = next(known for known in sorted(sources) if known > version and not isinstance(sources[known], Rebuild))
-        way = [_spelled(self._filled[step].ops) for step in range(version, later)]
+        later = next(
+            candidate
+            for candidate in sorted(sources)
+            if candidate > version and not isinstance(sources[candidate], Rebuild)
+        )
+        way = [_dump_ops(self._filled[step].ops) for step in range(version, later)]
         return ["rebuild", way, _plain(sources[later])]
 
 
@@ -202,7 +206,7 @@ def _items(struct: msgspec.Struct) -> list[tuple[str, Any]]:
 def _plain(source: Source) -> Any:
     match source:
         case Stored(pointer, conversions):
-            return ["stored", pointers.text(pointer), _spelled(conversions)]
+            return ["stored", pointers.text(pointer), _dump_ops(conversions)]
         case Constant(value):
             return ["constant", value]
         case Either(test, present, absent):
@@ -211,7 +215,7 @@ def _plain(source: Source) -> Any:
     return ["absent"]
 
 
-def _spelled(ops: tuple[Op, ...]) -> Any:
+def _dump_ops(ops: tuple[Op, ...]) -> Any:
     return lens_document.dump(Lens("", 0, 0, ops))["ops"]
 
 

@@ -149,7 +149,7 @@ def test_events_get_the_fields_that_they_leave_out() -> None:
     fields = {"user": Field("str"), "note": Field("str", required=False), "grade": Field("i64", default=0)}
     shapes = EventShapes(Registry.empty("events/E"), Event("E", fields))
     told = EventRun(7, 0, [1_500, 2_500], b'{"user":"a","note":"x","grade":3},{"user":"b"}')
-    assert list(shapes.folded(told)) == [
+    assert list(shapes.decode_run(told)) == [
         (7, 1, {"user": "a", "note": "x", "grade": 3}),
         (8, 2, {"user": "b", "note": None, "grade": 0}),
     ]

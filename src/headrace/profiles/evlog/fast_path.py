@@ -1,4 +1,4 @@
-"""The shape of values as they were seen, as a type that admits values like them and no others.
+"""A fast path for events like those seen before: their shape as a type that admits such events and no others.
 
 Whoever decodes into it knows every name in what comes out. Structures are spelled in the order of their fields, which
 is the order in which the names were seen.
@@ -44,7 +44,7 @@ class Shape:
         if type(value) is dict:
             if len(value.keys() | (self.members or {})) > MOST_NAMES:
                 raise Unsayable
-            self.members = _merged(self.members or {}, value)
+            self.members = _merge_members(self.members or {}, value)
             for name, member in value.items():
                 self.members[name].learn(member, depth + 1)
         elif type(value) is list:
@@ -84,19 +84,19 @@ def structure(title: str, fields: dict[str, tuple[str, Any, Any]]) -> type[msgsp
         raise Unsayable from reason
 
 
-def _merged(known: dict[str, Shape], value: dict[str, Any]) -> dict[str, Shape]:
+def _merge_members(shapes: dict[str, Shape], value: dict[str, Any]) -> dict[str, Shape]:
     """The members that are known and those of a value, in an order in which the value has its own."""
-    names, at = [*known], 0
+    names, at = [*shapes], 0
     for name in value:
-        place = names.index(name) if name in known else -1
-        if place < at:
-            if place >= 0:
+        index = names.index(name) if name in shapes else -1
+        if index < at:
+            if index >= 0:
                 names.remove(name)
                 at -= 1
             names.insert(at, name)
-            place = at
-        at = place + 1
-    return {name: known.get(name) or Shape() for name in names}
+            index = at
+        at = index + 1
+    return {name: shapes.get(name) or Shape() for name in names}
 
 
 #: How many bodies are let pass, at most, after some in a row were not seen.
@@ -128,11 +128,11 @@ class FastPath:
         self._shape = Shape()
         self._plan: _Plan | None = None
         self._misses = self._pause = self._waiting = 0
-        #: Whether it wants to be shown the events that it missed: seldom, as new structures take long to make.
+        #: Whether `learn` should get the events that were missed: seldom, as new structures take long to make.
         self.curious = False
 
     def envelopes(self, body: bytes, now: str) -> list[Envelope] | None:
-        """The envelopes of an array of events, where they are seen."""
+        """The envelopes of an array of events; None where they do not have the learnt structure."""
         if self._waiting > 0:
             self._waiting -= 1
             return None
@@ -204,9 +204,9 @@ class _Plan:
             level = event.level
             if level is None:
                 level = infer_level(event.why or event.fix or event.link, event.status)
-            found = doubtful(event)
-            is_clear = found == clear
-            if level not in LEVEL_OF or not (is_clear or found[:_COUNT] == _NO_PARTS):
+            doubtful_values = doubtful(event)
+            is_clear = doubtful_values == clear
+            if level not in LEVEL_OF or not (is_clear or doubtful_values[:_COUNT] == _NO_PARTS):
                 made.append(self._normaliser.envelope(to_builtins(event), now))
                 continue
             envelope = Envelope(
@@ -216,15 +216,17 @@ class _Plan:
                 context(*members(event)),  # type: ignore[arg-type]
             )  # fmt: skip
             if not is_clear:
-                self._settle(envelope, found)
+                self._settle(envelope, doubtful_values)
             made.append(envelope)
         return made
 
-    def _settle(self, envelope: Envelope, found: tuple[Any, ...]) -> None:
+    def _settle(self, envelope: Envelope, doubtful_values: tuple[Any, ...]) -> None:
         """Redact what is doubtful of a context, and find identifiers there; the rest of it has neither."""
         context, fields = envelope.context, self._names
         doubtful = enumerate(fields, _COUNT)
-        envelope.context = part = {name: to_builtins(found[n]) for n, name in doubtful if found[n] is not UNSET}
+        envelope.context = part = {
+            name: to_builtins(doubtful_values[n]) for n, name in doubtful if doubtful_values[n] is not UNSET
+        }
         self._normaliser.redact(envelope)
         self._normaliser.identify(envelope)
         for name, value in part.items():

@@ -38,15 +38,15 @@ class FieldKeying:
         self._decode = decoding.make_decoder(list[probe], float_hook=whole_or_double).decode  # type: ignore[valid-type]
         self._values = attrgetter(*names) if names else None
 
-    def of_events(self, shapes: EventShapes, told: EventRun) -> NDArray[np.int64]:
+    def of_events(self, shapes: EventShapes, run: EventRun) -> NDArray[np.int64]:
         """The hashes of the keys of events."""
         if self._values is None:
-            return np.zeros(len(told.times_us), np.int64)
-        if not shapes.is_newest(told.version):
-            events = shapes.events(told.body, told.version)
+            return np.zeros(len(run.times_us), np.int64)
+        if not shapes.is_newest(run.version):
+            events = shapes.events(run.body, run.version)
             return self._hashes([self._rows.key(event) for event in events])
-        found = self._decode(b"[" + told.body + b"]")
-        return np.fromiter(map(hash, map(self._values, found)), np.int64, len(found))
+        probes = self._decode(b"[" + run.body + b"]")
+        return np.fromiter(map(hash, map(self._values, probes)), np.int64, len(probes))
 
     def of_key(self, key: bytes) -> int:
         """The hash of a key as it is asked for."""
@@ -71,10 +71,10 @@ class RowKeying:
         placed = self._place(event)
         return None if placed is None else placed[0]
 
-    def of_events(self, shapes: EventShapes, told: EventRun) -> NDArray[np.int64]:
+    def of_events(self, shapes: EventShapes, run: EventRun) -> NDArray[np.int64]:
         """The hashes of the keys of events."""
-        keys = map(self.key, shapes.events(told.body, told.version))
-        return np.fromiter(map(hash, keys), np.int64, len(told.times_us))
+        keys = map(self.key, shapes.events(run.body, run.version))
+        return np.fromiter(map(hash, keys), np.int64, len(run.times_us))
 
     def of_key(self, key: bytes) -> int:
         """The hash of a key as it is asked for."""
@@ -91,13 +91,13 @@ def keying(reducer: TableReducer, event: Event, ops: Sequence[Op]) -> FieldKeyin
 
 def _source_fields(names: Sequence[str], ops: Sequence[Op]) -> list[str] | None:
     """The fields of the source that these of the rows are as they were; None where one is made by a step."""
-    found = list(names)
+    sources = list(names)
     for op in reversed(ops):
-        if any(name in op.exprs or name in op.type_map or name in op.defaults for name in found):
+        if any(name in op.exprs or name in op.type_map or name in op.defaults for name in sources):
             return None
         before = {new: old for old, new in op.mapping.items()}
-        found = [before.get(name, name) for name in found]
-    return found
+        sources = [before.get(name, name) for name in sources]
+    return sources
 
 
 _KEPT = 256
@@ -126,7 +126,7 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def name(self) -> str:
-        """The table's."""
+        """The name of the table."""
         return self.table
 
     @property

@@ -59,7 +59,7 @@ class EventShapes:
         current = self._registry.current_version
         target = min((cut for cut in self._registry.breaks if cut >= version), default=current)
         if version not in (target, 0):
-            joined = self._promoted(joined, version, target)
+            joined = self._promote(joined, version, target)
         events = self._decoder.decode(joined)
         if target != current:
             return [{**self._blank, **event} for event in events]
@@ -73,12 +73,12 @@ class EventShapes:
         current = self._registry.current_version
         return version == current or (version == 0 and not self._registry.breaks)
 
-    def folded(self, told: EventRun) -> Iterator[Folded]:
+    def decode_run(self, run: EventRun) -> Iterator[Folded]:
         """The same, one after the other."""
-        for at, event in enumerate(self.events(told.body, told.version)):
-            yield told.first_seq + at, told.times_us[at] // 1000, event
+        for at, event in enumerate(self.events(run.body, run.version)):
+            yield run.first_seq + at, run.times_us[at] // 1000, event
 
-    def _promoted(self, joined: bytes, version: int, target: int) -> bytes:
+    def _promote(self, joined: bytes, version: int, target: int) -> bytes:
         try:
             return self._chain.promote(joined, version, target)
         except LensFailure:
@@ -101,18 +101,18 @@ class DerivedEvents:
         self.name = name
         #: The version of the registry that it is of.
         self.version = version
-        found = chain(nodes, name)
-        self.root = found.root.name
-        schema = found.root.schema
-        self._blank = {field: given.default for field, given in schema.items()}
+        source_chain = chain(nodes, name)
+        self.root = source_chain.root.name
+        schema = source_chain.root.schema
+        self._blank = {field_name: field.default for field_name, field in schema.items()}
         self._decoder = EventDecoder(schema)
-        self._rows = Rows(schema, found.ops, schema)
+        self._rows = Rows(schema, source_chain.ops, schema)
 
     def turned(self, parts: Iterable[Piece]) -> list[Piece]:
         """Events joined by commas, in the newest version of their source, as events of this one."""
-        found = (self._turned(part) for part in parts)
-        return [part for part in found if part]
+        converted = (self._convert(part) for part in parts)
+        return [part for part in converted if part]
 
-    def _turned(self, joined: Piece) -> bytes:
+    def _convert(self, joined: Piece) -> bytes:
         rows = (self._rows.of({**self._blank, **event}) for event in self._decoder.decode(joined))
         return _ENCODE([row for row in rows if row is not None])[1:-1]

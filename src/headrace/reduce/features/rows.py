@@ -24,11 +24,11 @@ Step: TypeAlias = Callable[[Row], Row | None]
 def steps(ops: Iterable[Op], types: Mapping[str, Type]) -> tuple[Step, ...]:
     """A function for every step, the first one over rows of these types."""
     made: list[Step] = []
-    known = dict(types)
+    types_so_far = dict(types)
     for op in ops:
-        after = types_after((op,), known)
-        made.append(_MAKERS[op.op](op, known, after))
-        known = after
+        after = types_after((op,), types_so_far)
+        made.append(_MAKERS[op.op](op, types_so_far, after))
+        types_so_far = after
     return tuple(made)
 
 
@@ -49,10 +49,10 @@ def _rename(op: Op, types: Types, after: Types) -> Step:
 
 def _with_columns(op: Op, types: Types, after: Types) -> Step:
     """Columns in the order of their names, each from the row with those before it."""
-    columns, known = [], dict(types)
+    columns, types_so_far = [], dict(types)
     for name in sorted(op.exprs):
-        columns.append((name, compiled(parse(op.exprs[name]), known)))
-        known[name] = after[name]
+        columns.append((name, compiled(parse(op.exprs[name]), types_so_far)))
+        types_so_far[name] = after[name]
 
     def step(row: Row) -> Row:
         made = dict(row)
@@ -117,12 +117,12 @@ class Rows:
 
 def mentioned_names(resolved: Resolved) -> set[str]:
     """All names that the steps, the key and the features mention."""
-    found = set(resolved.table.key)
+    names = set(resolved.table.key)
     for op in resolved.ops:
-        found |= _in_step(op)
+        names |= _in_step(op)
     for feature in resolved.table.features.values():
-        found |= _in_feature(feature)
-    return found
+        names |= _in_feature(feature)
+    return names
 
 
 def _in_step(op: Op) -> set[str]:

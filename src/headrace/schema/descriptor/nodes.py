@@ -6,7 +6,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-Type = Literal["str", "f64", "i64", "bool", "bytes", "datetime"]
+from headrace.schema import field_type
+
+Type: TypeAlias = field_type.Type
 
 
 class Field(msgspec.Struct, frozen=True, omit_defaults=True):

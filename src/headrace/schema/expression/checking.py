@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from headrace.schema.descriptor.nodes import Type
 from headrace.schema.expression.text import render
 from headrace.schema.expression.tree import (
     Binary,
@@ -21,6 +20,7 @@ from headrace.schema.expression.tree import (
     Unary,
     fold,
 )
+from headrace.schema.field_type import Type
 
 #: A type, None where there is only null, or ``unknown`` where a fault was found further in.
 Found: TypeAlias = Type | Literal["unknown"] | None

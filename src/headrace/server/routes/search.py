@@ -257,9 +257,9 @@ def _aggregate_rendered(stream: Stream, request: AggregateRequest, aggregated: A
 
     return {
         "stream": stream.name,
-        "rollup": request.asked.rollup.name,
-        "from": iso(request.asked.start),
-        "to": iso(request.asked.end),
+        "rollup": request.aggregate.rollup.name,
+        "from": iso(request.aggregate.start),
+        "to": iso(request.aggregate.end),
         "interval": request.interval,
         "coverage": _aggregate_coverage(stream, aggregated),
         "buckets": aggregated.buckets,
