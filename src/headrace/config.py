@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
+from headrace import decoding
 from headrace.errors import BadRequest
 
 MiB = 1024 * 1024
@@ -264,7 +265,7 @@ def _together(values: Mapping[str, tuple[object, str]]) -> Config:
     for name, (value, _) in values.items():
         section, key = name.split(".")
         sections.setdefault(section, {})[key] = value
-    return msgspec.convert(sections, Config)
+    return decoding.convert(sections, Config)
 
 
 def _from_file(file: Path | None) -> dict[str, object]:
@@ -305,7 +306,7 @@ def _convert(name: str, value: object, hint: Any, source: str) -> object:
     if isinstance(value, str) and getattr(hint.__origin__, "__origin__", None) is tuple:
         value = tuple(part.strip() for part in value.split(",") if part.strip())
     try:
-        return msgspec.convert(value, hint, strict=not isinstance(value, str))
+        return decoding.convert(value, hint, strict=not isinstance(value, str))
     except msgspec.ValidationError as reason:
         raise ConfigError(f"{name}: {reason}; {given!r} comes from the {source}", field=name) from reason
 

@@ -2,7 +2,7 @@ import { defineConfig } from "vitest/config";
 
 export default defineConfig({
   test: {
-    include: ["conformance.test.mjs"],
+    include: ["*.test.mjs"],
     testTimeout: 30000,
     reporters: ["json"],
     outputFile: process.env.HEADRACE_CONFORMANCE_REPORT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.system_streams import REGISTRY, System
+from headrace.engine.system_streams import METRICS, REGISTRY, System
 from headrace.storage.keys import KeyStore
-from rig import Rig
+from headrace.types import OCTETS
+from rig import Hold, Rig
 
 
 @pytest.fixture
@@ -69,6 +71,35 @@ def test_keys_of_a_new_file_are_told_too(rig: Rig, keys: KeyStore, tmp_path: Pat
     rig.run(recorded(rig, other))
     other.close()
     assert [note["user_id"] for note in told(rig)] == ["ann", "bob"]
+
+
+def test_streams_of_the_server_are_written_while_the_queue_is_full_and_take_no_place_in_it(tmp_path: Path) -> None:
+    record = {"metric": "m", "unit": "count", "windowStart": 0, "windowEnd": 10, "count": 1, "sum": 1}
+    with Rig(tmp_path, limits={"queue_requests": 1}) as rig:
+        rig.create("s", OCTETS)
+
+        async def measure() -> None:
+            system, hold = System.open(rig.engine, notes=False), Hold()
+            rig.engine.writer.submit(hold)
+            assert rig.engine.writer.full
+            measuring = asyncio.create_task(system.measured([record]))
+            await asyncio.to_thread(hold.entered.wait, 30)
+            hold.go_on.set()
+            await measuring
+            hold = Hold()
+            hold.is_chore = True
+            rig.engine.writer.submit(hold)
+            measuring = asyncio.create_task(system.measured([record]))
+            while rig.engine.writer.queued_requests < 2:
+                await asyncio.sleep(0)
+            rig.submit("s", b"1", lambda _: None)
+            hold.go_on.set()
+            await measuring
+            await system.close()
+
+        rig.run(measure())
+        assert len(rig.read(METRICS)) == 2
+        assert rig.read("s") == [b"1"]
 
 
 class _Crashed(Exception):

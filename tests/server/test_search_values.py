@@ -34,7 +34,7 @@ def test_a_number_is_what_its_digits_say_however_it_is_spelled(api: Api, others:
 @pytest.mark.parametrize("others", [0, 1_000], ids=["few", "many"])
 def test_a_text_of_digits_may_be_a_date(api: Api, others: int) -> None:
     path = stream(api)
-    times = ["20240501", "20240231", "2024-05-01", "20240501123000", "2024123"]
+    times = ["20240501", "20240231", "2024-05-01", "20240501123000", "2024123", "202405", "1714521600"]
     append(api, path, *({"n": at, "time": time} for at, time in enumerate(times)), *[{"n": 99}] * others)
     for q, expected in {
         "time:20240501": [0, 2],
@@ -46,7 +46,7 @@ def test_a_text_of_digits_may_be_a_date(api: Api, others: int) -> None:
         "has:time": [0, 2, 3, 4],
     }.items():
         assert numbers(search(api, path, q, sort=["offset:asc"])) == expected, q
-    for q in ("time:20240231", "time:20240501126000", "time:2023366"):
+    for q in ("time:20240231", "time:20240501126000", "time:2023366", "time:202405", "time:>1714521600"):
         assert "is no value of time" in api.get(f"{path}/_search", q=q).text
 
 

@@ -13,6 +13,7 @@ import msgspec
 from cyclopts import App as Commands
 from cyclopts import Parameter
 
+from headrace import decoding
 from headrace.cli import output
 from headrace.cli.documents import content
 from headrace.cli.moments import spelled
@@ -127,7 +128,7 @@ def _asked(file: Path | None) -> Iterator[_Asked]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
-                yield msgspec.json.decode(line, type=_Asked)
+                yield decoding.decode(line, _Asked)
             except (msgspec.DecodeError, UnicodeDecodeError) as reason:
                 raise UsageError(f'line {number} is not {{"key": …, "at": …}}: {reason}') from reason
 

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from headrace import decoding
 from headrace.client.errors import BadAnswer, from_answer
 from headrace.types import JSON, media_type
 
@@ -181,6 +182,6 @@ def _leniently(body: bytes) -> Any:
 def decoded(body: bytes, kind: type[T]) -> T:
     """A body as the value that the protocol promises."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decoding.decode(body, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as reason:
         raise BadAnswer(f"the body is not what the protocol promises: {reason}") from reason

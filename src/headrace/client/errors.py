@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from headrace import errors
+from headrace import decoding, errors
 from headrace.client.diffs import Diff, Problem
 from headrace.errors import HeadraceError
 
@@ -67,12 +67,12 @@ class RegistrationRefused(ApiError):
     @property
     def diff(self) -> Diff:
         """What the registration would change."""
-        return msgspec.convert(self.facts["envelope"], Diff)
+        return decoding.convert(self.facts["envelope"], Diff)
 
     @property
     def errors(self) -> list[Problem]:
         """Every reason, with the path of what is wrong."""
-        return msgspec.convert(self.facts.get("errors", []), list[Problem])
+        return decoding.convert(self.facts.get("errors", []), list[Problem])
 
     def __str__(self) -> str:
         return "\n".join([self.message, *(f"  {problem}" for problem in self.errors)])

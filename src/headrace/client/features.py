@@ -7,6 +7,7 @@ from typing import Any, TypedDict, Unpack
 
 import msgspec
 
+from headrace import decoding
 from headrace.client import answers
 from headrace.client.answers import Answer
 from headrace.client.errors import PushRefused
@@ -95,7 +96,7 @@ def all_pushed(found: Sequence[dict[str, Any]]) -> list[Pushed]:
     refused = sum("error" in one for one in found)
     if refused:
         raise PushRefused(f"{refused:,} of {len(found):,} events were refused", results=list(found))
-    return msgspec.convert(list(found), list[Pushed])
+    return decoding.convert(list(found), list[Pushed])
 
 
 def row(answer: Answer, *, explained: bool = False) -> Row:

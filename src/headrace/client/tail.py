@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
+from headrace import decoding
 from headrace.client import answers, requests
 from headrace.client.answers import Answer, Batch
 from headrace.client.errors import BadAnswer, Unreachable
@@ -140,7 +141,7 @@ class Tail:
 
 def _control(data: bytes) -> Control:
     try:
-        return msgspec.json.decode(data, type=Control)
+        return decoding.decode(data, Control)
     except (msgspec.DecodeError, UnicodeDecodeError) as reason:
         raise BadAnswer(f"a control event is not what the protocol promises: {reason}") from reason
 

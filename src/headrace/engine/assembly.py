@@ -428,9 +428,9 @@ class Engine:
         self._reader.release_memory()
         self.tiers.forget()
 
-    async def apply(self, perform: Callable[[Batch], Any]) -> Any:
+    async def apply(self, perform: Callable[[Batch], Any], *, is_chore: bool = False) -> Any:
         """Run a function inside a commit, on the writer's thread, and answer what it returned."""
-        return (await carry_out(self.writer, _Call, perform)).found
+        return (await carry_out(self.writer, _ChoreCall if is_chore else _Call, perform)).found
 
     async def probe(self) -> None:
         """Prove that the log can grow: a write that takes a page, and gives it back in the same commit."""
@@ -457,6 +457,12 @@ class _Call(Change):
     def perform(self, batch: Batch) -> None:
         batch.flush()
         self.found = self.function(batch)
+
+
+class _ChoreCall(_Call):
+    """A function that no client has asked for."""
+
+    is_chore = True
 
 
 def _check_files(path: Path, lock: DirectoryLock, accept_log_damage: bool) -> None:

@@ -48,7 +48,13 @@ _GATHERING_S = 0.5
 _LAST_S = 2.0
 
 
-class _Recording(Append):
+class _OwnAppend(Append):
+    """What the server appends by itself."""
+
+    is_chore = True
+
+
+class _Recording(_OwnAppend):
     """Notes on their way into the stream, which are then no notes any more."""
 
     through = 0
@@ -114,7 +120,7 @@ class System:
         """Let notes on keys be notes like all others, each of them once."""
         while notes := keys.noted(_MOST_NOTES):
             documents = [document for _, document in notes]
-            await self._engine.apply(partial(_take_over, documents=documents))
+            await self._engine.apply(partial(_take_over, documents=documents), is_chore=True)
             self._noted.set()
             await asyncio.to_thread(keys.told, notes[-1][0])
 
@@ -147,13 +153,13 @@ class System:
         stream = self._engine.log.catalog.find(name)
         if stream is None:
             with contextlib.suppress(Conflict):
-                await self._engine.apply(create)
+                await self._engine.apply(create, is_chore=True)
             stream = self._engine.log.find(name)
         return stream
 
     async def _append(self, stream: Stream, body: bytes, count: int, *, through: int = 0) -> None:
         settled: asyncio.Future[Append] = asyncio.get_running_loop().create_future()
-        kind = _Recording if through else Append
+        kind = _Recording if through else _OwnAppend
         append = kind(stream, body, count, settling(settled))
         if isinstance(append, _Recording):
             append.through = through

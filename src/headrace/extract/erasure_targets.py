@@ -6,6 +6,7 @@ from functools import cached_property
 
 import msgspec
 
+from headrace import decoding
 from headrace.schema.entity.observation import Observation
 
 #: An observation by the entity that it was stored for, and its id.
@@ -55,4 +56,4 @@ class Targets(msgspec.Struct, frozen=True, dict=True):
 
 def load(document: str) -> Targets:
     """Read back what was stored."""
-    return msgspec.json.decode(document, type=Targets)
+    return decoding.decode(document, Targets)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from headrace import decoding
 from headrace.format.envelope import corrupt, enclosed, opened
 
 VERSION = 1
@@ -49,7 +50,7 @@ def encode(changes: list[Stored]) -> bytes:
 def decode(data: bytes, key_: str) -> list[Stored]:
     """Read the object of a key; raises CorruptData, naming it, for what is damaged, misplaced or newer."""
     try:
-        changes = msgspec.json.decode(opened(data, key_, ENTITIES, VERSION), type=list[Stored])
+        changes = decoding.decode(opened(data, key_, ENTITIES, VERSION), list[Stored])
     except (msgspec.DecodeError, UnicodeDecodeError) as reason:
         raise corrupt(key_, "document", str(reason)) from reason
     numbers = [change.number for change in changes]

@@ -10,6 +10,7 @@ import hashlib
 
 import msgspec
 
+from headrace import decoding
 from headrace.errors import CorruptData
 
 
@@ -28,7 +29,7 @@ def enclosed(kind: str, version: int, content: bytes) -> bytes:
 def opened(data: bytes, key: str, kind: str, newest: int) -> bytes:
     """The content of the object of a key; raises CorruptData, naming it, for what is damaged or newer."""
     try:
-        envelope = msgspec.json.decode(data, type=_Envelope)
+        envelope = decoding.decode(data, _Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError) as reason:
         raise corrupt(key, "document", str(reason)) from reason
     if envelope.headrace != kind or not 1 <= envelope.version <= newest:

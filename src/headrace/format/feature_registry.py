@@ -10,6 +10,7 @@ import re
 
 import msgspec
 
+from headrace import decoding
 from headrace.format.envelope import corrupt, enclosed, opened
 
 VERSION = 1
@@ -46,7 +47,7 @@ def encode(stored: Stored) -> bytes:
 def decode(data: bytes, key_: str) -> Stored:
     """Read the object of a key; raises CorruptData, naming it, for what is damaged, misplaced or newer."""
     try:
-        stored = msgspec.json.decode(opened(data, key_, FEATURES, VERSION), type=Stored)
+        stored = decoding.decode(opened(data, key_, FEATURES, VERSION), Stored)
     except (msgspec.DecodeError, UnicodeDecodeError) as reason:
         raise corrupt(key_, "document", str(reason)) from reason
     if key(stored.version) != key_:

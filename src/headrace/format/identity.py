@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from headrace import decoding
 from headrace.errors import CorruptData
 
 Info = TypeVar("Info")
@@ -20,13 +21,13 @@ def decode(document: bytes | None, type: type[Info], *, name: str, kind: str, ne
     if document is None:
         raise CorruptData(f"{name} is Parquet but no {kind}", object=name, check="identity")
     try:
-        found = msgspec.json.decode(document, type=_Marked).version
+        found = decoding.decode(document, _Marked).version
         if found > newest:
             raise CorruptData(
                 f"{name} has {kind} format {found}, this Headrace knows {newest}: install a newer one",
                 object=name,
                 check="version",
             )
-        return msgspec.json.decode(document, type=type)
+        return decoding.decode(document, type)
     except msgspec.DecodeError as reason:
         raise CorruptData(f"{name} has a damaged identity: {reason}", object=name, check="identity") from reason

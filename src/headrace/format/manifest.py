@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from headrace import decoding
 from headrace.errors import CorruptData
 from headrace.format.companion.layout import Companion
 from headrace.format.state.layout import State
@@ -144,19 +145,19 @@ def encode(manifest: Manifest) -> bytes:
 def decode(data: bytes, key: str) -> Manifest:
     """Read the object of this key; raises CorruptData, naming it, for what is damaged, misplaced or newer."""
     try:
-        marked = msgspec.json.decode(data, type=_Marked)
+        marked = decoding.decode(data, _Marked)
         if marked.headrace != "manifest":
             raise _corrupt(key, "identity", "it is not a manifest")
         if marked.version > VERSION:
             known = f"it has manifest format {marked.version}, this Headrace knows {VERSION}: install a newer one"
             raise _corrupt(key, "version", known)
-        envelope = msgspec.json.decode(data, type=_Envelope)
+        envelope = decoding.decode(data, _Envelope)
         if envelope.version not in _VERSIONS:
             raise _corrupt(key, "version", f"there never was a manifest format {envelope.version}")
         if hashlib.sha256(envelope.content).hexdigest() != envelope.sha256:
             raise _corrupt(key, "checksum", "its checksum differs")
         # Raw documents are slices of what they were read from, and would keep all of it in memory.
-        manifest = msgspec.json.decode(envelope.content, type=Manifest)
+        manifest = decoding.decode(envelope.content, Manifest)
         documents = tuple(msgspec.structs.replace(one, document=one.document.copy()) for one in manifest.registry)
         manifest = msgspec.structs.replace(manifest, registry=documents)
     except (msgspec.DecodeError, UnicodeDecodeError) as reason:

@@ -21,6 +21,7 @@ from uuid import uuid4
 
 import msgspec
 
+from headrace import decoding
 from headrace.config import PipelineConfig
 from headrace.errors import HeadraceError, Unavailable
 from headrace.pipeline import jobs, session
@@ -331,7 +332,7 @@ def main() -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     restrict_process()
     os.nice(_YIELDING)  # on one machine the server comes first
-    orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=Orders)
+    orders = decoding.decode(sys.stdin.buffer.readline(), Orders)
     code = 0
     with tempfile.TemporaryDirectory(prefix="headrace-spark-", ignore_cleanup_errors=True) as scratch:
         driver = Driver(orders, Path(scratch))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.pipeline.kernels import merging
 from headrace.pipeline.kernels.units import failure
 from headrace.reduce.features import lanes
@@ -43,7 +44,7 @@ def _split(units: Mapping[str, bytes]) -> tuple[dict[bytes, merging.Split], list
     failed: list[Result] = []
     for name, encoded in units.items():
         try:
-            splits[encoded] = merging.split(msgspec.json.decode(encoded, type=Unit))
+            splits[encoded] = merging.split(decoding.decode(encoded, Unit))
         except Exception as reason:  # that of one unit must not be that of the others
             failed.append({"unit": name, **failure(reason)})
     return splits, failed

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.pipeline.kernels import history
 from headrace.reduce.work_units import Unit
 
@@ -23,7 +24,7 @@ def answered(
     if not units:
         return []
     known = {unit["unit"]: msgspec.json.encode(unit) for unit in units}
-    found = [one for unit in units for one in history.slices(msgspec.convert(unit, Unit))]
+    found = [one for unit in units for one in history.slices(decoding.convert(unit, Unit))]
     packs = [found[start::tasks] for start in range(min(tasks, len(found)))]
     rows: list[Any] = []
     if packs:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace import decoding
 from headrace.pipeline.work import Lease
 
 
@@ -45,7 +46,7 @@ class ReportFile:
 def take(path: Path) -> Report:
     """The report of a driver that has ended, which is removed; an empty one where it left none."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Report)
+        return decoding.decode(path.read_bytes(), Report)
     except FileNotFoundError:
         return Report()
     finally:

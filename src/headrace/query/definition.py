@@ -31,7 +31,7 @@ from headrace.schema.registry import Registry
 #: What extraction, postings and panes make of events; whoever changes what they make raises it.
 VERSION = 1
 #: The same for the kinds of fields of which more has changed.
-_KIND_VERSIONS = {Kind.INTEGER: 3, Kind.DATE: 4}
+_KIND_VERSIONS = {Kind.INTEGER: 3, Kind.DATE: 5}
 
 Sources = Mapping[int, Source]
 

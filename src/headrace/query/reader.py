@@ -6,13 +6,12 @@ import math
 from typing import Any
 
 from headrace.query.search import Field, Kind
-from headrace.query.values import canonical
+from headrace.query.values import NOT_MILLISECONDS, canonical
 from headrace.schema.containment.scalars import highest, lowest
 from headrace.schema.lens.image import DATE_TIME, finite
 from headrace.schema.lens.ops import Convert
 from headrace.schema.lens.reader import Reader
 from headrace.schema.shape.model import WHOLE, Alternative, Boolean, Number, Text
-from headrace.types import DATE_DIGITS
 
 #: Years before it have a text in RFC 3339 that is no date.
 _YEAR_ONE_MS = -62_135_596_800_000
@@ -82,7 +81,7 @@ class FieldReader(Reader, frozen=True):
             case "int_to_string", Kind.INTEGER | Kind.FLOAT | Kind.BOOL:
                 return True
             case "int_to_string", Kind.DATE:
-                return not any(_has_digits(one, count) for count in DATE_DIGITS)
+                return not any(_has_digits(one, count) for count in NOT_MILLISECONDS)
             case "unix_millis_to_rfc3339", Kind.BOOL:
                 return True
             case "unix_millis_to_rfc3339", Kind.DATE:

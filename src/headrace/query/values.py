@@ -13,7 +13,8 @@ bool       ``true``, ``false`` or their text                     a boolean
 
 Everything else, ``null`` included, is no value. The elements of an array are values of their own, however deep.
 A text of 4, 7, 8 or 14 digits is a date of ISO 8601 without its signs, and never a number of milliseconds: a year, a
-day of a year, a day of a month, or that day with a time.
+day of a year, a day of a month, or that day with a time. A text of 6 or 10 digits is no value: it may be a month, an
+hour or seconds since 1970, and as milliseconds all of these would lie in 1970.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from headrace.types import DATE_DIGITS
 
 Canonical = str | int | float | bool
 
+#: A text of so many digits is no number of milliseconds.
+NOT_MILLISECONDS = DATE_DIGITS | {6, 10}
 #: As many digits as Python and our JSON decoder read.
 MAX_DIGITS = 4_300
 
@@ -144,13 +147,13 @@ def _date(value: Any) -> int | None:
         case str():
             text = value.strip()
             moment = _MOMENT.fullmatch(_extended(text))
-            return _moment(moment) if moment else None if _is_date(text) else _integer(text)
+            return _moment(moment) if moment else _milliseconds(text)
     return None
 
 
-def _is_date(text: str) -> bool:
-    """Whether a text is a date by the count of its digits; a sign makes it a number."""
-    return len(text) in DATE_DIGITS and text.isdigit()
+def _milliseconds(text: str) -> int | None:
+    """A number by the count of its digits; a sign always makes it one."""
+    return None if len(text) in NOT_MILLISECONDS and text.isdigit() else _integer(text)
 
 
 def _extended(text: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from headrace import decoding
 from headrace.schema.entries import BLANKS, MAX_DIGITS
 from headrace.schema.structures import Form, Fractions, Structures, Unsayable
 from headrace.schema.subschemas import Subschemas
@@ -111,4 +112,4 @@ class Glance:
 
 
 def _decoder(form: Form) -> Callable[[bytes], list[Any]]:
-    return msgspec.json.Decoder(list[form.type]).decode  # type: ignore[name-defined]
+    return decoding.make_decoder(list[form.type]).decode  # type: ignore[name-defined]

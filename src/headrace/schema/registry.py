@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec.structs import force_setattr, replace
 
+from headrace import decoding
 from headrace.errors import CorruptData
 
 API_VERSION = "durable.streams/schema-registry/v1"
@@ -102,7 +103,7 @@ class Registry(msgspec.Struct, frozen=True, kw_only=True):
     def load(cls, document: Any) -> Registry:
         """Read a registry document that was dumped; raises CorruptData for anything else."""
         try:
-            wire = msgspec.convert(document, _Wire)
+            wire = decoding.convert(document, _Wire)
         except msgspec.ValidationError as reason:
             raise CorruptData(f"this is no registry document: {reason}", check="registry") from reason
         registry = cls(

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from headrace import decoding
 from headrace.schema import pointer
 from headrace.schema.entries import TOO_DEEP, Failure, entries_of
 from headrace.schema.pointer import Pointer
@@ -92,7 +93,7 @@ def _decoder(place: Pointer) -> msgspec.json.Decoder[Any]:
             way = msgspec.defstruct("Step", [("member", way | UnsetType, UNSET)], rename={"member": name}, gc=False)
         except ValueError:  # a name that the library cannot look for
             return msgspec.json.Decoder(list[UnsetType])
-    return msgspec.json.Decoder(list[way])
+    return decoding.make_decoder(list[way])
 
 
 def _step(value: bytes | msgspec.Raw, name: str) -> msgspec.Raw:

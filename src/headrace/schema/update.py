@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.schema import pointer
 from headrace.schema.lens.document import LONGEST
 from headrace.schema.problem import Problem
@@ -112,4 +113,4 @@ def _combination(body: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _key(setting: Any) -> KeySetting | None:
-    return None if setting is None else msgspec.convert(setting, KeySetting)
+    return None if setting is None else decoding.convert(setting, KeySetting)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from headrace import decoding
 from headrace.engine.runtime.computing import LONG_BYTES, Computing
 from headrace.errors import BadRequest, TooLarge, UnsupportedMedia
 from headrace.schema.entries import checked_number
@@ -24,7 +24,7 @@ def require_json(request: Request) -> None:
 async def read(request: Request, kind: type[Body], *, limit: int, refusal: type[BadRequest] = BadRequest) -> Body:
     """The body as this kind of document; what it does not know is refused."""
     body = await body_of(request, limit=limit, refusal=refusal)
-    decoder = msgspec.json.Decoder(kind, float_hook=checked_number)
+    decoder = decoding.make_decoder(kind, float_hook=checked_number)
     try:
         if len(body) > LONG_BYTES:
             computing: Computing = request.state.computing

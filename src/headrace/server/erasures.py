@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headrace import decoding
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.erasure.planning import Plan
 from headrace.engine.entities.read.snapshots import Asked
@@ -103,7 +104,7 @@ def _limit(given: str | None) -> int:
 
 def _told(row: ErasureRow) -> dict[str, Any]:
     """An erasure as it is answered; ``complete`` once nothing holds the data."""
-    plan = msgspec.json.decode(row.plan, type=Plan)
+    plan = decoding.decode(row.plan, Plan)
     return {
         "erasure_id": row.id,
         "entity_id": row.entity_id,

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.assembly import Engine
 from headrace.engine.derive.generation import Behind
 from headrace.engine.derive.serving import SLICE_S
@@ -60,8 +61,8 @@ class _Rows(msgspec.Struct):
     complete: bool = True
 
 
-_GET = msgspec.json.Decoder(GetBody, float_hook=checked_number)
-_BATCH = msgspec.json.Decoder(BatchBody, float_hook=checked_number)
+_GET = decoding.make_decoder(GetBody, float_hook=checked_number)
+_BATCH = decoding.make_decoder(BatchBody, float_hook=checked_number)
 
 
 class Gets:

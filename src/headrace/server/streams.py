@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.assembly import Engine
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.log.append import PLAIN, Append, Terms
@@ -335,7 +336,7 @@ def _terms(headers: dict[bytes, bytes]) -> Terms:
 def read_retention(body: bytes) -> tuple[int | None, int | None]:
     """``{"age": "24h" | null, "bytes": n | null}``; what is left out is no limit."""
     try:
-        rule = msgspec.json.decode(body, type=RetentionRule)
+        rule = decoding.decode(body, RetentionRule)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
         raise BadRequest(f"the body is not a retention rule: {json_fault(reason, body)}", field="body") from reason
     if rule.bytes is not None and not 0 <= rule.bytes < 2**63:

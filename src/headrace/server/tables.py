@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headrace import decoding
 from headrace.engine.assembly import Engine
 from headrace.engine.features.histories import Answer
 from headrace.engine.features.past import Past
@@ -74,11 +75,11 @@ class Api:
         row = self._engine.training.find(self._admitted(request), request.path_params["id"])
         if row.answer is None:
             return json_response(self._told(row))
-        answer = msgspec.json.decode(row.answer, type=Answer)
+        answer = decoding.decode(row.answer, Answer)
         return json_response({**self._told(row), "results": answer.rows}, headers=_coverage(answer.complete))
 
     def _told(self, row: HistoryRow) -> dict[str, Any]:
-        total = len(msgspec.json.decode(row.question, type=Question).asked)
+        total = len(decoding.decode(row.question, Question).asked)
         ended = None if row.ended_us is None else rfc3339(row.ended_us)
         found = {
             "id": row.id,
@@ -91,7 +92,7 @@ class Api:
             "reason": row.reason,
         }
         if row.answer is not None:
-            answer = msgspec.json.decode(row.answer, type=Answer)
+            answer = decoding.decode(row.answer, Answer)
             stream = self._engine.log.find(self._engine.serving.defined(row.table).stream)
             found |= {"complete": answer.complete, "since": stream.offset_at(answer.since)}
         return found

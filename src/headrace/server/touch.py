@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from headrace import decoding
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Stream
 from headrace.engine.touch.asking import Question
@@ -62,8 +63,8 @@ class Activation(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     inactivity_ttl_ms: Ttl | UnsetType = UNSET
 
 
-_WAIT = msgspec.json.Decoder(Wait)
-_ACTIVATION = msgspec.json.Decoder(Activation)
+_WAIT = decoding.make_decoder(Wait)
+_ACTIVATION = decoding.make_decoder(Activation)
 _Body = TypeVar("_Body")
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace import decoding
 from headrace.config import StorageConfig
 from headrace.errors import Conflict, CorruptData, NotFound
 from headrace.format import manifest as manifests
@@ -251,7 +252,7 @@ def _contents(source: Path) -> Backup:
     if not path.exists():
         raise NotFound(f"{source} is not a backup: it has no {CONTENTS}", source=str(source))
     try:
-        backup = msgspec.json.decode(path.read_bytes(), type=Backup)
+        backup = decoding.decode(path.read_bytes(), Backup)
     except msgspec.DecodeError as reason:
         raise CorruptData(f"{path} is damaged: {reason}", object=str(path), check="document") from reason
     if backup.headrace != "backup" or backup.version > VERSION:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from headrace import decoding
 from headrace.format.companion.layout import Companion
 from headrace.format.companion.names import companion_key
 from headrace.storage.derived import Derived
@@ -16,7 +17,7 @@ class Companions(Derived[Companion]):
 
     table = "companions"
     order = "first_seq, id"
-    decoder = msgspec.json.Decoder(Companion)
+    decoder = decoding.make_decoder(Companion)
 
     def are_there(self) -> bool:
         """Whether any stream has one."""

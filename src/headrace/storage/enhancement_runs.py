@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace import decoding
 from headrace.storage.database import Connection
 
 Job = Literal["enhance", "migrate"]
@@ -86,4 +87,4 @@ class EnhancementRuns:
 
     def _many(self, clause: str, *values: Any) -> list[Run]:
         rows = self._connection.execute(f"SELECT document FROM enhancement_runs {clause}", values)
-        return [msgspec.json.decode(str(row[0]), type=Run) for row in rows]
+        return [decoding.decode(str(row[0]), Run) for row in rows]

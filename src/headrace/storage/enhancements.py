@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace import decoding
 from headrace.storage.database import Connection
 
 ChangeKind = Literal["add_fields", "add_converters"]
@@ -72,7 +73,7 @@ class Enhancements:
         """What was recommended to an owner, by field."""
         sql = "SELECT document FROM recommendations WHERE entity_type = ? AND user_id = ? ORDER BY field, change"
         rows = self._connection.execute(sql, (entity_type, user_id))
-        return [msgspec.json.decode(str(row[0]), type=Recommendation) for row in rows]
+        return [decoding.decode(str(row[0]), Recommendation) for row in rows]
 
     def recommend(self, found: Iterable[Recommendation]) -> None:
         """Keep recommendations, in the place of earlier ones."""

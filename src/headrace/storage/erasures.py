@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.format.manifest import Segment
 from headrace.storage.database import Connection
 
@@ -107,7 +108,7 @@ class Erasures:
         """What is to take the place of a segment, if somebody has made it."""
         sql = "SELECT document FROM rewrites WHERE stream = ? AND name = ?"
         document = self._connection.execute(sql, (stream, name)).get
-        return None if document is None else msgspec.json.decode(document, type=Segment)
+        return None if document is None else decoding.decode(document, Segment)
 
     def since(self, entity_id: str) -> int:
         """The first observation that counts of an entity; 0 where none is being removed."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace import decoding
 from headrace.format.packing import LEAST_BYTES, pack, unpack
 from headrace.storage.database import Connection
 
@@ -96,5 +97,5 @@ def _packed(answer: bytes) -> bytes:
 
 
 def _unpacked(stored: bytes) -> bytes:
-    kept = msgspec.msgpack.decode(stored, type=_Kept)
+    kept = decoding.unpack(stored, _Kept)
     return kept.body if len(kept.body) == kept.size else unpack(kept.body, kept.size)

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import msgspec
 
+from headrace import decoding
 from headrace.errors import CorruptData, Fenced
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.types import Clock
@@ -84,7 +85,7 @@ def holder_of(objects: Objects, number: int) -> str | None:
     """The identity of the node that holds a lease; None where there is no such lease."""
     key = _key(NODES, number)
     try:
-        return msgspec.json.decode(objects.get(key), type=_Lease).node
+        return decoding.decode(objects.get(key), _Lease).node
     except ObjectMissing:
         return None
     except msgspec.DecodeError as reason:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from headrace import decoding
 from headrace.format.state.layout import State
 from headrace.format.state.names import state_key
 from headrace.storage.derived import Derived
@@ -16,7 +17,7 @@ class States(Derived[State]):
 
     table = "states"
     order = '"table", first_seq, id'
-    decoder = msgspec.json.Decoder(State)
+    decoder = decoding.make_decoder(State)
 
     def add(self, stream: int, state: State) -> None:
         """List a state."""

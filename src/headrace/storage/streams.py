@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.storage.database import Connection
 from headrace.types import NEVER_US
 
@@ -64,8 +65,8 @@ _NAMED_UNLOGGED = f"SELECT json_group_array(json_array(json_array({', '.join(_CO
 _BY_LIFE = f"{_SELECT} WHERE incarnation = ? AND state != {DELETED}"
 #: Of the newest row of the WAL: the position after it, its time, the bytes up to there, and the Stream-Seq.
 Newest = tuple[int, int, int, str | None]
-_HEAD = msgspec.json.Decoder(Newest)
-_ROWS = msgspec.json.Decoder(list[tuple[StreamRow, Newest | None]])
+_HEAD = decoding.make_decoder(Newest)
+_ROWS = decoding.make_decoder(list[tuple[StreamRow, Newest | None]])
 _ENTITIES = ("dedupe", "entities", "aliases", "splits", "sources")
 _DEPENDENT = (
     "producers", "registries", "segments", "unpublished", "companions", "due", "failures", "verifications", "states",

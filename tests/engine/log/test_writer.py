@@ -249,6 +249,27 @@ def test_a_queue_that_stays_full_does_not_keep_the_server_from_its_own_work(
             assert connection.execute(f"SELECT count(*) FROM {table}").get == 0, table
 
 
+def test_the_work_of_the_server_takes_no_place_of_a_client(tmp_path: Path) -> None:
+    with Rig(tmp_path, limits={"queue_requests": 1}) as rig:
+        rig.create("s", OCTETS)
+
+        async def fill() -> None:
+            hold, done = Hold(), asyncio.Event()
+            hold.is_chore = True
+            rig.engine.writer.submit(hold)
+            assert (rig.engine.writer.queued_requests, rig.engine.writer.full) == (1, False)
+            rig.submit("s", b"1", lambda _: done.set())
+            with pytest.raises(Overloaded):
+                rig.submit("s", b"2", lambda _: None)
+            hold.go_on.set()
+            await done.wait()
+
+        rig.run(fill())
+        rig.append("s", b"3")
+        assert b"".join(rig.read("s")) == b"13"
+        assert (rig.engine.writer.queued_requests, rig.engine.writer.full) == (0, False)
+
+
 def test_a_caller_whose_time_ran_out_is_told_and_the_append_goes_on(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         rig.create("s", OCTETS)

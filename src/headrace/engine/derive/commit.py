@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.derive import failures, leases
 from headrace.engine.derive.stall_limit import StallLimit
 from headrace.engine.features import histories
@@ -252,7 +253,7 @@ class _Settling:
         return erasures.has_ended(row.stream, since_us) and self._is_replaced(row, unit)
 
     def _note_rows(self, row: UnitRow, unit: Unit, history: str, rows: list[dict[str, Any]]) -> str | None:
-        begun = msgspec.convert(unit.known, Known)
+        begun = decoding.convert(unit.known, Known)
         self._work.succeeded(row.stream, unit.concern, 0, unit.end_seq)
         return histories.note(self._batch, history, histories.Answer(rows, begun.complete, begun.since))
 

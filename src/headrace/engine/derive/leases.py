@@ -7,6 +7,7 @@ import secrets
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.derive import failures
 from headrace.engine.derive.planner import Plan
 from headrace.engine.derive.stall_limit import StallLimit
@@ -149,4 +150,4 @@ def end_expired(batch: Batch, stall: StallLimit) -> list[tuple[str, int]]:
 
 def unit_of(row: UnitRow) -> Unit:
     """A unit as it was given."""
-    return msgspec.json.decode(row.document, type=Unit)
+    return decoding.decode(row.document, Unit)

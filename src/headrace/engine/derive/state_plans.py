@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace import decoding
 from headrace.config import PipelineConfig
 from headrace.engine.derive import widths
 from headrace.engine.derive.branch import Branch, branches_of
@@ -151,7 +152,7 @@ class StatePlans:
     def _busy(self, stream: int) -> list[tuple[str, Range]]:
         """What is being worked on, by definition."""
         units = (unit for unit in self._work.working_on(stream) if unit.job in FOLDED)
-        found = [msgspec.json.decode(unit.document, type=Unit) for unit in units]
+        found = [decoding.decode(unit.document, Unit) for unit in units]
         return [(unit.table or "", Range(unit.first_seq, unit.end_seq)) for unit in found]
 
 

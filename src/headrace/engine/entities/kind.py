@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from headrace import decoding
 from headrace.errors import BadRequest
 from headrace.profiles.hook import Hook
 from headrace.reduce.policies.lives import life_of
@@ -59,7 +60,7 @@ class _Named(msgspec.Struct, gc=False):
     source_id: str | None = None
 
 
-_NAMED = msgspec.json.Decoder(list[_Named])
+_NAMED = decoding.make_decoder(list[_Named])
 
 
 class EntityKind(Hook):
@@ -190,12 +191,12 @@ def compiled(schema: Schema) -> Effective:
 
 @lru_cache(maxsize=_COMPILED)
 def _definition(text: str) -> Definition:
-    return msgspec.json.decode(text, type=Definition)
+    return decoding.decode(text, Definition)
 
 
 @lru_cache(maxsize=_COMPILED)
 def _config(text: str) -> ReducerConfig:
-    return msgspec.json.decode(text, type=ReducerConfig)
+    return decoding.decode(text, ReducerConfig)
 
 
 @lru_cache(maxsize=_COMPILED)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.derive.readable import parts, pieces
 from headrace.engine.derive.unit_cutter import Planned
 from headrace.engine.log.batch import Batch
@@ -54,7 +55,7 @@ class HistoryPlans:
         stream = self._streams.by_id(row.stream)
         if stream is None or stream.state != LIVE or row.id in self._claims or self._is_taken(row, now_us):
             return
-        question = msgspec.json.decode(row.question, type=Question)
+        question = decoding.decode(row.question, Question)
         states = [state for state in self._states.listed(row.stream) if state.table == row.table]
         moments = [at_us for _, at_us in question.asked]
         until = self._known_until(stream, min(moments))

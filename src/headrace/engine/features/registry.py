@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.errors import CorruptData, UnknownTable
 from headrace.schema.descriptor.nodes import Derivation, Event, Life, Node, Table
 from headrace.storage.feature_registry import FeatureRegistryRow
@@ -58,7 +59,7 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True):
 def load(row: FeatureRegistryRow) -> Document:
     """The document of a row."""
     try:
-        return msgspec.json.decode(row.document, type=Document)
+        return decoding.decode(row.document, Document)
     except msgspec.DecodeError as reason:
         raise CorruptData(f"version {row.version} of the feature registry cannot be read: {reason}") from reason
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
+from headrace import decoding
 from headrace.errors import BadRequest, MissingField, SchemaMismatch, UnknownEvent, UnknownField
 from headrace.profiles.hook import Hook
 from headrace.schema.descriptor.nodes import Event
@@ -40,7 +41,7 @@ class Rules(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_def
     @classmethod
     def load(cls, text: str) -> Rules:
         """Read them back."""
-        return msgspec.json.decode(text, type=cls)
+        return decoding.decode(text, cls)
 
 
 class Source(Hook):
@@ -150,7 +151,7 @@ def _decoder(fields: list[str]) -> msgspec.json.Decoder[list[Any]]:
     probe = msgspec.defstruct(
         "Probe", [(name, Any, UNSET) for name in names], rename=dict(zip(names, fields, strict=True)), gc=False
     )
-    return msgspec.json.Decoder(list[probe], float_hook=whole_or_double)  # type: ignore[valid-type]
+    return decoding.make_decoder(list[probe], float_hook=whole_or_double)  # type: ignore[valid-type]
 
 
 def _canonical(value: Any) -> str | None:

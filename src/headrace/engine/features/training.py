@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.derive.lease_scheduler import Apply, Foreman
 from headrace.engine.features import histories
 from headrace.engine.features.histories import Answer
@@ -117,7 +118,7 @@ class Training:
         """Answer a question, while no worker is given it."""
         self._work.answering.add(row.id)
         try:
-            question = msgspec.json.decode(row.question, type=Question)
+            question = decoding.decode(row.question, Question)
             past = await self._pasts.answer(question, _FOREVER)
             answer = Answer(past.rows, past.complete, past.since_seq)
             await self._apply(lambda batch: histories.note(batch, row.id, answer))

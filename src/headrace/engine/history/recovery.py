@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.entities.types import recovering as entities
 from headrace.engine.features import recovering as features
 from headrace.engine.log.batch import Batch
@@ -42,7 +43,7 @@ _PAGE = 500
 _PROBES = 16
 #: Where the database notes the lease under which it has written so far.
 LEASE = "lease"
-_EPOCHS = msgspec.json.Decoder(Epochs)
+_EPOCHS = decoding.make_decoder(Epochs)
 
 
 class Brought(NamedTuple):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 
-import msgspec
-
+from headrace import decoding
 from headrace.engine.entities import kind as entities
 from headrace.engine.entities.kind import EntityKind
 from headrace.engine.features import source as features
@@ -16,7 +15,7 @@ from headrace.storage.database import Connection
 from headrace.storage.streams import StreamRow
 from headrace.types import RESERVED
 
-_RULES = msgspec.json.Decoder(features.Rules | entities.Rules)
+_RULES = decoding.make_decoder(features.Rules | entities.Rules)
 
 
 class Kinds:

@@ -33,7 +33,7 @@ class Operation:
     appends = False
     #: Whether it leads to free space, so that a full disk must let it through; it may be performed twice then.
     frees = False
-    #: Whether nobody has asked for it, so that nobody is told to come back later.
+    #: Whether no client has asked for it: a full queue takes it, as nobody could retry, and it takes no client's place.
     is_chore = False
     size = 0
     #: The one stream that it adds entries to, where it does nothing else.

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.log import read as reading
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.tiers import Tiers
@@ -32,7 +33,7 @@ class _ManagedRules(msgspec.Struct):
 
 def lifetime_steps(managed: str) -> Steps:
     """The lifetimes in the stored rules of a managed stream, each with its first event; empty where it has none."""
-    return msgspec.json.decode(managed, type=_ManagedRules).kept if managed else ()
+    return decoding.decode(managed, _ManagedRules).kept if managed else ()
 
 
 def expires(stream: Stream, head: Head) -> bool:

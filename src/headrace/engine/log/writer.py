@@ -57,6 +57,7 @@ class Writer(Committer):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._in_flight: dict[Operation, None] = {}
+        self._chores_in_flight = 0
         #: What the thread has put off: long operations, and those that may not overtake them.
         self._held: deque[Operation] = deque()
         self.queued_bytes = 0
@@ -80,9 +81,9 @@ class Writer(Committer):
 
     @property
     def full(self) -> bool:
-        """Whether the queue takes nothing more."""
-        limits = self._limits
-        return len(self._in_flight) >= limits.queue_requests or self.queued_bytes >= limits.queue_bytes
+        """Whether the queue takes nothing more from clients."""
+        limits, requests = self._limits, len(self._in_flight) - self._chores_in_flight
+        return requests >= limits.queue_requests or self.queued_bytes >= limits.queue_bytes
 
     def submit(self, operation: Operation) -> None:
         """Queue an operation, or refuse it while the queue is full; the server's own work goes on."""
@@ -103,6 +104,7 @@ class Writer(Committer):
             self._loop.call_soon(self._go_on)
         operation.submitted = monotonic()
         self._in_flight[operation] = None
+        self._chores_in_flight += operation.is_chore
         self.queued_bytes += operation.size
         gathered.append(operation)
         if len(gathered) >= _HANDED_OVER and not self._was_little:
@@ -232,6 +234,7 @@ class Writer(Committer):
         in_flight = self._in_flight
         for operation in operations:
             del in_flight[operation]
+            self._chores_in_flight -= operation.is_chore
             self.queued_bytes -= operation.size
             operation.settled = True
             try:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from headrace import decoding
 from headrace.config import PipelineConfig
 from headrace.engine.derive.readable import parts
 from headrace.engine.derive.unit_cutter import Cutter, Planned
@@ -35,8 +36,8 @@ class Progress:
 
     def __init__(self, row: VerificationRow) -> None:
         self.row = row
-        self.looked = msgspec.json.decode(row.looked, type=list[Range])
-        self.findings = msgspec.json.decode(row.findings, type=Findings)
+        self.looked = decoding.decode(row.looked, list[Range])
+        self.findings = decoding.decode(row.findings, Findings)
 
     @property
     def through_seq(self) -> int:
@@ -81,7 +82,7 @@ class Checks:
     def working_on(self, row: VerificationRow) -> list[Range]:
         """What workers look at now, or did when they were lost."""
         units = (unit for unit in self._work.working_on(row.stream) if unit.job == "verify")
-        found = [msgspec.json.decode(unit.document, type=Unit) for unit in units]
+        found = [decoding.decode(unit.document, Unit) for unit in units]
         return [Range(unit.first_seq, unit.end_seq) for unit in found if unit.verification == row.id]
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.assembly import Engine
 from headrace.engine.log.batch import Batch
 from headrace.engine.subscriptions.keyring import Keyring, fresh_secret
@@ -124,7 +125,7 @@ def _subscription(row: SubscriptionRow) -> Subscription:
         attempts=row.attempts,
         last_error=row.last_error,
     )
-    definition = msgspec.json.decode(row.definition, type=Definition)
+    definition = decoding.decode(row.definition, Definition)
     return Subscription(row.id, definition, row.base_url, row.created_us, wakes, Owner(row.key_id, row.prefix))
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import httpx2
 import msgspec
 
+from headrace import decoding
 from headrace.engine.subscriptions.subscription import InvalidRequest
 
 # It would log every address that is called, and those hold secrets.
@@ -170,7 +171,7 @@ async def _read(response: httpx2.Response) -> bytes:
 
 def _is_done(body: bytes) -> bool:
     try:
-        return msgspec.json.decode(body, type=_Done).done
+        return decoding.decode(body, _Done).done
     except (msgspec.DecodeError, RecursionError):
         return False
 

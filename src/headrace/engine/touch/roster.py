@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from headrace import decoding
 from headrace.profiles.state_protocol import keys
 from headrace.profiles.state_protocol.settings import Templates
 from headrace.profiles.state_protocol.templates import Field, Invalid, Template
@@ -14,7 +15,7 @@ from headrace.storage.touch import TemplateRow
 
 RATE_LIMITED: Literal["rate_limited"] = "rate_limited"
 INVALID: Literal["invalid"] = "invalid"
-_FIELDS = msgspec.json.Decoder(tuple[Field, ...])
+_FIELDS = decoding.make_decoder(tuple[Field, ...])
 _MINUTE_MS = 60_000.0
 _NOWHERE = 2**62
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from headrace import decoding
 from headrace.format.companion.tables import Zone
 
 FIRST_LETTERS = 64
@@ -61,7 +62,7 @@ def encode(index: msgspec.Struct) -> bytes:
 def decode(document: bytes, kind: type[Index]) -> Index:
     """An index as it was written; raises ValueError where it is damaged."""
     try:
-        return msgspec.json.decode(zlib.decompress(base64.b85decode(document)), type=kind)
+        return decoding.decode(zlib.decompress(base64.b85decode(document)), kind)
     except zlib.error as reason:
         raise ValueError(f"its index is damaged: {reason}") from reason
 

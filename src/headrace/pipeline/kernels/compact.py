@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace import decoding
 from headrace.format.companion.layout import Companion, Part
 from headrace.format.companion.merge import merge
 from headrace.format.companion.merged import merged
@@ -43,7 +44,7 @@ def panes(packs: Sequence[Sequence[bytes]], store: str) -> Kernel:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for encoded in packs[number]:
-                    yield from _panes(msgspec.json.decode(encoded, type=Unit), store)
+                    yield from _panes(decoding.decode(encoded, Unit), store)
 
     return run
 
@@ -58,7 +59,7 @@ def panes_written(units: Mapping[str, bytes], names: Mapping[str, str], store: s
         given = list(batches)
         table = pa.Table.from_batches(given) if given else pa.table({"unit": pa.array([], pa.string())})
         for name in pc.unique(table["unit"]).to_pylist():
-            unit = msgspec.json.decode(units[name], type=Unit)
+            unit = decoding.decode(units[name], Unit)
             part, failed = _part(unit, names[name], table.filter(pc.equal(table["unit"], name)), store)
             yield pa.RecordBatch.from_pydict(
                 {"unit": [name], "part": pa.array([part], pa.string()), "failure": pa.array([failed], pa.string())}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-import msgspec
-
+from headrace import decoding
 from headrace.extract.erasure import rewrite
 from headrace.extract.erasure_targets import Targets
 from headrace.format.manifest import listed, segment_key
@@ -18,7 +17,7 @@ from headrace.reduce.work_units import Unit
 
 def perform(unit: Unit, here: Place) -> dict[str, Any]:
     """Write the segment of a unit anew; the object is durable when this returns."""
-    (source,), targets = unit.segments, msgspec.convert(unit.defined, tuple[Targets, ...])
+    (source,), targets = unit.segments, decoding.convert(unit.defined, tuple[Targets, ...])
     made = here.directory / "rewritten.parquet"
     with here.borrowed(source.key, source.bytes, "0.parquet") as path, made.open("wb") as file:
         reader = Reader(path, name=source.key, decoded=Decoded(0), sha256=source.sha256)

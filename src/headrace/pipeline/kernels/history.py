@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from headrace import decoding
 from headrace.format.state.names import state_key
 from headrace.format.state.reader import Reader
 from headrace.pipeline.kernels.reading import batches as events
@@ -134,14 +135,14 @@ def _of_segment(unit: Unit, number: int, store: str) -> Iterator[Piece]:
 
 
 def _asked(unit: Unit) -> tuple[Question, Known]:
-    return _question(msgspec.json.encode(unit.question)), msgspec.convert(unit.known, Known)
+    return _question(msgspec.json.encode(unit.question)), decoding.convert(unit.known, Known)
 
 
 @lru_cache(maxsize=8)
 def _question(encoded: bytes) -> Question:
-    return msgspec.json.decode(encoded, type=Question)
+    return decoding.decode(encoded, Question)
 
 
 @lru_cache(maxsize=8)
 def _unit(encoded: bytes) -> Unit:
-    return msgspec.json.decode(encoded, type=Unit)
+    return decoding.decode(encoded, Unit)

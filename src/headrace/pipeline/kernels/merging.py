@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace import decoding
 from headrace.format.state.names import state_key
 from headrace.format.state.reader import Reader
 from headrace.format.state.writer import Packed
@@ -104,7 +105,7 @@ def rows(read: Read, packs: Sequence[Sequence[int]], units: Sequence[bytes], sha
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in (number for pack in batch.column(0).to_pylist() for number in packs[pack]):
-                for made in _rows(read, msgspec.json.decode(units[number], type=Unit), store):
+                for made in _rows(read, decoding.decode(units[number], Unit), store):
                     yield _shaped(made, number, shape)
 
     return run
@@ -115,7 +116,7 @@ def combined(units: Sequence[bytes], store: str) -> Kernel:
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, own in groupby(_chunks(batches), key=lambda chunk: chunk["unit"][0].as_py()):
-            unit = msgspec.json.decode(units[number], type=Unit)
+            unit = decoding.decode(units[number], Unit)
             encoded = msgspec.json.encode({"unit": unit.unit, **_combined(unit, own, store)}).decode()
             yield pa.RecordBatch.from_pydict({"result": pa.array([encoded], pa.string())})
 

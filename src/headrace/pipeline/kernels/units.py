@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headrace import decoding
 from headrace.config import ConfigError
 from headrace.errors import StoreUnavailable
 from headrace.format.companion.layout import Companion, PartName
@@ -92,7 +93,7 @@ def over(perform: Perform, packs: Sequence[Sequence[bytes]], store: str) -> Kern
 
 def result(perform: Perform, encoded: bytes, store: str) -> dict[str, Any]:
     """What came of one unit: what was written, that its objects are gone, why it failed, or what the executor lacks."""
-    unit = msgspec.json.decode(encoded, type=Unit)
+    unit = decoding.decode(encoded, Unit)
     try:
         with place(store) as here:
             return {"unit": unit.unit, **perform(unit, here)}

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, to_builtins
 
+from headrace import decoding
 from headrace.profiles.evlog.envelope import KEYS, Envelope
 from headrace.profiles.evlog.normalising import LEVEL_OF, NOTHING, TEXTS, Normaliser, inferred
 from headrace.profiles.evlog.shape import MOST_NAMES, Shape, structure
@@ -97,7 +98,7 @@ class _Plan:
         }
         others = {name: field for name, field in fields.items() if name not in KEYS}
         self._normaliser = normaliser
-        self._decode = msgspec.json.Decoder(list[structure("Event", fields)]).decode  # type: ignore[misc]
+        self._decode = decoding.make_decoder(list[structure("Event", fields)]).decode  # type: ignore[misc]
         self._context = structure("Context", others)
         self._members = _getter([field for field, _, _ in others.values()])
         #: The doubtful members of the context, in its order.

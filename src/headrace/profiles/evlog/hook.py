@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.profiles.evlog.envelope import SCHEMA, Envelope
 from headrace.profiles.evlog.glance import Glance
 from headrace.profiles.evlog.normalising import Normaliser
@@ -24,7 +25,7 @@ from headrace.schema.equality import same
 from headrace.schema.routing import MAX_FAILURES, MAX_KEY_BYTES
 from headrace.types import rfc3339
 
-_CANONICAL = msgspec.json.Decoder(list[Envelope])
+_CANONICAL = decoding.make_decoder(list[Envelope])
 _ENCODE = msgspec.json.Encoder(decimal_format="number").encode
 #: How an envelope begins.
 _BEGINNING = b'{"timestamp":"'
@@ -39,7 +40,7 @@ class _Ids(msgspec.Struct, gc=False, rename="camel"):
     trace_id: str | None = None
 
 
-_IDS = msgspec.json.Decoder(list[_Ids])
+_IDS = decoding.make_decoder(list[_Ids])
 
 
 class EvlogHook(Hook):

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.profiles.hook import Hook, made, refusal
 from headrace.profiles.metrics.envelope import SCHEMA
 from headrace.profiles.metrics.normalising import interval
@@ -22,7 +23,7 @@ class _Series(msgspec.Struct, gc=False, rename="camel"):
     series_key: str
 
 
-_SERIES = msgspec.json.Decoder(list[_Series])
+_SERIES = decoding.make_decoder(list[_Series])
 
 
 class MetricsHook(Hook):

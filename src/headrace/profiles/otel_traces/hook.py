@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.profiles.hook import Hook, made, refusal
 from headrace.profiles.otel_traces.normalising import Normaliser
 from headrace.profiles.otel_traces.rules import Rules
@@ -24,7 +25,7 @@ class _Traced(msgspec.Struct, gc=False, rename="camel"):
     trace_id: str
 
 
-_TRACED = msgspec.json.Decoder(list[_Traced])
+_TRACED = decoding.make_decoder(list[_Traced])
 
 
 class TracesHook(Hook):

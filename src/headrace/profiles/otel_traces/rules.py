@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.profiles.definition import Settings
 from headrace.profiles.otel_traces.span import GROUPS, KEYS
 from headrace.profiles.settings import counterpart, texts
@@ -117,4 +118,4 @@ def _group(part: Part, kind: type[msgspec.Struct]) -> Settings:
 
 def rules_of(settings: Settings) -> Rules:
     """The rules that settings make."""
-    return msgspec.convert(settings, Rules)
+    return decoding.convert(settings, Rules)

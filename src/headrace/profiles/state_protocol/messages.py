@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from headrace import decoding
 from headrace.errors import BadRequest
 from headrace.format import offset as offsets
 from headrace.schema.date_time import is_date_time
@@ -50,9 +51,9 @@ class _Outline(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     old_value: msgspec.Raw | UnsetType = UNSET
 
 
-_OUTLINES = msgspec.json.Decoder(list[_Outline])
-_CHANGES = msgspec.json.Decoder(list[Change])
-_ONE = msgspec.json.Decoder(Change)
+_OUTLINES = decoding.make_decoder(list[_Outline])
+_CHANGES = decoding.make_decoder(list[Change])
+_ONE = decoding.make_decoder(Change)
 _RAW = msgspec.json.Decoder(list[msgspec.Raw])
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from headrace import decoding
 from headrace.query.part import Part
 
 SKIP_BEFORE = "skipBefore"
@@ -71,7 +72,7 @@ def dumped(touch: Touch) -> dict[str, Any]:
 
 def loaded(document: dict[str, Any]) -> Touch:
     """The settings that were shown so."""
-    return msgspec.convert(document, Touch)
+    return decoding.convert(document, Touch)
 
 
 _Section = TypeVar("_Section", bound=msgspec.Struct)
@@ -94,7 +95,7 @@ def _read(part: Part, section: type[_Section]) -> _Section:
 
 def _value(part: Part, kind: Any, default: Any) -> Any:
     try:
-        return msgspec.convert(part.value, kind)
+        return decoding.convert(part.value, kind)
     except msgspec.ValidationError as reason:
         text = str(reason)
         part.note(text[:1].lower() + text[1:])

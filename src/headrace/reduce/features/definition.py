@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace import decoding
 from headrace.reduce.features.table import TableReducer
 from headrace.schema.descriptor.nodes import Event, Life, Node, Table
 from headrace.schema.descriptor.resolve import resolve
@@ -34,7 +35,7 @@ class Defined(msgspec.Struct, frozen=True, dict=True):
     @classmethod
     def load(cls, document: object) -> Defined:
         """Read back what was dumped."""
-        return msgspec.convert(document, cls)
+        return decoding.convert(document, cls)
 
     def dump(self) -> object:
         """The definition as a document."""
@@ -80,5 +81,5 @@ class Defined(msgspec.Struct, frozen=True, dict=True):
 
 @lru_cache(maxsize=_KEPT)
 def _reducer(encoded: bytes) -> TableReducer:
-    defined = msgspec.json.decode(encoded, type=Defined)
+    defined = decoding.decode(encoded, Defined)
     return TableReducer(resolve(defined.nodes, defined.table), defined.lives, defined.cold)

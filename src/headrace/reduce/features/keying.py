@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace import decoding
 from headrace.reduce.features.table import TableReducer
 from headrace.schema.descriptor.nodes import Event, Op
 from headrace.schema.entries import whole_or_double
@@ -30,7 +31,7 @@ class FieldKeying:
         names = [f"f{number}" for number in range(len(fields))]
         made = [(name, Any, event.schema[field].default) for name, field in zip(names, fields, strict=True)]
         probe = msgspec.defstruct("Probe", made, rename=dict(zip(names, fields, strict=True)), gc=False)
-        self._decode = msgspec.json.Decoder(list[probe], float_hook=whole_or_double).decode  # type: ignore[valid-type]
+        self._decode = decoding.make_decoder(list[probe], float_hook=whole_or_double).decode  # type: ignore[valid-type]
         self._values = attrgetter(*names) if names else None
 
     def of_events(self, shapes: Shapes, told: Told) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace import decoding
 from headrace.reduce.fragments.naming import BANNED, Banned
 from headrace.reduce.fragments.proposing import confidence
 from headrace.reduce.fragments.reasons import MIXED, TOO_FEW_USERS, UNSURE, Reason, of_name
@@ -77,7 +78,7 @@ def _agreement(name: str, given: list[tuple[Field, int]], schema: Schema, banned
     sure = confidence(name, share, spelled[best] / types[kind], len(counting))
     return Agreement(
         field_name=name,
-        field=msgspec.json.decode(best, type=Field),
+        field=decoding.decode(best, Field),
         users=len(counting),
         entities=sum(entities for _, entities in counting),
         type_share=round(share, 4),

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from headrace import decoding
 from headrace.errors import CorruptData
 from headrace.format.state.writer import Packed
 from headrace.reduce.fragments.reducer import LIFE, FragmentReducer, Keys
@@ -21,7 +22,7 @@ from headrace.schema.entity.observation import Observation
 _SUFFIX = "/fragments"
 #: Payload that is decoded together.
 _SLICE_BYTES = 1024 * 1024
-_OBSERVATIONS = msgspec.json.Decoder(list[Observation])
+_OBSERVATIONS = decoding.make_decoder(list[Observation])
 _REDUCER = FragmentReducer()
 
 
@@ -99,4 +100,4 @@ def folded(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iter
 
 def defined_by(unit: Unit) -> FragmentsDefined:
     """The fragments that a unit counts."""
-    return msgspec.convert(unit.defined, FragmentsDefined).restricted(tuple(unit.lives or {}))
+    return decoding.convert(unit.defined, FragmentsDefined).restricted(tuple(unit.lives or {}))

@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache
 
 import msgspec
 
+from headrace import decoding
 from headrace.reduce.policies.lives import life_of
 from headrace.reduce.policies.reducer import TypeReducer
 from headrace.schema.descriptor.nodes import Life
@@ -28,7 +29,7 @@ class TypeDefined(msgspec.Struct, frozen=True, dict=True):
     @classmethod
     def load(cls, document: object) -> TypeDefined:
         """Read back what was dumped."""
-        return msgspec.convert(document, cls)
+        return decoding.convert(document, cls)
 
     def dump(self) -> object:
         """The definition as a document."""
@@ -62,4 +63,4 @@ class TypeDefined(msgspec.Struct, frozen=True, dict=True):
 
 @lru_cache(maxsize=_KEPT)
 def _reducer(encoded: bytes, undone: tuple[str, ...]) -> TypeReducer:
-    return TypeReducer(msgspec.json.decode(encoded, type=dict[str, ReducerConfig]), undone)
+    return TypeReducer(decoding.decode(encoded, dict[str, ReducerConfig]), undone)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
+from headrace import decoding
 from headrace.reduce.states.definition import Folded, Told
 from headrace.schema.entity.observation import Observation
 
@@ -28,7 +29,7 @@ class _Folded(msgspec.Struct, gc=False):
     run_id: str | None = None
 
 
-OBSERVATIONS = cast("msgspec.json.Decoder[list[Observation]]", msgspec.json.Decoder(list[_Folded]))
+OBSERVATIONS = cast("msgspec.json.Decoder[list[Observation]]", decoding.make_decoder(list[_Folded]))
 
 
 class Shapes:

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace import decoding
+
 Type = Literal["string", "number", "date", "boolean", "array", "object"]
 Strategy = Literal["last_write", "highest_priority", "most_specific", "merge_array"]
 TieBreaker = Literal["observed_at", "source_priority"]
@@ -170,9 +172,9 @@ def _document(node: msgspec.Struct) -> dict[str, Any]:
 
 def load_definition(document: Any) -> Definition:
     """A definition from what ``dump`` made of it; what comes from outside is read by ``definition.read``."""
-    return msgspec.convert(document, Definition)
+    return decoding.convert(document, Definition)
 
 
 def load_reducer_config(document: Any) -> ReducerConfig:
     """A configuration from what ``dump`` made of it."""
-    return msgspec.convert(document, ReducerConfig)
+    return decoding.convert(document, ReducerConfig)

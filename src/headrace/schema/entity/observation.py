@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace import decoding
 from headrace.schema.entity.split import Fragment, rebuilt
 from headrace.types import Piece
 
@@ -55,7 +56,7 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 #: The two bits that say of which kind a UUID is, over any digit.
 _VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
-_decoder = msgspec.json.Decoder(Observation)
+_decoder = decoding.make_decoder(Observation)
 
 
 def of_scope(scope: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from headrace import decoding
 from headrace.errors import BadRequest, BatchTooLarge
 from headrace.schema.entries import read as read_exactly
 from headrace.schema.split import check_text
@@ -141,7 +142,7 @@ def moment(text: str) -> int:
 def convert(value: Any, kind: type[Document], where: str) -> Document:
     """A value as a document; what is wrong with it names the member."""
     try:
-        return msgspec.convert(value, kind)
+        return decoding.convert(value, kind)
     except msgspec.ValidationError as reason:
         message = str(reason)
         found = _FIELD.search(message) or _NAMED.search(message)

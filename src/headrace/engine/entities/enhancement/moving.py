@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.entities.kind import dedupe_key
 from headrace.engine.entities.write.accepting import Draft, Prepared, Typed, bodies
 from headrace.engine.log.stream import Stream
@@ -109,7 +110,7 @@ def _entries(
 def _decoded(body: bytes) -> Observation | None:
     """An observation; None where something else stands in its place, because it was erased."""
     try:
-        return msgspec.json.decode(body, type=Observation)
+        return decoding.decode(body, Observation)
     except msgspec.ValidationError:
         return None
 

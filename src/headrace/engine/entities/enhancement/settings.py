@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from headrace import decoding
 from headrace.errors import BadRequest
 from headrace.reduce.fragments.naming import BANNED, Banned
 from headrace.reduce.fragments.settings import TRUSTED, Settings
@@ -81,7 +82,7 @@ class Held(msgspec.Struct, frozen=True):
 
 def read(document: str | bytes) -> EnhancementSettings:
     """Settings as they were stored or sent."""
-    return msgspec.json.decode(document, type=EnhancementSettings)
+    return decoding.decode(document, EnhancementSettings)
 
 
 def load(enhancements: Enhancements, entity_type: str, owner: str) -> Held:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.entities.erasure.planning import Plan, Planned, emptied_sources, refuse_forked, targets_of
 from headrace.engine.entities.kind import EntityKind
 from headrace.engine.entities.read.observed import Observed
@@ -136,7 +137,7 @@ def write_down(batch: Batch, stream: Stream, action: Action, row: ErasureRow) ->
     kind = None if head.registry is None else head.registry.kind
     if head.state != LIVE or head.registry is None or not isinstance(kind, EntityKind):
         return
-    plan = msgspec.structs.replace(msgspec.json.decode(row.plan, type=Plan), sources=[])
+    plan = msgspec.structs.replace(decoding.decode(row.plan, Plan), sources=[])
     told = msgspec.structs.replace(row, plan=msgspec.json.encode(plan).decode())
     number, document = changes.newest() + 1, Document(action, erasure=told)
     facts = kind.entity_type, row.user_id, batch.now_us, row.user_id, document.dump()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.derive.serving import Serving
 from headrace.engine.entities.erasure import commits, planning
 from headrace.engine.entities.erasure.planning import Plan, Planned, targets_of
@@ -241,7 +242,7 @@ class Erasing:
 
     async def _perform(self, row: ErasureRow) -> None:
         ground, targets, stream = self._ground, load(row.targets), self._stream(row)
-        report = msgspec.json.decode(row.report, type=Report)
+        report = decoding.decode(row.report, Report)
         if stream is not None:
             report = await self._rewrite_log(row, stream)
             await self._offer(row, report)
@@ -273,7 +274,7 @@ class Erasing:
         """Put tombstones into the log; answers what was done so far."""
         async with self._rewriting:
             known = self._rows.get(row.id)
-            report, rows = msgspec.json.decode((known or row).report, type=Report), 0
+            report, rows = decoding.decode((known or row).report, Report), 0
             targets = load(row.targets)
             for key in targets.keys:
                 start: int | None = 0
@@ -288,7 +289,7 @@ class Erasing:
 
     async def _offer(self, row: ErasureRow, report: Report) -> None:
         """Leave segments to workers where it is much, until they are rewritten or nobody works on them."""
-        plan = msgspec.json.decode(row.plan, type=Plan)
+        plan = decoding.decode(row.plan, Plan)
         if sum(held.bytes for held in plan.segments) < OFFER_BYTES:
             return
         await self._note(row, report, OFFERED)
@@ -352,7 +353,7 @@ class Erasing:
 
 def _rewrite_all(batch: Batch, stream: Stream, row: ErasureRow) -> None:
     """Put tombstones into the log where a server had stopped before it had done so."""
-    targets, report = load(row.targets), msgspec.json.decode(row.report, type=Report)
+    targets, report = load(row.targets), decoding.decode(row.report, Report)
     for key in targets.keys:
         start: int | None = 0
         while start is not None:

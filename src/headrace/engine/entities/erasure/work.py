@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.derive.unit_cutter import Planned
 from headrace.engine.entities.erasure.planning import Plan
 from headrace.extract.erasure_targets import load
@@ -43,7 +44,7 @@ class ErasePlans:
 
     def left(self, row: ErasureRow, stream: StreamRow) -> list[Placed]:
         """The segments that were to be rewritten when an erasure was planned, and are still listed as they were."""
-        names = {held.name for held in msgspec.json.decode(row.plan, type=Plan).segments}
+        names = {held.name for held in decoding.decode(row.plan, Plan).segments}
         listed = self._published.following(stream.id, 0, stream.next_seq)
         return [
             placed

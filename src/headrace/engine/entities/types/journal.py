@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace import decoding
 from headrace.engine.entities.kind import ENTITIES, schema_of
 from headrace.errors import CorruptData
 from headrace.extract.erasure_targets import load as load_targets
@@ -65,7 +66,7 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True):
 def load(row: EntityChangeRow) -> Document:
     """The document of a row."""
     try:
-        return msgspec.json.decode(row.document, type=Document)
+        return decoding.decode(row.document, Document)
     except msgspec.DecodeError as reason:
         raise CorruptData(f"change {row.number} of the entity types cannot be read: {reason}") from reason
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from headrace import decoding
 from headrace.engine.entities.kind import dedupe_key
 from headrace.engine.entities.write.accepting import Draft, Storing, Typed
 from headrace.engine.entities.write.deciding import Share, source_of
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.engine.log.stream import Stream
 
 NOTHING_ERASED: Mapping[str, int] = {}
-_OBSERVATIONS = msgspec.json.Decoder(list[Observation])
+_OBSERVATIONS = decoding.make_decoder(list[Observation])
 
 
 def normalised(kind: EntityKind, joined: bytes, terms: Terms) -> bytes:
