@@ -10,7 +10,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.derive.generation import Behind
 from headrace.engine.entities.read.snapshots import Asked, Shown
 from headrace.errors import BadRequest, EntityNotFound
-from headrace.schema.entity.relations import links, moments
+from headrace.schema.entity.relations import find_links, find_moments
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.exchange import Request
@@ -116,9 +116,9 @@ def snapshot(shown: Shown) -> dict[str, Any]:
         told["truncated_fields"] = list(found.truncated)
     definition = None if view.schema is None else view.schema.schema_definition
     if definition is not None and definition.temporal_fields:
-        told["events"] = [one._asdict() for one in moments(definition, found.snapshot)]
+        told["events"] = [one._asdict() for one in find_moments(definition, found.snapshot)]
     if definition is not None and definition.reference_fields:
-        told["links"] = [one._asdict() for one in links(definition, found.snapshot, row.user_id)]
+        told["links"] = [one._asdict() for one in find_links(definition, found.snapshot, row.user_id)]
     return told
 
 

@@ -16,8 +16,16 @@ from headrace.engine.entities.types.verbs import Outcome
 from headrace.errors import BadRequest
 from headrace.schema.entity import registration
 from headrace.schema.entity.plan import refusal, unknown
-from headrace.schema.entity.problem import INVALID, Place, Problem, Reader, choice, flag, members
-from headrace.schema.entity.registration import ChangeRequest, Registration, read_version, scope_of
+from headrace.schema.entity.problem import (
+    INVALID,
+    EntityProblem,
+    Location,
+    Reader,
+    choice_reader,
+    read_boolean,
+    read_members,
+)
+from headrace.schema.entity.registration import ChangeRequest, TypeRegistration, read_version, scope_of
 from headrace.server import entity_type_documents as documents
 from headrace.server import values
 from headrace.server.answer import json_response
@@ -31,9 +39,9 @@ _BODY_BYTES = 4 * 1024 * 1024
 _PAGE, MOST = 100, 1000
 _NAMED: dict[str, Reader] = {
     "schema_version": read_version,
-    "scope": choice("global", "user"),
-    "user_specific": flag,
-    "dry_run": flag,
+    "scope": choice_reader("global", "user"),
+    "user_specific": read_boolean,
+    "dry_run": read_boolean,
 }
 
 
@@ -93,8 +101,8 @@ class Api:
         """A version by its name, or the active one of a scope."""
         if scope not in (None, "global", "user"):
             raise BadRequest("scope is global or user", field="scope")
-        problems: list[Problem] = []
-        named = None if version is None else read_version(version, Place(("schema_version",), problems))
+        problems: list[EntityProblem] = []
+        named = None if version is None else read_version(version, Location(("schema_version",), problems))
         if problems:
             raise refusal(problems)
         owners = (user, EVERYBODY) if scope is None else (user if scope == "user" else EVERYBODY,)
@@ -140,7 +148,7 @@ class Api:
         payload, user = await self._payload(request)
         principal: Principal = request.state.principal
         given = registration.read_registration(payload, guard=principal is not LOCAL)
-        if not isinstance(given, Registration):
+        if not isinstance(given, TypeRegistration):
             raise refusal(given)
         owner = _owner(request, given.schema.scope, user, given.schema.entity_type)
         outcome = await self._types.register(given, owner, principal.user_id)
@@ -170,9 +178,9 @@ class Api:
     async def _switch(self, request: Request, verb: Any) -> Response:
         payload, user = await self._payload(request)
         entity_type = self._named(request, user)
-        problems: list[Problem] = []
-        found = members(payload, _NAMED, Place((), problems), required=("schema_version",))
-        scope = scope_of(found, Place((), problems))
+        problems: list[EntityProblem] = []
+        found = read_members(payload, _NAMED, Location((), problems), required=("schema_version",))
+        scope = scope_of(found, Location((), problems))
         if problems:
             raise refusal(problems)
         owner, dry_run = _owner(request, scope, user, entity_type), found.get("dry_run", False)
@@ -197,7 +205,7 @@ class Api:
             return payload, principal.user_id
         user = payload.pop("user_id", principal.user_id)
         if not isinstance(user, str) or not user:
-            raise refusal([Problem(INVALID, "/user_id", "user_id is the name of a user")])
+            raise refusal([EntityProblem(INVALID, "/user_id", "user_id is the name of a user")])
         if query.get("dry_run", "false") not in ("true", "false"):
             raise BadRequest("dry_run is true or false", field="dry_run")
         if query.get("dry_run") == "true":

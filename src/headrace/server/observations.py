@@ -24,7 +24,7 @@ from headrace.errors import (
     UnsupportedMedia,
 )
 from headrace.schema.entity import request as asking
-from headrace.schema.entity.request import Asked, Name
+from headrace.schema.entity.request import Name, StoreRequest
 from headrace.server.aside import Aside
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.bodies import body_of, require_json
@@ -43,7 +43,7 @@ class _Stored(msgspec.Struct):
     """A request on its way, to be accepted again if need be."""
 
     request: Request
-    asked: Asked
+    asked: StoreRequest
     tries: int
 
 
@@ -77,7 +77,7 @@ class Observations:
         asked = await self._computing.run(len(request.body), asking.read, request.body, user_id)
         await self._store_aside(request, asked)
 
-    async def _store_aside(self, request: Request, asked: Asked, tries: int = 1) -> None:
+    async def _store_aside(self, request: Request, asked: StoreRequest, tries: int = 1) -> None:
         found = self._look(request.principal, asked)
         wish = self._stores.storing(asked, found)
         if found.unknown and asked.envelope.commit:
@@ -87,7 +87,7 @@ class Observations:
             prepared = await self._computing.run(len(request.body), wish.prepare, found.typed)
             self._stores.submit(wish, prepared, self._when_settled, _Stored(request, asked, tries))
 
-    def _look(self, principal: Principal, asked: Asked) -> Found:
+    def _look(self, principal: Principal, asked: StoreRequest) -> Found:
         principal.acting_for(asked.user_id)
         found = self._stores.look(asked)
         if principal is not LOCAL:
@@ -157,7 +157,7 @@ class Api:
         body = await _read(request, CorrectionBody)
         given = body.given()
         for name, value in given.items():
-            if (reason := asking.flaw(value)) is not None:
+            if (reason := asking.find_flaw(value)) is not None:
                 raise BadRequest(f"{name!r} {reason}", field=name)
         return await self._decide(request, "correction", body, given)
 
@@ -200,4 +200,4 @@ async def _read(request: HttpRequest, kind: Any) -> Any:
     if not body and kind is DecisionBody:
         return DecisionBody()
     require_json(request)
-    return asking.convert(asking.document_of(body), kind, "")
+    return asking.convert(asking.parse_document(body), kind, "")

@@ -31,7 +31,7 @@ from headrace.reduce.fragments.stats import Stats
 from headrace.reduce.fragments.stats import counted as differing
 from headrace.schema.entity.fields import TYPES
 from headrace.schema.entity.nodes import DEFAULT_POLICY, Converter, Field, Schema, Type
-from headrace.schema.entity.update import Addition, ConverterAddition, Update
+from headrace.schema.entity.update import Addition, ConverterAddition, TypeUpdate
 
 _WEIGHTS = {"share": 0.5, "format": 0.25, "name": 0.15, "number": 0.1}
 #: So many values and more are as good as any.
@@ -147,7 +147,7 @@ def candidates(stats: Mapping[str, Stats], schema: Schema, settings: Settings) -
     return sorted(found, key=lambda candidate: (-candidate.frequency, candidate.fragment_key))
 
 
-def update_of(found: Iterable[Candidate]) -> Update:
+def update_of(found: Iterable[Candidate]) -> TypeUpdate:
     """The update that promotes the candidates that nothing speaks against."""
     fields, more = [], []
     for candidate in found:
@@ -158,7 +158,7 @@ def update_of(found: Iterable[Candidate]) -> Update:
             fields.append(Addition(candidate.fragment_key, field, DEFAULT_POLICY))
         else:
             more += [ConverterAddition(candidate.fragment_key, converter) for converter in candidate.converters]
-    return Update(fields_to_add=tuple(fields), converters_to_add=tuple(more))
+    return TypeUpdate(fields_to_add=tuple(fields), converters_to_add=tuple(more))
 
 
 class _Evidence(NamedTuple):

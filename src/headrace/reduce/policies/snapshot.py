@@ -14,7 +14,7 @@ from headrace.reduce.policies.arrays import Gathered, listed, ordered
 from headrace.reduce.policies.fields import Fields, Held
 from headrace.reduce.policies.order import Said
 from headrace.schema.entity.nodes import Field, Schema
-from headrace.schema.entity.values import UNFIT, converted
+from headrace.schema.entity.values import UNFIT, convert_value
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ def _shown(held: Held, is_array: bool, field: Field | None) -> _Shown:
         return _CLEARED
     if is_array:
         return _Shown(listed(value), (said,))
-    made = value if field is None else converted(field, value)
+    made = value if field is None else convert_value(field, value)
     return _Shown(value if made is UNFIT else made, (said,))
 
 
