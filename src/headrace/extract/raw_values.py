@@ -20,8 +20,8 @@ from headrace.extract.texts import Column, Counts, Flags, Texts, valid
 from headrace.reduce import duck
 from headrace.schema import pointer as pointers
 from headrace.schema.lens.ops import Wrap
-from headrace.schema.lens.pullback import Constant, Either, Rebuild, Source, Stored
-from headrace.schema.lens.values import LensFailure, encoded, entries, found
+from headrace.schema.lens.pullback import ConstantSource, Either, Rebuild, Stored, ValueSource
+from headrace.schema.lens.values import LensFailure, encode_value, entries, find_value_slot
 from headrace.schema.pointer import Pointer
 
 #: So few events are opened one by one.
@@ -49,7 +49,7 @@ def elements(arrays: Column, few: int = FEW, *, exact: bool = False) -> tuple[Co
         [lists] = _selected(arrays, "from_json(payload, '[\"JSON\"]')")
         return lists.flatten(), lists.value_lengths().to_numpy()
     opened = [entries(array.strip()[1:-1].encode()) for array in arrays.to_pylist()]
-    texts = [bytes(encoded(value)).decode() for array in opened for value in array]
+    texts = [bytes(encode_value(value)).decode() for array in opened for value in array]
     return pa.array(texts, pa.string()), np.array([len(array) for array in opened], np.int32)
 
 
@@ -92,8 +92,8 @@ def _opened(payload: str, places: list[Pointer]) -> list[str | None] | None:
         holder = entries(payload.encode())
     except msgspec.DecodeError:
         return None
-    slots = (found(holder, 0, place) for place in places)
-    return [None if slot is None else bytes(encoded(slot[0][slot[1]])).decode() for slot in slots]
+    slots = (find_value_slot(holder, 0, place) for place in places)
+    return [None if slot is None else bytes(encode_value(slot[0][slot[1]])).decode() for slot in slots]
 
 
 class Taken(NamedTuple):
@@ -104,7 +104,7 @@ class Taken(NamedTuple):
 
 
 def at_sources(
-    payloads: Column, sources: Sequence[Source], promote: Callable[[bytes], bytes], few: int, exact: Sequence[bool]
+    payloads: Column, sources: Sequence[ValueSource], promote: Callable[[bytes], bytes], few: int, exact: Sequence[bool]
 ) -> Taken:
     """What lies at the sources in events of one version; ``promote`` brings an event to the newest.
 
@@ -122,7 +122,7 @@ def at_sources(
     return Taken(texts, odd)
 
 
-def unwrapped(source: Source) -> Source:
+def unwrapped(source: ValueSource) -> ValueSource:
     """A source of the same values, where arrays are looked into anyway: one that is put around a value is left out."""
     match source:
         case Stored(pointer, conversions) if all(isinstance(op, Wrap) for op in conversions):
@@ -132,7 +132,7 @@ def unwrapped(source: Source) -> Source:
     return source
 
 
-def _pointers(source: Source) -> Iterator[Pointer]:
+def _pointers(source: ValueSource) -> Iterator[Pointer]:
     match source:
         case Stored(pointer):
             yield pointer
@@ -150,14 +150,14 @@ class _Events(NamedTuple):
     newest: Mapping[Pointer, Column]
     odd: Flags
 
-    def text(self, source: Source, rows: Flags) -> Column:
+    def text(self, source: ValueSource, rows: Flags) -> Column:
         """What lies at a source; only some rows matter."""
         match source:
             case Stored(pointer, conversions):
                 return self._converted(source, rows) if conversions else self.stored[pointer]
             case Rebuild(pointer=pointer):
                 return self.newest[pointer]
-            case Constant():
+            case ConstantSource():
                 return pa.repeat((source.evaluate(b"") or b"").decode(), len(self.payloads))
             case Either(test, present, absent):
                 there = valid(self.stored[test])
@@ -165,7 +165,7 @@ class _Events(NamedTuple):
                 return pc.if_else(pa.array(there), *made)
         return pa.nulls(len(self.payloads), pa.string())
 
-    def with_all_digits(self, source: Source, texts: Column) -> Column:
+    def with_all_digits(self, source: ValueSource, texts: Column) -> Column:
         """The texts at a source; those that hold a number which DuckDB may have rounded come from the event itself."""
         here = valid(texts)
         may_differ = here.copy()

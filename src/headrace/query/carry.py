@@ -17,7 +17,7 @@ from headrace.schema.change import Change, Classification
 from headrace.schema.containment.scalars import highest, lowest
 from headrace.schema.lens.carry import Carried, CarryEffect, Reader, WholeReader, may_read
 from headrace.schema.lens.chain import Crossings
-from headrace.schema.lens.image import DATE_TIME, finite
+from headrace.schema.lens.image import DATE_TIME, list_finite_values
 from headrace.schema.lens.ops import Convert, Lens
 from headrace.schema.lens.pullback import Stored, pull_back
 from headrace.schema.plan import ValueImpact
@@ -60,7 +60,7 @@ class FieldReader(Reader, frozen=True):
         match one:
             case Boolean():
                 return self.kind is Kind.BOOL
-            case Number() | Text() if (known := finite(one)) is not None:
+            case Number() | Text() if (known := list_finite_values(one)) is not None:
                 return any(map(self.values, known))
             case Number():
                 return self._reads_number(one)

@@ -22,9 +22,9 @@ from headrace.query.tree import Clause, Node
 from headrace.schema import pointer as pointers
 from headrace.schema.entries import exactly
 from headrace.schema.lens import document as lens_document
-from headrace.schema.lens.chain import Chain
+from headrace.schema.lens.chain import LensChain
 from headrace.schema.lens.ops import Lens, Op
-from headrace.schema.lens.pullback import Absent, Constant, Either, Rebuild, Source, Stored, pull_back
+from headrace.schema.lens.pullback import Absent, ConstantSource, Either, Rebuild, Stored, ValueSource, pull_back
 from headrace.schema.pointer import Pointer
 from headrace.schema.registry import Registry
 
@@ -33,7 +33,7 @@ VERSION = 1
 #: The same for the kinds of fields of which more has changed.
 _KIND_VERSIONS = {Kind.INTEGER: 3, Kind.DATE: 5}
 
-Sources = Mapping[int, Source]
+Sources = Mapping[int, ValueSource]
 
 
 class Definition:
@@ -50,10 +50,10 @@ class Definition:
         self.oldest_version = registry.oldest_version
         self._lenses = {version: _lens(document) for version, document in registry.lenses.items()}
         self._filled = {
-            version: lens_document.filled(lens, registry.schemas.get(lens.target, True))
+            version: lens_document.fill_defaults(lens, registry.schemas.get(lens.target, True))
             for version, lens in self._lenses.items()
         }
-        self._chain = Chain(self._lenses, registry.schemas)
+        self._chain = LensChain(self._lenses, registry.schemas)
         self.sources = {name: self._sources(field.pointer) for name, field in search.fields.items()}
         self.parts = {
             (rollup.name, name, part): self._sources(pointer)
@@ -199,11 +199,11 @@ def _items(struct: msgspec.Struct) -> list[tuple[str, Any]]:
     return [(name, getattr(struct, name)) for name in struct.__struct_fields__]
 
 
-def _plain(source: Source) -> Any:
+def _plain(source: ValueSource) -> Any:
     match source:
         case Stored(pointer, conversions):
             return ["stored", pointers.text(pointer), _spelled(conversions)]
-        case Constant(value):
+        case ConstantSource(value):
             return ["constant", value]
         case Either(test, present, absent):
             return ["either", pointers.text(test), _plain(present), _plain(absent)]

@@ -15,7 +15,7 @@ from headrace.query.search import Search
 from headrace.query.sort import Order, Place, SortKey
 from headrace.query.syntax import QuerySyntaxError, parse
 from headrace.query.tree import Node
-from headrace.schema.entries import decoded
+from headrace.schema.entries import decode_exact
 from headrace.types import json_fault
 
 SIZE, MAX_SIZE = 50, 500
@@ -92,7 +92,7 @@ def query(text: str, search: Search, *, field: str = "q", mode: Mode = "search")
 
 def _decoded(name: str, text: str) -> Any:
     try:
-        return decoded(text)
+        return decode_exact(text)
     except (msgspec.DecodeError, RecursionError) as reason:
         raise BadRequest(f"{name}: {text[:100]!r} is not JSON: {json_fault(reason, text)}", field=name) from reason
 

@@ -53,5 +53,5 @@ class Change(msgspec.Struct, frozen=True):
 
 def worst(changes: Iterable[Change]) -> Classification:
     """The classification of all changes together."""
-    found = (change.classification for change in changes)
-    return max(found, key=_SEVERITY.__getitem__, default=Classification.IDENTICAL)
+    classifications = (change.classification for change in changes)
+    return max(classifications, key=_SEVERITY.__getitem__, default=Classification.IDENTICAL)

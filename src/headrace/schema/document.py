@@ -21,10 +21,10 @@ from jsonschema_rs import ValidationErrorKind as Kind
 
 from headrace.schema import date_time, entries, pointer
 from headrace.schema.entries import Failure
-from headrace.schema.fast_validator import Glance, glance
+from headrace.schema.fast_validator import FastValidator, make_fast_validator
 from headrace.schema.pointer import Pointer
 from headrace.schema.problem import Problem
-from headrace.schema.subschemas import MAX_HEIGHT, MAX_UNFOLDED, Subschemas, find
+from headrace.schema.subschemas import MAX_HEIGHT, MAX_UNFOLDED, Subschemas, resolve_pointer
 
 MAX_BYTES = 256 * 1024
 MAX_NESTING = 100
@@ -61,12 +61,17 @@ def problems(schema: Any) -> list[Problem]:
     """Why a value cannot be used as a JSON Schema; nothing, where it can."""
     if not isinstance(schema, dict | bool):
         return [Problem("", "a schema is an object or a boolean")]
-    found = _oversize(schema) or _unknown_draft(schema)
-    if found:
-        return found
+    schema_problems = _size_problems(schema) or _draft_problems(schema)
+    if schema_problems:
+        return schema_problems
     inside = Subschemas(schema)
-    found = [*_malformed(schema), *_misleading(inside), *_unfit_patterns(inside), *_costly(inside)][:MAX_PROBLEMS]
-    return found or _endless(inside) or _refused(schema)
+    schema_problems = [
+        *_meta_schema_problems(schema),
+        *_reference_problems(inside),
+        *_pattern_problems(inside),
+        *_choice_problems(inside),
+    ][:MAX_PROBLEMS]
+    return schema_problems or _unfolding_problems(inside) or _compile_problems(schema)
 
 
 class Validator:
@@ -74,20 +79,20 @@ class Validator:
 
     def __init__(self, schema: Any) -> None:
         self._inside = inside = Subschemas(schema)
-        self._prepared = _prepared(inside)
+        self._prepared = _prepare(inside)
         self._compiled = _compile(self._prepared)
         self._returns = inside.unfolded.returns
         self._chooses = any(not _CHOICES.isdisjoint(part) for part in inside.at.values() if isinstance(part, dict))
         self._is_valid = self._judge_bounded if self._returns else self._compiled.is_valid
 
     @cached_property
-    def glance(self) -> Glance | None:
+    def fast_validator(self) -> FastValidator | None:
         """What sees quickly that entries fit, if the schema lends itself to that."""
-        return glance(self._inside, self._prepared, lambda schema: _compile(schema).is_valid)
+        return make_fast_validator(self._inside, self._prepared, lambda schema: _compile(schema).is_valid)
 
     def count(self, body: bytes) -> int | None:
         """How many entries a JSON array holds, where it is seen at a glance that all fit."""
-        return None if self.glance is None else self.glance.count(body)
+        return None if self.fast_validator is None else self.fast_validator.count(body)
 
     def accepts(self, value: Any) -> bool:
         """Whether a decoded document is valid."""
@@ -95,12 +100,12 @@ class Validator:
 
     def failures(self, joined: bytes) -> list[Failure]:
         """What is wrong with entries joined by commas: nothing, or the first of those that fail, each with reasons."""
-        if self.glance is not None and self.glance.fits(joined):
+        if self.fast_validator is not None and self.fast_validator.fits(joined):
             return []
         values, lost = entries.read(joined)
         if not lost and all(self._is_valid(value) for value in values):
-            if self.glance is not None and self.glance.curious:
-                self.glance.learn(values)
+            if self.fast_validator is not None and self.fast_validator.wants_examples:
+                self.fast_validator.learn(values)
             return []
         failing = {failure.index: [failure] for failure in reversed(lost)}
         unfit = (index for index, value in enumerate(values) if index not in failing and not self._is_valid(value))
@@ -114,16 +119,16 @@ class Validator:
         return named
 
     def _judge_bounded(self, value: Any) -> bool:
-        return _extent(value)[0] <= MAX_DEPTH and self._compiled.is_valid(value)
+        return _measure(value)[0] <= MAX_DEPTH and self._compiled.is_valid(value)
 
     def _reasons(self, index: int, value: Any) -> list[Failure]:
         """Why an entry fails; only that it does, where finding out could take too long."""
-        depth, size = _extent(value)
+        depth, size = _measure(value)
         if self._returns and depth > MAX_DEPTH:
             return [Failure(index, "", f"is nested more than {MAX_DEPTH} deep")]
         if self._returns**depth > MAX_RETRACED or depth > MAX_SHOWN or (self._chooses and size > MAX_VALUES):
             return [Failure(index, "", "does not fit the schema, and is too large to say where")]
-        return [Failure(index, *_explained(error)) for error in self._errors(value, size)]
+        return [Failure(index, *_explain(error)) for error in self._errors(value, size)]
 
     def _errors(self, value: Any, size: int) -> Iterator[Error]:
         """Some of what the library finds; it finds all at once, so of a large value only the first."""
@@ -147,15 +152,15 @@ def _compile(schema: Any) -> jsonschema_rs.Validator:
     )
 
 
-def _prepared(inside: Subschemas) -> Any:
+def _prepare(inside: Subschemas) -> Any:
     """The same schema, said so that the library judges by it quickly and exactly.
 
     ``date-time`` is asserted by a pattern, which costs a tenth of a Python function.
     """
     schema = _with_whole_numbers(inside.root)
-    for place, subschema in inside.at.items():
+    for path, subschema in inside.at.items():
         if isinstance(subschema, dict) and subschema.get("format") == "date-time":
-            mine = find(schema, place)[1]
+            mine = resolve_pointer(schema, path)[1]
             if "pattern" in mine:
                 mine["allOf"] = [*mine.get("allOf", ()), {"pattern": date_time.PATTERN}]
             else:
@@ -172,7 +177,7 @@ def _with_whole_numbers(value: Any) -> Any:
     return int(Decimal(repr(value))) if isinstance(value, float) and value.is_integer() else value
 
 
-def _extent(value: Any) -> tuple[int, int]:
+def _measure(value: Any) -> tuple[int, int]:
     """How deep a value is nested, and how many values it holds; counting ends below what we care for."""
     level, depth, size = [value], 0, 1
     while depth <= MAX_SHOWN:
@@ -185,35 +190,35 @@ def _extent(value: Any) -> tuple[int, int]:
     return depth, size
 
 
-def _explained(error: Error) -> tuple[str, str]:
+def _explain(error: Error) -> tuple[str, str]:
     """Where a value fails, and what the library says; a choice that fails deeper down in one option fails there."""
     if isinstance(error.kind, Kind.AnyOf | Kind.OneOfNotValid):
         options = [option[0] for option in error.kind.context if option]
         deeper = [option for option in options if len(option.instance_path) > len(error.instance_path)]
         if len(deeper) == 1:
-            return _explained(deeper[0])
-        reasons = dict.fromkeys(_explained(option)[1] for option in options)
+            return _explain(deeper[0])
+        reasons = dict.fromkeys(_explain(option)[1] for option in options)
         reason = f"value fits none of the choices: {'; '.join(reasons)}"
     elif isinstance(error.kind, Kind.Pattern) and error.kind.pattern == date_time.PATTERN:
         reason = "value is not a date-time such as 2026-05-04T10:11:12.123Z"
     else:
         reason = error.message
-    return _short(pointer.text(tuple(map(str, error.instance_path)))), _short(reason)
+    return _shorten(pointer.text(tuple(map(str, error.instance_path)))), _shorten(reason)
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
 
 
-def _oversize(schema: Any) -> list[Problem]:
-    if _extent(schema)[0] > MAX_NESTING:
+def _size_problems(schema: Any) -> list[Problem]:
+    if _measure(schema)[0] > MAX_NESTING:
         return [Problem("", f"the schema is nested more than {MAX_NESTING} deep")]
     if len(msgspec.json.encode(schema)) > MAX_BYTES:
         return [Problem("", f"the schema has more than {MAX_BYTES} bytes")]
     return []
 
 
-def _unknown_draft(schema: Any) -> list[Problem]:
+def _draft_problems(schema: Any) -> list[Problem]:
     if _draft(schema) in DRAFTS:
         return []
     return [Problem("/$schema", "names none of the drafts 4, 6, 7, 2019-09 and 2020-12")]
@@ -233,79 +238,79 @@ def _meta_schema(draft: str) -> jsonschema_rs.Validator:
     )
 
 
-def _malformed(schema: Any) -> Iterator[Problem]:
+def _meta_schema_problems(schema: Any) -> Iterator[Problem]:
     """What the draft's own schema says against a schema."""
     errors = _meta_schema(_draft(schema)).iter_errors(schema)
-    yield from dict.fromkeys(Problem(*_explained(error)) for error in errors)
+    yield from dict.fromkeys(Problem(*_explain(error)) for error in errors)
 
 
-def _misleading(inside: Subschemas) -> Iterator[Problem]:
+def _reference_problems(inside: Subschemas) -> Iterator[Problem]:
     """References that lead out of the document or nowhere, and schemas of another draft."""
-    for place, keyword, text, target, reason in inside.references:
+    for path, keyword, text, target, reason in inside.references:
         if target is None:
-            yield Problem(pointer.text((*place, keyword)), _short(f"{text!r} {reason}"))
-    for place, schema in inside.at.items():
+            yield Problem(pointer.text((*path, keyword)), _shorten(f"{text!r} {reason}"))
+    for path, schema in inside.at.items():
         if isinstance(schema, dict) and schema.get("$schema", inside.draft) != inside.draft:
-            yield Problem(pointer.text((*place, "$schema")), "is not the draft that the whole schema names")
+            yield Problem(pointer.text((*path, "$schema")), "is not the draft that the whole schema names")
 
 
-def _unfit_patterns(inside: Subschemas) -> Iterator[Problem]:
+def _pattern_problems(inside: Subschemas) -> Iterator[Problem]:
     """Patterns that could take forever, or be too large; all of them, where there are too many."""
-    patterns = [found for place, schema in inside.at.items() for found in _patterns(place, schema)]
+    patterns = [pattern for path, schema in inside.at.items() for pattern in _patterns(path, schema)]
     if len(patterns) > MAX_PATTERNS:
         yield Problem("", f"the schema has {len(patterns)} patterns, more than {MAX_PATTERNS}")
         return
-    for place, text in patterns:
+    for path, text in patterns:
         try:
             _compile({"pattern": text})
         except Error:
             yield Problem(
-                pointer.text(place),
+                pointer.text(path),
                 "is not a pattern that surely takes linear time: look-around and back-references are refused, "
                 f"and what compiles to more than {MAX_PATTERN_BYTES} bytes",
             )
 
 
-def _patterns(place: Pointer, schema: Any) -> Iterator[tuple[Pointer, str]]:
+def _patterns(path: Pointer, schema: Any) -> Iterator[tuple[Pointer, str]]:
     if not isinstance(schema, dict):
         return
     if isinstance(text := schema.get("pattern"), str):
-        yield (*place, "pattern"), text
+        yield (*path, "pattern"), text
     if isinstance(named := schema.get("patternProperties"), dict):
         for text in named:
-            yield (*place, "patternProperties", text), text
+            yield (*path, "patternProperties", text), text
 
 
-def _endless(inside: Subschemas) -> list[Problem]:
+def _unfolding_problems(inside: Subschemas) -> list[Problem]:
     """What unfolds too far, or never ends."""
     if inside.unfolded.height > MAX_HEIGHT:
         return [Problem("", f"the schema is nested more than {MAX_HEIGHT} deep where its references are followed")]
     if inside.unfolded.size > MAX_UNFOLDED:
         return [Problem("", f"the schema has more than {MAX_UNFOLDED} parts where its references are followed")]
-    if (place := inside.loop()) is not None:
-        return [Problem(pointer.text(place), "the schema refers to itself without end")]
+    if (path := inside.find_loop()) is not None:
+        return [Problem(pointer.text(path), "the schema refers to itself without end")]
     return []
 
 
-def _costly(inside: Subschemas) -> Iterator[Problem]:
+def _choice_problems(inside: Subschemas) -> Iterator[Problem]:
     """Choices so many that judging one event against them would take long."""
-    for place, part in inside.at.items():
+    for path, part in inside.at.items():
         if not isinstance(part, dict):
             continue
         for name in ("anyOf", "oneOf", "allOf"):
             if isinstance(part.get(name), list) and len(part[name]) > MAX_CHOICES:
-                yield Problem(pointer.text((*place, name)), f"has more than {MAX_CHOICES} branches")
+                yield Problem(pointer.text((*path, name)), f"has more than {MAX_CHOICES} branches")
         values = part.get("enum")
         if isinstance(values, list) and len(values) > MAX_CHOICES and len({type(value) for value in values}) > 1:
-            yield Problem(pointer.text((*place, "enum")), f"has more than {MAX_CHOICES} values of several types")
+            yield Problem(pointer.text((*path, "enum")), f"has more than {MAX_CHOICES} values of several types")
         elif isinstance(values, list) and len(values) > MAX_CHOICES and not isinstance(values[0], str | int):
-            yield Problem(pointer.text((*place, "enum")), f"has more than {MAX_CHOICES} values that are no plain ones")
+            yield Problem(pointer.text((*path, "enum")), f"has more than {MAX_CHOICES} values that are no plain ones")
 
 
-def _refused(schema: Any) -> list[Problem]:
+def _compile_problems(schema: Any) -> list[Problem]:
     """What else the library holds against a schema."""
     try:
         Validator(schema)
     except (Error, jsonschema_rs.ReferencingError, ValueError) as reason:
-        return [Problem("", _short(str(getattr(reason, "message", reason))))]
+        return [Problem("", _shorten(str(getattr(reason, "message", reason))))]
     return []

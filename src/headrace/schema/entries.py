@@ -50,12 +50,12 @@ def read(joined: bytes) -> tuple[list[Any], list[Failure]]:
         values = _EXACT.decode(body)
         if spelled.count(b":") == body.count(b":") and b"\\u003" not in body:  # \u003a is a colon in disguise
             return values, []
-        return values, _repeats(body)
+        return values, _find_repeated_keys(body)
     except (msgspec.DecodeError, InvalidOperation, RecursionError):
-        return _one_by_one(joined)
+        return _decode_each(joined)
 
 
-def decoded(text: bytes | str) -> Any:
+def decode_exact(text: bytes | str) -> Any:
     """A JSON text as a value, with all digits of its numbers, as ``read`` has them; raises DecodeError."""
     try:
         return _EXACT.decode(text)
@@ -144,7 +144,7 @@ _SPELL = msgspec.json.Encoder().encode
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},]')
 
 
-def _one_by_one(joined: bytes) -> tuple[list[Any], list[Failure]]:
+def _decode_each(joined: bytes) -> tuple[list[Any], list[Failure]]:
     """The same for a body that cannot be decoded as a whole: each entry on its own, to name those that fail."""
     values: list[Any] = []
     failures: list[Failure] = []
@@ -152,7 +152,10 @@ def _one_by_one(joined: bytes) -> tuple[list[Any], list[Failure]]:
         value = None
         try:
             value = _EXACT.decode(entry)
-            failures += (msgspec.structs.replace(found, index=index) for found in _repeats(b"[" + bytes(entry) + b"]"))
+            failures += (
+                msgspec.structs.replace(failure, index=index)
+                for failure in _find_repeated_keys(b"[" + bytes(entry) + b"]")
+            )
         except RecursionError:
             failures.append(Failure(index, "", TOO_DEEP))
         except (msgspec.DecodeError, InvalidOperation):
@@ -161,14 +164,14 @@ def _one_by_one(joined: bytes) -> tuple[list[Any], list[Failure]]:
     return values, failures
 
 
-def _repeats(body: bytes) -> list[Failure]:
+def _find_repeated_keys(body: bytes) -> list[Failure]:
     """The first repeated key of each element of a JSON array, found by building objects as lists of members."""
     tree = json.loads(body, object_pairs_hook=_Members, parse_int=len, parse_float=len)
-    found = ((index, _repeated(entry)) for index, entry in enumerate(tree))
-    return [Failure(index, pointer.text(where), "is a repeated key") for index, where in found if where]
+    locations = ((index, _first_repeated_key(entry)) for index, entry in enumerate(tree))
+    return [Failure(index, pointer.text(where), "is a repeated key") for index, where in locations if where]
 
 
-def _repeated(entry: Any) -> pointer.Pointer | None:
+def _first_repeated_key(entry: Any) -> pointer.Pointer | None:
     """Where a member is that has the name of one before it."""
     waiting: list[tuple[pointer.Pointer, Any]] = [((), entry)] if isinstance(entry, list) else []
     while waiting:

@@ -13,7 +13,7 @@ from headrace.schema import entries
 from headrace.schema.document import Validator
 from headrace.schema.entries import entries_of
 from headrace.schema.lens import document as lens_document
-from headrace.schema.lens.chain import Chain
+from headrace.schema.lens.chain import LensChain
 from headrace.schema.lens.ops import Lens
 from headrace.schema.lens.values import LensFailure
 from headrace.schema.registry import Registry
@@ -72,14 +72,14 @@ class Trial:
 
     def __init__(self, registry: Registry) -> None:
         self._target = registry.current_version
-        self._chain = Chain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
+        self._chain = LensChain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
         self._validator = Validator(registry.current_schema)
 
-    def look(self, first_seq: int, version: int, joined: bytes, count: int) -> Findings:
+    def check(self, first_seq: int, version: int, joined: bytes, count: int) -> Findings:
         """What becomes of so many consecutive events of one version, joined by commas."""
         try:
-            turned = self._turned(joined, version)
-            if not self._validator.failures(turned):
+            carried = self._carry(joined, version)
+            if not self._validator.failures(carried):
                 return Findings(count)
         except (LensFailure, RecursionError):
             pass
@@ -87,7 +87,7 @@ class Trial:
         lens = sum(misfit.cause == "lens" for misfit in misfits)
         return Findings(count, lens, len(misfits) - lens, tuple(misfits[:MOST_NAMED]))
 
-    def _turned(self, joined: bytes, version: int) -> bytes:
+    def _carry(self, joined: bytes, version: int) -> bytes:
         # Events that came before the first schema are taken as they are.
         return self._chain.promote(joined, version or self._target, self._target)
 
@@ -95,22 +95,22 @@ class Trial:
         """The events that would fail; only of the first ones it is found out why they do not fit the schema."""
         named = 0
         for seq, entry in enumerate(entries_of(joined), start=first_seq):
-            misfit = self._judged(seq, version, bytes(entry), explains=named < MOST_NAMED)
+            misfit = self._judge(seq, version, bytes(entry), explains=named < MOST_NAMED)
             if misfit is not None:
                 named += 1
                 yield misfit
 
-    def _judged(self, seq: int, version: int, entry: bytes, *, explains: bool) -> Misfit | None:
+    def _judge(self, seq: int, version: int, entry: bytes, *, explains: bool) -> Misfit | None:
         try:
-            turned = self._turned(entry, version)
+            carried = self._carry(entry, version)
         except LensFailure as failure:
             return _misfit(seq, "lens", failure.where, failure.reason)
         except RecursionError:
             return _misfit(seq, "lens", "", entries.TOO_DEEP)
         if explains:
-            failures = self._validator.failures(turned)
+            failures = self._validator.failures(carried)
             return _misfit(seq, "schema", failures[0].pointer, failures[0].reason) if failures else None
-        values, lost = entries.read(turned)
+        values, lost = entries.read(carried)
         return None if not lost and self._validator.accepts(values[0]) else _misfit(seq, "schema", "", "")
 
 

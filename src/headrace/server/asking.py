@@ -9,7 +9,7 @@ import msgspec
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest
-from headrace.schema.entries import decoded
+from headrace.schema.entries import decode_exact
 from headrace.server.exchange import Request
 from headrace.server.values import only
 from headrace.types import json_fault, rfc3339
@@ -27,7 +27,7 @@ def document(request: Request, what: str) -> Any:
     if len(request.body) > _MAX_BODY:
         raise BadRequest(f"{what} has at most 1 MiB", field="body")
     try:
-        return decoded(request.body)
+        return decode_exact(request.body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
         raise BadRequest(f"the body is not JSON: {json_fault(reason, request.body)}", field="body") from reason
 

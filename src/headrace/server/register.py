@@ -21,7 +21,7 @@ from headrace.schema.descriptor import wire
 from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.document import read as read_registration
 from headrace.schema.descriptor.nodes import Event, Node, Table
-from headrace.schema.descriptor.problem import Envelope, Problem
+from headrace.schema.descriptor.problem import DescriptorProblem, RegistrationResponse
 from headrace.server import values
 from headrace.server.answer import json_response
 from headrace.server.auth import Principal
@@ -104,13 +104,13 @@ class Api:
             and given.app not in current.apps.values()
         ):
             message = f"there is nothing to register, and the app {given.app!r} has nothing to remove"
-            given = [Problem("schema_invalid", "descriptors", message)]
+            given = [DescriptorProblem("schema_invalid", "descriptors", message)]
         if not isinstance(given, Registration):
-            return _answer(Envelope("invalid", current.version, errors=given, refused=True))
+            return _answer(RegistrationResponse("invalid", current.version, errors=given, refused=True))
         change = Change.of(given)
         _require(request.state.principal, current, change)
         if taken := self._taken_unseen(request.state.principal, current, change):
-            return _answer(Envelope("conflict", current.version, errors=taken, refused=not change.dry_run))
+            return _answer(RegistrationResponse("conflict", current.version, errors=taken, refused=not change.dry_run))
         return await self._carry_out(request, lambda who: self._features.register(change, who))
 
     async def rollback(self, request: Request) -> Response:
@@ -134,10 +134,10 @@ class Api:
         )
         return await self._carry_out(request, lambda who: self._features.rollback(body.version, change, who))
 
-    def _taken_unseen(self, principal: Principal, current: Current, change: Change) -> list[Problem]:
+    def _taken_unseen(self, principal: Principal, current: Current, change: Change) -> list[DescriptorProblem]:
         """Names of the payload that others have for what the key does not open: nothing else is said of that."""
         return [
-            Problem("owned_by", f"descriptors[{place}].name", f"the name {name!r} is taken: choose another")
+            DescriptorProblem("owned_by", f"descriptors[{place}].name", f"the name {name!r} is taken: choose another")
             for place, name in enumerate(change.nodes)
             if self._is_taken_unseen(principal, current, change, name)
         ]
@@ -149,7 +149,7 @@ class Api:
         has_stream = not isinstance(change.nodes[name], Table)
         return has_stream and not principal.covers(EVENTS + name) and self._catalog.find(EVENTS + name) is not None
 
-    async def _carry_out(self, request: Request, make: Callable[[str], Awaitable[Envelope]]) -> Response:
+    async def _carry_out(self, request: Request, make: Callable[[str], Awaitable[RegistrationResponse]]) -> Response:
         try:
             return _answer(await make(request.state.principal.user_id))
         except Conflict as reason:
@@ -158,8 +158,8 @@ class Api:
             return self._invalid(reason)
 
     def _invalid(self, reason: BadRequest) -> Response:
-        problem = Problem("schema_invalid", str(reason.facts.get("field", "")), reason.message)
-        return _answer(Envelope("invalid", self._features.current.version, errors=[problem], refused=True))
+        problem = DescriptorProblem("schema_invalid", str(reason.facts.get("field", "")), reason.message)
+        return _answer(RegistrationResponse("invalid", self._features.current.version, errors=[problem], refused=True))
 
     async def registry(self, request: Request) -> Response:
         """GET ``/v1/registry``: every node, as it could be registered again."""
@@ -219,7 +219,7 @@ def _version(row: FeatureRegistryRow) -> dict[str, Any]:
     }
 
 
-def _answer(envelope: Envelope) -> Response:
+def _answer(envelope: RegistrationResponse) -> Response:
     return json_response(envelope.body(), status=envelope.http_status)
 
 

@@ -14,7 +14,7 @@ from headrace.engine.registry.verification_job import Progress
 from headrace.errors import BadRequest
 from headrace.schema import entries
 from headrace.schema.plan import Refusal
-from headrace.schema.update import Update, parse_update
+from headrace.schema.update import SchemaUpdate, parse_update
 from headrace.server.aside import Aside
 from headrace.server.exchange import Reply, Request
 from headrace.server.streams import refuse_owned
@@ -69,11 +69,11 @@ class Schemas:
         answer = self._verify if on_data else self._plan if dry_run else self._apply
         self._aside.begin(request.exchange, answer(request, stream, update))
 
-    async def _plan(self, request: Request, stream: Stream, update: Update) -> None:
+    async def _plan(self, request: Request, stream: Stream, update: SchemaUpdate) -> None:
         planned = await self._engine.schemas.plan(stream, update)
         request.exchange.reply(Reply.json(200, planned.dump()))
 
-    async def _verify(self, request: Request, stream: Stream, update: Update) -> None:
+    async def _verify(self, request: Request, stream: Stream, update: SchemaUpdate) -> None:
         planned, proposal = await self._engine.schemas.propose(stream, update)
         if proposal is None:
             request.exchange.reply(Reply.json(200, {**planned.dump(), "verification": None}))
@@ -81,7 +81,7 @@ class Schemas:
         row = await self._engine.verifier.begin(stream, proposal)
         request.exchange.reply(Reply.json(202, {**planned.dump(), "verification": _verified(stream, row)}))
 
-    async def _apply(self, request: Request, stream: Stream, update: Update) -> None:
+    async def _apply(self, request: Request, stream: Stream, update: SchemaUpdate) -> None:
         planned, registry = await self._engine.schemas.apply(stream, update, request.principal.user_id)
         plan = planned.dump()
         del plan["registry"]
@@ -122,7 +122,7 @@ def _verified(stream: Stream, row: VerificationRow) -> dict[str, Any]:
     }
 
 
-def _update(body: bytes) -> Update:
+def _update(body: bytes) -> SchemaUpdate:
     if len(body) > 1024 * 1024:
         raise BadRequest("an update has at most 1 MiB", field="body")
     try:

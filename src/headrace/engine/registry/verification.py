@@ -269,7 +269,7 @@ class Eyes:
             for batch in events.batches(events.first_chunk(*where)):
                 for stretch in stretches(batch, SLICE_BYTES):
                     begun = monotonic()
-                    found += trial.look(stretch.first_seq, stretch.version, stretch.body, stretch.entries)
+                    found += trial.check(stretch.first_seq, stretch.version, stretch.body, stretch.entries)
                     at = stretch.first_seq + stretch.entries
                     if self.closing.is_set():
                         return at, found

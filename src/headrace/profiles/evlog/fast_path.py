@@ -19,7 +19,7 @@ from headrace import decoding
 from headrace.profiles.evlog.envelope import KEYS, Envelope
 from headrace.profiles.evlog.normalise import LEVEL_OF, NOTHING, TEXTS, Normaliser, inferred
 from headrace.schema.entries import BLANKS
-from headrace.schema.fast_validator import Unsayable
+from headrace.schema.fast_validator import NotExpressible
 
 #: Types of more names, or of deeper ones, are unsayable: they take long to make.
 MOST_NAMES = 300
@@ -40,10 +40,10 @@ class Shape:
     def learn(self, value: Any, depth: int = 0) -> None:
         """Admit a value too."""
         if depth > MOST_DEPTH:
-            raise Unsayable
+            raise NotExpressible
         if type(value) is dict:
             if len(value.keys() | (self.members or {})) > MOST_NAMES:
-                raise Unsayable
+                raise NotExpressible
             self.members = _merged(self.members or {}, value)
             for name, member in value.items():
                 self.members[name].learn(member, depth + 1)
@@ -81,7 +81,7 @@ def structure(title: str, fields: dict[str, tuple[str, Any, Any]]) -> type[msgsp
             title, [*fields.values()], rename=renamed, forbid_unknown_fields=True, omit_defaults=True, gc=False
         )
     except ValueError as reason:  # a name that no field can have
-        raise Unsayable from reason
+        raise NotExpressible from reason
 
 
 def _merged(known: dict[str, Shape], value: dict[str, Any]) -> dict[str, Shape]:
@@ -154,7 +154,7 @@ class Glance:
                 self._shape.learn(event)
             self._plan = _Plan(self._shape, self._normaliser)
             self._waiting = 0
-        except Unsayable:
+        except NotExpressible:
             self._shape = Shape()
 
 
@@ -163,7 +163,7 @@ class _Plan:
 
     def __init__(self, shape: Shape, normaliser: Normaliser) -> None:
         if sum(1 for _ in shape.names()) > MOST_NAMES:
-            raise Unsayable
+            raise NotExpressible
         seen = shape.members or {}
         members = {**seen, **{name: Shape() for name in KEYS if name not in seen}}
         fields = {

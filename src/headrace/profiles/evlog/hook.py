@@ -21,7 +21,7 @@ from headrace.profiles.redaction import is_among
 from headrace.schema import entries
 from headrace.schema.canonical import same
 from headrace.schema.entries import Failure
-from headrace.schema.routing import MAX_FAILURES, MAX_KEY_BYTES
+from headrace.schema.routing_key import MAX_FAILURES, MAX_KEY_BYTES
 from headrace.types import rfc3339
 
 _CANONICAL = decoding.make_decoder(list[Envelope])

@@ -16,7 +16,7 @@ from headrace.profiles.metrics.envelope import API_VERSION, KEYS, SCHEMA, Interv
 from headrace.schema import entries
 from headrace.schema.canonical import same
 from headrace.schema.pointer import text
-from headrace.schema.routing import MAX_FAILURES
+from headrace.schema.routing_key import MAX_FAILURES
 
 _SHARES = {"p50": 50, "p95": 95, "p99": 99}
 _LABEL = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?", re.ASCII)

@@ -14,7 +14,7 @@ from headrace.profiles.otel_traces.span import SCHEMA
 from headrace.schema import entries
 from headrace.schema.canonical import same
 from headrace.schema.entries import Failure
-from headrace.schema.routing import MAX_FAILURES
+from headrace.schema.routing_key import MAX_FAILURES
 
 _ENCODE = msgspec.json.Encoder(decimal_format="number").encode
 

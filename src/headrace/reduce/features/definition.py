@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from headrace import decoding
 from headrace.reduce.features.table import TableReducer
-from headrace.schema.descriptor.nodes import Event, Life, Node, Op, Table
-from headrace.schema.descriptor.validate import resolve
+from headrace.schema.descriptor.nodes import Event, Life, Node, RowOp, Table
+from headrace.schema.descriptor.validate import resolve_table
 from headrace.schema.entries import whole_or_double
 from headrace.types import Steps
 
@@ -81,7 +81,7 @@ class RowKeying:
         return hash(key)
 
 
-def keying(reducer: TableReducer, event: Event, ops: Sequence[Op]) -> FieldKeying | RowKeying:
+def keying(reducer: TableReducer, event: Event, ops: Sequence[RowOp]) -> FieldKeying | RowKeying:
     """How the keys of a table are hashed, given the steps from its source to it."""
     fields = _source_fields(reducer.keys.fields, ops)
     if fields is None or any(event.schema[field].type == "datetime" for field in fields):
@@ -89,7 +89,7 @@ def keying(reducer: TableReducer, event: Event, ops: Sequence[Op]) -> FieldKeyin
     return FieldKeying(reducer, event, fields)
 
 
-def _source_fields(names: Sequence[str], ops: Sequence[Op]) -> list[str] | None:
+def _source_fields(names: Sequence[str], ops: Sequence[RowOp]) -> list[str] | None:
     """The fields of the source that these of the rows are as they were; None where one is made by a step."""
     found = list(names)
     for op in reversed(ops):
@@ -150,7 +150,7 @@ class Defined(msgspec.Struct, frozen=True, dict=True):
     def keying(self) -> FieldKeying | RowKeying:
         """How the keys of its events are hashed."""
 
-        return keying(self.reducer, self.event, resolve(self.nodes, self.table).ops)
+        return keying(self.reducer, self.event, resolve_table(self.nodes, self.table).ops)
 
     def restricted(self, names: Collection[str]) -> Defined:
         """The same with some of its features only."""
@@ -164,4 +164,4 @@ class Defined(msgspec.Struct, frozen=True, dict=True):
 @lru_cache(maxsize=_KEPT)
 def _reducer(encoded: bytes) -> TableReducer:
     defined = decoding.decode(encoded, Defined)
-    return TableReducer(resolve(defined.nodes, defined.table), defined.lives, defined.cold)
+    return TableReducer(resolve_table(defined.nodes, defined.table), defined.lives, defined.cold)

@@ -9,11 +9,11 @@ import msgspec
 
 from headrace.reduce.features.rows import Rows
 from headrace.reduce.states.definition import EventRun, Folded
-from headrace.schema.descriptor.nodes import Event, Field, Node
-from headrace.schema.descriptor.validate import chain
+from headrace.schema.descriptor.nodes import Event, EventField, Node
+from headrace.schema.descriptor.validate import resolve_chain
 from headrace.schema.entries import whole_or_double
 from headrace.schema.lens import document as lens_document
-from headrace.schema.lens.chain import Chain
+from headrace.schema.lens.chain import LensChain
 from headrace.schema.lens.ops import Lens
 from headrace.schema.lens.values import LensFailure
 from headrace.schema.registry import Registry
@@ -26,7 +26,7 @@ _EXACT = msgspec.json.Decoder(list[dict[str, Any]], float_hook=whole_or_double)
 class EventDecoder:
     """Decodes events; only integers that are spelled with a fraction or an exponent take a second reading."""
 
-    def __init__(self, schema: Mapping[str, Field]) -> None:
+    def __init__(self, schema: Mapping[str, EventField]) -> None:
         self._integers = [name for name, field in schema.items() if field.type == "i64"]
 
     def decode(self, joined: Piece) -> list[dict[str, Any]]:
@@ -45,7 +45,7 @@ class Shapes:
 
     def __init__(self, registry: Registry, event: Event) -> None:
         self._registry = registry
-        self._chain = Chain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
+        self._chain = LensChain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
         self._decoder = EventDecoder(event.schema)
         self._blank = {name: field.default for name, field in event.schema.items()}
         self._optional = [
@@ -101,7 +101,7 @@ class Derived:
         self.name = name
         #: The version of the registry that it is of.
         self.version = version
-        found = chain(nodes, name)
+        found = resolve_chain(nodes, name)
         self.root = found.root.name
         schema = found.root.schema
         self._blank = {field: given.default for field, given in schema.items()}

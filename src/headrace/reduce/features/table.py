@@ -23,7 +23,7 @@ from headrace.schema.descriptor.nodes import Life
 from headrace.schema.expression import compiled, parse
 
 if TYPE_CHECKING:
-    from headrace.schema.descriptor.validate import Resolved
+    from headrace.schema.descriptor.validate import ResolvedTable
 
 NEVER = float("inf")
 
@@ -43,7 +43,7 @@ class TableReducer:
     """The features of one table as a reducer over its root event stream."""
 
     def __init__(
-        self, resolved: Resolved, lives: Mapping[str, Life], cold: Sequence[tuple[int, int | None]] = ()
+        self, resolved: ResolvedTable, lives: Mapping[str, Life], cold: Sequence[tuple[int, int | None]] = ()
     ) -> None:
         table = resolved.table
         self.features = tuple(table.features)

@@ -31,33 +31,33 @@ _NOTHING = msgspec.Raw()
 class RoutingKey:
     """Where the routing key of an entry is, and whether there must be one; compiled once."""
 
-    def __init__(self, place: Pointer, required: bool) -> None:
-        self.place = place
+    def __init__(self, path: Pointer, required: bool) -> None:
+        self.path = path
         self.required = required
-        self._text = pointer.text(place)
-        self._decoder = _decoder(place)
+        self._text = pointer.text(path)
+        self._decoder = _decoder(path)
 
     def keys(self, joined: bytes) -> tuple[list[str | None], list[Failure]]:
         """The key of each entry, of entries joined by commas; and what is wrong with the first keys that are none.
 
         Without the key an entry has None. A key is a string of 1 to 512 bytes: neither null nor an empty string is one.
         """
-        keys = self._glanced(b"[" + joined + b"]")
-        return self._walked(joined) if keys is None else (keys, [])
+        keys = self._decode_keys(b"[" + joined + b"]")
+        return self._walk_keys(joined) if keys is None else (keys, [])
 
-    def _glanced(self, body: bytes) -> list[str | None] | None:
+    def _decode_keys(self, body: bytes) -> list[str | None] | None:
         """The keys, where nothing is wrong with any of them and nothing unusual on the way."""
         try:
-            found = self._decoder.decode(body)
+            keys = self._decoder.decode(body)
         except (msgspec.ValidationError, RecursionError):
             return None
-        for _ in self.place:
-            found = [step if step is UNSET else step.member for step in found]
-        if UNSET in found:
-            return None if self.required else [None if key is UNSET else key for key in found]
-        return found  # type: ignore[no-any-return]
+        for _ in self.path:
+            keys = [step if step is UNSET else step.member for step in keys]
+        if UNSET in keys:
+            return None if self.required else [None if key is UNSET else key for key in keys]
+        return keys  # type: ignore[no-any-return]
 
-    def _walked(self, joined: bytes) -> tuple[list[str | None], list[Failure]]:
+    def _walk_keys(self, joined: bytes) -> tuple[list[str | None], list[Failure]]:
         """The same, step by step and with reasons."""
         keys: list[str | None] = []
         failures = []
@@ -70,7 +70,7 @@ class RoutingKey:
 
     def _key_of(self, value: bytes | msgspec.Raw) -> tuple[str | None, str]:
         try:
-            for name in self.place:
+            for name in self.path:
                 value = _step(value, name)
         except RecursionError:
             return None, TOO_DEEP
@@ -85,10 +85,10 @@ class RoutingKey:
         return key, ""
 
 
-def _decoder(place: Pointer) -> msgspec.json.Decoder[Any]:
+def _decoder(path: Pointer) -> msgspec.json.Decoder[Any]:
     """A decoder of entries that sees nothing but the way to the key, and refuses any that needs a closer look."""
     way: Any = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_BYTES // 4)]
-    for name in reversed(place):
+    for name in reversed(path):
         try:
             way = msgspec.defstruct("Step", [("member", way | UnsetType, UNSET)], rename={"member": name}, gc=False)
         except ValueError:  # a name that the library cannot look for
