@@ -1,7 +1,7 @@
-"""What an update would make of a registry: a plan, with every refusal at once.
+"""Plan an update of a registry, with every refusal at once.
 
-The plan is made for a moment of the stream. Whoever carries it out, later, takes the registry it leads to and moves
-the boundary to where the stream then ends (``Registry.bounded``).
+The plan is made for one head of the stream. Whoever applies it later takes the registry of the plan and moves the
+boundary to where the stream ends then (``Registry.bounded``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CarrySearch = Callable[[Registry, Any, Registry, Crossings], CarriedSearch]
 
 
 class SearchRules(NamedTuple):
-    """What is known of search configurations where they are read; they are checked beside the one that was."""
+    """How search configurations are checked, beside the previous one, and carried to the next version."""
 
     check: CheckSearch
     carry: CarrySearch
@@ -71,16 +71,16 @@ def apply(
     return replace(plan, registry=registry, lens=None, reasons=(), impact=(), refusals=_limit_refusals(plan.refusals))
 
 
-#: Refusals of what cannot be read: then there is nothing to try.
+#: Codes of refusals of input that cannot be read, so that no registry can be proposed.
 _UNREADABLE = ("schema_invalid", "lens_invalid", "conflict")
 
 
 def propose_registry(
     registry: Registry, update: SchemaUpdate, plan: Plan[Registry], *, next_seq: int
 ) -> Registry | None:
-    """The registry with the version that an update asks for, whether or not the plan of it is refused.
+    """The registry with the version of an update, whether or not the plan of it is refused.
 
-    None where the update makes no version, or one that no event could be held against.
+    None where the update makes no version, or one that no event can be checked against.
     """
     if plan.to_version == plan.from_version or any(map(_is_unreadable, plan.refusals)):
         return None
@@ -129,7 +129,7 @@ def _plan_first_version(plan: Plan[Registry], update: SchemaUpdate, is_empty: bo
 
 
 def _plan_next_version(plan: Plan[Registry], update: SchemaUpdate, next_seq: int) -> Plan[Registry]:
-    """The next version, and the lens that leads to it: the one that was sent, or one that does nothing."""
+    """The next version, and the lens that leads to it: the one that was sent, or an empty one."""
     registry, written = plan.registry, update.lens is UNSET
     refusals = _refusals("schema_invalid", "/schema", document.problems(update.schema))
     changes = () if refusals else diff(registry.current_schema, update.schema)
@@ -189,7 +189,7 @@ def _unproven_lens_refusals(registry: Registry, update: SchemaUpdate, *, provabl
 
 
 def _lens_refusals(registry: Registry, lens: Lens | list[Problem]) -> list[Refusal]:
-    """What is wrong with a lens before anything is proven: its form, its versions, its name."""
+    """Refusals of a lens before any proof: its structure, its versions, its name."""
     if not isinstance(lens, Lens):
         return _refusals("lens_invalid", "/lens", lens)
     refusals = _refusals("lens_invalid", "/lens", _op_problems(lens.ops, ""))
@@ -204,7 +204,7 @@ def _lens_refusals(registry: Registry, lens: Lens | list[Problem]) -> list[Refus
 
 
 def _op_problems(ops: Iterable[Op], base: str) -> Iterator[Problem]:
-    """What is wrong with the schemas that operations carry."""
+    """Problems of the schemas in operations."""
     for number, op in enumerate(ops):
         here = f"{base}/ops/{number}"
         if isinstance(op, Add | Remove):
@@ -215,7 +215,7 @@ def _op_problems(ops: Iterable[Op], base: str) -> Iterator[Problem]:
 
 
 def _explained_changes(changes: Iterable[Change], crossing: Crossing) -> Iterator[Change]:
-    """The changes; where the lens takes care of older events, the reason says how instead of what could be done."""
+    """The changes; where the lens handles older events, the reason says how, instead of suggesting a remedy."""
     for change in changes:
         where = f"{change.pointer}: "
         names = pointers.parse(change.pointer) or ()
@@ -235,7 +235,7 @@ def _explained_changes(changes: Iterable[Change], crossing: Crossing) -> Iterato
 
 
 def _apply_routing_key(plan: Plan[Registry], update: SchemaUpdate, crossings: Crossings) -> Plan[Registry]:
-    """The routing key the update asks for; the one that was, where it asks for none."""
+    """The plan with the routing key of the update, or with the current one carried through the lens."""
     wanted, current = update.routing_key, plan.registry.routing_key
     if wanted is not UNSET:
         changes = (*plan.changes, *routing_key_changes(current, wanted))
@@ -259,7 +259,7 @@ def _apply_routing_key(plan: Plan[Registry], update: SchemaUpdate, crossings: Cr
 def _apply_search(
     plan: Plan[Registry], registry: Registry, update: SchemaUpdate, rules: SearchRules, crossings: Crossings
 ) -> Plan[Registry]:
-    """The search configuration the update asks for, or the one that was; checked where it or the version is new."""
+    """The plan with the search configuration of the update, or the current one; checked if it or the version is new."""
     current = plan.registry.search
     wanted = current if update.search is UNSET else update.search
     version = plan.registry.current_version

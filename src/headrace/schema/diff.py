@@ -1,6 +1,6 @@
 """The changes between two JSON Schemas, each classified.
 
-Rules say what each change means; containment has the last word. Where it proves that every event that was valid stays
+Rules classify each change; containment overrules them. Where it proves that every event that was valid stays
 valid, no change is breaking; where it does not, at least one is. Where all changes are identical, both schemas are
 proven to admit the same events.
 """
@@ -37,7 +37,7 @@ _RULED = {
     *("type", "enum", "const", *keyword_changes.LOWER, *keyword_changes.UPPER, *keyword_changes.CONSTRAINTS),
     *("properties", "required", "additionalProperties", "patternProperties", "prefixItems", "items", "anyOf", "allOf"),
 }
-#: They assert nothing themselves, and yet what other keywords mean depends on them.
+#: Keywords that assert nothing themselves but change the meaning of others.
 _NAMING = {"$schema", "$id", "id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"}
 #: Compared where they are used.
 _DEFINITIONS = {"$defs", "definitions"}
@@ -80,14 +80,14 @@ def _limit_changes(changes: tuple[Change, ...]) -> tuple[Change, ...]:
 
 
 def judge(schema: Any) -> Callable[[Any], bool]:
-    """What decides about single values where schemas alone do not say enough."""
+    """An oracle for single values: a validator of the schema."""
     return Validator(schema).accepts
 
 
 class _SchemaComparison:
-    """Compares two schema documents by the rules, place by place.
+    """Compares two schema documents by the rules, location by location.
 
-    A definition that is used in several places is compared where it is met first.
+    A definition that is used several times is compared where it is met first.
     """
 
     def __init__(self, old: Any, new: Any) -> None:
@@ -102,7 +102,7 @@ class _SchemaComparison:
             pending.extend(reversed([finding for finding in findings if isinstance(finding, SchemaPair)]))
 
     def _findings(self, pair: SchemaPair) -> Iterator[Finding]:
-        """What is found at one place, without looking further inside."""
+        """The findings at one location, without descending."""
         old, new = self._old.keywords(pair.old), self._new.keywords(pair.new)
         targets = self._targets(pair, old.pop("$ref", None), new.pop("$ref", None))
         if targets is not None:
@@ -120,7 +120,7 @@ class _SchemaComparison:
         yield from self._annotations(pair)
 
     def _targets(self, pair: SchemaPair, before: Any, after: Any) -> SchemaPair | None:
-        """What is compared instead where a side refers to a schema elsewhere in its document."""
+        """The schemas to compare instead where a side is a reference."""
         old = self._old.resolve(before)
         new = self._new.resolve(after)
         if old is None and new is None:

@@ -1,6 +1,6 @@
-"""A JSON Schema as a document that can be used, and as the judge of entries.
+"""Checking JSON Schemas, and validating entries against them.
 
-jsonschema-rs judges what a first glance does not settle. A schema that could hold it up is refused: patterns run in
+jsonschema-rs validates what the fast validator does not accept. A schema that could be slow is refused: patterns run in
 linear time or not at all, and what references unfold to is bounded. Whole numbers of any size and decimals below 2^53
 are compared by all their digits; beyond 2^53, a number with a fraction, or spelled with an exponent, is compared as
 the nearest double.
@@ -35,13 +35,13 @@ MAX_PROBLEMS = 100
 #: Branches of a choice, and values of an enum that are no plain strings or whole numbers.
 MAX_CHOICES = 1_000
 
-#: How many entries of an append are named, and how much is said of each.
+#: How many failing entries of an append are reported, with how many reasons each.
 MAX_ENTRIES = 20
 MAX_REASONS = 4
 MAX_TEXT = 300
 #: How deep an entry may be nested under a schema that refers to itself.
 MAX_DEPTH = 100
-#: Beyond so many values, levels, or ways through a schema that refers to itself, less is said.
+#: Beyond so many values, levels, or paths through a recursive schema, fewer details are reported.
 MAX_VALUES = 1_000
 MAX_SHOWN = 200
 MAX_RETRACED = 10_000
@@ -58,7 +58,7 @@ DRAFTS = (
 
 
 def problems(schema: Any) -> list[Problem]:
-    """Why a value cannot be used as a JSON Schema; nothing, where it can."""
+    """Every problem of a JSON Schema; an empty list if it can be used."""
     if not isinstance(schema, dict | bool):
         return [Problem("", "a schema is an object or a boolean")]
     schema_problems = _size_problems(schema) or _draft_problems(schema)
@@ -75,7 +75,7 @@ def problems(schema: Any) -> list[Problem]:
 
 
 class Validator:
-    """A schema without problems, compiled once to judge many entries."""
+    """A schema without problems, compiled once to validate many entries."""
 
     def __init__(self, schema: Any) -> None:
         self._inside = inside = Subschemas(schema)
@@ -87,11 +87,11 @@ class Validator:
 
     @cached_property
     def fast_validator(self) -> FastValidator | None:
-        """What sees quickly that entries fit, if the schema lends itself to that."""
+        """The fast validator of the schema, if it can have one."""
         return make_fast_validator(self._inside, self._prepared, lambda schema: _compile(schema).is_valid)
 
     def count(self, body: bytes) -> int | None:
-        """How many entries a JSON array holds, where it is seen at a glance that all fit."""
+        """How many entries a JSON array holds, if the fast validator accepts all of them."""
         return None if self.fast_validator is None else self.fast_validator.count(body)
 
     def accepts(self, value: Any) -> bool:
@@ -99,7 +99,7 @@ class Validator:
         return self._is_valid(value)
 
     def failures(self, joined: bytes) -> list[Failure]:
-        """What is wrong with entries joined by commas: nothing, or the first of those that fail, each with reasons."""
+        """The first failures of entries joined by commas, with reasons; an empty list if all are valid."""
         if self.fast_validator is not None and self.fast_validator.fits(joined):
             return []
         values, lost = entries.read(joined)
@@ -122,7 +122,7 @@ class Validator:
         return _measure(value)[0] <= MAX_DEPTH and self._compiled.is_valid(value)
 
     def _reasons(self, index: int, value: Any) -> list[Failure]:
-        """Why an entry fails; only that it does, where finding out could take too long."""
+        """Why an entry fails; without details where finding them could take too long."""
         depth, size = _measure(value)
         if self._returns and depth > MAX_DEPTH:
             return [Failure(index, "", f"is nested more than {MAX_DEPTH} deep")]
@@ -142,7 +142,7 @@ class Validator:
 
 
 def _compile(schema: Any) -> jsonschema_rs.Validator:
-    """A judge that fetches nothing, runs patterns in linear time and asserts no format."""
+    """A validator that fetches nothing, runs patterns in linear time and asserts no format."""
     return jsonschema_rs.validator_for(
         schema,
         validate_formats=False,
@@ -153,7 +153,7 @@ def _compile(schema: Any) -> jsonschema_rs.Validator:
 
 
 def _prepare(inside: Subschemas) -> Any:
-    """The same schema, said so that the library judges by it quickly and exactly.
+    """An equivalent schema that the library validates quickly and exactly.
 
     ``date-time`` is asserted by a pattern, which costs a tenth of a Python function.
     """
@@ -169,7 +169,7 @@ def _prepare(inside: Subschemas) -> Any:
 
 
 def _with_whole_numbers(value: Any) -> Any:
-    """A copy with 1 for 1.0: to that the library compares long decimals exactly."""
+    """A copy with 1 for 1.0, which the library compares with long decimals exactly."""
     if isinstance(value, dict):
         return {name: _with_whole_numbers(member) for name, member in value.items()}
     if isinstance(value, list):
@@ -178,7 +178,7 @@ def _with_whole_numbers(value: Any) -> Any:
 
 
 def _measure(value: Any) -> tuple[int, int]:
-    """How deep a value is nested, and how many values it holds; counting ends below what we care for."""
+    """How deep a value is nested, and how many values it holds; counting stops below ``MAX_SHOWN`` levels."""
     level, depth, size = [value], 0, 1
     while depth <= MAX_SHOWN:
         containers = [item for item in level if isinstance(item, dict | list)]
@@ -191,7 +191,7 @@ def _measure(value: Any) -> tuple[int, int]:
 
 
 def _explain(error: Error) -> tuple[str, str]:
-    """Where a value fails, and what the library says; a choice that fails deeper down in one option fails there."""
+    """The pointer and reason of an error; a choice with one option that fails deeper is reported there."""
     if isinstance(error.kind, Kind.AnyOf | Kind.OneOfNotValid):
         options = [option[0] for option in error.kind.context if option]
         deeper = [option for option in options if len(option.instance_path) > len(error.instance_path)]
@@ -239,7 +239,7 @@ def _meta_schema(draft: str) -> jsonschema_rs.Validator:
 
 
 def _meta_schema_problems(schema: Any) -> Iterator[Problem]:
-    """What the draft's own schema says against a schema."""
+    """Violations of the meta-schema of the draft."""
     errors = _meta_schema(_draft(schema)).iter_errors(schema)
     yield from dict.fromkeys(Problem(*_explain(error)) for error in errors)
 
@@ -255,7 +255,7 @@ def _reference_problems(inside: Subschemas) -> Iterator[Problem]:
 
 
 def _pattern_problems(inside: Subschemas) -> Iterator[Problem]:
-    """Patterns that could take forever, or be too large; all of them, where there are too many."""
+    """Patterns that are not linear or too large; only their number where there are too many."""
     patterns = [pattern for path, schema in inside.at.items() for pattern in _patterns(path, schema)]
     if len(patterns) > MAX_PATTERNS:
         yield Problem("", f"the schema has {len(patterns)} patterns, more than {MAX_PATTERNS}")
@@ -282,7 +282,7 @@ def _patterns(path: Pointer, schema: Any) -> Iterator[tuple[Pointer, str]]:
 
 
 def _unfolding_problems(inside: Subschemas) -> list[Problem]:
-    """What unfolds too far, or never ends."""
+    """Schemas that unfold too far, or endlessly."""
     if inside.unfolded.height > MAX_HEIGHT:
         return [Problem("", f"the schema is nested more than {MAX_HEIGHT} deep where its references are followed")]
     if inside.unfolded.size > MAX_UNFOLDED:
@@ -293,7 +293,7 @@ def _unfolding_problems(inside: Subschemas) -> list[Problem]:
 
 
 def _choice_problems(inside: Subschemas) -> Iterator[Problem]:
-    """Choices so many that judging one event against them would take long."""
+    """Choices with so many options that validating an event would take long."""
     for path, part in inside.at.items():
         if not isinstance(part, dict):
             continue
@@ -308,7 +308,7 @@ def _choice_problems(inside: Subschemas) -> Iterator[Problem]:
 
 
 def _compile_problems(schema: Any) -> list[Problem]:
-    """What else the library holds against a schema."""
+    """Other errors of the library when it compiles the schema."""
     try:
         Validator(schema)
     except (Error, jsonschema_rs.ReferencingError, ValueError) as reason:

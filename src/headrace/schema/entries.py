@@ -1,4 +1,4 @@
-"""The entries of an append as values, with nothing lost unseen: no repeated key, no digit of a number.
+"""Decode the entries of an append without losing anything silently: no repeated key, no digit of a number.
 
 Most bodies are spelled just as we would spell them, blanks apart (in strings too: they separate no tokens there), and
 then decoding lost nothing. Otherwise numbers are decoded exactly, and colons are counted: each member has one, so a
@@ -22,7 +22,7 @@ from headrace.types import Piece, json_fault
 
 #: How long a number with a fraction or an exponent may be; a whole one is bounded by Python, to 4,300 digits.
 MAX_DIGITS = 1_000
-#: From here on a double may stand for several whole numbers, up to those that 64 bits hold.
+#: From here on a double may represent several whole numbers, up to those that 64 bits hold.
 _LEAST_INEXACT, _GREATEST = 2**53, 2**63
 TOO_DEEP = "is nested too deeply"
 TOO_LONG = f"holds a number that is too long: whole ones have 4300 digits at most, others {MAX_DIGITS}"
@@ -37,7 +37,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def read(joined: bytes) -> tuple[list[Any], list[Failure]]:
-    """The values of entries joined by commas, and what cannot be taken from them as it is spelled.
+    """The values of entries joined by commas, and failures of entries that cannot be decoded without loss.
 
     Numbers are ``int`` or ``float`` where that is exact, else ``Decimal``. An entry that failed has no usable value.
     """
@@ -172,7 +172,7 @@ def _find_repeated_keys(body: bytes) -> list[Failure]:
 
 
 def _first_repeated_key(entry: Any) -> pointer.Pointer | None:
-    """Where a member is that has the name of one before it."""
+    """The pointer of the first member with the name of an earlier one."""
     waiting: list[tuple[pointer.Pointer, Any]] = [((), entry)] if isinstance(entry, list) else []
     while waiting:
         where, value = waiting.pop()
@@ -220,7 +220,7 @@ def slice_json(joined: bytes, start: int, stop: int) -> bytes:
 
 
 def check_text(body: bytes) -> None:
-    """Refuse what is not UTF-8: decoders do not look into all strings."""
+    """Refuse text that is not UTF-8: decoders do not check all strings."""
     try:
         if not body.isascii():
             body.decode()

@@ -1,8 +1,8 @@
-"""A schema as a type: structures into which msgspec decodes what fits.
+"""A fast validator: a schema as msgspec structs, into which valid entries are decoded.
 
 The type never admits more than the schema. It may admit less: no member that the schema does not name, and no whole
-number spelled with a fraction. Where it cannot say all that the schema asks of a member, it leaves the member open.
-Structures are spelled in the order of their fields, so the order that senders use can be learnt.
+number spelled with a fraction. A member with constraints that a type cannot express is left open.
+Structs encode their fields in order, so the member order that senders use is learnt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.schema.entries import BLANKS, MAX_DIGITS
 from headrace.schema.pointer import Pointer
 from headrace.schema.subschemas import Subschemas, resolve_pointer
 
-#: A schema of more parts is unsayable, and so is a choice of more values: types take long to make.
+#: A schema with more parts, or a choice of more values, gets no type: types take long to make.
 MAX_PARTS = 300
 MAX_CHOICES = 1_000
 #: Larger numbers in a schema are left to those who compare all digits.
@@ -30,7 +30,7 @@ MAX_NUMBER = 2**53
 WIDEST = 2**63
 MAX_DOUBLE = 17976931348623157 * 10**292
 
-#: Keywords that ask nothing of a value; ``date-time`` is asked for by a pattern.
+#: Keywords that constrain no value; ``date-time`` is checked by a pattern.
 _SILENT = frozenset(
     {"$schema", "$comment", "$defs", "definitions", "title", "description", "default", "examples", "format"}
     | {"deprecated", "readOnly", "writeOnly"}
@@ -50,7 +50,7 @@ _SCALARS = {"boolean": (bool,), "integer": (int,), "null": (_NULL,), "number": (
 
 
 class NotExpressible(Exception):
-    """What a schema asks cannot be said by a type."""
+    """The schema cannot be expressed as a type."""
 
 
 class Fractions(IntEnum):
@@ -62,7 +62,7 @@ class Fractions(IntEnum):
 
 
 class TypeForm(NamedTuple):
-    """A type, what is asked of the members that it leaves open, and which numbers with a fraction it admits."""
+    """A type, the schemas of the members that it leaves open, and which numbers with a fraction it admits."""
 
     type: Any
     open: dict[str, Any]
@@ -73,7 +73,7 @@ class StructBuilder:
     """The schemas of a document, each as a type."""
 
     def __init__(self, inside: Subschemas, schema: Any) -> None:
-        """``schema`` asks the same as the document that ``inside`` knows, in the words of the judge."""
+        """``schema`` is the prepared equivalent of the document of ``inside``."""
         if inside.unfolded.returns or inside.unfolded.size > MAX_PARTS:
             raise NotExpressible
         self._root = schema
@@ -81,7 +81,7 @@ class StructBuilder:
         self._orders: dict[Pointer, list[str]] = {}
 
     def form(self, path: Pointer = ()) -> TypeForm:
-        """The form of what fits the schema at a place."""
+        """The type of values that are valid under the schema at a path."""
         path, schema = self._follow(path)
         constraints = _constraints(schema)
         if not path:
@@ -99,7 +99,7 @@ class StructBuilder:
         return _union_form([self._type_form(kind, path, constraints) for kind in kinds])
 
     def learn(self, value: Any, path: Pointer = ()) -> bool:
-        """Take over the order of the members in a value that fits; whether it was another one."""
+        """Take over the member order of a valid value; True if it differs from the current one."""
         path, schema = self._follow(path)
         if not isinstance(schema, dict):
             return False
@@ -113,7 +113,7 @@ class StructBuilder:
         return order != names or any(deeper)
 
     def _follow(self, path: Pointer) -> tuple[Pointer, Any]:
-        """The schema at a place, or the one that it only refers to, and where that stands."""
+        """The schema at a path, with its path, after following it if it is a mere reference."""
         schema = resolve_pointer(self._root, path)[1]
         target = self._targets.get(path)
         return (path, schema) if target is None or _constraints(schema).keys() != {"$ref"} else self._follow(target)
@@ -123,7 +123,7 @@ class StructBuilder:
         return self._orders.get(path) or list(schema["properties"])
 
     def _type_form(self, kind: str, path: Pointer, constraints: dict[str, Any]) -> TypeForm:
-        """The form of values of one type."""
+        """The type of values of one JSON type."""
         if kind == "object":
             return self._struct_form(path, constraints)
         limits = {
@@ -139,7 +139,7 @@ class StructBuilder:
         return items._replace(type=_limit_type(list[items.type], limits))  # type: ignore[name-defined]
 
     def _struct_form(self, path: Pointer, constraints: dict[str, Any]) -> TypeForm:
-        """The form of objects that have no other members than the schema names, whatever it asks of others."""
+        """The type of objects that have no other members than the schema names."""
         required = {*constraints.get("required", ())}
         if not required <= constraints.get("properties", {}).keys() or "properties" not in constraints:
             raise NotExpressible
@@ -159,7 +159,7 @@ class StructBuilder:
         )
 
     def _member_form(self, path: Pointer, required: bool) -> TypeForm:
-        """The form of a member; it is left open where a type cannot say it, or has open members and may be missing."""
+        """The type of a member; left open if it is not expressible, or is optional and has open members itself."""
         try:
             form = self.form(path)
             if required or not form.open:
@@ -175,7 +175,7 @@ class StructBuilder:
 
 
 def _constraints(schema: Any) -> dict[str, Any]:
-    """What a schema asks, by keyword."""
+    """The keywords of a schema that constrain values."""
     if not isinstance(schema, dict):
         raise NotExpressible
     return {keyword: value for keyword, value in schema.items() if keyword not in _SILENT}
@@ -188,21 +188,21 @@ def _kinds(constraints: dict[str, Any]) -> list[str]:
 
 
 def _union_form(forms: list[TypeForm]) -> TypeForm:
-    """The form of what has one of some forms."""
+    """The union of types."""
     if len(forms) > 1 and any(form.open for form in forms):
         raise NotExpressible
     return TypeForm(reduce(or_, (form.type for form in forms)), forms[0].open, max(form.fractions for form in forms))
 
 
 def _nullable_form(forms: list[TypeForm]) -> TypeForm:
-    """The form of what has one form or is null."""
+    """A union of one type and null."""
     if len(forms) != 2 or all(form.type is not _NULL for form in forms):
         raise NotExpressible
     return _union_form(forms)
 
 
 def _literal_type(constraints: dict[str, Any]) -> Any:
-    """One of some texts, small whole numbers and null."""
+    """A literal type of texts, small whole numbers and null."""
     kinds = _kinds(constraints) or ["integer", "null", "string"]
     values = tuple(constraints.get("enum", [constraints.get("const")]))
     if not 0 < len(values) <= MAX_CHOICES or len(constraints.keys() - {"type"}) > 1:
@@ -213,7 +213,7 @@ def _literal_type(constraints: dict[str, Any]) -> Any:
 
 
 def _kind(value: Any) -> str:
-    """The type of a value that can stand in a choice; of others, nothing."""
+    """The JSON type of a value that a literal type can hold; empty for others."""
     if isinstance(value, str):
         return "string"
     return "null" if value is None else "integer" if _is_small(value) else ""
@@ -279,7 +279,7 @@ _SPELL = msgspec.json.Encoder().encode
 
 
 def make_fast_validator(inside: Subschemas, schema: Any, compiled: Callable[[Any], Judge]) -> FastValidator | None:
-    """A glance for a document, if there can be one; ``schema`` asks the same, in the words of the library."""
+    """A fast validator of a document, if possible; ``schema`` is its prepared equivalent."""
     try:
         structures = StructBuilder(inside, schema)
         form = structures.form()
@@ -293,24 +293,24 @@ def make_fast_validator(inside: Subschemas, schema: Any, compiled: Callable[[Any
 
 
 class FastValidator:
-    """The structures of one schema, in the order in which members are sent."""
+    """The structs of one schema, in the order in which members are sent."""
 
     def __init__(self, structures: StructBuilder, form: TypeForm, judges: dict[str, Judge]) -> None:
-        """``judges`` see the open members of all entries at once."""
+        """``judges`` validate the open members of all entries at once."""
         self._structures = structures
         self._decode = _decoder(form)
         self._fractions = form.fractions
         self._open = [(attrgetter(way), are_valid) for way, are_valid in judges.items()]
         self._misses = self._pause = self._waiting = 0
-        #: Whether it wants to be shown the entries that it missed: seldom, as new structures take long to make.
+        #: Whether ``learn`` should be called with entries that it missed: seldom, as new structs take long to make.
         self.wants_examples = False
 
     def fits(self, joined: bytes) -> bool:
-        """Whether entries joined by commas are seen to fit."""
+        """Whether entries joined by commas are surely valid."""
         return self.count(b"[" + joined + b"]") is not None
 
     def count(self, body: bytes) -> int | None:
-        """How many entries an array holds, where all of them are seen to fit."""
+        """How many entries an array holds, if all of them are surely valid."""
         if self._waiting > 0:
             self._waiting -= 1
             return None
@@ -324,7 +324,7 @@ class FastValidator:
         return None
 
     def learn(self, values: list[Any]) -> None:
-        """Expect members in the order of entries that were missed and fit."""
+        """Expect members in the order of valid entries that were missed."""
         self.wants_examples = False
         if any([self._structures.learn(value) for value in values[:MAX_SHOWN]]):
             self._decode = _decoder(self._structures.form())
@@ -343,7 +343,7 @@ class FastValidator:
         return len(values)
 
     def _is_lossless(self, spelled: bytes, body: bytes) -> bool:
-        """Whether nothing of a body was lost when it was decoded."""
+        """Whether decoding a body lost nothing."""
         if spelled == body:
             return True
         if self._fractions is Fractions.SOME:

@@ -1,4 +1,4 @@
-"""What a comparison of two schemas finds: changes, and inner schemas that must be compared in turn."""
+"""Rules that compare the keywords of two schemas: they find changes, and inner schemas to compare in turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN_CHARACTERS = 80
 class SchemaLocation(NamedTuple):
     """Where two schemas are compared: in the data, and in the schema document.
 
-    Where it is proven that every event that was valid stays valid, no change breaks anything, whatever its rule says.
+    With ``proven`` (every event that was valid stays valid) no change is breaking, whatever its rule says.
     """
 
     data: Pointer = ()
@@ -29,15 +29,15 @@ class SchemaLocation(NamedTuple):
     proven: bool = False
 
     def inside(self, name: str, *steps: str) -> SchemaLocation:
-        """The place of a member or element, whose schema is some steps further."""
+        """The location of a member or element, whose schema is some steps further."""
         return self._replace(data=(*self.data, name), schema=(*self.schema, *steps))
 
     def beside(self, *steps: str) -> SchemaLocation:
-        """The same place in the data, some steps further in the schema."""
+        """The same location in the data, some steps further in the schema."""
         return self._replace(schema=(*self.schema, *steps))
 
     def change(self, what: str, classification: Classification, reason: str, *keyword: str, remedy: str = "") -> Change:
-        """A change at this place, of a keyword where one is named; the sentence begins with the place."""
+        """A change at this location, of a keyword where one is named; the sentence begins with the data pointer."""
         words = f"{pointer.text(self.data) or 'the event'}: {reason}"
         if classification.breaking and self.proven:
             classification = Classification.WIDENING
@@ -47,12 +47,12 @@ class SchemaLocation(NamedTuple):
         return Change(pointer.text(self.data), what, classification, words, pointer.text((*self.schema, *keyword)))
 
     def changed(self, keyword: str, old: Node, new: Node) -> Change:
-        """A change of a keyword for which no rule says that it is harmless."""
+        """A change of a keyword that no rule classifies as harmless."""
         return self.change("keyword_changed", Classification.DESTRUCTIVE, describe_change(keyword, old, new), keyword)
 
 
 class SchemaPair(NamedTuple):
-    """Two schemas for the same place in the data."""
+    """Two schemas for the same location in the data."""
 
     old: Any
     new: Any
@@ -63,20 +63,20 @@ Finding = Change | SchemaPair
 
 
 def format_value(value: Any) -> str:
-    """A value in a sentence: JSON, cut where it is long."""
+    """A value as JSON for a message, cut where it is long."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
 
 
 def describe_change(keyword: str, old: Node, new: Node) -> str:
-    """The words for a keyword that has another value, or none on one side."""
+    """A sentence about a keyword that has another value, or none on one side."""
     before, after = (format_value(node[keyword]) if keyword in node else "nothing" for node in (old, new))
     return f"{keyword} changes from {before} to {after}"
 
 
 LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
-#: A value must pass each of these on its own, so taking one away allows more.
+#: A value must satisfy each of these on its own, so removing one allows more.
 CONSTRAINTS = ("pattern", "format", "uniqueItems", "multipleOf", "not", "propertyNames")
 
 _EVERY_TYPE = ("null", "boolean", "number", "string", "array", "object")
@@ -165,7 +165,7 @@ def compare_constraints(old: Node, new: Node, location: SchemaLocation) -> Itera
 
 
 def _constraint(keyword: str, node: Node) -> Any:
-    """What a keyword demands, None where it demands nothing."""
+    """The value of a keyword, None where it constrains nothing."""
     value = node.get(keyword)
     return None if keyword == "uniqueItems" and value is False else value
 
@@ -212,7 +212,7 @@ REMOVE_REMEDY = "a lens operation `remove`"
 
 
 class _Members(NamedTuple):
-    """What a schema says of the members of an object; ``compare_other_members`` is None where patterns have a say as well."""
+    """The members of an object schema; ``others`` is None where patterns apply as well."""
 
     declared: Node
     required: dict[str, None]
@@ -248,7 +248,8 @@ def _added_property(name: str, before: _Members, after: _Members, location: Sche
     schema = after.declared[name]
     if before.others is False or schema is True or schema == {} or same(before.others, schema):
         return location.change("property_added", Classification.ADDITIVE, f"is new, as {format_value(schema)}")
-    reason = f"is new, as {format_value(schema)}, but the schema was open: an event may hold any value under this name already"
+    described = f"is new, as {format_value(schema)}"
+    reason = f"{described}, but the schema was open: an event may hold any value under this name already"
     remedy = (
         "close the schema first (additionalProperties: false), "
         "or send a lens with an operation `remove` of it with optional: true"
@@ -268,7 +269,7 @@ def _removed_property(name: str, before: _Members, after: _Members, location: Sc
 
 
 def _compare_required(before: _Members, after: _Members, location: SchemaLocation) -> Iterator[Change]:
-    """Which members become required or optional; of one that is added or removed as a whole, enough has been said."""
+    """Which members become required or optional, except those added or removed as a whole."""
     for name in after.required:
         if name not in before.required and (name in before.declared or name not in after.declared):
             reason = f"{NOW_REQUIRED}, and events so far need not hold it"

@@ -1,7 +1,7 @@
 """The routing key of each entry, by a pointer into it.
 
-Only the way to the key is decoded, as nested structures of one member each. What does not fit them, an array on the way
-or a key that is no string, is walked step by step.
+Only the path to the key is decoded, as nested structs of one member each. Entries that do not fit them, with an array
+on the path or a key that is no string, are walked step by step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RoutingKey:
         self._decoder = _decoder(path)
 
     def keys(self, joined: bytes) -> tuple[list[str | None], list[Failure]]:
-        """The key of each entry, of entries joined by commas; and what is wrong with the first keys that are none.
+        """The key of each entry, of entries joined by commas; and failures of the first entries with invalid keys.
 
         Without the key an entry has None. A key is a string of 1 to 512 bytes: neither null nor an empty string is one.
         """
@@ -46,7 +46,7 @@ class RoutingKey:
         return self._walk_keys(joined) if keys is None else (keys, [])
 
     def _decode_keys(self, body: bytes) -> list[str | None] | None:
-        """The keys, where nothing is wrong with any of them and nothing unusual on the way."""
+        """The keys, if all entries have the usual form and all keys are valid; else None."""
         try:
             keys = self._decoder.decode(body)
         except (msgspec.ValidationError, RecursionError):
@@ -86,7 +86,7 @@ class RoutingKey:
 
 
 def _decoder(path: Pointer) -> msgspec.json.Decoder[Any]:
-    """A decoder of entries that sees nothing but the way to the key, and refuses any that needs a closer look."""
+    """A decoder of entries that decodes only the path to the key, and fails on any unusual entry."""
     way: Any = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_BYTES // 4)]
     for name in reversed(path):
         try:
@@ -97,7 +97,7 @@ def _decoder(path: Pointer) -> msgspec.json.Decoder[Any]:
 
 
 def _step(value: bytes | msgspec.Raw, name: str) -> msgspec.Raw:
-    """The member or element of a value; nothing, where it has none."""
+    """The member or element of a value; empty where it has none."""
     spelled = bytes(value)
     if spelled[:1] == b"{":
         return _MEMBERS.decode(spelled).get(name, _NOTHING)

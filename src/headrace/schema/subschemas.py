@@ -1,4 +1,4 @@
-"""The schemas inside a JSON Schema, what refers to what, and how far all of it unfolds."""
+"""The schemas inside a JSON Schema, the references between them, and how large it is with references followed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _ONES = frozenset(
     {"additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not"}
 )
 _ONES |= {"propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"}
-#: Keywords whose subschemas look at the very value that the schema looks at.
+#: Keywords whose subschemas apply to the same value as the schema itself.
 _SAME_VALUE = frozenset({"allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then"})
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _REMEMBERING = frozenset({"unevaluatedItems", "unevaluatedProperties"})
 
 
 class Reference(NamedTuple):
-    """A reference: where it stands, what it says, and where it leads, or why it leads nowhere."""
+    """A reference: its path, keyword and text, and its target, or why it has none."""
 
     path: Pointer
     keyword: str
@@ -39,7 +39,7 @@ class Reference(NamedTuple):
 
 
 class Unfolded(NamedTuple):
-    """A schema with its references followed: subschemas, nesting, and how often it comes back to itself."""
+    """The size of a schema with references followed: subschemas, nesting, and how often it refers to itself."""
 
     size: int
     height: int
@@ -47,7 +47,7 @@ class Unfolded(NamedTuple):
 
 
 class Subschemas:
-    """Every schema within a schema, by its pointer; those too that only a reference makes one."""
+    """Every schema within a schema, by its pointer; including those reached only by a reference."""
 
     def __init__(self, root: Any) -> None:
         self.root = root
@@ -64,7 +64,7 @@ class Subschemas:
         self._follow()
 
     def find_loop(self) -> Pointer | None:
-        """A schema that needs itself to judge a value, if there is one."""
+        """A schema that needs itself to validate the same value, if there is one."""
         graph = {path: set(self._edges(path, same_value=True)) for path in self.at}
         try:
             TopologicalSorter(graph).prepare()
@@ -75,7 +75,7 @@ class Subschemas:
 
     @cached_property
     def unfolded(self) -> Unfolded:
-        """How much there is to a judgement."""
+        """The size of the whole schema with references followed."""
         return self._unfold((), set())
 
     def _walk(self, path: Pointer, schema: Any, base: str) -> None:
@@ -86,7 +86,7 @@ class Subschemas:
                 self._walk(child, subschema, base)
 
     def _identify(self, path: Pointer, schema: Any, base: str) -> str:
-        """Note what a schema is called; the base of the references in it."""
+        """Register the ids and anchors of a schema; returns the base URI of the references in it."""
         if not isinstance(schema, dict):
             return base
         if isinstance(name := schema.get(self._naming), str):
@@ -135,7 +135,7 @@ class Subschemas:
         return Reference(path, keyword, text, target)
 
     def _edges(self, path: Pointer, *, same_value: bool) -> Iterator[Pointer]:
-        """The schemas that a schema needs for its judgement."""
+        """The schemas that a schema needs to validate a value."""
         schema = self.at[path]
         for keyword, child, _ in _children(path, schema):
             if keyword in _SAME_VALUE or not (same_value or keyword in _APART):
@@ -172,7 +172,7 @@ class Subschemas:
 
 
 def resolve_pointer(document: Any, path: Pointer) -> tuple[bool, Any]:
-    """Whether a pointer leads somewhere, and what is there."""
+    """Whether a pointer leads to a value, and that value."""
     for name in path:
         if isinstance(document, dict) and name in document:
             document = document[name]
@@ -184,7 +184,7 @@ def resolve_pointer(document: Any, path: Pointer) -> tuple[bool, Any]:
 
 
 def _resolve_uri(base: str, reference: str) -> tuple[str, str]:
-    """A reference from a base: the document and the fragment."""
+    """A reference resolved against a base: the document and the fragment."""
     if reference.startswith("#"):
         return base, unquote(reference[1:])
     try:

@@ -1,4 +1,4 @@
-"""A trial: a proposed registry held against stored events, whatever the proof says of it."""
+"""A trial: stored events are checked against a proposed registry, whatever its proof says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.schema.registry import Registry
 MOST_NAMED = 100
 MOST_TEXT = 300
 
-#: What an event fails at: a lens on its way, or the proposed schema in the end.
+#: What an event fails at: a lens, or the proposed schema.
 Cause = Literal["lens", "schema"]
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -42,7 +42,7 @@ class Misfit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Findings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many events were looked at, how many of them would fail at what, and the first of those."""
+    """How many events were checked, how many would fail at what, and the first of those."""
 
     events: Count = 0
     lens: Count = 0
@@ -68,7 +68,7 @@ def _seq(misfit: Misfit) -> int:
 
 
 class Trial:
-    """A registry whose newest version is proposed, compiled once to look at many events."""
+    """A registry whose newest version is proposed, compiled once to check many events."""
 
     def __init__(self, registry: Registry) -> None:
         self._target = registry.current_version
@@ -76,7 +76,7 @@ class Trial:
         self._validator = Validator(registry.current_schema)
 
     def check(self, first_seq: int, version: int, joined: bytes, count: int) -> Findings:
-        """What becomes of so many consecutive events of one version, joined by commas."""
+        """Check consecutive events of one version, joined by commas."""
         try:
             carried = self._carry(joined, version)
             if not self._validator.failures(carried):
@@ -92,7 +92,7 @@ class Trial:
         return self._chain.promote(joined, version or self._target, self._target)
 
     def _misfits(self, first_seq: int, version: int, joined: bytes) -> Iterator[Misfit]:
-        """The events that would fail; only of the first ones it is found out why they do not fit the schema."""
+        """The events that would fail; only the first ones have the reason of a schema failure."""
         named = 0
         for seq, entry in enumerate(entries_of(joined), start=first_seq):
             misfit = self._judge(seq, version, bytes(entry), explains=named < MOST_NAMED)

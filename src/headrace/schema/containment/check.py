@@ -41,7 +41,7 @@ _NAMES = {
     "array": "an array",
 }
 EVERYTHING = frozenset(_NAMES.values())
-"""What a value may be of which nothing is known."""
+"""The descriptions of a value of which nothing is known."""
 
 
 def format_json(value: Any) -> str:
@@ -60,7 +60,7 @@ Oracle = Callable[[Any], Callable[[Any], bool]]
 """Compiles a schema to a function that says whether a value is valid."""
 
 STEPS = 20_000
-"""How much work one question may take."""
+"""How many steps one check may take."""
 
 _NOTHING = 1_000_000
 _REPEATED = 2
@@ -68,7 +68,7 @@ _GROUP = {names[0]: names for names in GROUPS}
 
 
 class Gap(NamedTuple):
-    """What could not be shown: of which value, by which keyword of the schema, and why."""
+    """Something that could not be proven: of which value, by which keyword of the schema, and why."""
 
     pointer: Pointer
     keyword: Pointer
@@ -89,7 +89,7 @@ class Gap(NamedTuple):
 
 
 class ProofLocation(NamedTuple):
-    """Where a check stands, in the value and in the schema."""
+    """The location of a check, in the value and in the schema."""
 
     value: Pointer = ()
     schema: Pointer = ()
@@ -113,7 +113,7 @@ class ProofLocation(NamedTuple):
 
 
 class Exhausted(Exception):
-    """The question took more work than it may."""
+    """The check needs more than ``STEPS`` steps."""
 
 
 Question = tuple[Facts, str]
@@ -122,7 +122,7 @@ Rule = Callable[["Check", Alternative, Any, Source, ProofLocation], Iterator[Gap
 
 
 class Check:
-    """One question, and the oracle that may be asked about single texts."""
+    """One containment check, with the oracle that decides about single texts."""
 
     def __init__(self, rules: dict[str, Rule], oracle: Oracle | None) -> None:
         self._rules = rules
@@ -169,7 +169,7 @@ class Check:
         return []
 
     def _ask(self, question: Question, location: ProofLocation, answer: Callable[[], list[Gap]]) -> list[Gap]:
-        """The answer; a good one stands for good where it leans on nothing that is still open."""
+        """The answer, cached; an empty one only where it depends on no question that is still open."""
         level = len(location.value)
         outer, self._leant_on = self._leant_on, level
         self._assumed[question] = level

@@ -31,7 +31,7 @@ def upstream(node: Node) -> str | None:
 
 
 def sort_nodes(nodes: Mapping[str, Node]) -> list[str]:
-    """All names, upstreams first, for nodes that ``find_order_problems`` finds nothing wrong with."""
+    """All names, upstreams first, if ``find_order_problems`` finds no problem."""
     sorted_names: dict[str, None] = {}
     for name in nodes:
         sorted_names |= dict.fromkeys(reversed(_path_to_source(nodes, name, sorted_names)))

@@ -30,7 +30,7 @@ def format_duration_ms(duration_ms: int | None) -> str:
     return FOREVER if duration_ms is None else format_duration(duration_ms * 1000)
 
 
-#: What ``coerce_value`` gives for a value that is not of the type.
+#: What ``coerce_value`` returns for a value that is not of the type.
 UNFIT: Any = object()
 
 LEAST, GREATEST = -(2**63), 2**63 - 1

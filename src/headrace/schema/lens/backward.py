@@ -34,7 +34,7 @@ from headrace.schema.pointer import Pointer
 
 
 class _Before(NamedTuple):
-    """What is known of documents before an op: the old schema, and the ops that ran since."""
+    """Facts about documents before an op: the old schema, and the ops that ran since."""
 
     schema: Any
     scopes: tuple[tuple[Pointer, tuple[Op, ...]], ...] = ()
@@ -132,7 +132,7 @@ def _move_back(source: Pointer, target: Pointer, optional: bool, before: _Before
 
 
 def _unfold(target: Pointer, names: Pointer, optional: bool) -> Step:
-    """Undo what brought a value to the place of an object around it."""
+    """Undo a move that replaced an object by a value from inside it."""
     if any(pointers.index(name) is not None for name in names):
         return _impossible("what was here was overwritten", target)
     find = source_finder(target, optional)
@@ -239,7 +239,7 @@ def _remove(op: ops.Remove, before: _Before) -> Step:
 
 
 def _has_explicit_default(op: ops.Remove, before: _Before) -> bool:
-    """Whether the lens says what to put where nothing has to be, and no earlier op made that place."""
+    """Whether the lens gives a default for an optional value that no earlier op touched."""
     return op.default is not msgspec.UNSET and before.untouched(op.path)
 
 

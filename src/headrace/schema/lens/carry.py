@@ -1,7 +1,7 @@
 """Carry a pointer forward through a lens: where the value it names lies afterwards, and whether it is still the same.
 
 ``pullback`` answers the opposite question. A pointer is followed from operation to operation, together with the shape
-of what an event may be before each of them. Several places can hold the value at once, since an operation may copy it.
+of what an event may be before each of them. Several locations can hold the value, since an operation may copy it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Reader(msgspec.Struct, frozen=True):
     whole: ClassVar[bool] = False
 
     def values(self, value: Any) -> list[Any]:
-        """What is read of a JSON value."""
+        """The values read from a JSON value."""
         raise NotImplementedError
 
     def reads(self, alternative: Alternative) -> bool:
@@ -95,9 +95,9 @@ class WholeReader(Reader, frozen=True):
         return not isinstance(alternative, Null)
 
 
-#: More places than this are not followed.
+#: More locations than this are not followed.
 MAX_LOCATIONS = 16
-#: More shapes than this are not looked through for a value.
+#: More shapes than this are not searched for a value.
 MAX_SHAPES = 10_000
 
 
@@ -199,7 +199,7 @@ def _rank(location: _ValueLocation, original: Pointer) -> tuple[bool, bool, bool
 
 
 def may_read(shape: Shape, reader: Reader) -> bool:
-    """Whether a reader may find a value in a shape; yes, where the shape is too large to look through."""
+    """Whether a reader may find a value in a shape; True where the shape is too large to search."""
     pending, seen, looked_at = [shape], set(), 0
     while pending:
         shape = pending.pop()
@@ -257,7 +257,7 @@ def _locations_after(
 
 
 class _Step(NamedTuple):
-    """One place before one operation."""
+    """One location before one operation."""
 
     shape: Shape
     location: _ValueLocation
@@ -269,11 +269,11 @@ class _Step(NamedTuple):
         return self.location.pointer
 
     def contains(self, path: Pointer) -> bool:
-        """Whether the place is an ancestor of a path."""
+        """Whether the location is an ancestor of a path."""
         return len(path) > len(self.pointer) and _is_within(path, self.pointer)
 
     def counts(self, path: Pointer) -> bool:
-        """Whether what happens at a path inside the place may count for the value at the place."""
+        """Whether a change at a path inside the location may change what the reader reads at the location."""
         if not self.reader.flattens:
             return self.reader.whole
         shape = value_at(self.shape, self.pointer)
@@ -349,7 +349,7 @@ def _transfer(
 
 
 def _overwrite(step: _Step, source: Pointer, target: Pointer, *, moves: bool) -> list[_ValueLocation]:
-    """What becomes of a place that the value is not taken from, when the target gets another value."""
+    """The location, which is not part of the source, after the target got another value."""
     if _is_within(step.pointer, target):
         return step.altered()
     gets = step.contains(target) and step.counts(target) and (step.holds(source) or step.holds(target))
@@ -358,7 +358,7 @@ def _overwrite(step: _Step, source: Pointer, target: Pointer, *, moves: bool) ->
 
 
 def _shift(step: _Step, source: Pointer) -> list[_ValueLocation]:
-    """The place after an element of an array was taken away, which shifts those behind it."""
+    """The location after an element of an array was removed, which shifts those behind it."""
     parent, at = source[:-1], pointers.index(source[-1])
     if at is None or step.pointer[: len(parent)] != parent or len(step.pointer) == len(parent):
         return step.stays()
@@ -463,7 +463,7 @@ def _map(op: ops.Map, step: _Step, path: Pointer) -> list[_ValueLocation]:
 
 
 def _follow_nested_ops(nested_ops: Iterable[Op], step: _Step, base: Pointer, shape: Shape) -> list[_ValueLocation]:
-    """The places after operations whose paths begin at a base inside which the place is."""
+    """The locations after operations whose paths are relative to a base that contains the location."""
     inner = step.location._replace(pointer=step.pointer[len(base) :])
     locations = _follow_ops(nested_ops, shape, inner, step.reader, step.here)
     return [location._replace(pointer=base + location.pointer) for location in locations]

@@ -1,4 +1,4 @@
-"""Lens documents (``durable.lens/v1``): read with every problem at once, and written again as they were."""
+"""Parse lens documents (``durable.lens/v1``), with every problem at once, and dump them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REQUIRED: Any = object()
 
 
 class _LensLocation(NamedTuple):
-    """Where a value was given, where problems go, and how many ops it is inside of."""
+    """The pointer of a value, the list that its problems are added to, and its depth in nested ops."""
 
     pointer: str
     problems: list[Problem]
@@ -46,7 +46,7 @@ class _Codec(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """One key of a closed shape; where it may be left out, what that means."""
+    """One key of a closed object, with its default if it may be left out."""
 
     key: str
     attribute: str
@@ -226,7 +226,7 @@ _LENS = (
 
 
 def parse(raw: Any) -> Lens | list[Problem]:
-    """The lens of a document, or everything that is wrong with it."""
+    """The lens of a document, or every problem with it."""
     problems: list[Problem] = []
     lens = _read_shape(raw, _LensLocation("", problems), Lens, _LENS)
     return problems or lens
@@ -238,7 +238,7 @@ def dump(lens: Lens) -> dict[str, Any]:
 
 
 def _refusals(op: Op, top: bool) -> Iterator[tuple[str, str]]:
-    """What an op of the right shape may still not ask for: the key, and why."""
+    """Why a well-formed op is refused all the same: the key, and the reason."""
     match op:
         case ops.Rename(source=source, target=target):
             yield from _displaced(source, target, True, top)
@@ -356,7 +356,7 @@ def _types(schema: dict[str, Any]) -> list[str]:
 
 
 def _resolved(schema: Any, root: Any) -> dict[str, Any]:
-    """A schema after its local references; a boolean says as much as no word."""
+    """A schema after following local references; a boolean counts as an empty schema."""
     for _ in range(DEEPEST):
         reference = schema.get("$ref") if isinstance(schema, dict) else None
         names = pointers.parse(reference[1:]) if isinstance(reference, str) and reference[:1] == "#" else None

@@ -44,7 +44,7 @@ class Complaint(NamedTuple):
 
 
 class Image(NamedTuple):
-    """What comes out, and what cannot go in."""
+    """The output shape of a conversion, and complaints about inputs that it cannot take."""
 
     shape: Shape
     complaints: tuple[Complaint, ...] = ()
@@ -70,7 +70,7 @@ def _convert_alternative(op: Convert, alternative: Alternative) -> Image:
 
 
 def _failure(op: Convert, rule: str, reason: str, outputs: list[Any] | None = None) -> Image:
-    """What still comes out, of which nothing may be known but its type."""
+    """An image with a complaint; without known outputs only the type of the output is known."""
     rest = shape_of(Root({"type": op.to_type}).source) if outputs is None else shape_of_values(outputs)
     return Image(rest, (Complaint(rule, reason),))
 

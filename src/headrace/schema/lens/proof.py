@@ -108,7 +108,7 @@ def _fits(text: Text, guess: str) -> bool:
 
 
 def _objects(alternative: Object, names: list[str], depth: int) -> Iterator[dict[str, Any]]:
-    """The least, the most, and either with one member changed, left out or added."""
+    """The smallest and the largest object, and either with one member changed, left out or added."""
     choices = {
         name: _samples(object_member.shape, names, depth - 1) for name, object_member in alternative.members.items()
     }
@@ -181,7 +181,7 @@ def _is_carried(steps: Steps, event: bytes, valid: Callable[[Any], bool]) -> boo
 
 
 def _op_names(ops: tuple[Op, ...]) -> Iterator[str]:
-    """The names that ops speak of."""
+    """The names in the pointers of ops."""
     for op in ops:
         for field in ("path", "source", "target", "host"):
             yield from getattr(op, field, ())
@@ -192,7 +192,7 @@ def _op_names(ops: tuple[Op, ...]) -> Iterator[str]:
 
 
 def _member_names(schema: Any) -> Iterator[str]:
-    """The names that a schema speaks of, at any depth."""
+    """The names of members in a schema, at any depth."""
     if isinstance(schema, list):
         yield from chain.from_iterable(map(_member_names, schema))
     elif isinstance(schema, dict):
@@ -229,7 +229,7 @@ def prove(old: Any, new: Any, ops: tuple[Op, ...], oracle: Oracle | None = None)
     return Proof(problems, ops, counter_example(old, new, ops, oracle))
 
 
-#: What is wrong with ops whatever comes along: one that lacks what it adds, or moves a value into itself.
+#: Rules that ops break whatever the event: an add without a default, or a move of a value into itself.
 _SENSELESS = ("default_missing", "target_inside_source")
 
 

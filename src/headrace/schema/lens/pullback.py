@@ -71,7 +71,7 @@ class Either(ValueSource, frozen=True):
     absent: ValueSource
 
     def evaluate(self, document: bytes) -> bytes | None:
-        """What the source that applies says."""
+        """The value of the source that applies."""
         there = _value_at(_to_raw(document), self.test) is not None
         return (self.present if there else self.absent).evaluate(document)
 
@@ -147,7 +147,7 @@ def _apply_conversions(value: Value, conversions: tuple[Op, ...]) -> bytes:
 
 
 def _plain(source: ValueSource) -> bool:
-    """Whether a source says where the value is."""
+    """Whether a source tells where the value is stored."""
     match source:
         case Either(_, present, absent):
             return _plain(present) and _plain(absent)

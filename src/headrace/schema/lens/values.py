@@ -1,7 +1,7 @@
-"""JSON values opened only where someone has to look inside; whatever stays closed keeps its bytes.
+"""Lazily decoded JSON values: containers are opened only where needed, and what stays closed keeps its bytes.
 
 A value is the bytes it was spelled with, until a step goes through it: then it becomes a dict or a list of such values,
-in place. A value has its place in a *slot*, a container and a key, so a whole document is a value like any other.
+in place. A value is held in a *slot*, a container and a key, so a whole document is a value like any other.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LensFailure(Exception):
 
 
 def encode_value(value: Any) -> Raw:
-    """The value closed again; it shares nothing with what it was."""
+    """The value encoded as JSON again."""
     return value if type(value) is Raw else Raw(_ENCODER.encode(value))
 
 
@@ -79,7 +79,7 @@ _KINDS = {
 
 
 def find_slot(holder: Any, key: Any, names: Pointer) -> Slot | None:
-    """Where a pointer leads from a slot, its containers opened on the way; None where there is no such place."""
+    """The slot that a pointer leads to, with containers opened on the path; None where there is none."""
     for name in names:
         container = open_container(holder, key)
         if container is None:

@@ -31,7 +31,7 @@ _NEW_OBJECT = Shape((Object(rest=NOTHING),))
 
 
 class Unproven(NamedTuple):
-    """What could not be shown: by which op, of the value at which pointer, which rule, and why."""
+    """Something that could not be proven: the op, the pointer, the rule, and why."""
 
     op: str
     pointer: str
@@ -40,12 +40,12 @@ class Unproven(NamedTuple):
 
 
 class OpLocation(NamedTuple):
-    """Where the walk stands: the numbers of the ops, and the pointer their own pointers begin at."""
+    """The op that the walk is at: the numbers of nested ops, and the pointer that its pointers are relative to."""
 
     numbers: tuple[int, ...] = ()
     base: Pointer = ()
     before: Shape = NOTHING
-    """What comes to the op, all alternatives together."""
+    """The shape before the op, all alternatives together."""
 
     def at(self, number: int, before: Shape = NOTHING) -> OpLocation:
         """At an op."""
@@ -57,20 +57,20 @@ class OpLocation(NamedTuple):
 
 
 class Walk:
-    """One way through the ops of a lens; ``problems`` holds what could not be shown."""
+    """Applies the ops of a lens to shapes; ``problems`` holds what could not be proven."""
 
     def __init__(self, oracle: Oracle | None) -> None:
         self.problems: list[Unproven] = []
         self._oracle = oracle
 
     def through(self, steps: Iterable[Op], shape: Shape, location: OpLocation) -> Shape:
-        """What is left of a shape after all ops."""
+        """The shape after all ops."""
         for number, op in enumerate(steps):
             shape = self._op(op, shape, location.at(number, shape))
         return shape
 
     def _op(self, op: Op, shape: Shape, location: OpLocation) -> Shape:
-        """Alternatives go through one by one: what is known of a value together stays together."""
+        """Apply an op to each alternative on its own, so that correlated facts stay together."""
         step = _STEPS[type(op)]
         return union(
             *(
@@ -135,13 +135,13 @@ class Walk:
         return Shape(tuple(alternative for alternative in shape.alternatives if isinstance(alternative, kind)))
 
     def carry(self, shape: Shape, source: Pointer, target: Pointer, location: OpLocation, *, moves: bool) -> Shape:
-        """Put what stands at the source to the target as well, and take it away from the source where it moves."""
+        """Put the value at the source to the target as well, and drop it from the source if it moves."""
         moved = self.put(shape, target, value_at(shape, source), location)
         # A value that takes the place of something around it leaves nothing behind.
         return moved if not moves or source[: len(target)] == target else drop(moved, source)
 
     def inspect(self, steps: Iterable[Op], location: OpLocation) -> None:
-        """What must hold whatever comes along: defaults fit, and no value moves into itself."""
+        """Check what does not depend on the shape: defaults fit, and no value moves into itself."""
         for number, op in enumerate(steps):
             here = location.at(number)
             match op:

@@ -1,4 +1,4 @@
-"""Unions of shapes: kept apart while they are few, run together where they are many."""
+"""Unions of shapes: alternatives are kept apart while they are few, and joined when they are many."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.schema.shape.model import (
 )
 
 MOST = 48
-"""How many alternatives are told apart."""
+"""How many alternatives are kept apart."""
 
 
 def union(*shapes: Shape) -> Shape:

@@ -1,4 +1,4 @@
-"""From a schema to its shape: what we do not understand is left out, so the shape holds more, and kept as a fact."""
+"""From a schema to its shape: unsupported keywords are kept as facts, so the shape may hold more."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ GROUPS = (
 
 
 def shape_of(source: Source) -> Shape:
-    """The shape of a schema, read when somebody looks."""
+    """The shape of a schema, read at first use."""
     source = source.follow()
     if source.root.plain and not source.keywords():
         return NOTHING if source.schema is False else ANYTHING

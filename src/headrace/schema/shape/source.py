@@ -1,4 +1,4 @@
-"""Schemas where they stand: a place in a document that resolves references and knows its draft.
+"""Schemas within their documents, which resolve references and know their draft.
 
 A *fact* is a text that says what one schema asserts, references included. Equal facts mean equal sets of documents.
 """
@@ -129,7 +129,7 @@ _TANGLING = ("$id", "id", "$schema", "$dynamicRef", "$recursiveRef", "$recursive
 
 
 class Source(NamedTuple):
-    """A schema and the document it stands in."""
+    """A schema and the document it belongs to."""
 
     schema: Any
     root: Root
@@ -152,7 +152,7 @@ class Source(NamedTuple):
         return self.followed()[0]
 
     def followed(self) -> tuple[Source, Pointer | None]:
-        """The same, and where in the document it stands, if a reference led there."""
+        """The same, and its path in the document, if a reference led there."""
         source, seen, path = self, set(), None
         while (keywords := source.keywords()).keys() == {"$ref"} and keywords["$ref"] not in seen:
             target = source.root.resolve(keywords["$ref"])
