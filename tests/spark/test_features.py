@@ -316,7 +316,15 @@ def test_rows_of_the_past_from_spark_are_those_that_the_server_folds(case: Case)
     case.register(some)
     case.push(EVENTS // 4)
     engine = case.pipelines.engine
-    training = Training(engine.apply, engine.log, engine.sealer, engine.work, engine.pasts, engine._reader, -1)
+    training = Training(
+        apply=engine.apply,
+        log=engine.log,
+        sealer=engine.sealer,
+        job=engine.training._job,
+        pasts=engine.pasts,
+        reader=engine._reader,
+        fold_rows=-1,
+    )
     for since_us in (began_us - 1, case.pipelines.clock.us - 1_000_000):
         span = case.pipelines.clock.us - since_us
         asked = [(f"k{case.random.randrange(KEYS + 1)}", since_us + case.random.randrange(span + 1)) for _ in range(40)]

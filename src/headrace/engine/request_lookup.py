@@ -48,7 +48,7 @@ class Seeker:
     def _page(self, field: str, value: str, after: list[Any] | None) -> Any:
         from headrace.engine.search.search import search
 
-        archive, head = self._engine.open_archive(), self.stream.head
+        archive, head = self._engine.caches.archive(), self.stream.head
         defined = archive.defined(self.stream, head)
         known = defined.definition.search
         size = min(MAX_SIZE, self._limit - len(self.found) + 1)

@@ -97,7 +97,7 @@ class Searched:
 
     @property
     def archive(self) -> Archive:
-        return self.rig.engine.open_archive()
+        return self.rig.engine.caches.archive()
 
     @property
     def search(self) -> Search:

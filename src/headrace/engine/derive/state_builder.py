@@ -34,12 +34,12 @@ class StateBuilder:
 
     def __init__(
         self,
+        *,
         objects: Objects,
         directory: Path,
         connect: Callable[[], Connection],
         segments: Callable[[], Segments],
         gate: Gate,
-        *,
         cache_bytes: int,
         row_bytes: int,
     ) -> None:

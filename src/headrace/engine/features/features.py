@@ -27,11 +27,11 @@ class Features:
 
     def __init__(
         self,
+        *,
         writer: Writer,
         log: Log,
         registry: FeatureRegistry,
         computing: Computing,
-        *,
         patience_s: float,
         most_keys: int,
     ) -> None:

@@ -47,6 +47,7 @@ class Pasts:
 
     def __init__(
         self,
+        *,
         log: Log,
         serving: Serving,
         connect: Callable[[], Connection],

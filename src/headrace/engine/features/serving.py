@@ -44,6 +44,7 @@ class Serving(state_reader.StateReader[Defined]):
 
     def __init__(
         self,
+        *,
         log: Log,
         wal: Wal,
         states: States,

@@ -49,6 +49,7 @@ class Training:
 
     def __init__(
         self,
+        *,
         apply: Apply,
         log: Log,
         sealer: Sealer,

@@ -94,7 +94,7 @@ class Lexicon:
 
     def page(self, question: Question) -> Page:
         """One page; begins again where objects vanish meanwhile."""
-        stream, archive = question.stream, self.engine.open_archive()
+        stream, archive = question.stream, self.engine.caches.archive()
         tries, missing = 0, MissingObjects()
         while tries < _TRIES:
             try:

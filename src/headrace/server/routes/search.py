@@ -133,7 +133,7 @@ class SearchRoutes:
         # The first search loads what computes answers, which is not its fault.
         from headrace.engine.search.search import search
 
-        archive = self._engine.open_archive()
+        archive = self._engine.caches.archive()
         defined = archive.defined(stream, head)
         search_request = reading(defined.definition.search)
         within = deadline.within(search_request.timeout_ms / 1000 - waited_s)
@@ -245,7 +245,7 @@ class AggregateRoute:
         from headrace.engine.search.aggregate import aggregate
         from headrace.reduce.request import read
 
-        archive = self._engine.open_archive()
+        archive = self._engine.caches.archive()
         defined = archive.defined(stream, head)
         aggregate_request = read(document, defined.definition.search)
         aggregated = aggregate(archive, stream, head, defined, aggregate_request, deadline, answer_by)

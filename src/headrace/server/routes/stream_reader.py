@@ -85,7 +85,7 @@ class FilteredReads:
     ) -> None:
         from headrace.engine.search.filtered_read import filtered
 
-        archive = self._engine.open_archive()
+        archive = self._engine.caches.archive()
         defined = archive.defined(stream, head)
         assert head.registry is not None, "what is defined stands in the registry"
         view = head.registry.view(version)

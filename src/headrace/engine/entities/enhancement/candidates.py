@@ -105,13 +105,13 @@ class Candidates:
 
     def __init__(
         self,
+        *,
         types: EntityTypes,
         log: Log,
         work: LeaseScheduler,
         reader: Connection,
         bench: StateBuilder,
         apply: Callable[[Callable[[Any], Any]], Awaitable[Any]],
-        *,
         fold_rows: int,
     ) -> None:
         self._types, self._log, self._work, self._reader, self._apply = types, log, work, reader, apply

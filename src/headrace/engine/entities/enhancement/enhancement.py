@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from headrace.engine.derive.lease_scheduler import LeaseScheduler
 from headrace.engine.derive.state_builder import StateBuilder
@@ -25,35 +25,51 @@ if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
 
-class Ground(NamedTuple):
-    """What it stands on."""
-
-    types: EntityTypes
-    stores: Stores
-    log: Log
-    work: LeaseScheduler
-    states: StateJob
-    reader: Connection
-    connect: Callable[[], Connection]
-    segments: Callable[[], Segments]
-    bench: StateBuilder
-    apply: Callable[[Callable[[Any], Any]], Awaitable[Any]]
-    clock: Clock
-
-
 class Enhancement:
     """Its parts, which begin and end together."""
 
-    def __init__(self, ground: Ground, fold_rows: int) -> None:
-        types, stores, log, work, states, reader, connect, segments, bench, apply, clock = ground
+    def __init__(
+        self,
+        *,
+        types: EntityTypes,
+        stores: Stores,
+        log: Log,
+        work: LeaseScheduler,
+        state_job: StateJob,
+        reader: Connection,
+        connect: Callable[[], Connection],
+        segments: Callable[[], Segments],
+        state_builder: StateBuilder,
+        apply: Callable[[Callable[[Any], Any]], Awaitable[Any]],
+        clock: Clock,
+        fold_rows: int,
+    ) -> None:
         enhancements = Enhancements(reader)
-        self.candidates = Candidates(types, log, work, reader, bench, apply, fold_rows=fold_rows)
-        self.enhancing = Enhancing(types, self.candidates, enhancements, clock)
-        self.migrating = Migrating(types, stores, self.candidates, reader, connect, segments, clock)
-        self.reconciling = Reconciling(types, enhancements, connect)
-        self.queue = Queue(types, self.enhancing, self.migrating, log, reader, apply, clock)
+        self.candidates = Candidates(
+            types=types, log=log, work=work, reader=reader, bench=state_builder, apply=apply, fold_rows=fold_rows
+        )
+        self.enhancing = Enhancing(types=types, candidates=self.candidates, enhancements=enhancements, clock=clock)
+        self.migrating = Migrating(
+            types=types,
+            stores=stores,
+            candidates=self.candidates,
+            reader=reader,
+            connect=connect,
+            segments=segments,
+            clock=clock,
+        )
+        self.reconciling = Reconciling(types=types, enhancements=enhancements, connect=connect)
+        self.queue = Queue(
+            types=types,
+            enhancing=self.enhancing,
+            migrating=self.migrating,
+            log=log,
+            reader=reader,
+            apply=apply,
+            clock=clock,
+        )
         types.migrate = self._update_moves
-        states.listeners.append(self.candidates.serving.states_changed)
+        state_job.listeners.append(self.candidates.serving.states_changed)
 
     def start(self) -> None:
         """Go on with what was not done."""
@@ -66,7 +82,7 @@ class Enhancement:
 
     async def _update_moves(self, entity_type: str, owner: str, who: str, request: ChangeRequest) -> Mapping[str, Any]:
         """What became of values that an update is to move, once that is done or takes longer."""
-        found = await self.migrating.of_update(entity_type, owner, who, request)
-        if isinstance(found, Run):
-            return {"dry_run": False, **told(await self.queue.ended(found, WAIT_S))}
-        return found
+        outcome = await self.migrating.of_update(entity_type, owner, who, request)
+        if isinstance(outcome, Run):
+            return {"dry_run": False, **told(await self.queue.ended(outcome, WAIT_S))}
+        return outcome

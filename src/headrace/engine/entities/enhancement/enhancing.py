@@ -53,7 +53,7 @@ class Enhanced(NamedTuple):
 class Enhancing:
     """The verbs, on the event loop."""
 
-    def __init__(self, types: EntityTypes, candidates: Candidates, enhancements: Enhancements, clock: Clock) -> None:
+    def __init__(self, *, types: EntityTypes, candidates: Candidates, enhancements: Enhancements, clock: Clock) -> None:
         self._types, self._candidates, self._enhancements, self._clock = types, candidates, enhancements, clock
 
     # -- settings

@@ -48,6 +48,7 @@ class Migrating:
 
     def __init__(
         self,
+        *,
         types: EntityTypes,
         stores: Stores,
         candidates: Candidates,

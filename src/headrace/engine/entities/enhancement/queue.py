@@ -59,6 +59,7 @@ class Queue:
 
     def __init__(
         self,
+        *,
         types: EntityTypes,
         enhancing: Enhancing,
         migrating: Migrating,

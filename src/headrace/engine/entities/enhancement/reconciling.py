@@ -31,7 +31,7 @@ class Reconciled(NamedTuple):
 class Reconciling:
     """The verb, on the event loop; entities are counted in a thread."""
 
-    def __init__(self, types: EntityTypes, enhancements: Enhancements, connect: Callable[[], Connection]) -> None:
+    def __init__(self, *, types: EntityTypes, enhancements: Enhancements, connect: Callable[[], Connection]) -> None:
         self._types, self._enhancements, self._connect = types, enhancements, connect
 
     async def reconcile(self, entity_type: str, who: str, *, dry_run: bool) -> Reconciled:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -76,35 +76,36 @@ class Report(msgspec.Struct):
     removed: list[str] = []
 
 
-class Ground(NamedTuple):
-    """What it stands on."""
-
-    writer: Writer
-    log: Log
-    sealer: Sealer
-    snapshots: Snapshots
-    #: What else answers from what was folded.
-    servings: tuple[StateReader[Any], ...]
-    reader: Connection
-    connect: Callable[[], Connection]
-    segments: Callable[[], Segments]
-    #: Removes files of objects that are not listed any more; answers how many are still in use.
-    prune: Callable[[], int]
-    apply: Callable[[Callable[[Batch], Any]], Awaitable[Any]]
-    database: Path
-    clock: Clock
-    #: What is hidden from readers of segments, by the incarnation of the stream.
-    masks: Masks
-    #: Lets go of answers and events that are kept in memory.
-    forget: Callable[[], None]
-
-
 class Erasing:
     """Runs on the event loop; reads in threads, and writes in the log's own commits."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._rows = Erasures(ground.reader)
+    def __init__(
+        self,
+        *,
+        writer: Writer,
+        log: Log,
+        sealer: Sealer,
+        snapshots: Snapshots,
+        state_readers: Sequence[StateReader[Any]],
+        reader: Connection,
+        connect: Callable[[], Connection],
+        segments: Callable[[], Segments],
+        prune: Callable[[], int],
+        apply: Callable[[Callable[[Batch], Any]], Awaitable[Any]],
+        database: Path,
+        clock: Clock,
+        masks: Masks,
+        forget_events: Callable[[], None],
+    ) -> None:
+        """``state_readers`` are what else answers from folded entities; ``prune`` removes files of objects that are
+        not listed any more, and answers how many are still in use; ``masks`` hide entries from readers of segments;
+        ``forget_events`` lets go of answers and events that are kept in memory.
+        """
+        self._writer, self._log, self._sealer, self._snapshots = writer, log, sealer, snapshots
+        self._state_readers, self._reader, self._connect, self._segments = state_readers, reader, connect, segments
+        self._prune, self._apply, self._database, self._clock = prune, apply, database, clock
+        self._masks, self._forget_events = masks, forget_events
+        self._rows = Erasures(reader)
         self._warning = RepeatedWarning("headrace.erasing", "an erasure waits")
         self._loop = BackgroundLoop("headrace.erasing", self._go_round, failed="an erasure waits", retry_s=_PAUSE_S)
         #: Held while rows of the log are rewritten, so that each is counted once.
@@ -147,7 +148,7 @@ class Erasing:
             stream, planned = await self._planned(entity_id, user_id)
             id = f"erasure_{secrets.token_hex(12)}"
             try:
-                await carry_out(self._ground.writer, commits.Begin, id, stream, user_id, planned)
+                await carry_out(self._writer, commits.Begin, id, stream, user_id, planned)
                 break
             except commits.Outdated:
                 if attempt == _TRIES - 1:
@@ -176,21 +177,21 @@ class Erasing:
         """Let readers of a stream's segments see what is being erased now as tombstones."""
         running = [load(row.targets) for row in self._rows.running(stream.id)]
         if running:
-            self._ground.masks[stream.incarnation] = ErasureMask(running)
+            self._masks[stream.incarnation] = ErasureMask(running)
         else:
-            self._ground.masks.pop(stream.incarnation, None)
+            self._masks.pop(stream.incarnation, None)
 
     def _forget(self, stream: Stream) -> None:
         """Answer from nothing that was read or counted before observations of a stream were hidden."""
-        self._ground.forget()
-        self._ground.snapshots.forget()
-        for serving in self._ground.servings:
+        self._forget_events()
+        self._snapshots.forget()
+        for serving in self._state_readers:
             self._keep(serving.forget(stream))
 
     def _stream(self, row: ErasureRow) -> Stream | None:
         """The stream of an erasure, while it is there."""
-        stored = Streams(self._ground.reader).by_id(row.stream)
-        stream = None if stored is None else self._ground.log.catalog.find(stored.name)
+        stored = Streams(self._reader).by_id(row.stream)
+        stream = None if stored is None else self._log.catalog.find(stored.name)
         return stream if stream is not None and stream.id == row.stream else None
 
     def find(self, id: str, user_id: str) -> ErasureRow:
@@ -207,16 +208,15 @@ class Erasing:
         return self._rows.page(user_id, after, limit)
 
     async def _planned(self, entity_id: str, user_id: str) -> tuple[Stream, Planned]:
-        ground = self._ground
-        row = ground.snapshots.groups.row(entity_id, user_id)
-        stream = ground.snapshots.stream(row.stream)
-        entity_type, head, now_us = stream.name.removeprefix(ENTITIES), stream.head, ground.clock.now_us()
+        row = self._snapshots.groups.row(entity_id, user_id)
+        stream = self._snapshots.stream(row.stream)
+        entity_type, head, now_us = stream.name.removeprefix(ENTITIES), stream.head, self._clock.now_us()
 
         def read() -> Planned:
-            connection = ground.connect()
+            connection = self._connect()
             try:
                 targets = targets_of(connection, entity_id, entity_type)
-                return planning.planned(connection, ground.segments, stream, head, user_id, targets, now_us)
+                return planning.planned(connection, self._segments, stream, head, user_id, targets, now_us)
             finally:
                 connection.close()
 
@@ -239,7 +239,7 @@ class Erasing:
         return pause
 
     async def _perform(self, row: ErasureRow) -> None:
-        ground, targets, stream = self._ground, load(row.targets), self._stream(row)
+        targets, stream = load(row.targets), self._stream(row)
         report = decoding.decode(row.report, Report)
         if stream is not None:
             report = await self._rewrite_log(row, stream)
@@ -252,10 +252,10 @@ class Erasing:
             await self._remove_files(row, stream, report)
         await self._note(row, report, "pages")
         await self._overwrite()
-        await ground.apply(lambda batch: _end(batch, row, stream, report))
+        await self._apply(lambda batch: _end(batch, row, stream, report))
         if stream is not None:
             self._hide(stream)
-        ground.snapshots.forget()
+        self._snapshots.forget()
 
     async def _pause(self, seconds: float) -> None:
         """Let others have their turn."""
@@ -266,7 +266,7 @@ class Erasing:
         if self._loop.stopping.is_set():
             raise _Stopped
         document = msgspec.json.encode(report).decode()
-        await self._ground.apply(lambda batch: Erasures(batch.connection).update(row.id, step=step, report=document))
+        await self._apply(lambda batch: Erasures(batch.connection).update(row.id, step=step, report=document))
 
     async def _rewrite_log(self, row: ErasureRow, stream: Stream) -> Report:
         """Put tombstones into the log; answers what was done so far."""
@@ -277,12 +277,12 @@ class Erasing:
             for key in targets.keys:
                 start: int | None = 0
                 while start is not None:
-                    done = await carry_out(self._ground.writer, commits.RewriteRows, stream, targets, key, start)
+                    done = await carry_out(self._writer, commits.RewriteRows, stream, targets, key, start)
                     rows, start = rows + done.rows, done.next
             if rows:
                 report.log_rows += rows
                 document = msgspec.json.encode(report).decode()
-                await self._ground.apply(lambda batch: Erasures(batch.connection).update(row.id, report=document))
+                await self._apply(lambda batch: Erasures(batch.connection).update(row.id, report=document))
             return report
 
     async def _offer(self, row: ErasureRow, report: Report) -> None:
@@ -291,7 +291,7 @@ class Erasing:
         if sum(held.bytes for held in plan.segments) < OFFER_BYTES:
             return
         await self._note(row, report, OFFERED)
-        plans, streams, quiet_since = ErasePlanner(self._ground.reader), Streams(self._ground.reader), monotonic()
+        plans, streams, quiet_since = ErasePlanner(self._reader), Streams(self._reader), monotonic()
         while (stored := streams.by_id(row.stream)) is not None and plans.left(row, stored):
             if self._is_worked_on(row.stream):
                 quiet_since = monotonic()
@@ -300,20 +300,19 @@ class Erasing:
             await self._pause(_LOOK_S)
 
     def _is_worked_on(self, stream: int) -> bool:
-        work = Work(self._ground.reader)
-        held = {lease.id for lease in work.held(self._ground.clock.now_us())}
+        work = Work(self._reader)
+        held = {lease.id for lease in work.held(self._clock.now_us())}
         return any(unit.job == "erase" and unit.lease in held for unit in work.working_on(stream))
 
     async def _rewrite_objects(self, row: ErasureRow, stream: Stream, report: Report) -> None:
         """Publish the stream until neither it nor what is listed for it holds anything of what goes."""
-        ground = self._ground
         while True:
-            publication = await ground.sealer.publish(stream.id)
+            publication = await self._sealer.publish(stream.id)
             if publication is None:
                 return  # it was deleted
             report.rewritten |= {old.segment.name: new.name for old, new in publication.swaps.made}
             await self._note(row, report, "objects")
-            derived = [*States(ground.reader).retired(stream.id), *Companions(ground.reader).retired(stream.id)]
+            derived = [*States(self._reader).retired(stream.id), *Companions(self._reader).retired(stream.id)]
             if not publication.swaps.made and not publication.swaps.left and not derived:
                 return
 
@@ -324,28 +323,27 @@ class Erasing:
             with commits.secure(batch.connection):
                 Aliases(batch.connection).drop_moved(targets.ids)
 
-        await self._ground.apply(perform)
+        await self._apply(perform)
 
     async def _remove_files(self, row: ErasureRow, stream: Stream, report: Report) -> None:
         """Let go of what was folded and of files, and remove what nothing lists from the store."""
-        ground = self._ground
-        for serving in (ground.snapshots.serving, *ground.servings):
+        for serving in (self._snapshots.serving, *self._state_readers):
             await serving.forget(stream)
-        ground.snapshots.forget()
+        self._snapshots.forget()
         await self._pause(GRACE_S)
-        report.removed += await ground.sealer.purge(stream.id)
+        report.removed += await self._sealer.purge(stream.id)
         await self._note(row, report, "files")
-        while await asyncio.to_thread(ground.prune):
+        while await asyncio.to_thread(self._prune):
             await self._pause(GRACE_S)  # someone still reads
 
     async def _overwrite(self) -> None:
         """Overwrite pages that the database does not use, and what waits to be moved into it."""
-        writer = self._ground.writer
+        writer = self._writer
         while (await carry_out(writer, commits.Fill)).left:
             await self._pause(0)
         while (await carry_out(writer, commits.Unfill)).removed:
             await self._pause(0)
-        while not await asyncio.to_thread(database.truncate, self._ground.database):
+        while not await asyncio.to_thread(database.truncate, self._database):
             await self._pause(_LOOK_S)
 
 

@@ -110,13 +110,13 @@ class Snapshots:
 
     def __init__(
         self,
+        *,
         log: Log,
         reader: Connection,
         connect: Callable[[], Connection],
         segments: Callable[[], Segments],
         bench: StateBuilder,
         number: Callable[[], int],
-        *,
         fold_rows: int,
         row_bytes: int,
     ) -> None:

@@ -53,7 +53,12 @@ class Sourcing:
     """Finds sources on the event loop, and reads them in threads with connections of their own."""
 
     def __init__(
-        self, reader: Connection, catalog: Catalog, connect: Callable[[], Connection], segments: Callable[[], Segments]
+        self,
+        *,
+        reader: Connection,
+        catalog: Catalog,
+        connect: Callable[[], Connection],
+        segments: Callable[[], Segments],
     ) -> None:
         self._sources, self._streams, self._catalog = Sources(reader), Streams(reader), catalog
         self._connect, self._segments = connect, segments

@@ -61,13 +61,13 @@ class EntityTypes:
 
     def __init__(
         self,
+        *,
         writer: Writer,
         log: Log,
         reader: Connection,
         connect: Callable[[], Connection],
         clock: Clock,
         computing: Computing,
-        *,
         patience_s: float,
     ) -> None:
         self._writer = writer

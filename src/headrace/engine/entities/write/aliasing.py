@@ -70,7 +70,7 @@ class Relate(Change):
 class Aliasing:
     """The verbs, on the event loop."""
 
-    def __init__(self, writer: Writer, log: Log, stream_of: Callable[[int], Stream], reader: Connection) -> None:
+    def __init__(self, *, writer: Writer, log: Log, stream_of: Callable[[int], Stream], reader: Connection) -> None:
         self._writer, self._log, self._stream_of, self._entities = writer, log, stream_of, Entities(reader)
 
     async def merge(self, user_id: str, from_id: str, to_id: str) -> Related:

@@ -51,7 +51,7 @@ class Found(NamedTuple):
 class Stores:
     """Stores what is said about entities."""
 
-    def __init__(self, writer: Writer, log: Log, types: EntityTypes, reader: Connection, clock: Clock) -> None:
+    def __init__(self, *, writer: Writer, log: Log, types: EntityTypes, reader: Connection, clock: Clock) -> None:
         self._writer, self._log, self._types, self._clock = writer, log, types, clock
         self._entities, self._streams = Entities(reader), Streams(reader)
 
