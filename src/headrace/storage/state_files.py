@@ -30,6 +30,7 @@ import xxhash
 from headrace.errors import CorruptData, Unavailable
 from headrace.format.state.layout import State
 from headrace.format.state.names import state_key
+from headrace.format.state.reader import Reader
 from headrace.storage.fetching import check, download, log_dropped
 from headrace.storage.files import make_directories
 from headrace.storage.objects import Objects
@@ -154,8 +155,6 @@ class StateFiles:
     @contextmanager
     def fetched(self, stream: str, incarnation: str, state: State) -> Iterator[Reader]:
         """A state for reading from its beginning to its end, verified."""
-        from headrace.format.state.reader import Reader
-
         key = state_key(stream, incarnation, state.name)
         local = self._objects.local_path(key)
         if local is not None:

@@ -18,12 +18,14 @@ from headrace.engine.derive.leases import LeaseLost
 from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.derive.state_demand import StateDemand
 from headrace.engine.derive.workers import LOCAL_WORKER
+from headrace.engine.history.stored_events import Events, EventsMoved
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.background import BackgroundThread, RepeatedWarning
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import HeadraceError
 from headrace.format.ranges import Range
+from headrace.format.segment.decoded import Decoded
 from headrace.format.state.names import state_key
 from headrace.reduce import build_states
 from headrace.reduce.work_units import FOLDED, Result, Unit
@@ -193,8 +195,6 @@ class FoldThread(BackgroundThread):
         return build_states.combined(unit, self._paced(build_states.joined([reader.rows(lives) for reader in readers])))
 
     def _batches(self, stream: Stream, head: Head, where: Range) -> Iterator[Any]:
-        from headrace.engine.history.stored_events import Events, EventsMoved
-        from headrace.format.segment.decoded import Decoded
 
         events, at = Events(self.connection, self._segments, Decoded(0), stream, head), where.first
         while at < where.end:

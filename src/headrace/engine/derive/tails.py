@@ -13,10 +13,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.derive.generation import Generation
+from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamRegistry
+from headrace.format.segment.decoded import Decoded
 from headrace.reduce.states.definition import EventRun, Shapes
 from headrace.reduce.states.fold import of_batch
+from headrace.reduce.states.pending_events import Pending
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.wal import Entries, Wal
@@ -81,8 +84,6 @@ class Follower:
 
     def gather(self, stream: Stream, head: Head, room_bytes: int, ends: float) -> bool:
         """Keep the events that tails lack in memory, unfolded; False where not all are there by a moment."""
-        from headrace.reduce.states.pending_events import Pending
-
         start = head.next_seq - self.lag(head)
         pending = self.pending
         if pending is None or pending.start > start:
@@ -208,9 +209,6 @@ def fold_through(
     rests: bool,
 ) -> bool:
     """Fold everything up to a head, wherever it lies; for a thread. False where it was told to stop."""
-    from headrace.engine.history.stored_events import Events
-    from headrace.format.segment.decoded import Decoded
-
     tails = list(tails)
     events = Events(connection, segments, Decoded(0), stream, head)
     at = max(head.first_seq, min((tail.position for tail in tails), default=head.next_seq))

@@ -9,12 +9,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.engine.features.serving import Serving, shapes_of
-from headrace.engine.history.stored_events import MissingObjects
+from headrace.engine.history.stored_events import Events, EventsMoved, MissingObjects
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import CorruptData, TimedOut
+from headrace.format.segment.decoded import Decoded
 from headrace.reduce.features.definition import Defined
 from headrace.reduce.features.replay import Asked, Beginning, Question, Replay, beginning
 from headrace.reduce.states.fold import of_batch
@@ -116,8 +117,6 @@ class _Work(NamedTuple):
 
     def run(self, question: Question) -> Past | None:
         """The answer; None where something has moved meanwhile, and it is to be looked for again."""
-        from headrace.engine.history.stored_events import EventsMoved
-
         try:
             return self._run([Asked(*one) for one in question.asked], question.features)
         except EventsMoved:
@@ -140,8 +139,6 @@ class _Work(NamedTuple):
 
     def _looked_up(self, file: StateFile, key: bytes) -> dict[str, bytes] | None:
         """What a state has of a key; a damaged file is made anew for the next try."""
-        from headrace.engine.history.stored_events import EventsMoved
-
         try:
             return file.get(key)
         except CorruptData as reason:
@@ -150,9 +147,6 @@ class _Work(NamedTuple):
 
     def _replay(self, replay: Replay, connection: Connection) -> int | None:
         """Fold the events; answers when the first one that is retained was appended."""
-        from headrace.engine.history.stored_events import Events
-        from headrace.format.segment.decoded import Decoded
-
         head, registry = self.head, self.head.registry
         assert registry is not None
         shapes = shapes_of(registry)

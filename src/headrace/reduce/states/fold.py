@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from headrace.format.segment import layout
+from headrace.format.segment.stretches import stretches
 from headrace.reduce.states.definition import Definition, EventRun, Reducer
 
 _PACKED = msgspec.msgpack.Decoder(dict[str, bytes])
@@ -27,9 +29,6 @@ _ENTRY_BYTES = 200
 
 def of_batch(batch: Any, most_bytes: int) -> Iterator[EventRun]:
     """A record batch in the columns of a segment."""
-    from headrace.format.segment import layout
-    from headrace.format.segment.stretches import stretches
-
     if not batch.num_rows:
         return
     times = batch.column(layout.APPEND_TIME).cast("int64").to_pylist()

@@ -24,6 +24,7 @@ from headrace.engine.entities.types.noting import noted
 from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.entities.write.observing import Outdated
 from headrace.engine.entities.write.stores import Stores
+from headrace.engine.history.stored_events import EventsMoved
 from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest, Conflict, NotFound
 from headrace.schema.entity.plan import unknown
@@ -144,7 +145,6 @@ class Migrating:
         raise Conflict(f"observations of {stream.name} keep being erased", stream=stream.name)
 
     async def _slice(self, stream: Stream, run: Run) -> Slice:
-        from headrace.engine.history.stored_events import EventsMoved
 
         for _ in range(_TRIES):
             try:

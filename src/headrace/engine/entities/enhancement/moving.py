@@ -14,8 +14,10 @@ import msgspec
 from headrace import decoding
 from headrace.engine.entities.entity_hook import dedupe_key
 from headrace.engine.entities.write.accepting import Draft, Prepared, Typed, bodies
+from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Stream
 from headrace.extract.erasure_mask import load
+from headrace.format.segment.decoded import Decoded
 from headrace.reduce.states.fold import of_batch
 from headrace.schema.entity.answer import Told, Warnings
 from headrace.schema.entity.identity import Identity
@@ -92,8 +94,6 @@ def values_in(
 def _entries(
     stream: Stream, connection: Connection, segments: Callable[[], Segments], start: int, stop: int
 ) -> Iterator[tuple[int, bytes]]:
-    from headrace.engine.history.stored_events import Events
-    from headrace.format.segment.decoded import Decoded
 
     head = stream.head
     events, at = Events(connection, segments, Decoded(0), stream, head), max(start, head.first_seq)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from headrace.engine.entities.read.observed import Observations, Observed
+from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Head, Stream
 from headrace.errors import Conflict
 from headrace.extract.erasure_mask import Targets
+from headrace.format.segment.decoded import Decoded
 from headrace.schema.entity.observation import decode
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Idempotency
@@ -145,9 +147,6 @@ def _is_left(
     connection: Connection, segments: Callable[[], Segments], stream: Stream, head: Head, seqs: Collection[int]
 ) -> bool:
     """Whether one of some entries is still there, and was not erased earlier."""
-    from headrace.engine.history.stored_events import Events
-    from headrace.format.segment.decoded import Decoded
-
     events = Events(connection, segments, Decoded(0), stream, head)
     retained = (seq for seq in seqs if head.first_seq <= seq < head.next_seq)
     return any(decode(events.get([seq])[seq].payload).kind != "erased" for seq in retained)

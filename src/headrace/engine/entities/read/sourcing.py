@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headrace.engine.history.stored_events import Events
 from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.stream import Stream
 from headrace.errors import NotFound, TooLarge
+from headrace.format.segment.decoded import Decoded
 from headrace.reduce.states.fold import of_batch
 from headrace.schema.entity.observation import Observation, decode
 from headrace.schema.entity.request import ADDRESSED, address
@@ -97,8 +99,6 @@ class Sourcing:
         return Source(source_id, is_addressed, complete, stored_at, entities, [_told(one) for one in found])
 
     def _events(self, connection: Connection, stream: Stream) -> Events:
-        from headrace.engine.history.stored_events import Events
-        from headrace.format.segment.decoded import Decoded
 
         return Events(connection, self._segments, Decoded(0), stream, stream.head)
 
