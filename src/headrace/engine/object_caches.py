@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 from headrace.config import Config
 from headrace.engine.runtime import auto_tune
 from headrace.extract.erasure_mask import Masks
+from headrace.format.segment.heap import keep_freed_pages
 from headrace.storage.objects import Objects
+from headrace.storage.segments import Segments
 
 if TYPE_CHECKING:
     from headrace.engine.search.archive import Archive
-    from headrace.storage.segments import Segments
 
 
 class ObjectCaches:
-    """Opens what reads objects on first use, as loading it takes a second; safe for threads."""
+    """Opens what reads objects on first use; safe for threads."""
 
     def __init__(self, *, config: Config, objects: Objects, masks: Masks, vfs: str | None) -> None:
         self._config, self._objects, self._masks, self._vfs = config, objects, masks, vfs
@@ -31,10 +32,6 @@ class ObjectCaches:
         """The cache of segments."""
         with self._opening:
             if self.opened_segments is None:
-                # Loading it takes long, and a server without published streams needs none.
-                from headrace.format.segment.heap import keep_freed_pages
-                from headrace.storage.segments import Segments
-
                 keep_freed_pages()
                 storage = self._config.storage
                 self.opened_segments = Segments(
@@ -51,7 +48,7 @@ class ObjectCaches:
         """What searches and aggregates are answered from."""
         with self._opening:
             if self.opened_archive is None:
-                from headrace.engine.search.archive import Archive  # loads DuckDB
+                from headrace.engine.search.archive import Archive  # loads DuckDB, which takes long
 
                 self.opened_archive = Archive(self._config, self._objects, self.segments, self._vfs)
             return self.opened_archive

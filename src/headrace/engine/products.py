@@ -13,9 +13,10 @@ from headrace.config import PipelineConfig
 from headrace.engine.derive.job import JobTable
 from headrace.engine.derive.state_job import StateJob, StateKind
 from headrace.engine.entities.enhancement.candidates import Fragments
-from headrace.engine.entities.entity_hook import ENTITIES, EntityHook
-from headrace.engine.entities.entity_hook import Rules as EntityRules
+from headrace.engine.entities.entity_hook import EntityHook
 from headrace.engine.entities.entity_journal import EntityJournal
+from headrace.engine.entities.entity_type import ENTITIES
+from headrace.engine.entities.entity_type import Rules as EntityRules
 from headrace.engine.entities.erasure.erase_job import EraseJob
 from headrace.engine.entities.erasure.segments import SegmentEraser
 from headrace.engine.entities.read.definitions import Types

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.engine.entities.entity_hook import ENTITIES, Rules, dedupe_key
+from headrace.engine.entities import entity_hook
+from headrace.engine.entities.entity_type import ENTITIES, Rules, dedupe_key
 from headrace.engine.entities.types.document import registry_of
 from headrace.engine.entities.types.journal import load, replay
-from headrace.engine.entities.write import appending, relating
+from headrace.engine.entities.write import relating
 from headrace.engine.history.journal import Journal, ReportProblem
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.batch import Batch
@@ -195,7 +196,7 @@ def _note(
         (stream, dedupe_key(observation.id, observation.source_id), seq, at_us)
         for seq, at_us, observation in statements
     )
-    appending.replayed(connection, stream, events, erased)
+    entity_hook.replayed(connection, stream, events, erased)
     for seq, at_us, observation in events:
         if observation.kind in _RELATIONS:
             relating.replayed(connection, stream, seq, at_us, observation)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from headrace import decoding
 from headrace.errors import CorruptData, UnknownTable
+from headrace.reduce.features.definition import Defined
+from headrace.reduce.features.events import Derived
 from headrace.schema.descriptor.nodes import Derivation, Event, Life, Node, Table
 from headrace.storage.feature_registry import FeatureRegistryRow
 from headrace.types import Steps
-
-if TYPE_CHECKING:
-    from headrace.reduce.features.definition import Defined
-    from headrace.reduce.features.events import Derived
 
 #: What the streams of event sources are called.
 EVENTS = "events/"
@@ -108,9 +106,10 @@ class Current:
 
     def defined(self, name: str) -> Defined:
         """A table, whole enough to be folded anywhere; raises UnknownTable where there is none of this name."""
-        from headrace.engine.features.defining import defined_in
-
-        return defined_in(self, name)
+        self.table(name)
+        nodes = {node.name: node for node in _upstreams(self.nodes, name)}
+        root = self.root_of(name)
+        return Defined(name, root, EVENTS + root, nodes, dict(self.lives[name]), self.cold(root))
 
     def root_of(self, name: str) -> str:
         """The event source that a node leads back to."""
@@ -130,11 +129,16 @@ class Current:
             return None
         found = self._derived.get(name)
         if found is None:
-            from headrace.reduce.features.events import Derived
-
             found = self._derived[name] = Derived(self.nodes, name, self.version)
         return found
 
     def cold(self, event: str) -> Steps:
         """When entities of an event source are cold, by the event from which on that holds."""
         return self.document.cold.get(event, ((0, None),))
+
+
+def _upstreams(nodes: Mapping[str, Node], name: str) -> Iterator[Node]:
+    node = nodes[name]
+    yield node
+    if not isinstance(node, Event):
+        yield from _upstreams(nodes, node.upstream)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
-from headrace.engine.entities.entity_hook import ENTITIES
+from headrace.engine.entities.entity_type import ENTITIES
 from headrace.engine.entities.read.listing import Wanted
 from headrace.engine.entities.read.observed import Observed
 from headrace.engine.entities.read.snapshots import Shown, View

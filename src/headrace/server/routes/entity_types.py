@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
-from headrace.engine.entities.entity_hook import ENTITIES
+from headrace.engine.entities.entity_type import ENTITIES
 from headrace.engine.entities.types.exporting import files
 from headrace.engine.entities.types.rekeying import Rekeyed, is_rekeyed, rekey
 from headrace.engine.entities.types.verbs import Outcome

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
-from headrace.engine.entities.entity_hook import ENTITIES
+from headrace.engine.entities.entity_type import ENTITIES
 from headrace.engine.entities.write.correcting import Deciding, Decision, Deed
 from headrace.engine.entities.write.observing import Observe, Outdated
 from headrace.engine.entities.write.stores import TRIES, Found

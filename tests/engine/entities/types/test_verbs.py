@@ -17,7 +17,7 @@ from engine.entities.registering import (
     update,
     version_of,
 )
-from headrace.engine.entities.entity_hook import schema_of
+from headrace.engine.entities.entity_type import schema_of
 from headrace.engine.entities.types.exporting import files
 from headrace.engine.entities.types.verbs import Outcome
 from headrace.errors import AliasTaken, NoSchemaForEntityType, UnknownEntityType, VersionTaken

@@ -18,7 +18,7 @@ from headrace.engine.derive.lease_scheduler import LeaseScheduler
 from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.derive.state_reader import StateReader
 from headrace.engine.entities.enhancement import settings
-from headrace.engine.entities.entity_hook import ENTITIES, schema_of
+from headrace.engine.entities.entity_type import ENTITIES, schema_of
 from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream

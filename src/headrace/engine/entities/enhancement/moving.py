@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headrace import decoding
-from headrace.engine.entities.entity_hook import dedupe_key
+from headrace.engine.entities.entity_type import dedupe_key
 from headrace.engine.entities.write.accepting import Draft, Prepared, Typed, bodies
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Stream

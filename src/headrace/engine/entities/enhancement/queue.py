@@ -20,7 +20,7 @@ import msgspec
 from headrace.engine.entities.enhancement import settings
 from headrace.engine.entities.enhancement.enhancing import ITSELF, Enhancing
 from headrace.engine.entities.enhancement.migrating import Migrating
-from headrace.engine.entities.entity_hook import ENTITIES
+from headrace.engine.entities.entity_type import ENTITIES
 from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream

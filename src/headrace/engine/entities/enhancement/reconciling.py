@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.engine.entities.enhancement import settings
-from headrace.engine.entities.entity_hook import EntityHook, schema_of
+from headrace.engine.entities.entity_type import EntityType, schema_of
 from headrace.engine.entities.types import proposing
 from headrace.engine.entities.types.verbs import EntityTypes, Outcome
 from headrace.errors import NoSchemaForEntityType
@@ -50,7 +50,7 @@ class Reconciling:
         outcome = await self._types.change(entity_type, EVERYBODY, proposing.update(request), who, dry_run)
         return Reconciled(found, outcome)
 
-    def _adoptions(self, stream: int, kind: EntityHook) -> list[Adoption]:
+    def _adoptions(self, stream: int, kind: EntityType) -> list[Adoption]:
         """Users with schemas of their own, and how many entities each has."""
         connection = self._connect()
         try:

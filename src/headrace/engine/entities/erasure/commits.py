@@ -11,6 +11,7 @@ import msgspec
 
 from headrace import decoding
 from headrace.engine.entities.entity_hook import EntityHook
+from headrace.engine.entities.entity_type import EntityType
 from headrace.engine.entities.erasure.planning import Plan, Planned, emptied_sources, refuse_forked, targets_of
 from headrace.engine.entities.read.observed import Observed
 from headrace.engine.entities.types.journal import Action, Document
@@ -130,7 +131,7 @@ def write_down(batch: Batch, stream: Stream, action: Action, row: ErasureRow) ->
     """Let the journal of entity types tell of an erasure, so that a recovery knows of it; sources have other names."""
     changes, head = EntityChanges(batch.connection), batch.draft(stream)
     kind = None if head.registry is None else head.registry.hook
-    if head.state != LIVE or head.registry is None or not isinstance(kind, EntityHook):
+    if head.state != LIVE or head.registry is None or not isinstance(kind, EntityType):
         return
     plan = msgspec.structs.replace(decoding.decode(row.plan, Plan), sources=[])
     told = msgspec.structs.replace(row, plan=msgspec.json.encode(plan).decode())

@@ -22,7 +22,7 @@ import msgspec
 
 from headrace import decoding
 from headrace.engine.derive.state_reader import StateReader
-from headrace.engine.entities.entity_hook import ENTITIES
+from headrace.engine.entities.entity_type import ENTITIES
 from headrace.engine.entities.erasure import commits, planning
 from headrace.engine.entities.erasure.erase_job import ErasePlanner
 from headrace.engine.entities.erasure.planning import Plan, Planned, targets_of

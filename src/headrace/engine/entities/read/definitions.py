@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from headrace.engine.entities.entity_hook import ENTITIES, EntityHook
+from headrace.engine.entities.entity_type import ENTITIES, EntityType
 from headrace.errors import UnknownEntityType
 from headrace.reduce.policies.definition import TypeDefined
 from headrace.storage.database import Connection
@@ -14,7 +14,7 @@ from headrace.storage.entity_types import EntityChanges, SchemaRegistry
 Known = dict[str, tuple[int, TypeDefined]]
 
 
-def defined_of(kind: EntityHook) -> TypeDefined:
+def defined_of(kind: EntityType) -> TypeDefined:
     """A type as it is now."""
     configs = {name: kind.config(name) for name in kind.lives()}
     return TypeDefined(kind.entity_type, ENTITIES + kind.entity_type, configs, kind.undone)
@@ -54,5 +54,5 @@ class Types:
         if known is None or known[0] != number:
             if not self._registry.knows(name):
                 raise UnknownEntityType("there is no entity type of this name", entity_type=name)
-            known = self._known[name] = number, defined_of(EntityHook.load(self._connection, name))
+            known = self._known[name] = number, defined_of(EntityType.load(self._connection, name))
         return known[1]

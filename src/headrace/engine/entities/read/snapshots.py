@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.engine.derive.generation import Generation, NotReady
 from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.derive.state_reader import FoldPace, StateReader
-from headrace.engine.entities.entity_hook import EntityHook, schema_of
+from headrace.engine.entities.entity_type import EntityType, schema_of
 from headrace.engine.entities.read.definitions import Known, Types, defined_of
 from headrace.engine.entities.read.grouping import Group, Groups
 from headrace.engine.entities.read.observed import Reading
@@ -78,7 +78,7 @@ class View(NamedTuple):
     group: Group
     stream: Stream
     head: Head
-    kind: EntityHook
+    kind: EntityType
     schema: Schema | None
     #: The life that has the policies, and the policies.
     life: str
@@ -138,7 +138,7 @@ class Snapshots:
         )
         self.groups = Groups(reader)
         self._names: dict[int, str] = {}
-        self._kinds: dict[str, tuple[EntityHook, TypeDefined]] = {}
+        self._kinds: dict[str, tuple[EntityType, TypeDefined]] = {}
         #: Rows that were folded anew.
         self.rows = Decoded(row_bytes)
         self._gate = Gate(AT_ONCE)
@@ -179,7 +179,7 @@ class Snapshots:
         stream = self.stream(row.stream)
         head = stream.head
         kind = None if head.registry is None else head.registry.hook
-        assert isinstance(kind, EntityHook)
+        assert isinstance(kind, EntityType)
         life = row.user_id if row.user_id in kind.lives() else EVERYONE
         config = kind.config(life)
         if asked.schema_version is None:
@@ -239,7 +239,7 @@ class Snapshots:
         """Whether a generation answers for the very policies that are asked for."""
         return generation.is_folded(view.life, self._defined(view.kind).lives[view.life].id)
 
-    def _defined(self, kind: EntityHook) -> TypeDefined:
+    def _defined(self, kind: EntityType) -> TypeDefined:
         known = self._kinds.get(kind.entity_type)
         if known is None or known[0] is not kind:
             known = self._kinds[kind.entity_type] = kind, defined_of(kind)

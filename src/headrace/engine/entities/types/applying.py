@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace.engine.entities.entity_hook import ENTITIES, EntityHook, Rules, schema_of
+from headrace.engine.entities.entity_hook import EntityHook
+from headrace.engine.entities.entity_type import ENTITIES, Rules, schema_of
 from headrace.engine.entities.types.document import registry_of
 from headrace.engine.entities.types.journal import replay
 from headrace.engine.entities.types.proposing import Proposal

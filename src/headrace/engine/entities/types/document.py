@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.entities.entity_hook import ENTITIES
+from headrace.engine.entities.entity_type import ENTITIES
 from headrace.schema.registry import KeySetting, Registry
 
 _TEXT = {"type": "string"}

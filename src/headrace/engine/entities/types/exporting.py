@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from headrace.engine.entities.entity_hook import schema_of
+from headrace.engine.entities.entity_type import schema_of
 from headrace.schema.entity import registration
 from headrace.storage.entity_types import SchemaRow
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace import decoding
-from headrace.engine.entities.entity_hook import ENTITIES, schema_of
+from headrace.engine.entities.entity_type import ENTITIES, schema_of
 from headrace.errors import CorruptData
 from headrace.extract.erasure_mask import load as load_targets
 from headrace.storage.database import Connection

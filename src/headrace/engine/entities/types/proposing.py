@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.engine.entities.entity_hook import schema_of
+from headrace.engine.entities.entity_type import schema_of
 from headrace.engine.entities.types.consequences import Counts, Owned, after, impact, row_of, steps
 from headrace.engine.entities.types.journal import NONE, Action, Document
 from headrace.engine.entities.types.resolving import Base, next_version, parsed

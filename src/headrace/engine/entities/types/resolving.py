@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.engine.entities.entity_hook import EntityHook, schema_of
+from headrace.engine.entities.entity_type import EntityType, schema_of
 from headrace.schema.entity.difference import bump_of, differences
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.overlay import overlaid
@@ -52,7 +52,7 @@ class Base(NamedTuple):
         return self.taken.get(owner, ())
 
 
-def load(registry: SchemaRegistry, kind: EntityHook, owner: str) -> Base:
+def load(registry: SchemaRegistry, kind: EntityType, owner: str) -> Base:
     """What a change of a type needs to know; where another comes in between, the number tells."""
     entity_type, rows = kind.entity_type, kind.rows
     concerned = rows.values() if owner == EVERYBODY else [row for row in (rows.get(owner),) if row is not None]

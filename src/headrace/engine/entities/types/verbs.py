@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from headrace.engine.entities.entity_hook import ENTITIES, Effective, EntityHook, compiled, schema_of
+from headrace.engine.entities.entity_type import ENTITIES, Effective, EntityType, compiled, schema_of
 from headrace.engine.entities.types import proposing
 from headrace.engine.entities.types.applying import Apply
 from headrace.engine.entities.types.consequences import Counts
@@ -95,11 +95,11 @@ class EntityTypes:
         stream = self._log.catalog.find(ENTITIES + entity_type)
         return stream if stream is not None and stream.head.state == LIVE and stream.managed else None
 
-    def kind(self, entity_type: str) -> EntityHook | None:
+    def kind(self, entity_type: str) -> EntityType | None:
         """A type as it is now; None where it has no version yet."""
         stream = self.stream(entity_type)
         kind = None if stream is None or stream.head.registry is None else stream.head.registry.hook
-        return kind if isinstance(kind, EntityHook) else None
+        return kind if isinstance(kind, EntityType) else None
 
     def effective(self, entity_type: str, user_id: str) -> Effective | None:
         """The schema of a type that holds for a user."""
@@ -217,7 +217,7 @@ class EntityTypes:
         raise Conflict("the type keeps changing; read it and try again", entity_type=entity_type)
 
     async def _propose(self, entity_type: str, owner: str, make: Make) -> Proposal:
-        base = load(self._registry, self.kind(entity_type) or EntityHook(entity_type, 0, ()), owner)
+        base = load(self._registry, self.kind(entity_type) or EntityType(entity_type, 0, ()), owner)
         counts = await self._counts(entity_type, owner)
         proposal = await self._computing.plan(self._patience_s, partial(make, base, counts, self._clock.now_us()))
         if not proposal.steps or proposal.row is None:

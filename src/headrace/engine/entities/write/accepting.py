@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headrace.engine.entities.entity_hook import Effective, dedupe_key
+from headrace.engine.entities.entity_type import Effective, dedupe_key
 from headrace.schema.entity import identity as identities
 from headrace.schema.entity.accept import Accepted, Refused
 from headrace.schema.entity.answer import Answer, Issue, Told, Warnings, issues_of, refusal

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from headrace.engine.entities.entity_hook import dedupe_key
+from headrace.engine.entities.entity_type import dedupe_key
 from headrace.engine.entities.write.accepting import Draft, Prepared, Typed, bodies
 from headrace.schema.entity.accept import Refused
 from headrace.schema.entity.answer import Told, Warnings, issues_of, refusal

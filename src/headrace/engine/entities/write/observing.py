@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from headrace.engine.entities.entity_hook import EntityHook
+from headrace.engine.entities.entity_type import EntityType
 from headrace.engine.entities.write.accepting import Prepared, Typed
 from headrace.engine.entities.write.deciding import Share
 from headrace.engine.log.append import Append
@@ -177,7 +177,7 @@ def _now(batch: Batch, typed: Typed, user_id: str) -> Typed:
     if head.state == LIVE and head.registry is typed.registry:
         return typed
     kind = None if head.state != LIVE or head.registry is None else head.registry.hook
-    effective = kind.effective(user_id) if isinstance(kind, EntityHook) else None
+    effective = kind.effective(user_id) if isinstance(kind, EntityType) else None
     if effective is None:
         raise Outdated(f"the schema of {typed.entity_type} went away meanwhile", entity_type=typed.entity_type)
     return Typed(typed.entity_type, effective, typed.stream, head.registry)

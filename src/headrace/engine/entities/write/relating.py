@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from headrace.engine.entities.entity_hook import EntityHook
+from headrace.engine.entities.entity_type import EntityType
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.stream import Head
 from headrace.errors import (
@@ -116,7 +116,7 @@ def replayed(connection: Connection, stream: int, seq: int, at_us: int, observat
 
 def _observation(head: Head, kind: Kind, row: EntityRow, at_us: int, details: dict[str, Any]) -> Observation:
     known = None if head.registry is None else head.registry.hook
-    assert isinstance(known, EntityHook)
+    assert isinstance(known, EntityType)
     effective = known.effective(row.user_id)
     identifier = observation_id(
         entity_id=row.entity_id, fields={}, kind=kind, observed_at_us=at_us, source_priority=0,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from headrace.engine.entities.entity_hook import ENTITIES, EntityHook, compiled
+from headrace.engine.entities.entity_type import ENTITIES, EntityType, compiled
 from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.entities.write.accepting import Prepared, Storing, Typed, first_schema
 from headrace.engine.entities.write.observing import Observe, Outdated, Rehearse, Wish
@@ -66,7 +66,7 @@ class Stores:
         stream = self._types.stream(name)
         registry = None if stream is None else stream.head.registry
         kind = None if registry is None else registry.hook
-        effective = kind.effective(user_id) if isinstance(kind, EntityHook) else None
+        effective = kind.effective(user_id) if isinstance(kind, EntityType) else None
         return None if effective is None else Typed(name, effective, stream, registry)
 
     def storing(self, asked: Asked, found: Found) -> Storing:
