@@ -87,7 +87,14 @@ class World:
 
     async def open(self) -> None:
         self.engine = await Engine.open(self.config, self.clock)
-        self.subscriptions = await Subscriptions.open(self.engine, bounds=self.bounds, webhooks=Webhooks())
+        self.subscriptions = await Subscriptions.open(
+            log=self.engine.log,
+            clock=self.engine.clock,
+            apply=self.engine.apply,
+            webhook_timeout_s=self.engine.config.subscriptions.webhook_timeout_s,
+            bounds=self.bounds,
+            webhooks=Webhooks(),
+        )
         await self.idle()
 
     async def close(self) -> None:

@@ -13,13 +13,13 @@ from headrace.engine.derive.local_worker import LocalWorker
 from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.derive.state_demand import StateDemand
 from headrace.engine.entities.enhancement.enhancement import Enhancement
+from headrace.engine.entities.entity_store import EntityStore
 from headrace.engine.entities.erasure.erasures import Erasing, listed_files
 from headrace.engine.entities.read.listing import Listing
 from headrace.engine.entities.read.snapshots import Snapshots
 from headrace.engine.entities.read.sourcing import Sourcing
 from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.entities.write.aliasing import Aliasing
-from headrace.engine.entities.write.stores import Stores
 from headrace.engine.features.features import Features
 from headrace.engine.features.past import Pasts
 from headrace.engine.features.serving import Serving
@@ -360,7 +360,9 @@ class Engine:
 
     def _create_entities(self) -> None:
         """What stores entities, answers for them, lets their types grow, and erases them."""
-        self.stores = Stores(writer=self.writer, log=self.log, types=self.types, reader=self._reader, clock=self.clock)
+        self.stores = EntityStore(
+            writer=self.writer, log=self.log, types=self.types, reader=self._reader, clock=self.clock
+        )
         self.sourcing = Sourcing(
             reader=self._reader, catalog=self.log.catalog, connect=self.connect, segments=self.caches.segments
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.log.stream import Stream
@@ -12,7 +13,7 @@ from headrace.query.syntax import quoted
 
 if TYPE_CHECKING:
     from headrace.deadline import Deadline
-    from headrace.engine.assembly import Engine
+    from headrace.engine.search.archive import Archive
 
 #: Traces of one request that are looked at.
 MOST_TRACES = 20
@@ -22,9 +23,14 @@ class Seeker:
     """Searches one stream again and again, and knows what all of it covered."""
 
     def __init__(
-        self, engine: Engine, stream: Stream, limit: int, window: tuple[str | None, str | None], deadline: Deadline
+        self,
+        open_archive: Callable[[], Archive],
+        stream: Stream,
+        limit: int,
+        window: tuple[str | None, str | None],
+        deadline: Deadline,
     ) -> None:
-        self._engine = engine
+        self._open_archive = open_archive
         self.stream = stream
         self._limit = limit
         self._window = window
@@ -48,7 +54,7 @@ class Seeker:
     def _page(self, field: str, value: str, after: list[Any] | None) -> Any:
         from headrace.engine.search.search import search
 
-        archive, head = self._engine.caches.archive(), self.stream.head
+        archive, head = self._open_archive(), self.stream.head
         defined = archive.defined(self.stream, head)
         known = defined.definition.search
         size = min(MAX_SIZE, self._limit - len(self.found) + 1)

@@ -52,12 +52,17 @@ def page(
 ) -> Page:
     """One page of keys, as of now."""
     stream = rig.find(name)
-    return (lexicon or Lexicon(rig.engine)).page(Question(stream, stream.head, after, limit, Deadline(time_s)))
+    return (lexicon or lexicon_of(rig)).page(Question(stream, stream.head, after, limit, Deadline(time_s)))
+
+
+def lexicon_of(rig: Rig) -> Lexicon:
+    """What lists the routing keys of a server."""
+    return Lexicon(config=rig.engine.config, open_archive=rig.engine.caches.archive, connect=rig.engine.connect)
 
 
 def pages(rig: Rig, name: str, limit: int) -> list[str]:
     """All keys, page by page."""
-    lexicon, found = Lexicon(rig.engine), list[str]()
+    lexicon, found = lexicon_of(rig), list[str]()
     while True:
         one = page(rig, name, found[-1] if found else "", limit, lexicon=lexicon)
         assert one.is_complete and len(one.keys) <= limit

@@ -7,7 +7,7 @@ read afterwards. Keys of segments that no companion describes are kept, within a
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from heapq import nsmallest
 from itertools import islice
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headrace.config import Config
 from headrace.deadline import Deadline
 from headrace.engine.history.stored_events import MissingObjects
 from headrace.engine.log.read import owned
@@ -34,7 +35,6 @@ from headrace.storage.streams import LIVE, Streams
 from headrace.storage.wal import WalKeys
 
 if TYPE_CHECKING:
-    from headrace.engine.assembly import Engine
     from headrace.engine.search.archive import Archive
     from headrace.format.companion.reader import FileCompanion
 
@@ -87,14 +87,15 @@ class Question(NamedTuple):
 class Lexicon:
     """Lists routing keys; shared by all answers of a node."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.kept = Decoded(beside_companions(engine.config))
-        engine.account.add("routing_keys", lambda: self.kept.bytes)
+    def __init__(
+        self, *, config: Config, open_archive: Callable[[], Archive], connect: Callable[[], Connection]
+    ) -> None:
+        self._open_archive, self.connect = open_archive, connect
+        self.kept = Decoded(beside_companions(config))
 
     def page(self, question: Question) -> Page:
         """One page; begins again where objects vanish meanwhile."""
-        stream, archive = question.stream, self.engine.caches.archive()
+        stream, archive = question.stream, self._open_archive()
         tries, missing = 0, MissingObjects()
         while tries < _TRIES:
             try:
@@ -125,7 +126,7 @@ class _Look:
     """One attempt to answer."""
 
     def __init__(self, lexicon: Lexicon, archive: Archive, question: Question) -> None:
-        self._engine, self._kept = lexicon.engine, lexicon.kept
+        self._connect, self._kept = lexicon.connect, lexicon.kept
         self._archive, self._question, self._deadline = archive, question, question.deadline
         self._wanted = question.limit + 1
         self._found: set[str] = set()
@@ -134,7 +135,7 @@ class _Look:
 
     def page(self) -> Page:
         """Look at everything that there is time for."""
-        with closing(self._engine.connect()) as connection:
+        with closing(self._connect()) as connection:
             companions, scans = self._look_up(connection)
         self._read_companions(companions)
         self._read_segments(scans)

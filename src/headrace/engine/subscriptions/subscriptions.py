@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.engine.assembly import Engine
 from headrace.engine.log.lifecycle import SERVER
+from headrace.engine.log.log import Log
 from headrace.engine.subscriptions.announcer import Announcer
 from headrace.engine.subscriptions.delivery import Delivery, new_wake_id
 from headrace.engine.subscriptions.keyring import Keyring, token_invalid
-from headrace.engine.subscriptions.ledger import Ledger, Note
+from headrace.engine.subscriptions.ledger import Apply, Ledger, Note
 from headrace.engine.subscriptions.roster import Bounds, Roster
 from headrace.engine.subscriptions.snapshot import StreamView, first_pending, snapshot, stream_of
 from headrace.engine.subscriptions.subscription import (
@@ -32,6 +32,7 @@ from headrace.engine.subscriptions.subscription import (
 )
 from headrace.engine.subscriptions.wakes import Fenced, Wakes
 from headrace.engine.subscriptions.webhook import Webhooks
+from headrace.types import Clock
 
 log = logging.getLogger("headrace.subscriptions")
 
@@ -66,17 +67,26 @@ class Subscriptions:
     """
 
     def __init__(
-        self, engine: Engine, keyring: Keyring, bounds: Bounds, webhooks: Webhooks, keys: Collection[str] | None
+        self,
+        *,
+        log: Log,
+        clock: Clock,
+        ledger: Ledger,
+        keyring: Keyring,
+        bounds: Bounds,
+        webhooks: Webhooks,
+        webhook_timeout_s: float,
+        keys: Collection[str] | None,
     ) -> None:
         self._keys = keys
-        self._engine = engine
+        self._log, self._clock = log, clock
         self._bounds = bounds
         self._webhooks = webhooks
-        self._ledger = Ledger(engine)
+        self._ledger = ledger
         self.keyring = keyring
-        announcer = Announcer(engine, keyring, webhooks)
-        self.delivery = Delivery(self._ledger, announcer, engine.clock, concurrent=bounds.deliveries)
-        self._catalog = engine.log.catalog
+        announcer = Announcer(log=log, clock=clock, keyring=keyring, webhooks=webhooks, timeout_s=webhook_timeout_s)
+        self.delivery = Delivery(self._ledger, announcer, clock, concurrent=bounds.deliveries)
+        self._catalog = log.catalog
         self._roster = Roster(self._catalog, self._ledger, bounds, self.delivery.changed)
         self._lock = asyncio.Lock()
         self._verbs: set[asyncio.Task[Any]] = set()
@@ -84,8 +94,11 @@ class Subscriptions:
     @classmethod
     async def open(
         cls,
-        engine: Engine,
         *,
+        log: Log,
+        clock: Clock,
+        apply: Apply,
+        webhook_timeout_s: float,
         bounds: Bounds | None = None,
         webhooks: Webhooks | None = None,
         keys: Collection[str] | None = None,
@@ -94,22 +107,31 @@ class Subscriptions:
 
         ``keys`` are the ids of those that hold; without them every key does.
         """
-        keyring = await Ledger(engine).keyring()
-        found = cls(engine, keyring, bounds or Bounds(), webhooks or Webhooks(), keys)
-        engine.log.on_append.append(found._roster.appended)
-        engine.log.on_delete.append(found._roster.deleted)
-        for stored in await found._ledger.load():
-            await found._roster.restore(stored)
+        ledger = Ledger(apply)
+        subscriptions = cls(
+            log=log,
+            clock=clock,
+            ledger=ledger,
+            keyring=await ledger.keyring(),
+            bounds=bounds or Bounds(),
+            webhooks=webhooks or Webhooks(),
+            webhook_timeout_s=webhook_timeout_s,
+            keys=keys,
+        )
+        log.on_append.append(subscriptions._roster.appended)
+        log.on_delete.append(subscriptions._roster.deleted)
+        for stored in await ledger.load():
+            await subscriptions._roster.restore(stored)
             stored.subscription.ready = True
-            found._suspend_without_key(stored.subscription)
-            found.delivery.changed(stored.subscription)
-        found.delivery.start()
-        return found
+            subscriptions._suspend_without_key(stored.subscription)
+            subscriptions.delivery.changed(stored.subscription)
+        subscriptions.delivery.start()
+        return subscriptions
 
     async def close(self) -> None:
         """Finish what was asked for, and leave the rest to the next start."""
-        self._engine.log.on_append.remove(self._roster.appended)
-        self._engine.log.on_delete.remove(self._roster.deleted)
+        self._log.on_append.remove(self._roster.appended)
+        self._log.on_delete.remove(self._roster.deleted)
         if self._verbs:
             await asyncio.wait(self._verbs)
         await self.delivery.stop()
@@ -224,7 +246,7 @@ class Subscriptions:
                     self._roster.add(found)
 
     async def _create(self, id: str, definition: Definition, base_url: str, who: str, owner: Owner) -> Subscription:
-        subscription = Subscription(id, definition, base_url, self._engine.clock.now_us(), Wakes(), owner)
+        subscription = Subscription(id, definition, base_url, self._clock.now_us(), Wakes(), owner)
         # Appends are noted from here on, so that none falls between the look at what exists and the commit.
         self._roster.add(subscription)
         try:
@@ -264,7 +286,7 @@ class Subscriptions:
     async def _claim(self, id: str, worker: str) -> Claim:
         found = self._with_hook(id, "pull-wake")
         async with self._turn(found):
-            now_us = self._engine.clock.now_us()
+            now_us = self._clock.now_us()
             wakes = found.wakes.expire(now_us)
             if wakes.holder is None and first_pending(found, self._catalog) is None:
                 await self._nothing_to_claim(found, wakes)
@@ -321,7 +343,7 @@ class Subscriptions:
     def _prove(self, found: Subscription, proof: Proof) -> None:
         """Refuse whoever does not hold the wake in flight: token, generation and wake id must all be its own."""
         generation = self.keyring.generation(found, proof.token)
-        found.wakes.check(proof.wake_id, proof.generation, self._engine.clock.now_us())
+        found.wakes.check(proof.wake_id, proof.generation, self._clock.now_us())
         if generation != proof.generation:
             raise Fenced("the token is of another wake", generation=found.wakes.generation)
 
@@ -346,7 +368,7 @@ class Subscriptions:
                 self.delivery.changed(found)
 
     def _lease_end(self, found: Subscription) -> int:
-        return self._engine.clock.now_us() + found.lease_us
+        return self._clock.now_us() + found.lease_us
 
     async def _whole(self, verb: Coroutine[Any, Any, T]) -> T:
         """Run a verb to its end even if its caller goes away: memory must follow what was written."""

@@ -16,10 +16,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
+from headrace.engine.entities.entity_store import TRIES, RequestTypes
 from headrace.engine.entities.entity_type import ENTITIES
 from headrace.engine.entities.write.correcting import Deciding, Decision, Deed
 from headrace.engine.entities.write.observing import Observe, Outdated
-from headrace.engine.entities.write.stores import TRIES, Found
 from headrace.engine.runtime.computing import LONG_BYTES
 from headrace.errors import AppendTimedOut, BadRequest, UnsupportedMedia
 from headrace.schema.entity import request as entity_request
@@ -87,7 +87,7 @@ class ObservationRoute:
             prepared = await self._computing.run(len(request.body), write.prepare, lookup.typed)
             self._stores.submit(write, prepared, self._when_settled, _Stored(request, store_request, tries))
 
-    def _look_up(self, principal: Principal, store_request: Asked) -> Found:
+    def _look_up(self, principal: Principal, store_request: Asked) -> RequestTypes:
         principal.acting_for(store_request.user_id)
         lookup = self._stores.look(store_request)
         if principal is not LOCAL:

@@ -28,7 +28,9 @@ class RoutingKeysRoute:
     def __init__(self, engine: Engine, gate: Gate) -> None:
         self._engine = engine
         self._gate = gate
-        self._lexicon = Lexicon(engine)
+        lexicon = Lexicon(config=engine.config, open_archive=engine.caches.archive, connect=engine.connect)
+        engine.account.add("routing_keys", lambda: lexicon.kept.bytes)
+        self._lexicon = lexicon
         self._background = BackgroundRequests(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
 

@@ -13,8 +13,8 @@ from headrace.engine.entities.enhancement.enhancing import Enhancing
 from headrace.engine.entities.enhancement.migrating import Migrating, told
 from headrace.engine.entities.enhancement.queue import WAIT_S, Queue
 from headrace.engine.entities.enhancement.reconciling import Reconciling
+from headrace.engine.entities.entity_store import EntityStore
 from headrace.engine.entities.types.verbs import EntityTypes
-from headrace.engine.entities.write.stores import Stores
 from headrace.engine.log.log import Log
 from headrace.schema.entity.registration import ChangeRequest
 from headrace.storage.database import Connection
@@ -32,7 +32,7 @@ class Enhancement:
         self,
         *,
         types: EntityTypes,
-        stores: Stores,
+        stores: EntityStore,
         log: Log,
         work: LeaseScheduler,
         state_job: StateJob,

@@ -19,11 +19,11 @@ import msgspec
 
 from headrace.engine.entities.enhancement.candidates import Candidates
 from headrace.engine.entities.enhancement.moving import Moving, Slice, Value, values_in
+from headrace.engine.entities.entity_store import EntityStore
 from headrace.engine.entities.types.journal import Document
 from headrace.engine.entities.types.noting import noted
 from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.entities.write.observing import Outdated
-from headrace.engine.entities.write.stores import Stores
 from headrace.engine.history.stored_events import EventsMoved
 from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest, Conflict, NotFound
@@ -51,7 +51,7 @@ class Migrating:
         self,
         *,
         types: EntityTypes,
-        stores: Stores,
+        stores: EntityStore,
         candidates: Candidates,
         reader: Connection,
         connect: Callable[[], Connection],

@@ -27,7 +27,7 @@ TRIES = 5
 Kind = TypeVar("Kind", bound=Observe)
 
 
-class Found(NamedTuple):
+class RequestTypes(NamedTuple):
     """The types of a request: their names by how they are spelled, and what holds for the user by name."""
 
     names: dict[str, str]
@@ -48,18 +48,18 @@ class Found(NamedTuple):
             yield
 
 
-class Stores:
+class EntityStore:
     """Stores what is said about entities."""
 
     def __init__(self, *, writer: Writer, log: Log, types: EntityTypes, reader: Connection, clock: Clock) -> None:
         self._writer, self._log, self._types, self._clock = writer, log, types, clock
         self._entities, self._streams = Entities(reader), Streams(reader)
 
-    def look(self, asked: Asked) -> Found:
+    def look(self, asked: Asked) -> RequestTypes:
         """The types that a request is about; one that nobody has registered is inferred."""
         names = {spelled: self._types.resolve(spelled, asked.user_id) for spelled in asked.types}
         typed = {name: self.typed(name, asked.user_id) or _inferred(asked, names, name) for name in names.values()}
-        return Found(names, typed)
+        return RequestTypes(names, typed)
 
     def typed(self, name: str, user_id: str) -> Typed | None:
         """What holds for a user of a type; None where there is no schema."""
@@ -69,7 +69,7 @@ class Stores:
         effective = kind.effective(user_id) if isinstance(kind, EntityType) else None
         return None if effective is None else Typed(name, effective, stream, registry)
 
-    def storing(self, asked: Asked, found: Found) -> Storing:
+    def storing(self, asked: Asked, found: RequestTypes) -> Storing:
         """The wish to store the entities of a request."""
         return Storing(asked, found.names, self._clock.now_us())
 
@@ -88,7 +88,7 @@ class Stores:
             raise NoSchemaForEntityType(f"{entity_type} has no schema that holds", entity_type=entity_type)
         return {entity_type: typed}
 
-    async def ensure(self, asked: Asked, found: Found) -> None:
+    async def ensure(self, asked: Asked, found: RequestTypes) -> None:
         """Give a schema to the types of a request that have none, unless it would be refused or is a replay."""
         if await self._is_replay(asked, found):
             return
@@ -97,7 +97,7 @@ class Stores:
             for name, rows in given.items():
                 await make(name, rows, asked.user_id)
 
-    async def _is_replay(self, asked: Asked, found: Found) -> bool:
+    async def _is_replay(self, asked: Asked, found: RequestTypes) -> bool:
         """Whether a request was answered before; raises what would refuse it, and writes nothing."""
         wish = self.storing(asked, found)
         wish.commit = False
