@@ -52,7 +52,7 @@ class Seeker:
                 return
 
     def _page(self, field: str, value: str, after: list[Any] | None) -> Any:
-        from headrace.engine.search.search import search
+        from headrace.engine.search.search import search  # loads DuckDB, which takes long
 
         archive, head = self._open_archive(), self.stream.head
         defined = archive.defined(self.stream, head)

@@ -9,25 +9,13 @@ from __future__ import annotations
 from importlib import import_module
 
 MODULES = (
-    "headrace.storage.segments",
     "headrace.engine.search.archive",
     "headrace.engine.search.search",
     "headrace.engine.search.filtered_read",
     "headrace.engine.search.aggregate",
-    "headrace.reduce.policies.build",
-    "headrace.reduce.fragments.build",
-    "headrace.reduce.features.definition",
     "headrace.reduce.features.build",
-    "headrace.reduce.features.events",
-    "headrace.engine.derive.row_lookahead",
-    "headrace.reduce.states.pending_events",
-    "headrace.format.segment.decoded",
-    "headrace.format.segment.heap",
-    "headrace.format.segment.stretches",
-    "headrace.format.state.reader",
     "headrace.reduce.answer",
     "headrace.reduce.duck",
-    "headrace.reduce.features.columns",
     "headrace.reduce.request",
 )
 

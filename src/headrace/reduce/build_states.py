@@ -41,7 +41,7 @@ def making_of(job: JobName) -> Making:
         return types
     if job == "enhance":
         return fragments
-    from headrace.reduce.features import build as tables
+    from headrace.reduce.features import build as tables  # only workers that fold tables need it
 
     return tables
 

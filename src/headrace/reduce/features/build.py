@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.errors import CorruptData
 from headrace.format.state.writer import Packed
+from headrace.reduce.features.columns import columns, reduced
 from headrace.reduce.features.definition import Defined
 from headrace.reduce.features.events import Shapes
 from headrace.reduce.states.fold import of_batch
@@ -24,8 +25,6 @@ _KEPT = 64
 def folded(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
     """The rows of a unit's events, in the columns of segments; ``rest`` is called between slices of them."""
     import pyarrow as pa
-
-    from headrace.reduce.features.columns import columns, reduced
 
     shapes, reducer = _shapes(unit), defined_by(unit).reducer
     found, count = [], 0

@@ -242,8 +242,8 @@ class AggregateRoute:
         request.exchange.reply(reply)
 
     def _aggregate(self, stream: Stream, head: Head, document: Any, deadline: Deadline, answer_by: Deadline) -> Reply:
-        from headrace.engine.search.aggregate import aggregate
-        from headrace.reduce.request import read
+        from headrace.engine.search.aggregate import aggregate  # loads DuckDB, which takes long
+        from headrace.reduce.request import read  # loads DuckDB, which takes long
 
         archive = self._engine.caches.archive()
         defined = archive.defined(stream, head)
@@ -253,7 +253,7 @@ class AggregateRoute:
 
 
 def _aggregate_rendered(stream: Stream, request: AggregateRequest, aggregated: Aggregated) -> dict[str, Any]:
-    from headrace.reduce.answer import iso
+    from headrace.reduce.answer import iso  # loads DuckDB, which takes long
 
     return {
         "stream": stream.name,

@@ -83,7 +83,7 @@ class FilteredReads:
         version: int | None,
         deadline: Deadline,
     ) -> None:
-        from headrace.engine.search.filtered_read import filtered
+        from headrace.engine.search.filtered_read import filtered  # loads DuckDB, which takes long
 
         archive = self._engine.caches.archive()
         defined = archive.defined(stream, head)
