@@ -19,7 +19,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.log.append import Append
 from headrace.engine.log.lifecycle import Create, Delete
 from headrace.engine.log.stream import Stream
-from headrace.engine.subscriptions.roster import Bounds
+from headrace.engine.subscriptions.subscription_index import Bounds
 from headrace.engine.subscriptions.subscriptions import Subscriptions
 from headrace.engine.subscriptions.webhook import Webhooks
 from headrace.storage.streams import StreamRow

@@ -19,8 +19,8 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 from headrace.config import PipelineConfig
-from headrace.engine.features.histories import Answer
-from headrace.engine.features.training import Training
+from headrace.engine.features.histories import HistoryAnswer
+from headrace.engine.features.training_sets import TrainingSets
 from headrace.pipeline import jobs
 from headrace.pipeline.work import Lease
 from headrace.reduce.features import lanes
@@ -316,7 +316,7 @@ def test_rows_of_the_past_from_spark_are_those_that_the_server_folds(case: Case)
     case.register(some)
     case.push(EVENTS // 4)
     engine = case.pipelines.engine
-    training = Training(
+    training = TrainingSets(
         apply=engine.apply,
         log=engine.log,
         sealer=engine.sealer,
@@ -334,7 +334,7 @@ def test_rows_of_the_past_from_spark_are_those_that_the_server_folds(case: Case)
         assert case.work("history") == 1
         told = training.find("T", begun.id)
         assert told.state == "done" and told.answer is not None
-        answer = msgspec.json.decode(told.answer, type=Answer)
+        answer = msgspec.json.decode(told.answer, type=HistoryAnswer)
         expected = case.pipelines.run(engine.pasts.rows("T", asked))
         assert answer.complete and expected.complete
         for (key, _), found, wanted in zip(asked, answer.rows, expected.rows, strict=True):

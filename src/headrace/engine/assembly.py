@@ -14,16 +14,16 @@ from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.derive.state_demand import StateDemand
 from headrace.engine.entities.enhancement.enhancement import Enhancement
 from headrace.engine.entities.entity_store import EntityStore
-from headrace.engine.entities.erasure.erasures import Erasing, listed_files
-from headrace.engine.entities.read.listing import Listing
+from headrace.engine.entities.erasure.erasures import EntityErasure, listed_files
+from headrace.engine.entities.read.entity_list import EntityList
 from headrace.engine.entities.read.snapshots import Snapshots
-from headrace.engine.entities.read.sourcing import Sourcing
-from headrace.engine.entities.types.verbs import EntityTypes
-from headrace.engine.entities.write.aliasing import Aliasing
+from headrace.engine.entities.read.source_reader import SourceReader
+from headrace.engine.entities.types.entity_types import EntityTypes
+from headrace.engine.entities.write.relations import EntityRelations
+from headrace.engine.features.feature_reader import FeatureReader
 from headrace.engine.features.features import Features
 from headrace.engine.features.past import Pasts
-from headrace.engine.features.serving import Serving
-from headrace.engine.features.training import Training
+from headrace.engine.features.training_sets import TrainingSets
 from headrace.engine.history.recovery import Recovered
 from headrace.engine.history.sealer import SealContext, Sealer
 from headrace.engine.log.append_hook import AppendHooks
@@ -35,7 +35,7 @@ from headrace.engine.log.retention import Sweeper
 from headrace.engine.log.tail import Tail
 from headrace.engine.log.tiers import Tiers
 from headrace.engine.memory_account import Account
-from headrace.engine.object_caches import ObjectCaches
+from headrace.engine.object_caches import ObjectCaches, load_modules
 from headrace.engine.products import JOURNALS, SEGMENT_REWRITER, append_hooks, create_jobs
 from headrace.engine.registry.profiles import Profiles
 from headrace.engine.registry.schemas import Schemas
@@ -50,7 +50,6 @@ from headrace.engine.search.index_status import Indexes
 from headrace.engine.startup import OpenDatabase, open_database, reread_journals, take_over_store
 from headrace.engine.touch.touches import Touches
 from headrace.engine.verification.verifier import Verifier
-from headrace.engine.warm_up import load_modules
 from headrace.extract.erasure_mask import Masks
 from headrace.storage import database
 from headrace.storage.derived import Companions, States
@@ -329,7 +328,7 @@ class Engine:
             cache_bytes=settings.state_cache_bytes,
             row_bytes=settings.row_bytes,
         )
-        self.serving = Serving(
+        self.serving = FeatureReader(
             log=self.log,
             wal=Wal(self._reader),
             states=States(self._reader),
@@ -345,7 +344,7 @@ class Engine:
             segments=self.caches.segments,
             patience_s=self.config.server.resolver_timeout_s * _PAST_TIME_SHARE,
         )
-        self.training = Training(
+        self.training = TrainingSets(
             apply=self.apply,
             log=self.log,
             sealer=self.sealer,
@@ -363,7 +362,7 @@ class Engine:
         self.stores = EntityStore(
             writer=self.writer, log=self.log, types=self.types, reader=self._reader, clock=self.clock
         )
-        self.sourcing = Sourcing(
+        self.sourcing = SourceReader(
             reader=self._reader, catalog=self.log.catalog, connect=self.connect, segments=self.caches.segments
         )
         settings = self.config.features
@@ -378,8 +377,10 @@ class Engine:
             row_bytes=settings.row_bytes // 4,
         )
         self._state_job.listeners.append(self.snapshots.serving.states_changed)
-        self.listing = Listing(self.snapshots, self._reader)
-        self.aliasing = Aliasing(writer=self.writer, log=self.log, stream_of=self.snapshots.stream, reader=self._reader)
+        self.listing = EntityList(self.snapshots, self._reader)
+        self.aliasing = EntityRelations(
+            writer=self.writer, log=self.log, stream_of=self.snapshots.stream, reader=self._reader
+        )
         self.enhancement = Enhancement(
             types=self.types,
             stores=self.stores,
@@ -396,8 +397,8 @@ class Engine:
         )
         self.erasing = self._create_erasing()
 
-    def _create_erasing(self) -> Erasing:
-        return Erasing(
+    def _create_erasing(self) -> EntityErasure:
+        return EntityErasure(
             writer=self.writer,
             log=self.log,
             sealer=self.sealer,

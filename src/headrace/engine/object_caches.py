@@ -1,9 +1,14 @@
-"""The segments and companions of the object store that are kept here: opened when the first of them is needed."""
+"""The segments and companions of the object store that are kept here: opened when the first of them is needed.
+
+What only some requests need is imported where it is used, so that a server starts quickly. These modules are loaded
+once the server is ready, so that no request waits for them.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Collection
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,3 +84,21 @@ class ObjectCaches:
     def columns_share(self) -> float:
         """How much of the room for columns of events without companions is taken, from 0 to 1."""
         return 0.0 if self.opened_archive is None else self.opened_archive.blocks.used_share
+
+
+MODULES = (
+    "headrace.engine.search.archive",
+    "headrace.engine.search.search",
+    "headrace.engine.search.filtered_read",
+    "headrace.engine.search.aggregate",
+    "headrace.reduce.features.build",
+    "headrace.reduce.answer",
+    "headrace.reduce.duck",
+    "headrace.reduce.request",
+)
+
+
+def load_modules() -> None:
+    """Import them, one after the other; for a thread."""
+    for name in MODULES:
+        import_module(name)

@@ -15,16 +15,14 @@ from headrace.engine.derive.state_job import StateJob, StateKind
 from headrace.engine.entities.enhancement.candidates import Fragments
 from headrace.engine.entities.entity_hook import EntityHook
 from headrace.engine.entities.entity_journal import EntityJournal
-from headrace.engine.entities.entity_type import ENTITIES
-from headrace.engine.entities.entity_type import Rules as EntityRules
+from headrace.engine.entities.entity_type import ENTITIES, EntityRules
 from headrace.engine.entities.erasure.erase_job import EraseJob
 from headrace.engine.entities.erasure.segments import SegmentEraser
-from headrace.engine.entities.read.definitions import Types
+from headrace.engine.entities.read.definitions import TypeDefinitions
 from headrace.engine.features.feature_journal import FeatureJournal
 from headrace.engine.features.histories import HistoryJob
 from headrace.engine.features.registry import EVENTS, Current
-from headrace.engine.features.source import Rules as SourceRules
-from headrace.engine.features.source import Source
+from headrace.engine.features.source import EventSource, SourceRules
 from headrace.engine.history.journal import Journal
 from headrace.engine.history.publication import MakeRewriter
 from headrace.engine.log.append_hook import AppendHooks, StreamManager
@@ -43,8 +41,8 @@ JOURNALS: tuple[Journal[Any], ...] = (FeatureJournal(), EntityJournal())
 def append_hooks(connection: Connection, *, most_keys: int) -> AppendHooks:
     """What event sources and entity types do to entries; ``most_keys`` is how many keys an event source remembers."""
 
-    def load_source(row: StreamRow) -> Source:
-        return Source(SourceRules.load(row.managed), most_keys)
+    def load_source(row: StreamRow) -> EventSource:
+        return EventSource(SourceRules.load(row.managed), most_keys)
 
     def load_entity_type(row: StreamRow) -> EntityHook:
         return EntityHook.load(connection, EntityRules.load(row.managed).entity_type)
@@ -71,7 +69,7 @@ def create_jobs(config: PipelineConfig, *, definitions: Definitions, features: C
     """The jobs, in the order in which they are leased: someone waits for what comes first."""
     kinds = [
         StateKind("features", EVENTS, lambda _: features()),
-        StateKind("snapshots", ENTITIES, Types.read),
+        StateKind("snapshots", ENTITIES, TypeDefinitions.read),
         StateKind("enhance", ENTITIES, Fragments.read),
     ]
     verify, histories, states = VerifyJob(config), HistoryJob(), StateJob(config, kinds)

@@ -24,7 +24,7 @@ from headrace.engine.runtime.auto_tune import tune
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor
 from headrace.engine.runtime.stalls import StallWatchdog
-from headrace.engine.subscriptions.roster import Bounds
+from headrace.engine.subscriptions.subscription_index import Bounds
 from headrace.engine.subscriptions.subscriptions import Subscriptions
 from headrace.engine.subscriptions.webhook import LocalTargets, Webhooks
 from headrace.engine.system_streams import System

@@ -11,7 +11,7 @@ import pytest
 from engine.derive.workers import search
 from engine.registries import change
 from engine.search.keyed import Indexer, append, keyed, opened, page, pages
-from headrace.engine.search.routing_keys import Lexicon, Question
+from headrace.engine.search.routing_keys import KeyQuery, Lexicon
 from headrace.errors import NotFound
 from headrace.format.companion.names import companion_key
 from rig import Rig
@@ -171,7 +171,7 @@ def test_the_keys_of_a_deleted_stream_are_gone(rig: Rig) -> None:
     rig.delete("s")
     with pytest.raises(NotFound):
         Lexicon(config=rig.engine.config, open_archive=rig.engine.caches.archive, connect=rig.engine.connect).page(
-            Question(stream, stream.head, "", 10, 60)
+            KeyQuery(stream, stream.head, "", 10, 60)
         )
 
 

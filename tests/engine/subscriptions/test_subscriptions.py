@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from engine.subscriptions.subscribing import BASE, PULL, Opened, proof_of
-from headrace.engine.subscriptions.roster import Bounds
 from headrace.engine.subscriptions.subscription import (
     Ack,
     Definition,
@@ -22,6 +21,7 @@ from headrace.engine.subscriptions.subscription import (
     TooManyStreams,
     TooManySubscriptions,
 )
+from headrace.engine.subscriptions.subscription_index import Bounds
 from headrace.engine.subscriptions.subscriptions import Proof, Subscriptions
 from headrace.engine.subscriptions.wakes import AlreadyClaimed, Fenced
 from headrace.engine.system_streams import System

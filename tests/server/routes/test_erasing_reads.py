@@ -18,7 +18,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.entities.erasure import erasures
 from headrace.engine.entities.erasure.erasures import is_over
 from headrace.engine.entities.read.snapshots import Asked
-from headrace.engine.entities.write.relating import Moved
+from headrace.engine.entities.write.relations import Moved
 from headrace.engine.system_streams import System
 from headrace.pipeline.kernels import index
 from headrace.pipeline.kernels.units import result

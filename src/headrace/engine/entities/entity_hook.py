@@ -11,8 +11,8 @@ import msgspec
 
 from headrace import decoding
 from headrace.engine.entities.entity_type import EntityType, dedupe_key
-from headrace.engine.entities.write.accepting import Draft, Storing, Typed
-from headrace.engine.entities.write.deciding import Share, source_of
+from headrace.engine.entities.write.store_request import Draft, StoreRequest, Typed
+from headrace.engine.entities.write.type_batch import TypeBatch, source_of
 from headrace.errors import BadRequest, NoSchemaForEntityType
 from headrace.profiles.hook import Hook
 from headrace.schema.entity import names
@@ -69,7 +69,7 @@ class EntityHook(EntityType, Hook):
         entities = [_of_type(number, value, self.entity_type) for number, value in enumerate(values)]
         request = asked(entities, Envelope(), terms.user)
         now_us = time.time_ns() // 1_000 if terms.timestamp_us is None else terms.timestamp_us
-        storing = Storing(request, dict.fromkeys(request.types, self.entity_type), now_us)
+        storing = StoreRequest(request, dict.fromkeys(request.types, self.entity_type), now_us)
         prepared = storing.prepare({self.entity_type: Typed(self.entity_type, effective)})
         made = {draft.told.observation_id: encode(draft.observation) for draft in prepared.drafts[self.entity_type]}
         return b",".join([made[told.observation_id] for told in prepared.told])
@@ -82,7 +82,7 @@ class EntityHook(EntityType, Hook):
             return
         typed = Typed(self.entity_type, effective, stream, batch.draft(stream).registry)
         drafts = [_draft(typed, number, one) for number, one in enumerate(observations) if one.kind == "observation"]
-        share = Share(batch, drafts, observations[0].user_id)
+        share = TypeBatch(batch, drafts, observations[0].user_id)
         if share.issues:
             raise refusal(share.issues)
 

@@ -1,4 +1,4 @@
-"""The verbs that store observations: look for types, accept, queue. All run on the event loop, except the accepting."""
+"""Stores observations: finds types, accepts requests by them, and queues what was accepted; for the event loop."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from headrace.engine.entities.entity_type import ENTITIES, EntityType, compiled
-from headrace.engine.entities.types.verbs import EntityTypes
-from headrace.engine.entities.write.accepting import Prepared, Storing, Typed, first_schema
-from headrace.engine.entities.write.observing import Observe, Outdated, Rehearse, Wish
+from headrace.engine.entities.types.entity_types import EntityTypes
+from headrace.engine.entities.write.store_observations import (
+    ObservationSource,
+    RehearseStore,
+    StoreObservations,
+    TypesOutdated,
+)
+from headrace.engine.entities.write.store_request import Prepared, StoreRequest, Typed, first_schema
 from headrace.engine.log.lifecycle import settling
 from headrace.engine.log.log import Log
 from headrace.engine.log.writer import Writer
@@ -24,7 +29,7 @@ from headrace.types import Clock
 #: How often a request is accepted again whose types went away meanwhile.
 TRIES = 5
 
-Kind = TypeVar("Kind", bound=Observe)
+Kind = TypeVar("Kind", bound=StoreObservations)
 
 
 class RequestTypes(NamedTuple):
@@ -69,9 +74,9 @@ class EntityStore:
         effective = kind.effective(user_id) if isinstance(kind, EntityType) else None
         return None if effective is None else Typed(name, effective, stream, registry)
 
-    def storing(self, asked: Asked, found: RequestTypes) -> Storing:
+    def storing(self, asked: Asked, found: RequestTypes) -> StoreRequest:
         """The wish to store the entities of a request."""
-        return Storing(asked, found.names, self._clock.now_us())
+        return StoreRequest(asked, found.names, self._clock.now_us())
 
     def find(self, entity_id: str, user_id: str) -> tuple[EntityRow, str]:
         """An entity of a user, and its type; what is not theirs is not there."""
@@ -102,30 +107,32 @@ class EntityStore:
         wish = self.storing(asked, found)
         wish.commit = False
         prepared = await asyncio.to_thread(wish.prepare, found.typed)
-        observe = await self._outcome(Rehearse, wish, prepared)
-        if observe.error is not None and not isinstance(observe.error, Outdated):
+        observe = await self._outcome(RehearseStore, wish, prepared)
+        if observe.error is not None and not isinstance(observe.error, TypesOutdated):
             raise observe.error
         return observe.known
 
-    def submit(self, wish: Wish, prepared: Prepared, done: Callable[[Observe], None], caller: Any = None) -> None:
+    def submit(
+        self, wish: ObservationSource, prepared: Prepared, done: Callable[[StoreObservations], None], caller: Any = None
+    ) -> None:
         """Queue what was accepted; ``done`` is told of the outcome."""
-        Observe(wish, prepared, self._log, done, caller).submit(self._writer)
+        StoreObservations(wish, prepared, self._log, done, caller).submit(self._writer)
 
-    async def carry_out(self, wish: Wish, typed: Callable[[], Mapping[str, Typed]]) -> Observe:
+    async def carry_out(self, wish: ObservationSource, typed: Callable[[], Mapping[str, Typed]]) -> StoreObservations:
         """Store what is wished for, and wait until it is on disk; raises what refused it."""
         observe = await self._settled(wish, typed)
         tries = 1
-        while isinstance(observe.error, Outdated) and tries < TRIES:
+        while isinstance(observe.error, TypesOutdated) and tries < TRIES:
             observe = await self._settled(wish, typed)
             tries += 1
         if observe.error is not None:
             raise observe.error
         return observe
 
-    async def _settled(self, wish: Wish, typed: Callable[[], Mapping[str, Typed]]) -> Observe:
-        return await self._outcome(Observe, wish, wish.prepare(typed()))
+    async def _settled(self, wish: ObservationSource, typed: Callable[[], Mapping[str, Typed]]) -> StoreObservations:
+        return await self._outcome(StoreObservations, wish, wish.prepare(typed()))
 
-    async def _outcome(self, kind: type[Kind], wish: Wish, prepared: Prepared) -> Kind:
+    async def _outcome(self, kind: type[Kind], wish: ObservationSource, prepared: Prepared) -> Kind:
         settled: asyncio.Future[Kind] = asyncio.get_running_loop().create_future()
         kind(wish, prepared, self._log, settling(settled)).submit(self._writer)
         return await settled

@@ -25,7 +25,7 @@ _COMPILED = 1024
 _MOST_USERS = 4096
 
 
-class Rules(msgspec.Struct, frozen=True, tag="entity", tag_field="kind"):
+class EntityRules(msgspec.Struct, frozen=True, tag="entity", tag_field="kind"):
     """What a stream that holds the observations of an entity type is stored with."""
 
     entity_type: str
@@ -35,7 +35,7 @@ class Rules(msgspec.Struct, frozen=True, tag="entity", tag_field="kind"):
         return msgspec.json.encode(self).decode()
 
     @classmethod
-    def load(cls, text: str) -> Rules:
+    def load(cls, text: str) -> EntityRules:
         """Read them back."""
         return decoding.decode(text, cls)
 

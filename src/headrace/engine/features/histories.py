@@ -29,7 +29,7 @@ KEPT = 100
 KEPT_US = 86_400_000_000
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HistoryAnswer(msgspec.Struct, frozen=True):
     """Rows in the order of the question, and what they know."""
 
     rows: list[dict[str, Any]]
@@ -71,7 +71,7 @@ class _HistoryCommitter(JobCommitter[list[dict[str, Any]]]):
         assert unit.history is not None
         known = decoding.convert(unit.known, Known)
         Work(self._batch.connection).succeeded(row.stream, unit.concern, 0, unit.end_seq)
-        return store_answer(self._batch, unit.history, Answer(output, known.complete, known.since))
+        return store_answer(self._batch, unit.history, HistoryAnswer(output, known.complete, known.since))
 
 
 class HistoryPlanner(JobPlanner):
@@ -163,7 +163,7 @@ def known_ranges(begun: Beginning) -> Known:
     return Known(tuple(found), begun.complete, begun.since)
 
 
-def store_answer(batch: Batch, id: str, answer: Answer) -> str | None:
+def store_answer(batch: Batch, id: str, answer: HistoryAnswer) -> str | None:
     """Write an answer down; or say why it does not count."""
     text = msgspec.json.encode(answer).decode()
     return None if Histories(batch.connection).end(id, DONE, batch.now_us, answer=text) else "the question is over"

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.engine.features.serving import Serving, shapes_of
+from headrace.engine.features.feature_reader import FeatureReader, shapes_of
 from headrace.engine.history.stored_events import Events, EventsMoved, MissingObjects
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
@@ -50,7 +50,7 @@ class Pasts:
         self,
         *,
         log: Log,
-        serving: Serving,
+        serving: FeatureReader,
         connect: Callable[[], Connection],
         segments: Callable[[], Segments],
         patience_s: float,

@@ -23,7 +23,7 @@ EVENTS = "events/"
 DEFAULT_APP = "default"
 
 
-class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+class AppliedChange(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a change did, as it was answered: kept for the history."""
 
     added: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     streams: tuple[dict[str, Any], ...] = ()
 
 
-class Document(msgspec.Struct, frozen=True, omit_defaults=True):
+class FeatureDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     """The whole registry as it is stored."""
 
     nodes: dict[str, Node] = {}
@@ -44,7 +44,7 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True):
     lives: dict[str, dict[str, Life]] = {}
     #: ``cold_after`` of each event source, by the event from which on it holds.
     cold: dict[str, Steps] = {}
-    plan: Plan = Plan()
+    plan: AppliedChange = AppliedChange()
 
     def root_of(self, name: str) -> str:
         """The event source that a node leads back to."""
@@ -54,10 +54,10 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True):
         return node.name
 
 
-def load(row: FeatureRegistryRow) -> Document:
+def load(row: FeatureRegistryRow) -> FeatureDocument:
     """The document of a row."""
     try:
-        return decoding.decode(row.document, Document)
+        return decoding.decode(row.document, FeatureDocument)
     except msgspec.DecodeError as reason:
         raise CorruptData(f"version {row.version} of the feature registry cannot be read: {reason}") from reason
 
@@ -65,7 +65,7 @@ def load(row: FeatureRegistryRow) -> Document:
 class Current:
     """The registry that holds now. It is never changed: the next version is another object."""
 
-    def __init__(self, version: int, document: Document) -> None:
+    def __init__(self, version: int, document: FeatureDocument) -> None:
         self.version = version
         self.document = document
         self.nodes: Mapping[str, Node] = MappingProxyType(document.nodes)
@@ -76,7 +76,7 @@ class Current:
     @classmethod
     def of(cls, row: FeatureRegistryRow | None) -> Current:
         """The registry of the newest row; an empty one of version 0 where there is none."""
-        return cls(0, Document()) if row is None else cls(row.version, load(row))
+        return cls(0, FeatureDocument()) if row is None else cls(row.version, load(row))
 
     @cached_property
     def tables(self) -> Mapping[str, tuple[str, ...]]:

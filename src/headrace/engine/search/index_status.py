@@ -1,26 +1,139 @@
-"""How far the indexes of a stream are: what companions hold of it, told by rows of the database alone."""
+"""How far the indexes of a stream are: which of its segments companions cover, and how many bytes each index takes.
+
+Everything is answered from rows of the database alone.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
-from headrace.engine.derive.readable import owned_ranges
+from headrace.engine.derive.readable import OwnedRange, owned_ranges
 from headrace.engine.log.stream import Stream
 from headrace.engine.search.companion_cover import is_current, may_answer, span
 from headrace.engine.search.companion_coverage import CompanionCoverage
 from headrace.engine.search.definitions import Defined
-from headrace.engine.search.index_ground import Covered, Ground
-from headrace.engine.search.index_shares import FAMILIES, Family, Shares
 from headrace.errors import NotFound
-from headrace.format.companion.layout import Companion, PartName
+from headrace.format.companion.layout import KEYS, Companion, PartName
 from headrace.format.ranges import Range, joined
 from headrace.query.search import Kind, Search
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, Stamp
-from headrace.storage.published import Counts
+from headrace.storage.published import Counts, Touched
 from headrace.storage.streams import StreamRow, Streams
+
+
+class CoveredSegments(NamedTuple):
+    """Segments that ranges cover: all, those from the first on without a gap, and when the last of these ends."""
+
+    segments: int = 0
+    contiguous: int = 0
+    last_us: int | None = None
+
+
+class PublishedSegments:
+    """What a stream reads from segments, those of its ancestors included; a segment counts from its first such entry.
+
+    A fork may read a part of a segment, and retention may cut into one: such a segment is covered if that part is.
+    """
+
+    def __init__(self, counts: Counts, parts: Sequence[OwnedRange]) -> None:
+        self._counts = counts
+        self._stretches = [(part, counts.touched(*part)) for part in parts]
+        self.segments = sum(touched.segments for _, touched in self._stretches)
+
+    def covered(self, ranges: Iterable[Range]) -> CoveredSegments:
+        """How much of it some ranges cover."""
+        found = joined(ranges)
+        if not found or not self._stretches:
+            return CoveredSegments()
+        start = self._stretches[0][0].first
+        first = next((one for one in found if one.first <= start < one.end), None)
+        contiguous = CoveredSegments() if first is None else self._within(first)
+        return contiguous._replace(segments=sum(self._within(one).segments for one in found))
+
+    def _within(self, wanted: Range) -> CoveredSegments:
+        segments, last_us = 0, None
+        for part, touched in self._stretches:
+            if wanted.overlaps(Range(part.first, part.end)):
+                found = self._counts.within(part.owner, *_edges(wanted, part, touched))
+                segments += found.segments
+                last_us = found.last_us if found.segments else last_us
+        return CoveredSegments(segments, segments, last_us)
+
+
+def _edges(wanted: Range, part: OwnedRange, touched: Touched) -> tuple[int, int]:
+    """A range, widened to whole segments where it reaches the ends of a part."""
+    return (
+        touched.first if wanted.first <= part.first else wanted.first,
+        touched.end if wanted.end >= part.end else wanted.end,
+    )
+
+
+Family = Literal["exact", "col", "fts", "agg"]
+FAMILIES: tuple[Family, ...] = ("exact", "col", "fts", "agg")
+
+
+class Shares:
+    """The bytes of companions, by family and by the field whose postings they are; the lexicon is no family."""
+
+    def __init__(self, search: Search | None) -> None:
+        self._search = search
+        self.families: Counter[str] = Counter()
+        self.postings: Counter[str] = Counter()
+        self.total = 0
+
+    @property
+    def lexicon(self) -> int:
+        """The bytes of routing keys."""
+        return self.postings[KEYS]
+
+    def add(self, alike: Sequence[Companion]) -> None:
+        """Count more companions, all of which hold the same."""
+        sizes = Counter[str]()
+        for companion in alike:
+            sizes.update({name: part.bytes for name, part in companion.parts.items()})
+        self.total += sizes.total()
+        self.families["col"] += sizes["columns"]
+        self.families["agg"] += sizes["panes"]
+        texts = alike[0].words
+        for name, size in split(sizes["postings"], self._postings(alike)).items():
+            self.postings[name] += size
+            if name != KEYS:
+                self.families["fts" if name in texts or self._is_prefix(name) else "exact"] += size
+
+    def _postings(self, alike: Sequence[Companion]) -> dict[str, int]:
+        """About how many numbers the postings of every field have."""
+        one, events = alike[0], sum(companion.count for companion in alike)
+        found = {KEYS: events} if one.keys else {}
+        for name in one.fields:
+            if name in one.words:
+                found[name] = 2 * sum(companion.words[name][1] for companion in alike)
+            elif self._has_postings(name):
+                found[name] = events
+        return found
+
+    def _has_postings(self, name: str) -> bool:
+        field = None if self._search is None else self._search.fields.get(name)
+        return field is None or field.exact or field.kind is Kind.KEYWORD
+
+    def _is_prefix(self, name: str) -> bool:
+        """Whether the postings of a field answer for beginnings of values, and not for whole ones."""
+        field = None if self._search is None else self._search.fields.get(name)
+        return field is not None and not field.exact
+
+
+def split(total: int, weights: Mapping[str, int]) -> dict[str, int]:
+    """Parts of a whole by weight, which together are the whole; nobody has any where all weigh nothing."""
+    whole = sum(weights.values())
+    given, so_far, before = dict[str, int](), 0, 0
+    for name, weight in weights.items():
+        so_far += weight
+        upto = total * so_far // whole if whole else 0
+        given[name], before = upto - before, upto
+    return given
+
 
 _KEPT = 1_000
 _PART: dict[Family, PartName] = {"exact": "postings", "col": "columns", "fts": "postings", "agg": "panes"}
@@ -36,7 +149,7 @@ class Index(NamedTuple):
     name: str
     kind: str
     fields: tuple[str, ...]
-    covered: Covered
+    covered: CoveredSegments
     behind: int
     outdated: int
     is_stale: bool
@@ -54,7 +167,7 @@ class Status(NamedTuple):
 
     generation: int
     segments: int
-    everything: Covered
+    everything: CoveredSegments
     lexicon: Index
     exact: tuple[Index, ...]
     families: tuple[Index, ...]
@@ -104,7 +217,7 @@ class Indexes:
         defined = self._coverage.defined(stream)
         start = row.first_seq if defined is None else max(row.first_seq, defined.registry.readable_from)
         retained, wanted = (
-            Ground(self._counts, owned_ranges(self._streams, row, one)) for one in (row.first_seq, start)
+            PublishedSegments(self._counts, owned_ranges(self._streams, row, one)) for one in (row.first_seq, start)
         )
         listed, retired = self._coverage.listed(stream), self._companions.retired(stream.id)
         shares = Shares(None if defined is None else defined.definition.search)
@@ -140,7 +253,7 @@ class _Survey:
 
     def __init__(
         self,
-        ground: Ground,
+        ground: PublishedSegments,
         defined: Defined | None,
         listed: Sequence[Companion],
         retired: Sequence[Companion],
@@ -150,7 +263,7 @@ class _Survey:
         self._search: Search | None = None if defined is None else defined.definition.search
         self._retired = retired
         self._alike = [_alike(companions) for companions in _sorted_out(listed)]
-        self._covered: dict[tuple[int, ...], Covered] = {}
+        self._covered: dict[tuple[int, ...], CoveredSegments] = {}
 
     def lexicon(self) -> Index:
         """The index of routing keys."""
@@ -215,7 +328,7 @@ class _Survey:
             retired=sum(holds(one) for one in self._retired),
         )
 
-    def _cover(self, holds: Callable[[Companion], bool]) -> Covered:
+    def _cover(self, holds: Callable[[Companion], bool]) -> CoveredSegments:
         """What those cover together that hold something."""
         chosen = tuple(at for at, alike in enumerate(self._alike) if holds(alike.one))
         known = self._covered.get(chosen)

@@ -45,7 +45,7 @@ _MANY = 20_000
 _OVERHEAD = 300
 
 
-class Page(msgspec.Struct):
+class KeyPage(msgspec.Struct):
     """Routing keys in order, how they were found, and what was not looked at; times are in milliseconds."""
 
     keys: list[str]
@@ -74,7 +74,7 @@ class Page(msgspec.Struct):
                 setattr(self, name, getattr(self, name) + (perf_counter() - began) * 1000)
 
 
-class Question(NamedTuple):
+class KeyQuery(NamedTuple):
     """The keys of a stream after one of them, as of a head, so many at most, as far as the time goes."""
 
     stream: Stream
@@ -93,7 +93,7 @@ class Lexicon:
         self._open_archive, self.connect = open_archive, connect
         self.kept = Decoded(beside_companions(config))
 
-    def page(self, question: Question) -> Page:
+    def page(self, question: KeyQuery) -> KeyPage:
         """One page; begins again where objects vanish meanwhile."""
         stream, archive = question.stream, self._open_archive()
         tries, missing = 0, MissingObjects()
@@ -125,15 +125,15 @@ class _Scan(NamedTuple):
 class _Look:
     """One attempt to answer."""
 
-    def __init__(self, lexicon: Lexicon, archive: Archive, question: Question) -> None:
+    def __init__(self, lexicon: Lexicon, archive: Archive, question: KeyQuery) -> None:
         self._connect, self._kept = lexicon.connect, lexicon.kept
         self._archive, self._question, self._deadline = archive, question, question.deadline
         self._wanted = question.limit + 1
         self._found: set[str] = set()
-        self._page = Page([])
+        self._page = KeyPage([])
         self._start = 0
 
-    def page(self) -> Page:
+    def page(self) -> KeyPage:
         """Look at everything that there is time for."""
         with closing(self._connect()) as connection:
             companions, scans = self._look_up(connection)

@@ -17,7 +17,6 @@ from headrace.engine.subscriptions.announcer import Announcer
 from headrace.engine.subscriptions.delivery import Delivery, new_wake_id
 from headrace.engine.subscriptions.keyring import Keyring, token_invalid
 from headrace.engine.subscriptions.ledger import Apply, Ledger, Note
-from headrace.engine.subscriptions.roster import Bounds, Roster
 from headrace.engine.subscriptions.snapshot import StreamView, first_pending, snapshot, stream_of
 from headrace.engine.subscriptions.subscription import (
     NO_KEY,
@@ -30,6 +29,7 @@ from headrace.engine.subscriptions.subscription import (
     SubscriptionExists,
     SubscriptionNotFound,
 )
+from headrace.engine.subscriptions.subscription_index import Bounds, SubscriptionIndex
 from headrace.engine.subscriptions.wakes import Fenced, Wakes
 from headrace.engine.subscriptions.webhook import Webhooks
 from headrace.types import Clock
@@ -87,7 +87,7 @@ class Subscriptions:
         announcer = Announcer(log=log, clock=clock, keyring=keyring, webhooks=webhooks, timeout_s=webhook_timeout_s)
         self.delivery = Delivery(self._ledger, announcer, clock, concurrent=bounds.deliveries)
         self._catalog = log.catalog
-        self._roster = Roster(self._catalog, self._ledger, bounds, self.delivery.changed)
+        self._roster = SubscriptionIndex(self._catalog, self._ledger, bounds, self.delivery.changed)
         self._lock = asyncio.Lock()
         self._verbs: set[asyncio.Task[Any]] = set()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.entities.registering import added, asked, change, schema
 from headrace.engine.entities.entity_type import EntityType, schema_of
 from headrace.engine.entities.types import journal
-from headrace.engine.entities.types.verbs import EntityTypes, Outcome
+from headrace.engine.entities.types.entity_types import EntityTypes, Outcome
 from headrace.storage.database import Connection
 from headrace.storage.entity_types import EVERYBODY, EntityChanges, SchemaRegistry
 from rig import Rig

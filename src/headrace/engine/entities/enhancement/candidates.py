@@ -19,7 +19,7 @@ from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.derive.state_reader import StateReader
 from headrace.engine.entities.enhancement import settings
 from headrace.engine.entities.entity_type import ENTITIES, schema_of
-from headrace.engine.entities.types.verbs import EntityTypes
+from headrace.engine.entities.types.entity_types import EntityTypes
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.errors import NoSchemaForEntityType, UnknownEntityType
@@ -94,13 +94,13 @@ class Analysis(NamedTuple):
     """What the fragments of an owner speak for, by which schema and settings, and what was recommended before."""
 
     schema: Schema
-    held: settings.Held
+    held: settings.EffectiveSettings
     tallied: Tallied
     candidates: list[Candidate]
     recommendations: list[Recommendation]
 
 
-class Candidates:
+class FragmentCandidates:
     """Answers for every entity type of this node."""
 
     def __init__(

@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from headrace.engine.entities.enhancement import settings
-from headrace.engine.entities.enhancement.enhancing import ITSELF, Enhancing
-from headrace.engine.entities.enhancement.migrating import Migrating
+from headrace.engine.entities.enhancement.migrations import Migrations
+from headrace.engine.entities.enhancement.promotions import ITSELF, Promotions
 from headrace.engine.entities.entity_type import ENTITIES
-from headrace.engine.entities.types.verbs import EntityTypes
+from headrace.engine.entities.types.entity_types import EntityTypes
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.runtime.background import BackgroundLoop, RepeatedWarning
@@ -54,15 +54,15 @@ class _Stopped(Exception):
     """The server is shutting down."""
 
 
-class Queue:
+class EnhancementQueue:
     """Runs on the event loop."""
 
     def __init__(
         self,
         *,
         types: EntityTypes,
-        enhancing: Enhancing,
-        migrating: Migrating,
+        enhancing: Promotions,
+        migrating: Migrations,
         log: Log,
         reader: Connection,
         apply: Apply,

@@ -55,7 +55,7 @@ class EnhancementSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
                 raise BadRequest(f"a pattern has 1 to {_LONGEST_PATTERN} characters", field="blacklist")
 
 
-class Held(msgspec.Struct, frozen=True):
+class EffectiveSettings(msgspec.Struct, frozen=True):
     """The settings that hold for an owner, and those of everybody."""
 
     own: EnhancementSettings
@@ -84,10 +84,10 @@ def read(document: str | bytes) -> EnhancementSettings:
     return decoding.decode(document, EnhancementSettings)
 
 
-def load(enhancements: Enhancements, entity_type: str, owner: str) -> Held:
+def load(enhancements: Enhancements, entity_type: str, owner: str) -> EffectiveSettings:
     """The settings that hold for an owner: their own, else everybody's; those do not switch a user's on."""
     found, shared = enhancements.settings(entity_type, owner), enhancements.settings(entity_type, EVERYBODY)
     common = EnhancementSettings() if shared is None else read(shared)
     if found is not None:
-        return Held(read(found), True, common)
-    return Held(msgspec.structs.replace(common, enabled=False), False, common)
+        return EffectiveSettings(read(found), True, common)
+    return EffectiveSettings(msgspec.structs.replace(common, enabled=False), False, common)

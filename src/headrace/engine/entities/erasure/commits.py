@@ -12,9 +12,15 @@ import msgspec
 from headrace import decoding
 from headrace.engine.entities.entity_hook import EntityHook
 from headrace.engine.entities.entity_type import EntityType
-from headrace.engine.entities.erasure.planning import Plan, Planned, emptied_sources, refuse_forked, targets_of
+from headrace.engine.entities.erasure.erasure_plan import (
+    ErasurePlan,
+    PlannedErasure,
+    emptied_sources,
+    refuse_forked,
+    targets_of,
+)
 from headrace.engine.entities.read.observed import Observed
-from headrace.engine.entities.types.journal import Action, Document
+from headrace.engine.entities.types.journal import Action, TypeChange
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import Change
 from headrace.engine.log.stream import Stream
@@ -40,7 +46,7 @@ _ROW_BYTES = 1024 * 1024
 _OVERLAP_US = 60_000_000
 
 
-class Outdated(Conflict):
+class EntityOutdated(Conflict):
     """The entity has changed since the erasure was planned: it has to be planned again."""
 
 
@@ -58,7 +64,9 @@ def secure(connection: Connection) -> Iterator[None]:
 class Begin(Change):
     """An erasure from now on: the entity is gone for everybody, and what comes later is another."""
 
-    def __init__(self, id: str, stream: Stream, user_id: str, planned: Planned, done: Callable[[Any], None]) -> None:
+    def __init__(
+        self, id: str, stream: Stream, user_id: str, planned: PlannedErasure, done: Callable[[Any], None]
+    ) -> None:
         super().__init__(done, pinned=(stream,), size=2_000)
         self.id, self.stream, self.user_id, self.planned = id, stream, user_id, planned
         self.who = user_id
@@ -74,7 +82,7 @@ class Begin(Change):
         refuse_forked(batch.streams, stream.id, entity_id)
         now = targets_of(connection, entity_id, planned.targets.entity_type)
         if msgspec.structs.replace(planned.targets, before_seq=0) != now:
-            raise Outdated("the entity was merged or split meanwhile", entity_id=entity_id)
+            raise EntityOutdated("the entity was merged or split meanwhile", entity_id=entity_id)
         targets = msgspec.structs.replace(now, before_seq=head.next_seq)
         since = [one for key in targets.keys for one in _since(batch.wal, stream, key, planned.head.next_seq, targets)]
         with secure(connection):
@@ -133,9 +141,9 @@ def write_down(batch: Batch, stream: Stream, action: Action, row: ErasureRow) ->
     kind = None if head.registry is None else head.registry.hook
     if head.state != LIVE or head.registry is None or not isinstance(kind, EntityType):
         return
-    plan = msgspec.structs.replace(decoding.decode(row.plan, Plan), sources=[])
+    plan = msgspec.structs.replace(decoding.decode(row.plan, ErasurePlan), sources=[])
     told = msgspec.structs.replace(row, plan=msgspec.json.encode(plan).decode())
-    number, document = changes.newest() + 1, Document(action, erasure=told)
+    number, document = changes.newest() + 1, TypeChange(action, erasure=told)
     facts = kind.entity_type, row.user_id, batch.now_us, row.user_id, document.dump()
     changes.save(EntityChangeRow(number, *facts))
     again = EntityHook(kind.entity_type, number, kind.rows.values(), kind.undone)

@@ -10,7 +10,7 @@ import msgspec
 from headrace import decoding
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
 from headrace.engine.derive.unit_cutter import PlannedUnit
-from headrace.engine.entities.erasure.planning import Plan
+from headrace.engine.entities.erasure.erasure_plan import ErasurePlan
 from headrace.engine.log.batch import Batch
 from headrace.extract.erasure_mask import load
 from headrace.format.manifest import SEGMENTS, Segment, name_hash, range_name, segment_key, segment_place
@@ -97,7 +97,7 @@ class ErasePlanner(JobPlanner):
 
     def left(self, row: ErasureRow, stream: StreamRow) -> list[Placed]:
         """The segments that were to be rewritten when an erasure was planned, and are still listed as they were."""
-        names = {held.name for held in decoding.decode(row.plan, Plan).segments}
+        names = {held.name for held in decoding.decode(row.plan, ErasurePlan).segments}
         listed = self._published.following(stream.id, 0, stream.next_seq)
         return [
             placed

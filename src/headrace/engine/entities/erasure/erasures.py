@@ -23,9 +23,9 @@ import msgspec
 from headrace import decoding
 from headrace.engine.derive.state_reader import StateReader
 from headrace.engine.entities.entity_type import ENTITIES
-from headrace.engine.entities.erasure import commits, planning
+from headrace.engine.entities.erasure import commits
 from headrace.engine.entities.erasure.erase_job import ErasePlanner
-from headrace.engine.entities.erasure.planning import Plan, Planned, targets_of
+from headrace.engine.entities.erasure.erasure_plan import ErasurePlan, PlannedErasure, planned, targets_of
 from headrace.engine.entities.read.snapshots import Snapshots
 from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.batch import Batch
@@ -66,7 +66,7 @@ class _Stopped(Exception):
     """The server is shutting down."""
 
 
-class Report(msgspec.Struct):
+class ErasureReport(msgspec.Struct):
     """What was done so far."""
 
     log_rows: int = 0
@@ -76,7 +76,7 @@ class Report(msgspec.Struct):
     removed: list[str] = []
 
 
-class Erasing:
+class EntityErasure:
     """Runs on the event loop; reads in threads, and writes in the log's own commits."""
 
     def __init__(
@@ -134,7 +134,7 @@ class Erasing:
         await self._loop.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def plan(self, entity_id: str, user_id: str) -> Plan:
+    async def plan(self, entity_id: str, user_id: str) -> ErasurePlan:
         """What an erasure would concern."""
         return (await self._planned(entity_id, user_id))[1].plan
 
@@ -150,7 +150,7 @@ class Erasing:
             try:
                 await carry_out(self._writer, commits.Begin, id, stream, user_id, planned)
                 break
-            except commits.Outdated:
+            except commits.EntityOutdated:
                 if attempt == _TRIES - 1:
                     raise
         self._hide(stream)
@@ -207,16 +207,16 @@ class Erasing:
             self.find(after, user_id)
         return self._rows.page(user_id, after, limit)
 
-    async def _planned(self, entity_id: str, user_id: str) -> tuple[Stream, Planned]:
+    async def _planned(self, entity_id: str, user_id: str) -> tuple[Stream, PlannedErasure]:
         row = self._snapshots.groups.row(entity_id, user_id)
         stream = self._snapshots.stream(row.stream)
         entity_type, head, now_us = stream.name.removeprefix(ENTITIES), stream.head, self._clock.now_us()
 
-        def read() -> Planned:
+        def read() -> PlannedErasure:
             connection = self._connect()
             try:
                 targets = targets_of(connection, entity_id, entity_type)
-                return planning.planned(connection, self._segments, stream, head, user_id, targets, now_us)
+                return planned(connection, self._segments, stream, head, user_id, targets, now_us)
             finally:
                 connection.close()
 
@@ -240,7 +240,7 @@ class Erasing:
 
     async def _perform(self, row: ErasureRow) -> None:
         targets, stream = load(row.targets), self._stream(row)
-        report = decoding.decode(row.report, Report)
+        report = decoding.decode(row.report, ErasureReport)
         if stream is not None:
             report = await self._rewrite_log(row, stream)
             await self._offer(row, report)
@@ -262,17 +262,17 @@ class Erasing:
         if not await self._loop.rest(seconds):
             raise _Stopped
 
-    async def _note(self, row: ErasureRow, report: Report, step: str) -> None:
+    async def _note(self, row: ErasureRow, report: ErasureReport, step: str) -> None:
         if self._loop.stopping.is_set():
             raise _Stopped
         document = msgspec.json.encode(report).decode()
         await self._apply(lambda batch: Erasures(batch.connection).update(row.id, step=step, report=document))
 
-    async def _rewrite_log(self, row: ErasureRow, stream: Stream) -> Report:
+    async def _rewrite_log(self, row: ErasureRow, stream: Stream) -> ErasureReport:
         """Put tombstones into the log; answers what was done so far."""
         async with self._rewriting:
             known = self._rows.get(row.id)
-            report, rows = decoding.decode((known or row).report, Report), 0
+            report, rows = decoding.decode((known or row).report, ErasureReport), 0
             targets = load(row.targets)
             for key in targets.keys:
                 start: int | None = 0
@@ -285,9 +285,9 @@ class Erasing:
                 await self._apply(lambda batch: Erasures(batch.connection).update(row.id, report=document))
             return report
 
-    async def _offer(self, row: ErasureRow, report: Report) -> None:
+    async def _offer(self, row: ErasureRow, report: ErasureReport) -> None:
         """Leave segments to workers where it is much, until they are rewritten or nobody works on them."""
-        plan = decoding.decode(row.plan, Plan)
+        plan = decoding.decode(row.plan, ErasurePlan)
         if sum(held.bytes for held in plan.segments) < OFFER_BYTES:
             return
         await self._note(row, report, OFFERED)
@@ -304,7 +304,7 @@ class Erasing:
         held = {lease.id for lease in work.held(self._clock.now_us())}
         return any(unit.job == "erase" and unit.lease in held for unit in work.working_on(stream))
 
-    async def _rewrite_objects(self, row: ErasureRow, stream: Stream, report: Report) -> None:
+    async def _rewrite_objects(self, row: ErasureRow, stream: Stream, report: ErasureReport) -> None:
         """Publish the stream until neither it nor what is listed for it holds anything of what goes."""
         while True:
             publication = await self._sealer.publish(stream.id)
@@ -325,7 +325,7 @@ class Erasing:
 
         await self._apply(perform)
 
-    async def _remove_files(self, row: ErasureRow, stream: Stream, report: Report) -> None:
+    async def _remove_files(self, row: ErasureRow, stream: Stream, report: ErasureReport) -> None:
         """Let go of what was folded and of files, and remove what nothing lists from the store."""
         for serving in (self._snapshots.serving, *self._state_readers):
             await serving.forget(stream)
@@ -349,7 +349,7 @@ class Erasing:
 
 def _rewrite_all(batch: Batch, stream: Stream, row: ErasureRow) -> None:
     """Put tombstones into the log where a server had stopped before it had done so."""
-    targets, report = load(row.targets), decoding.decode(row.report, Report)
+    targets, report = load(row.targets), decoding.decode(row.report, ErasureReport)
     for key in targets.keys:
         start: int | None = 0
         while start is not None:
@@ -366,7 +366,7 @@ def _retire(batch: Batch, row: ErasureRow) -> None:
     batch.published.mark(row.stream, batch.now_us)
 
 
-def _end(batch: Batch, row: ErasureRow, stream: Stream | None, report: Report) -> None:
+def _end(batch: Batch, row: ErasureRow, stream: Stream | None, report: ErasureReport) -> None:
     erasures = Erasures(batch.connection)
     erasures.end(row.id, batch.now_us, msgspec.json.encode(report).decode())
     ended = erasures.get(row.id)

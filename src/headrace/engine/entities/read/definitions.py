@@ -20,7 +20,7 @@ def defined_of(kind: EntityType) -> TypeDefined:
     return TypeDefined(kind.entity_type, ENTITIES + kind.entity_type, configs, kind.undone)
 
 
-class Types:
+class TypeDefinitions:
     """The entity types that hold as of one change, read through one connection."""
 
     def __init__(self, connection: Connection, version: int, known: Known | None = None) -> None:
@@ -30,7 +30,7 @@ class Types:
         self._known: Known = {} if known is None else known
 
     @classmethod
-    def read(cls, connection: Connection) -> Types:
+    def read(cls, connection: Connection) -> TypeDefinitions:
         """The types as they are stored."""
         return cls(connection, EntityChanges(connection).newest())
 

@@ -15,8 +15,8 @@ from headrace.engine.derive.generation import Generation, NotReady
 from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.derive.state_reader import FoldPace, StateReader
 from headrace.engine.entities.entity_type import EntityType, schema_of
-from headrace.engine.entities.read.definitions import Known, Types, defined_of
-from headrace.engine.entities.read.grouping import Group, Groups
+from headrace.engine.entities.read.definitions import Known, TypeDefinitions, defined_of
+from headrace.engine.entities.read.entity_groups import EntityGroup, EntityGroups
 from headrace.engine.entities.read.observed import Reading
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
@@ -75,7 +75,7 @@ class View(NamedTuple):
     """What is asked for, found: the entity, its stream, and the schema and policies that it is seen by."""
 
     asked: Asked
-    group: Group
+    group: EntityGroup
     stream: Stream
     head: Head
     kind: EntityType
@@ -125,7 +125,7 @@ class Snapshots:
         #: How observations are read.
         self.reading = Reading(connect, segments)
         self._known: Known = {}
-        self._types = Types(reader, -1, self._known)
+        self._types = TypeDefinitions(reader, -1, self._known)
         self.serving: StateReader[TypeDefined] = StateReader(
             log,
             Wal(reader),
@@ -136,7 +136,7 @@ class Snapshots:
             fold_rows,
             PACE,
         )
-        self.groups = Groups(reader)
+        self.groups = EntityGroups(reader)
         self._names: dict[int, str] = {}
         self._kinds: dict[str, tuple[EntityType, TypeDefined]] = {}
         #: Rows that were folded anew.
@@ -149,11 +149,11 @@ class Snapshots:
         await self.serving.stop()
         self.reading.close()
 
-    def current(self) -> Types:
+    def current(self) -> TypeDefinitions:
         """The entity types that hold now."""
         number = self._number()
         if number != self._types.version:
-            self._types = Types(self._reader, number, self._known)
+            self._types = TypeDefinitions(self._reader, number, self._known)
         return self._types
 
     def get(self, asked: Asked) -> Shown:

@@ -37,7 +37,7 @@ Action = Literal[
 NONE = ""
 
 
-class Document(msgspec.Struct, frozen=True, omit_defaults=True):
+class TypeChange(msgspec.Struct, frozen=True, omit_defaults=True):
     """One change of one owner's schema: the version that it made, if it made one, and which is active from then on."""
 
     action: Action
@@ -61,15 +61,15 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.json.encode(self).decode()
 
 
-def load(row: EntityChangeRow) -> Document:
+def load(row: EntityChangeRow) -> TypeChange:
     """The document of a row."""
     try:
-        return decoding.decode(row.document, Document)
+        return decoding.decode(row.document, TypeChange)
     except msgspec.DecodeError as reason:
         raise CorruptData(f"change {row.number} of the entity types cannot be read: {reason}") from reason
 
 
-def replay(registry: SchemaRegistry, entity_type: str, owner: str, document: Document) -> None:
+def replay(registry: SchemaRegistry, entity_type: str, owner: str, document: TypeChange) -> None:
     """Do what a document says; in the order of their numbers, documents make the registry."""
     if document.made is not None:
         registry.insert(document.made)
@@ -89,7 +89,7 @@ def replay(registry: SchemaRegistry, entity_type: str, owner: str, document: Doc
     registry.set_aliases(entity_type, owner, aliases_of(row))
 
 
-def _replay_enhancement(connection: Connection, entity_type: str, owner: str, document: Document) -> None:
+def _replay_enhancement(connection: Connection, entity_type: str, owner: str, document: TypeChange) -> None:
     enhancements, runs, run = Enhancements(connection), EnhancementRuns(connection), document.run
     if document.enhancement is not None:
         enhancements.set(entity_type, owner, msgspec.json.encode(document.enhancement).decode())
