@@ -72,7 +72,7 @@ class EntityHook(EntityType, Hook):
         storing = StoreRequest(request, dict.fromkeys(request.types, self.entity_type), now_us)
         prepared = storing.prepare({self.entity_type: Typed(self.entity_type, effective)})
         made = {draft.told.observation_id: encode(draft.observation) for draft in prepared.drafts[self.entity_type]}
-        return b",".join([made[told.observation_id] for told in prepared.told])
+        return b",".join([made[answer.observation_id] for answer in prepared.told])
 
     def check(self, batch: Batch, stream: Stream, joined: bytes, keys: list[str | None]) -> None:
         """Refuse what may not be merged with an entity that is there."""
@@ -81,16 +81,22 @@ class EntityHook(EntityType, Hook):
         if effective is None or effective.schema.schema_definition.name_collision_policy != "reject":
             return
         typed = Typed(self.entity_type, effective, stream, batch.draft(stream).registry)
-        drafts = [_draft(typed, number, one) for number, one in enumerate(observations) if one.kind == "observation"]
-        share = TypeBatch(batch, drafts, observations[0].user_id)
-        if share.issues:
-            raise refusal(share.issues)
+        drafts = [
+            _draft(typed, number, observation)
+            for number, observation in enumerate(observations)
+            if observation.kind == "observation"
+        ]
+        type_batch = TypeBatch(batch, drafts, observations[0].user_id)
+        if type_batch.issues:
+            raise refusal(type_batch.issues)
 
     def note(self, batch: Batch, stream: Stream, first_seq: int, joined: bytes, at_us: int) -> None:
         """Store which entities and sources new observations are about."""
         observations = _OBSERVATIONS.decode(b"[" + joined + b"]")
         replayed(
-            batch.connection, stream.id, ((first_seq + place, at_us, one) for place, one in enumerate(observations))
+            batch.connection,
+            stream.id,
+            ((first_seq + index, at_us, observation) for index, observation in enumerate(observations)),
         )
 
     def refusal(self, joined: bytes, failures: list[Failure], number: int = 0) -> BadRequest:
@@ -118,13 +124,22 @@ def _of_type(number: int, value: Any, entity_type: str) -> Any:
     return value
 
 
-def _draft(typed: Typed, number: int, one: Observation) -> Draft:
-    basis: Any = one.identity_basis
-    identity = Identity(one.entity_id, one.canonical_name or "", basis, one.identity_rule or "")
-    told = Told(
-        one.entity_id, one.entity_type, "", one.id, one.schema_version, identity.canonical_name, basis, "", [], []
+def _draft(typed: Typed, number: int, observation: Observation) -> Draft:
+    basis: Any = observation.identity_basis
+    identity = Identity(observation.entity_id, observation.canonical_name or "", basis, observation.identity_rule or "")
+    answer = Told(
+        observation.entity_id,
+        observation.entity_type,
+        "",
+        observation.id,
+        observation.schema_version,
+        identity.canonical_name,
+        basis,
+        "",
+        [],
+        [],
     )
-    return Draft(typed, one, identity, dedupe_key(one.id, one.source_id), told, number, False)
+    return Draft(typed, observation, identity, dedupe_key(observation.id, observation.source_id), answer, number, False)
 
 
 def replayed(
@@ -141,11 +156,11 @@ def replayed(
     entities, sources = Entities(connection), Sources(connection)
     for (user_id, at_us), group in groupby(events, key=lambda event: (event[2].user_id, event[1])):
         run = list(group)
-        found: dict[str, tuple[str, int]] = {}
-        for seq, _, one in run:
-            if seq >= erased.get(one.entity_id, 0):
-                found.setdefault(one.entity_id, (one.canonical_name or "", seq))
-        entities.save(stream, user_id, at_us, [(entity_id, name, seq) for entity_id, (name, seq) in found.items()])
+        names: dict[str, tuple[str, int]] = {}
+        for seq, _, observation in run:
+            if seq >= erased.get(observation.entity_id, 0):
+                names.setdefault(observation.entity_id, (observation.canonical_name or "", seq))
+        entities.save(stream, user_id, at_us, [(entity_id, name, seq) for entity_id, (name, seq) in names.items()])
         for source_id, part in groupby(run, key=lambda event: source_of(event[2])):
             seqs = [seq for seq, _, _ in part]
             if source_id is not None:

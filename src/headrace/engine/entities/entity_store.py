@@ -60,10 +60,10 @@ class EntityStore:
         self._writer, self._log, self._types, self._clock = writer, log, types, clock
         self._entities, self._streams = Entities(reader), Streams(reader)
 
-    def look(self, asked: Asked) -> RequestTypes:
+    def look(self, request: Asked) -> RequestTypes:
         """The types that a request is about; one that nobody has registered is inferred."""
-        names = {spelled: self._types.resolve(spelled, asked.user_id) for spelled in asked.types}
-        typed = {name: self.typed(name, asked.user_id) or _inferred(asked, names, name) for name in names.values()}
+        names = {spelled: self._types.resolve(spelled, request.user_id) for spelled in request.types}
+        typed = {name: self.typed(name, request.user_id) or _inferred(request, names, name) for name in names.values()}
         return RequestTypes(names, typed)
 
     def typed(self, name: str, user_id: str) -> Typed | None:
@@ -74,9 +74,9 @@ class EntityStore:
         effective = kind.effective(user_id) if isinstance(kind, EntityType) else None
         return None if effective is None else Typed(name, effective, stream, registry)
 
-    def storing(self, asked: Asked, found: RequestTypes) -> StoreRequest:
+    def storing(self, request: Asked, request_types: RequestTypes) -> StoreRequest:
         """The wish to store the entities of a request."""
-        return StoreRequest(asked, found.names, self._clock.now_us())
+        return StoreRequest(request, request_types.names, self._clock.now_us())
 
     def find(self, entity_id: str, user_id: str) -> tuple[EntityRow, str]:
         """An entity of a user, and its type; what is not theirs is not there."""
@@ -93,59 +93,63 @@ class EntityStore:
             raise NoSchemaForEntityType(f"{entity_type} has no schema that holds", entity_type=entity_type)
         return {entity_type: typed}
 
-    async def ensure(self, asked: Asked, found: RequestTypes) -> None:
+    async def ensure(self, request: Asked, request_types: RequestTypes) -> None:
         """Give a schema to the types of a request that have none, unless it would be refused or is a replay."""
-        if await self._is_replay(asked, found):
+        if await self._is_replay(request, request_types):
             return
-        given = {name: _rows(asked, found.names, name) for name in found.unknown}
+        rows_by_type = {name: _rows(request, request_types.names, name) for name in request_types.unknown}
         for make in (self._types.check_inferred, self._types.ensure):  # all of them, or none
-            for name, rows in given.items():
-                await make(name, rows, asked.user_id)
+            for name, rows in rows_by_type.items():
+                await make(name, rows, request.user_id)
 
-    async def _is_replay(self, asked: Asked, found: RequestTypes) -> bool:
+    async def _is_replay(self, request: Asked, request_types: RequestTypes) -> bool:
         """Whether a request was answered before; raises what would refuse it, and writes nothing."""
-        wish = self.storing(asked, found)
-        wish.commit = False
-        prepared = await asyncio.to_thread(wish.prepare, found.typed)
-        observe = await self._outcome(RehearseStore, wish, prepared)
+        source = self.storing(request, request_types)
+        source.commit = False
+        prepared = await asyncio.to_thread(source.prepare, request_types.typed)
+        observe = await self._outcome(RehearseStore, source, prepared)
         if observe.error is not None and not isinstance(observe.error, TypesOutdated):
             raise observe.error
         return observe.known
 
     def submit(
-        self, wish: ObservationSource, prepared: Prepared, done: Callable[[StoreObservations], None], caller: Any = None
+        self,
+        source: ObservationSource,
+        prepared: Prepared,
+        done: Callable[[StoreObservations], None],
+        caller: Any = None,
     ) -> None:
         """Queue what was accepted; ``done`` is told of the outcome."""
-        StoreObservations(wish, prepared, self._log, done, caller).submit(self._writer)
+        StoreObservations(source, prepared, self._log, done, caller).submit(self._writer)
 
-    async def carry_out(self, wish: ObservationSource, typed: Callable[[], Mapping[str, Typed]]) -> StoreObservations:
+    async def carry_out(self, source: ObservationSource, typed: Callable[[], Mapping[str, Typed]]) -> StoreObservations:
         """Store what is wished for, and wait until it is on disk; raises what refused it."""
-        observe = await self._settled(wish, typed)
+        observe = await self._settled(source, typed)
         tries = 1
         while isinstance(observe.error, TypesOutdated) and tries < TRIES:
-            observe = await self._settled(wish, typed)
+            observe = await self._settled(source, typed)
             tries += 1
         if observe.error is not None:
             raise observe.error
         return observe
 
-    async def _settled(self, wish: ObservationSource, typed: Callable[[], Mapping[str, Typed]]) -> StoreObservations:
-        return await self._outcome(StoreObservations, wish, wish.prepare(typed()))
+    async def _settled(self, source: ObservationSource, typed: Callable[[], Mapping[str, Typed]]) -> StoreObservations:
+        return await self._outcome(StoreObservations, source, source.prepare(typed()))
 
-    async def _outcome(self, kind: type[Kind], wish: ObservationSource, prepared: Prepared) -> Kind:
+    async def _outcome(self, kind: type[Kind], source: ObservationSource, prepared: Prepared) -> Kind:
         settled: asyncio.Future[Kind] = asyncio.get_running_loop().create_future()
-        kind(wish, prepared, self._log, settling(settled)).submit(self._writer)
+        kind(source, prepared, self._log, settling(settled)).submit(self._writer)
         return await settled
 
 
-def _inferred(asked: Asked, names: Mapping[str, str], name: str) -> Typed:
-    return Typed(name, compiled(first_schema(name, _rows(asked, names, name))))
+def _inferred(request: Asked, names: Mapping[str, str], name: str) -> Typed:
+    return Typed(name, compiled(first_schema(name, _rows(request, names, name))))
 
 
-def _rows(asked: Asked, names: Mapping[str, str], name: str) -> list[dict[str, Any]]:
+def _rows(request: Asked, names: Mapping[str, str], name: str) -> list[dict[str, Any]]:
     """The entities of a type, without what is said besides their fields."""
     return [
         {key: value for key, value in entity.items() if key not in ("entity_type", "_meta")}
-        for entity in asked.entities
+        for entity in request.entities
         if names[entity["entity_type"]] == name
     ]

@@ -60,11 +60,11 @@ class Reconciliation:
             raise NoSchemaForEntityType(f"{entity_type} has no global schema", entity_type=entity_type)
         adoptions = await asyncio.to_thread(self._adoptions, stream.id, kind)
         held = settings.load(self._enhancements, entity_type, EVERYBODY)
-        found = agreements(adoptions, schema_of(common), held.common.banned)
-        update = Update(fields_to_add=tuple(one.addition for one in found if one.promotable))
+        agreed = agreements(adoptions, schema_of(common), held.common.banned)
+        update = Update(fields_to_add=tuple(agreement.addition for agreement in agreed if agreement.promotable))
         request = ChangeRequest(update=update, dry_run=dry_run)
         outcome = await self._types.change(entity_type, EVERYBODY, proposals.update(request), who, dry_run)
-        return Reconciled(found, outcome)
+        return Reconciled(agreed, outcome)
 
     def _adoptions(self, stream: int, kind: EntityType) -> list[Adoption]:
         """Users with schemas of their own, and how many entities each has."""

@@ -66,12 +66,12 @@ def values_in(
     user_id: str | None,
 ) -> FragmentSlice:
     """The next values of some keys, of one user or of all; for threads."""
-    found: list[FragmentValue] = []
+    values: list[FragmentValue] = []
     erasures = Erasures(connection).count(stream.id)
     erased = [load(row.targets) for row in Erasures(connection).running(stream.id)]
     at = start = max(start, stream.head.first_seq)
     for seq, body in _entries(stream, connection, segments, start, stop):
-        if seq - start >= MOST_OBSERVATIONS or len(found) >= MOST_VALUES:
+        if seq - start >= MOST_OBSERVATIONS or len(values) >= MOST_VALUES:
             break
         at = seq + 1
         if b'"fragments"' not in body:
@@ -79,16 +79,16 @@ def values_in(
         observation = _decoded(body)
         if observation is None or observation.kind != "observation" or user_id not in (None, observation.user_id):
             continue
-        if any(one.take(seq, observation) for one in erased):
+        if any(erasure.take(seq, observation) for erasure in erased):
             continue  # it goes, and an entity of its id may be another
-        found += [
-            FragmentValue(observation, one.key, one.value, observation.entity_id)
-            for one in observation.fragments
-            if one.key in fields and one.reason == "unknown_field"
+        values += [
+            FragmentValue(observation, fragment.key, fragment.value, observation.entity_id)
+            for fragment in observation.fragments
+            if fragment.key in fields and fragment.reason == "unknown_field"
         ]
     else:
         at = stop
-    return FragmentSlice(_settled(connection, found), at, erasures)
+    return FragmentSlice(_settled(connection, values), at, erasures)
 
 
 def _entries(
@@ -101,8 +101,8 @@ def _entries(
     while at < stop:
         chunk = events.first_chunk(at, stop)
         for batch in events.batches(chunk):
-            for told in of_batch(batch, _SLICE_BYTES):
-                yield from enumerate(map(bytes, entries_of(told.body)), told.first_seq)
+            for run in of_batch(batch, _SLICE_BYTES):
+                yield from enumerate(map(bytes, entries_of(run.body)), run.first_seq)
         at = chunk.stop
 
 
@@ -114,15 +114,18 @@ def _decoded(body: bytes) -> Observation | None:
         return None
 
 
-def _settled(connection: Connection, found: list[FragmentValue]) -> list[FragmentValue]:
+def _settled(connection: Connection, values: list[FragmentValue]) -> list[FragmentValue]:
     """Values with the entities that they are about since observations were moved; of those that are there."""
-    if not found:
+    if not values:
         return []
-    ids = {one.entity_id for one in found}
+    ids = {fragment.entity_id for fragment in values}
     moved = {(row.entity_id, row.observation_id): row.into_id for row in Aliases(connection).moved(ids)}
-    placed = [one._replace(entity_id=moved.get((one.entity_id, one.found_in.id), one.entity_id)) for one in found]
-    there = Entities(connection).known(list({one.entity_id for one in placed}))
-    return [one for one in placed if one.entity_id in there]
+    placed = [
+        fragment._replace(entity_id=moved.get((fragment.entity_id, fragment.found_in.id), fragment.entity_id))
+        for fragment in values
+    ]
+    there = Entities(connection).known(list({fragment.entity_id for fragment in placed}))
+    return [fragment for fragment in placed if fragment.entity_id in there]
 
 
 class FragmentMove:
@@ -144,19 +147,19 @@ class FragmentMove:
 
     def prepare(self, typed: Mapping[str, Typed]) -> Prepared:
         """An observation for every value that fits."""
-        found = typed[self._entity_type]
-        definition = found.effective.schema.schema_definition
+        entity_type = typed[self._entity_type]
+        definition = entity_type.effective.schema.schema_definition
         splitter, limits = Splitter(definition), Limits(definition)
         drafts = []
-        for one in self._values:
-            fields = splitter.split({one.key: one.value}).fields
+        for fragment in self._values:
+            fields = splitter.split({fragment.key: fragment.value}).fields
             if fields and not (limits.rejects and limits.violations(fields)):
-                drafts.append(self._draft(found, one, fields))
+                drafts.append(self._draft(entity_type, fragment, fields))
         self.unfit = len(self._values) - len(drafts)
-        told = [draft.told for draft in drafts]
+        answers = [draft.told for draft in drafts]
         if not drafts:
-            return Prepared({}, told, Warnings(), [], {})
-        return Prepared({self._entity_type: drafts}, told, Warnings(), [], {self._entity_type: bodies(drafts)})
+            return Prepared({}, answers, Warnings(), [], {})
+        return Prepared({self._entity_type: drafts}, answers, Warnings(), [], {self._entity_type: bodies(drafts)})
 
     def answer(self, prepared: Prepared) -> bytes:
         """Nobody waits for one."""
@@ -195,5 +198,5 @@ class FragmentMove:
         )
         identity = Identity(value.entity_id, origin.canonical_name or "", "target_id", "")
         named = value.entity_id, origin.entity_type, "", identifier, version
-        told = Told(*named, identity.canonical_name, identity.basis, "", [], [])
-        return Draft(typed, observation, identity, dedupe_key(identifier, origin.source_id), told, 0, False)
+        answer = Told(*named, identity.canonical_name, identity.basis, "", [], [])
+        return Draft(typed, observation, identity, dedupe_key(identifier, origin.source_id), answer, 0, False)

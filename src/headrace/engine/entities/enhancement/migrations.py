@@ -89,8 +89,8 @@ class Migrations:
 
         Where the same is about to be done, it is not done twice.
         """
-        known = self._candidates.schema(entity_type, owner).schema_definition.fields
-        absent = [name for name in fields if name not in known]
+        existing_fields = self._candidates.schema(entity_type, owner).schema_definition.fields
+        absent = [name for name in fields if name not in existing_fields]
         if absent or not fields:
             raise BadRequest(f"no such fields: {', '.join(absent) or 'none given'}", field="fields", unknown=absent)
         run = migration(entity_type, owner, fields, who, self._clock.now_us())
@@ -107,7 +107,9 @@ class Migrations:
     ) -> Run | Mapping[str, Any]:
         """What an update that asks for it does about what was stored before; of a dry run what it would do."""
         update = request.update
-        names = {addition.name for addition in update.fields_to_add} | {one.field for one in update.converters_to_add}
+        names = {addition.name for addition in update.fields_to_add} | {
+            converter.field for converter in update.converters_to_add
+        }
         whose = request.migrate_user_id or owner
         if owner not in (whose, EVERYBODY):
             raise BadRequest("only an operator moves the values of others", field="migrate_user_id")
@@ -162,13 +164,13 @@ class Migrations:
         finally:
             connection.close()
 
-    async def _moved(self, run: Run, found: FragmentSlice) -> Run:
+    async def _moved(self, run: Run, fragments: FragmentSlice) -> Run:
         """Store the values of one step."""
         rounds = self._rounds(run)
-        for user, group in groupby(sorted(found.values, key=_USER), key=_USER):
+        for user, group in groupby(sorted(fragments.values, key=_USER), key=_USER):
             if self._types.effective(run.entity_type, user) is None:
                 continue  # nothing holds for this user that would show the values
-            moving = FragmentMove(run.entity_type, list(group), run.id, rounds, found.erasures)
+            moving = FragmentMove(run.entity_type, list(group), run.id, rounds, fragments.erasures)
             observe = await self._stores.carry_out(moving, partial(self._stores.held, run.entity_type, user))
             stored = sum(part.count for part in observe.parts)
             run = msgspec.structs.replace(
@@ -177,7 +179,7 @@ class Migrations:
                 repeated=run.repeated + len(observe.prepared.told) - stored,
                 unfit=run.unfit + moving.unfit,
             )
-        return msgspec.structs.replace(run, through=found.through)
+        return msgspec.structs.replace(run, through=fragments.through)
 
     def _rounds(self, run: Run) -> dict[str, int]:
         """How often migrations of each field were undone."""

@@ -64,11 +64,11 @@ class Promotions:
         self._candidates.schema(entity_type, owner)
         return load(self._enhancements, entity_type, owner)
 
-    async def set(self, entity_type: str, owner: str, given: EnhancementSettings, who: str) -> EffectiveSettings:
+    async def set(self, entity_type: str, owner: str, settings: EnhancementSettings, who: str) -> EffectiveSettings:
         """Replace the settings of an owner."""
         self.settings(entity_type, owner)
-        given.check()
-        document = TypeChange("enhancement", enhancement=msgspec.to_builtins(given))
+        settings.check()
+        document = TypeChange("enhancement", enhancement=msgspec.to_builtins(settings))
         await self._types.change(entity_type, owner, noted(document), who, False)
         return self.settings(entity_type, owner)
 
@@ -82,21 +82,21 @@ class Promotions:
     async def decide(self, entity_type: str, owner: str, field: str, status: Status, who: str) -> Recommendation:
         """Approve or reject what fragments of a key speak for, or leave it open again."""
         analysis = await self._candidates.analysed(entity_type, owner)
-        candidate = next((one for one in analysis.candidates if one.fragment_key == field), None)
+        candidate = next((each for each in analysis.candidates if each.fragment_key == field), None)
         if candidate is None:
             raise NotFound(f"no fragments of {field!r} speak for anything", entity_type=entity_type, field=field)
-        found = self._recommendation(analysis, owner, candidate, status, who)
-        document = TypeChange("recommend", recommendations=(found,))
+        recommendation = self._recommendation(analysis, owner, candidate, status, who)
+        document = TypeChange("recommend", recommendations=(recommendation,))
         await self._types.change(entity_type, owner, noted(document), who, False)
-        return found
+        return recommendation
 
     async def recommend(self, analysis: Analysis, owner: str) -> list[Recommendation]:
         """Write down what could be done and nobody has decided on."""
-        known = {(one.field, one.change) for one in analysis.recommendations}
+        recommended = {(recommendation.field, recommendation.change) for recommendation in analysis.recommendations}
         fresh = [
-            self._recommendation(analysis, owner, one, "pending", ITSELF)
-            for one in analysis.candidates
-            if one.promotable and (one.fragment_key, _CHANGES[one.change]) not in known
+            self._recommendation(analysis, owner, candidate, "pending", ITSELF)
+            for candidate in analysis.candidates
+            if candidate.promotable and (candidate.fragment_key, _CHANGES[candidate.change]) not in recommended
         ]
         if fresh:
             document = TypeChange("recommend", recommendations=tuple(fresh))
@@ -126,15 +126,23 @@ class Promotions:
     async def enhance_itself(self, entity_type: str, owner: str) -> Enhanced | None:
         """What a type does by itself, as it is set; None where that is only to recommend, or nothing at all."""
         analysis = await self._candidates.analysed(entity_type, owner)
-        approved = {(one.field, one.change) for one in analysis.recommendations if one.status == "approved"}
+        approved = {
+            (recommendation.field, recommendation.change)
+            for recommendation in analysis.recommendations
+            if recommendation.status == "approved"
+        }
         chosen = [
-            msgspec.structs.replace(one, reasons=())
-            for one in analysis.candidates
-            if (one.fragment_key, _CHANGES[one.change]) in approved and _is_weak(one)
+            msgspec.structs.replace(candidate, reasons=())
+            for candidate in analysis.candidates
+            if (candidate.fragment_key, _CHANGES[candidate.change]) in approved and _is_weak(candidate)
         ]
         if analysis.held.own.mode == "apply":
-            names = {one.fragment_key for one in chosen}
-            chosen += [one for one in analysis.candidates if one.promotable and one.fragment_key not in names]
+            names = {candidate.fragment_key for candidate in chosen}
+            chosen += [
+                candidate
+                for candidate in analysis.candidates
+                if candidate.promotable and candidate.fragment_key not in names
+            ]
         else:
             await self.recommend(analysis, owner)
         moves = analysis.held.own.migrate_existing
@@ -151,11 +159,15 @@ class Promotions:
         dry_run: bool = False,
     ) -> Enhanced:
         status: Status = "auto_applied" if who == ITSELF else "applied"
-        made = [self._recommendation(analysis, owner, one, status, who) for one in chosen]
+        made = [self._recommendation(analysis, owner, candidate, status, who) for candidate in chosen]
         scope = "user" if owner else "global"
         request = ChangeRequest(update=update_of(chosen), scope=scope, dry_run=dry_run)
         entity_type = analysis.schema.entity_type
-        run = migration(entity_type, owner, [one.field for one in made], who, self._clock.now_us()) if moves else None
+        run = (
+            migration(entity_type, owner, [candidate.field for candidate in made], who, self._clock.now_us())
+            if moves
+            else None
+        )
         outcome = await self._types.change(entity_type, owner, _promoting(request, made, run), who, dry_run)
         return Enhanced(analysis, chosen, outcome, None if outcome.number is None else run)
 
@@ -176,26 +188,30 @@ class Promotions:
 
 def evidence(candidate: Candidate) -> dict[str, Any]:
     """What speaks for a change, without any of the values."""
-    told = msgspec.to_builtins(candidate)
-    return {name: told[name] for name in _EVIDENCE}
+    document = msgspec.to_builtins(candidate)
+    return {name: document[name] for name in _EVIDENCE}
 
 
 def _chosen(analysis: Analysis, fields: Sequence[str] | None, force: bool) -> list[Candidate]:
     """What is to be promoted; raises where a key that is named cannot be."""
     if fields is None:
-        return [one for one in analysis.candidates if one.promotable]
-    known = {one.fragment_key: one for one in analysis.candidates}
+        return [candidate for candidate in analysis.candidates if candidate.promotable]
+    by_field = {candidate.fragment_key: candidate for candidate in analysis.candidates}
     declared = analysis.schema.schema_definition.fields
-    absent = [name for name in fields if name not in known and name not in declared]
+    absent = [name for name in fields if name not in by_field and name not in declared]
     if absent:
         raise BadRequest(f"no fragments speak for {', '.join(map(repr, absent))}", field="fields", unknown=absent)
-    named = [known[name] for name in dict.fromkeys(fields) if name in known]
-    refused = [one for one in named if not one.promotable and not (force and _is_weak(one))]
+    named = [by_field[name] for name in dict.fromkeys(fields) if name in by_field]
+    refused = [candidate for candidate in named if not candidate.promotable and not (force and _is_weak(candidate))]
     if refused:
-        problems = [{"field": one.fragment_key, **msgspec.to_builtins(why)} for one in refused for why in one.reasons]
+        problems = [
+            {"field": candidate.fragment_key, **msgspec.to_builtins(why)}
+            for candidate in refused
+            for why in candidate.reasons
+        ]
         message = f"{refused[0].fragment_key!r} is not promoted: {refused[0].reasons[0].message}"
         raise BadRequest(message, field="fields", problems=problems)
-    return [msgspec.structs.replace(one, reasons=()) for one in named]
+    return [msgspec.structs.replace(candidate, reasons=()) for candidate in named]
 
 
 def _is_weak(candidate: Candidate) -> bool:
@@ -213,8 +229,8 @@ def _promoting(request: ChangeRequest, made: Iterable[Recommendation], run: Run 
         if not proposal.steps or proposal.row is None:
             return proposal
         version = proposal.row.schema_version
-        told = tuple(msgspec.structs.replace(one, schema_version=version) for one in made)
-        more = [TypeChange("recommend", recommendations=told)]
+        promoted = tuple(msgspec.structs.replace(recommendation, schema_version=version) for recommendation in made)
+        more = [TypeChange("recommend", recommendations=promoted)]
         if run is not None:
             more.append(TypeChange("migrate", run=run))
         return proposal._replace(steps=(*proposal.steps, *(OwnerChange(base.owner, document) for document in more)))

@@ -87,9 +87,9 @@ class ErasePlanner(JobPlanner):
             if stream is None or stream.state != LIVE:
                 continue
             taken = {unit.first_seq for unit in self._work.working_on(stream.id) if unit.job == "erase"}
-            failures = [one for one in self._work.failures(stream.id) if one.job == "erase"]
-            resting = {one.first_seq for one in failures if one.parked or one.retry_us > now_us}
-            lost = {one.first_seq for one in failures if one.lost > 1}
+            failures = [failure for failure in self._work.failures(stream.id) if failure.job == "erase"]
+            resting = {failure.first_seq for failure in failures if failure.parked or failure.retry_us > now_us}
+            lost = {failure.first_seq for failure in failures if failure.lost > 1}
             for placed in self.left(row, stream):
                 first = placed.segment.first_seq
                 if first not in taken | resting:
@@ -107,7 +107,7 @@ class ErasePlanner(JobPlanner):
 
     def _unit(self, stream: StreamRow, placed: Placed) -> Unit:
         segment, unique = placed.segment, secrets.token_hex(6)
-        targets = [load(one.targets) for one in self._erasures.running(stream.id)]
+        targets = [load(erasure.targets) for erasure in self._erasures.running(stream.id)]
         name = range_name(segment.first_seq, segment.count, unique)
         return Unit(
             unit=f"erase-{stream.incarnation}-{segment.first_seq}-{unique}",

@@ -97,20 +97,20 @@ def planned(
     """Read everything that is about some targets, up to a head."""
     refuse_forked(Streams(connection), stream.id, targets.ids[0])
     targets = msgspec.structs.replace(targets, before_seq=head.next_seq)
-    found = sorted(_observed(Observations(connection, segments, stream, head), targets))
-    seqs = [one.seq for one in found]
+    observed = sorted(_observed(Observations(connection, segments, stream, head), targets))
+    seqs = [entry.seq for entry in observed]
     published = Published(connection).following(stream.id, head.first_seq, head.next_seq)
     held = [(placed, count) for placed in published if (count := _within(seqs, placed))]
-    observation_ids = frozenset(one.observation.id.encode() for one in found)
+    observation_ids = frozenset(entry.observation.id.encode() for entry in observed)
     answers = Idempotency(connection).mentioning(user_id, [id.encode() for id in targets.ids], observation_ids, 0)
-    brought = sorted({source for one in found if (source := one.observation.source_id) is not None})
+    brought = sorted({source for entry in observed if (source := entry.observation.source_id) is not None})
     plan = ErasurePlan(
         ids=list(targets.ids),
         observations=len(seqs),
         log_rows=_log_rows(connection, stream, head, targets),
         segments=[AffectedObject(placed.segment.name, placed.segment.bytes, count) for placed, count in held],
         companions=_companions(connection, stream, [placed for placed, _ in held]),
-        states=[AffectedObject(one.name, one.bytes) for one in States(connection).listed(stream.id)],
+        states=[AffectedObject(state.name, state.bytes) for state in States(connection).listed(stream.id)],
         sources=brought,
         idempotency_answers=len(answers),
     )
@@ -134,10 +134,16 @@ def emptied_sources(
     places = {source: Sources(connection).ranges(user_id, source) for source in sources}
     return {
         source: [
-            one
-            for one in ranges
-            if one.stream == stream.id
-            and not is_left([seq for seq in range(one.first_seq, one.first_seq + one.count) if seq not in gone])
+            source_range
+            for source_range in ranges
+            if source_range.stream == stream.id
+            and not is_left(
+                [
+                    seq
+                    for seq in range(source_range.first_seq, source_range.first_seq + source_range.count)
+                    if seq not in gone
+                ]
+            )
         ]
         for source, ranges in places.items()
     }
@@ -152,9 +158,9 @@ def _is_left(
     return any(decode(events.get([seq])[seq].payload).kind != "erased" for seq in retained)
 
 
-def _observed(found: Observations, targets: Targets) -> Iterator[Observed]:
+def _observed(observations: Observations, targets: Targets) -> Iterator[Observed]:
     for key in targets.keys:
-        yield from (one for one in found.of(key) if targets.take(one.seq, one.observation))
+        yield from (observed for observed in observations.of(key) if targets.take(observed.seq, observed.observation))
 
 
 def _within(seqs: list[int], placed: Placed) -> int:
@@ -168,7 +174,10 @@ def _log_rows(connection: Connection, stream: Stream, head: Head, targets: Targe
 
 def _companions(connection: Connection, stream: Stream, held: list[Placed]) -> list[AffectedObject]:
     return [
-        AffectedObject(one.name, sum(part.bytes for part in one.parts.values()))
-        for one in Companions(connection).listed(stream.id)
-        if any(one.first_seq < placed.segment.end_seq and placed.segment.first_seq < one.end_seq for placed in held)
+        AffectedObject(companion.name, sum(part.bytes for part in companion.parts.values()))
+        for companion in Companions(connection).listed(stream.id)
+        if any(
+            companion.first_seq < placed.segment.end_seq and placed.segment.first_seq < companion.end_seq
+            for placed in held
+        )
     ]

@@ -271,8 +271,8 @@ class EntityErasure:
     async def _rewrite_log(self, row: ErasureRow, stream: Stream) -> ErasureReport:
         """Put tombstones into the log; answers what was done so far."""
         async with self._rewriting:
-            known = self._rows.get(row.id)
-            report, rows = decoding.decode((known or row).report, ErasureReport), 0
+            stored_row = self._rows.get(row.id)
+            report, rows = decoding.decode((stored_row or row).report, ErasureReport), 0
             targets = load(row.targets)
             for key in targets.keys:
                 start: int | None = 0
@@ -382,5 +382,5 @@ def is_over(row: ErasureRow) -> bool:
 
 def listed_files(connection: Connection) -> tuple[set[str], set[str], set[str]]:
     """The checksums of every segment, companion part and state that counts."""
-    parts = {part.sha256 for one in Companions(connection).every() for part in one.parts.values()}
-    return Published(connection).every_checksum(), parts, {one.sha256 for one in States(connection).every()}
+    parts = {part.sha256 for companion in Companions(connection).every() for part in companion.parts.values()}
+    return Published(connection).every_checksum(), parts, {state.sha256 for state in States(connection).every()}

@@ -23,11 +23,11 @@ def defined_of(kind: EntityType) -> TypeDefined:
 class TypeDefinitions:
     """The entity types that hold as of one change, read through one connection."""
 
-    def __init__(self, connection: Connection, version: int, known: Known | None = None) -> None:
+    def __init__(self, connection: Connection, version: int, cache: Known | None = None) -> None:
         """``known`` are types that were read before: those that have not changed since are not read again."""
         self._connection, self._registry = connection, SchemaRegistry(connection)
         self.version = version
-        self._known: Known = {} if known is None else known
+        self._known: Known = {} if cache is None else cache
 
     @classmethod
     def read(cls, connection: Connection) -> TypeDefinitions:
@@ -50,9 +50,9 @@ class TypeDefinitions:
 
     def defined(self, name: str) -> TypeDefined:
         """A type by its name."""
-        number, known = EntityChanges(self._connection).newest_of(name), self._known.get(name)
-        if known is None or known[0] != number:
+        number, cached = EntityChanges(self._connection).newest_of(name), self._known.get(name)
+        if cached is None or cached[0] != number:
             if not self._registry.knows(name):
                 raise UnknownEntityType("there is no entity type of this name", entity_type=name)
-            known = self._known[name] = number, defined_of(EntityType.load(self._connection, name))
-        return known[1]
+            cached = self._known[name] = number, defined_of(EntityType.load(self._connection, name))
+        return cached[1]

@@ -25,22 +25,22 @@ class EntityGroup(NamedTuple):
     since: tuple[tuple[str, int], ...] = ()
 
     def observations(
-        self, found: Observations, start: int = 0, stop: int | None = None, *, newest_first: bool = False
+        self, observations: Observations, start: int = 0, stop: int | None = None, *, newest_first: bool = False
     ) -> Iterator[Observed]:
         """Its observations in a range, in the order of the stream or the newest first."""
         away = {(row.entity_id, row.observation_id) for row in self.moved if row.into_id not in self.members}
         here = {(row.entity_id, row.observation_id): row.into_id for row in self.moved if row.into_id in self.members}
         since = dict(self.since)
         others = sorted({entity for entity, _ in here}.difference(self.members))
-        read = found.newest_of if newest_first else found.of
+        read = observations.newest_of if newest_first else observations.of
         parts = [read(id, start, stop) for id in (*self.members, *others)]
         merged = parts[0] if len(parts) == 1 else heapq.merge(*parts, key=_seq, reverse=newest_first)
-        for one in merged:
-            mark = one.observation.entity_id, one.observation.id
-            if since and one.seq < since.get(here.get(mark, mark[0]), 0):
+        for observed in merged:
+            mark = observed.observation.entity_id, observed.observation.id
+            if since and observed.seq < since.get(here.get(mark, mark[0]), 0):
                 continue
             if mark in here or (mark[0] in self.members and mark not in away):
-                yield one
+                yield observed
 
 
 class EntityGroups:
@@ -73,11 +73,11 @@ class EntityGroups:
         return EntityGroup(row, members, self._moved(members, until_us), self._since(members))
 
     def _since(self, members: Iterable[str]) -> tuple[tuple[str, int], ...]:
-        return tuple((one, since) for one in members if (since := self._erasures.since(one)))
+        return tuple((member, since) for member in members if (since := self._erasures.since(member)))
 
     def _moved(self, members: Iterable[str], until_us: int) -> tuple[SplitRow, ...]:
-        return tuple(sorted(one for one in self._aliases.moved(members) if one.at_us <= until_us))
+        return tuple(sorted(move for move in self._aliases.moved(members) if move.at_us <= until_us))
 
 
-def _seq(one: Observed) -> int:
-    return one.seq
+def _seq(observed: Observed) -> int:
+    return observed.seq

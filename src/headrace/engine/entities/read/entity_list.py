@@ -66,8 +66,8 @@ class EntityList:
                 if len(shown) >= limit:
                     return EntityPage(shown, after)
                 after = row.entity_id
-                if wanted.may_take(row) and (found := await self._shown(row, wanted)) is not None:
-                    shown.append(found)
+                if wanted.may_take(row) and (shown_entity := await self._shown(row, wanted)) is not None:
+                    shown.append(shown_entity)
                 if monotonic() > slice_ends:
                     await asyncio.sleep(0)
                     slice_ends = monotonic() + _SLICE_S
@@ -93,16 +93,18 @@ class EntityList:
         """An entity, unless it is told of under another, deleted, or has other values."""
         if self._aliases.alias(row.entity_id) is not None:
             return None
-        found = await self._snapshots.find(Asked(row.entity_id, row.user_id))
-        return found if found.snapshot is not None and wanted.takes(found.snapshot.snapshot) else None
+        shown = await self._snapshots.find(Asked(row.entity_id, row.user_id))
+        return shown if shown.snapshot is not None and wanted.takes(shown.snapshot.snapshot) else None
 
     async def observations(self, view: View, after: int | None, limit: int, *, newest_first: bool) -> list[Observed]:
         """The observations of an entity beyond one, in order or the newest first."""
 
         def read() -> list[Observed]:
-            with self._snapshots.reading.opened(view.stream, view.head) as found:
+            with self._snapshots.reading.opened(view.stream, view.head) as observations:
                 start, stop = (0, after) if newest_first else (0 if after is None else after + 1, None)
-                return list(islice(view.group.observations(found, start, stop, newest_first=newest_first), limit))
+                return list(
+                    islice(view.group.observations(observations, start, stop, newest_first=newest_first), limit)
+                )
 
         return await asyncio.to_thread(read)
 
@@ -110,7 +112,9 @@ class EntityList:
         """The observations of an entity with these ids."""
 
         def read() -> list[Observed]:
-            with self._snapshots.reading.opened(view.stream, view.head) as found:
-                return [one for one in view.group.observations(found) if one.observation.id in ids]
+            with self._snapshots.reading.opened(view.stream, view.head) as observations:
+                return [
+                    observed for observed in view.group.observations(observations) if observed.observation.id in ids
+                ]
 
         return await asyncio.to_thread(read)

@@ -70,9 +70,9 @@ class SourceReader:
         ranges = self._sources.ranges(user_id, source_id)
         if not ranges:
             raise NotFound("there is no such source", source_id=source_id)
-        if sum(one.count for one in ranges) > MOST_OBSERVATIONS:
+        if sum(source_range.count for source_range in ranges) > MOST_OBSERVATIONS:
             raise TooLarge(f"the source has more than {MOST_OBSERVATIONS} observations", limit=MOST_OBSERVATIONS)
-        return [Place(self._stream(one.stream), one) for one in ranges]
+        return [Place(self._stream(source_range.stream), source_range) for source_range in ranges]
 
     def _stream(self, stream: int) -> Stream | None:
         row = self._streams.by_id(stream)
@@ -80,23 +80,27 @@ class SourceReader:
 
     def read(self, user_id: str, source_id: str, places: list[Place]) -> SourceSummary:
         """Put a source together."""
-        found: list[Observation] = []
+        observations: list[Observation] = []
         connection = self._connect()
         try:
-            for stream, place in places:
+            for stream, source_range in places:
                 if stream is not None:
-                    found += _observations(self._events(connection, stream), stream, place, user_id, source_id)
+                    observations += _observations(
+                        self._events(connection, stream), stream, source_range, user_id, source_id
+                    )
         finally:
             connection.close()
-        given, is_addressed = _given(found), source_id.startswith(ADDRESSED)
+        entities_given, is_addressed = _given(observations), source_id.startswith(ADDRESSED)
         if is_addressed:  # what came again, with other things said besides, was the same
-            given = {number: entities[:1] for number, entities in given.items()}
-        entities = [entity for number in sorted(given) for entity in given[number]]
-        complete = len(found) == sum(place.range.count for place in places)
+            entities_given = {number: entities[:1] for number, entities in entities_given.items()}
+        entities = [entity for number in sorted(entities_given) for entity in entities_given[number]]
+        complete = len(observations) == sum(source_range.range.count for source_range in places)
         if is_addressed:
             complete = address(entities, user_id) == source_id
-        stored_at = rfc3339(min(place.range.at_us for place in places))
-        return SourceSummary(source_id, is_addressed, complete, stored_at, entities, [_told(one) for one in found])
+        stored_at = rfc3339(min(source_range.range.at_us for source_range in places))
+        return SourceSummary(
+            source_id, is_addressed, complete, stored_at, entities, [_told(observation) for observation in observations]
+        )
 
     def _events(self, connection: Connection, stream: Stream) -> Events:
 
@@ -104,15 +108,18 @@ class SourceReader:
 
 
 def _observations(
-    events: Events, stream: Stream, place: SourceRange, user_id: str, source_id: str
+    events: Events, stream: Stream, source_range: SourceRange, user_id: str, source_id: str
 ) -> Iterator[Observation]:
     """The observations of a source that lie in one place, those that are still there."""
-    at, stop = max(place.first_seq, stream.head.first_seq), min(place.first_seq + place.count, stream.head.next_seq)
+    at, stop = (
+        max(source_range.first_seq, stream.head.first_seq),
+        min(source_range.first_seq + source_range.count, stream.head.next_seq),
+    )
     while at < stop:
         chunk = events.first_chunk(at, stop)
         for batch in events.batches(chunk):
-            for told in of_batch(batch, _SLICE_BYTES):
-                for body in entries_of(told.body):
+            for run in of_batch(batch, _SLICE_BYTES):
+                for body in entries_of(run.body):
                     observation = _decoded(bytes(body))
                     if observation is not None and (observation.user_id, observation.source_id) == (user_id, source_id):
                         yield observation
@@ -129,24 +136,27 @@ def _decoded(body: bytes) -> Observation | None:
 
 def _given(observations: list[Observation]) -> dict[int, list[dict[str, Any]]]:
     """The entities as they were given, by their places in the request."""
-    found: dict[int, list[dict[str, Any]]] = {}
-    for one in observations:
-        details = one.details
-        entity = {"entity_type": details.get("given_type", one.entity_type), **rebuilt(one.fields, one.fragments)}
+    entities: dict[int, list[dict[str, Any]]] = {}
+    for observation in observations:
+        details = observation.details
+        entity = {
+            "entity_type": details.get("given_type", observation.entity_type),
+            **rebuilt(observation.fields, observation.fragments),
+        }
         if "meta" in details:
             entity["_meta"] = details["meta"]
         for number in (details.get("item", 0), *details.get("again", ())):
-            found.setdefault(number, []).append(entity)
-    return found
+            entities.setdefault(number, []).append(entity)
+    return entities
 
 
-def _told(one: Observation) -> dict[str, Any]:
+def _told(observation: Observation) -> dict[str, Any]:
     return {
-        "observation_id": one.id,
-        "entity_id": one.entity_id,
-        "entity_type": one.entity_type,
-        "schema_version": one.schema_version,
-        "schema_scope": one.schema_scope,
-        "observed_at": rfc3339(one.observed_at_us),
-        "item": one.details.get("item"),
+        "observation_id": observation.id,
+        "entity_id": observation.entity_id,
+        "entity_type": observation.entity_type,
+        "schema_version": observation.schema_version,
+        "schema_scope": observation.schema_scope,
+        "observed_at": rfc3339(observation.observed_at_us),
+        "item": observation.details.get("item"),
     }

@@ -54,9 +54,9 @@ class ApplyTypeChange(Change):
         """Refuse before anything is written."""
         base = self.proposal.base
         if self.stream is None:
-            found = batch.streams.by_name(ENTITIES + base.entity_type)
-            if found is not None and found.state != DELETED:
-                raise Conflict(f"the stream {found.name} is no entity type's: delete or rename it", stream=found.name)
+            row = batch.streams.by_name(ENTITIES + base.entity_type)
+            if row is not None and row.state != DELETED:
+                raise Conflict(f"the stream {row.name} is no entity type's: delete or rename it", stream=row.name)
         elif batch.draft(self.stream).state != LIVE:
             raise Conflict("the stream of this entity type was deleted", stream=self.stream.name)
         if self.proposal.activates and self.proposal.row is not None:
@@ -79,8 +79,8 @@ class ApplyTypeChange(Change):
         for owner, document in self.proposal.steps:
             if document.active is not None:
                 rows.pop(owner, None)
-                found = registry.version(base.entity_type, owner, document.active)
-                rows |= {} if found is None else {owner: found}
+                row = registry.version(base.entity_type, owner, document.active)
+                rows |= {} if row is None else {owner: row}
         undone = Enhancements(batch.connection).undone(base.entity_type)
         head.registry = head.registry.with_hook(EntityHook(base.entity_type, self.number, rows.values(), undone))
         batch.published.mark(stream.id, batch.now_us)

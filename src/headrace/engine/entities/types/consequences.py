@@ -75,10 +75,10 @@ def impact(base: TypeBase, old: Schema | None, new: Schema, counts: Counts) -> l
     before = old or base.common
     config = ReducerConfig({}) if before is None else before.reducer_config
     same = life_of(config) == life_of(new.reducer_config)
-    found = [Impact("snapshots", Effect.KEPT if same else Effect.REBUILT, counts)]
+    impacts = [Impact("snapshots", Effect.KEPT if same else Effect.REBUILT, counts)]
     if base.owner == EVERYBODY and (users := sum(1 for _ in followers(base, new))):
-        found.append(Impact("user_schemas", Effect.REBUILT, {"users": users}))
-    return found
+        impacts.append(Impact("user_schemas", Effect.REBUILT, {"users": users}))
+    return impacts
 
 
 def after(base: TypeBase) -> str:

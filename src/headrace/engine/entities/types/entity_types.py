@@ -179,26 +179,26 @@ class EntityTypes:
         row = self.version(entity_type, owner, version)
         return await self.change(entity_type, owner, proposals.deactivate(row), who, dry_run)
 
-    def infer(self, entity_type: str, given: Sequence[Mapping[str, Any]]) -> Effective:
+    def infer(self, entity_type: str, entities: Sequence[Mapping[str, Any]]) -> Effective:
         """What would hold for a type that nobody has registered, from what is given for it; nothing is stored."""
-        return compiled(first_schema(entity_type, given))
+        return compiled(first_schema(entity_type, entities))
 
-    async def check_inferred(self, entity_type: str, given: Sequence[Mapping[str, Any]], user_id: str) -> None:
+    async def check_inferred(self, entity_type: str, entities: Sequence[Mapping[str, Any]], user_id: str) -> None:
         """Raise what speaks against a schema that is made of what is given, where none holds for the user."""
-        await self._infer(entity_type, given, user_id, dry_run=True)
+        await self._infer(entity_type, entities, user_id, dry_run=True)
 
-    async def ensure(self, entity_type: str, given: Sequence[Mapping[str, Any]], user_id: str) -> Stream:
+    async def ensure(self, entity_type: str, entities: Sequence[Mapping[str, Any]], user_id: str) -> Stream:
         """The stream of a type for which a schema holds for the user: where none does, one is made of what is given."""
-        await self._infer(entity_type, given, user_id, dry_run=False)
+        await self._infer(entity_type, entities, user_id, dry_run=False)
         stream = self.stream(entity_type)
         assert stream is not None
         return stream
 
     async def _infer(
-        self, entity_type: str, given: Sequence[Mapping[str, Any]], user_id: str, *, dry_run: bool
+        self, entity_type: str, entities: Sequence[Mapping[str, Any]], user_id: str, *, dry_run: bool
     ) -> None:
         if self.effective(entity_type, user_id) is None:
-            make = proposals.infer(first_schema(entity_type, given))
+            make = proposals.infer(first_schema(entity_type, entities))
             outcome = await self.change(entity_type, user_id, make, user_id, dry_run)
             if outcome.plan.refusals:
                 raise refusal(outcome.plan.refusals)
@@ -222,8 +222,8 @@ class EntityTypes:
         proposal = await self._computing.plan(self._patience_s, partial(make, base, counts, self._clock.now_us()))
         if not proposal.steps or proposal.row is None:
             return proposal
-        found = name_refusals(self._registry, schema_of(proposal.row), owner) if proposal.activates else []
-        return proposal.refused([*found, *self._taken(entity_type)])
+        refusals = name_refusals(self._registry, schema_of(proposal.row), owner) if proposal.activates else []
+        return proposal.refused([*refusals, *self._taken(entity_type)])
 
     def _taken(self, entity_type: str) -> list[Refusal]:
         """That somebody has a stream where that of the type is to be."""

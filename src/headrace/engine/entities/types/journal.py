@@ -96,24 +96,24 @@ def _replay_enhancement(connection: Connection, entity_type: str, owner: str, do
     enhancements.recommend(document.recommendations)
     if run is None:
         return
-    known = runs.find(run.id)
-    if known is None or known.ended_us is None or document.action == "undo":
+    stored_run = runs.find(run.id)
+    if stored_run is None or stored_run.ended_us is None or document.action == "undo":
         runs.save(run)
     if document.action == "undo":
         enhancements.undo(entity_type, run.id, run.fields)
 
 
-def _replay_erasure(connection: Connection, entity_type: str, told: ErasureRow) -> None:
+def _replay_erasure(connection: Connection, entity_type: str, row: ErasureRow) -> None:
     """Let an erasure go on that was not over when the last server was; entries that were lost are not its own."""
     erasures, stream = Erasures(connection), Streams(connection).by_name(ENTITIES + entity_type)
-    known = erasures.get(told.id)
-    if told.ended_us is not None and known is not None and known.ended_us is None:
-        erasures.end(told.id, told.ended_us, told.report)
-    elif known is None and stream is not None:
-        before = min(told.before_seq, stream.next_seq)
-        targets = msgspec.structs.replace(load_targets(told.targets), before_seq=before)
-        here = msgspec.structs.replace(told, stream=stream.id, before_seq=before, targets=targets.dump())
-        erasures.add(here, () if told.ended_us is not None else targets.ids)
+    stored_row = erasures.get(row.id)
+    if row.ended_us is not None and stored_row is not None and stored_row.ended_us is None:
+        erasures.end(row.id, row.ended_us, row.report)
+    elif stored_row is None and stream is not None:
+        before = min(row.before_seq, stream.next_seq)
+        targets = msgspec.structs.replace(load_targets(row.targets), before_seq=before)
+        here = msgspec.structs.replace(row, stream=stream.id, before_seq=before, targets=targets.dump())
+        erasures.add(here, () if row.ended_us is not None else targets.ids)
 
 
 def aliases_of(row: SchemaRow) -> list[str]:

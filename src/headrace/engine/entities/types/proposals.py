@@ -74,8 +74,8 @@ def register(registration: Registration) -> Make:
     def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
         schema, notices = _owned(base, registration.schema)
         active = base.active(base.owner)
-        found = impact(base, active, schema, counts)
-        plan = planned_registration(active, schema, base.versions(base.owner), found)
+        impacts = impact(base, active, schema, counts)
+        plan = planned_registration(active, schema, base.versions(base.owner), impacts)
         notices = (*registration.notices, *notices)
         return _proposal(base, plan, "register", now_us, activates=registration.activate, notices=notices)
 
@@ -86,19 +86,21 @@ def update(request: ChangeRequest) -> Make:
     """The next version of what holds for the owner."""
 
     def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
-        found = _basis(base)
-        if found is None:
+        basis = _basis(base)
+        if basis is None:
             message = f"no schema of {base.entity_type} holds here that could be updated: register or activate one"
             raise NoSchemaForEntityType(message, entity_type=base.entity_type)
         taken = base.versions(base.owner)
-        made = updated(found, request.update, taken)
+        made = updated(basis, request.update, taken)
         if isinstance(made, list):
-            return TypeProposal(base, planned_update(found, request.update, taken))
-        plan = planned_update(found, request.update, taken, impact(base, found, made.schema, counts))
+            return TypeProposal(base, planned_update(basis, request.update, taken))
+        plan = planned_update(basis, request.update, taken, impact(base, basis, made.schema, counts))
         notices = tuple(made.notices)
         proposal = _proposal(base, plan, "update", now_us, activates=request.activate, notices=notices)
-        old, new = found.schema_definition.fields, made.schema.schema_definition.fields
-        added, removed = (tuple(name for name in one if name not in other) for one, other in ((new, old), (old, new)))
+        old, new = basis.schema_definition.fields, made.schema.schema_definition.fields
+        added, removed = (
+            tuple(name for name in fields if name not in other) for fields, other in ((new, old), (old, new))
+        )
         return proposal._replace(bump=made.bump, added=added, removed=removed)
 
     return make
@@ -140,8 +142,8 @@ def infer(schema: Schema) -> Make:
     def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
         if base.rows.get(base.owner) or base.common:
             row = base.rows.get(base.owner) or base.rows[EVERYBODY]
-            found = schema_of(row)
-            return TypeProposal(base, _plan(base, row.schema_version, row.schema_version, found), row=row)
+            stored = schema_of(row)
+            return TypeProposal(base, _plan(base, row.schema_version, row.schema_version, stored), row=row)
         taken = base.versions(base.owner)
         version = schema.schema_version
         if version in taken:
@@ -160,8 +162,8 @@ def _owned(base: TypeBase, schema: Schema) -> tuple[Schema, tuple[Notice, ...]]:
     if common is None:
         return own, ()
     made = msgspec.structs.replace(overlaid(own, None, common), base_version=common.schema_version)
-    given = own.schema_definition.fields
-    inherited = tuple(name for name in made.schema_definition.fields if name not in given)
+    own_fields = own.schema_definition.fields
+    inherited = tuple(name for name in made.schema_definition.fields if name not in own_fields)
     message = "these fields come from the global schema"
     return made, (Notice(_INHERITED, message, inherited),) if inherited else ()
 

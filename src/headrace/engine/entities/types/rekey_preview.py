@@ -47,39 +47,39 @@ def is_rekeyed(proposal: TypeProposal) -> bool:
 
 async def rekey(proposal: TypeProposal, stream: int, snapshots: Snapshots, entities: Entities) -> Rekeyed:
     """What a change of the rule would make of the entities of its owner; of so many as there is time for."""
-    found, ends = Rekeyed(examples=[]), monotonic() + LONGEST_S
+    preview, ends = Rekeyed(examples=[]), monotonic() + LONGEST_S
     schema = proposal.plan.registry
     resolver = Resolver(schema.schema_definition, schema.entity_type)
     taken: dict[str, str] = {}
     for row in _rows(proposal, stream, entities):
-        if found.checked >= MOST_ENTITIES or monotonic() > ends:
-            return found
-        found.checked += 1
+        if preview.checked >= MOST_ENTITIES or monotonic() > ends:
+            return preview
+        preview.checked += 1
         shown = (await snapshots.find(Asked(row.entity_id, row.user_id))).snapshot
         values = {} if shown is None else shown.snapshot
-        _count(found, row, resolver.resolve(values, values, row.user_id), taken, entities)
-    found.complete = True
-    return found
+        _count(preview, row, resolver.resolve(values, values, row.user_id), taken, entities)
+    preview.complete = True
+    return preview
 
 
-def _count(found: Rekeyed, row: EntityRow, named: Any, taken: dict[str, str], entities: Entities) -> None:
+def _count(preview: Rekeyed, row: EntityRow, named: Any, taken: dict[str, str], entities: Entities) -> None:
     """Add one entity, by the name that it would have."""
     if isinstance(named, Unresolved):
-        found.unresolved += 1
+        preview.unresolved += 1
         return
     if named.entity_id == row.entity_id:
-        found.kept += 1
+        preview.kept += 1
         return
-    found.renamed += 1
+    preview.renamed += 1
     into = taken.setdefault(named.entity_id, row.entity_id)
     if into == row.entity_id and entities.find(named.entity_id) is not None:
         into = named.entity_id
-    told = {"entity_id": row.entity_id, "new_entity_id": named.entity_id, "canonical_name": named.canonical_name}
+    example = {"entity_id": row.entity_id, "new_entity_id": named.entity_id, "canonical_name": named.canonical_name}
     if into != row.entity_id:
-        found.merging += 1
-        told["merges_with"] = into
-    if len(found.examples) < MOST_EXAMPLES:
-        found.examples.append(told)
+        preview.merging += 1
+        example["merges_with"] = into
+    if len(preview.examples) < MOST_EXAMPLES:
+        preview.examples.append(example)
 
 
 def _rows(proposal: TypeProposal, stream: int, entities: Entities) -> Iterator[EntityRow]:

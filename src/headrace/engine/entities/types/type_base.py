@@ -57,8 +57,8 @@ def load(registry: SchemaRegistry, kind: EntityType, owner: str) -> TypeBase:
     entity_type, rows = kind.entity_type, kind.rows
     concerned = rows.values() if owner == EVERYBODY else [row for row in (rows.get(owner),) if row is not None]
     wanted = {row.base_version for row in concerned if row.base_version is not None}
-    found = (registry.version(entity_type, EVERYBODY, version) for version in wanted)
-    made_from = {row.schema_version: row for row in found if row is not None}
+    versions = (registry.version(entity_type, EVERYBODY, version) for version in wanted)
+    made_from = {row.schema_version: row for row in versions if row is not None}
     taken = registry.taken_by(entity_type) if owner == EVERYBODY else {owner: registry.taken(entity_type, owner)}
     return TypeBase(entity_type, owner, kind.number, rows, made_from, taken)
 
@@ -67,17 +67,17 @@ def followers(base: TypeBase, common: Schema | None) -> Iterator[Schema]:
     """The next versions of users' schemas that a change of the global one reaches."""
     if common is None:
         return  # what users have of it stays theirs
-    known: dict[object, tuple[Schema, Bump]] = {}
+    overlays: dict[object, tuple[Schema, Bump]] = {}
     for user, row in base.rows.items():
         if user == EVERYBODY:
             continue
         alike = (row.schema_definition, row.reducer_config, row.metadata, row.base_version)
-        found = known.get(alike)
-        if found is None:
+        overlay = overlays.get(alike)
+        if overlay is None:
             own = schema_of(row)
             made = overlaid(own, base.made_from(own), common)
-            found = known[alike] = made, bump_of(differences(own, made))
-        made, bump = found
+            overlay = overlays[alike] = made, bump_of(differences(own, made))
+        made, bump = overlay
         if bump is not Bump.NONE:
             version = next_version(row.schema_version, bump, base.versions(user))
             base_version = common.schema_version
@@ -91,23 +91,23 @@ def next_version(version: str, bump: Bump, taken: Collection[str]) -> str:
 
 def parsed(version: str) -> Version:
     """A stored version, by which versions are ordered."""
-    found = parse(version)
-    assert found is not None, "versions are checked where they come in"
-    return found
+    parsed_version = parse(version)
+    assert parsed_version is not None, "versions are checked where they come in"
+    return parsed_version
 
 
 def name_refusals(registry: SchemaRegistry, schema: Schema, owner: str) -> list[Refusal]:
     """Names that stand for two types where a schema becomes active, as its owner sees them."""
     entity_type = schema.entity_type
-    found = []
+    refusals = []
     if not registry.knows(entity_type) and (other := registry.aliased(entity_type, owner)) is not None:
         message = f"{entity_type} is another name of {other}: register that, or take the alias away first"
-        found.append(Refusal(ALIAS_TAKEN, "/entity_type", message, {"entity_type": other}))
+        refusals.append(Refusal(ALIAS_TAKEN, "/entity_type", message, {"entity_type": other}))
     for number, alias in enumerate(schema.schema_definition.aliases):
         other = None if alias == entity_type else registry.named(alias, owner)
         if other not in (None, entity_type):
             message = f"{alias} names {other} already"
-            found.append(
+            refusals.append(
                 Refusal(ALIAS_TAKEN, f"/schema_definition/aliases/{number}", message, {"entity_type": str(other)})
             )
-    return found
+    return refusals

@@ -61,14 +61,14 @@ class StoreDecision:
 
     def prepare(self, typed: Mapping[str, Typed]) -> Prepared:
         """The one observation that the decision is."""
-        decision, found = self._decision, typed[self._decision.entity_type]
-        definition = found.effective.schema.schema_definition
+        decision, entity_type = self._decision, typed[self._decision.entity_type]
+        definition = entity_type.effective.schema.schema_definition
         made = _Made(definition, decision)
         if violations := made.violations(definition):
             raise refusal(issues_of(Refused(violations, None), 0, decision.entity_type))
         warnings = Warnings()
         warnings.add(decision.entity_type, 0, made.notices)
-        draft = _draft(decision, found, made)
+        draft = _draft(decision, entity_type, made)
         drafts = [draft]
         return Prepared(
             {decision.entity_type: drafts}, [draft.told], warnings, [], {decision.entity_type: bodies(drafts)}
@@ -76,14 +76,14 @@ class StoreDecision:
 
     def answer(self, prepared: Prepared) -> bytes:
         """What is told once it is stored."""
-        told, decision = prepared.told[0], self._decision
+        answer, decision = prepared.told[0], self._decision
         return msgspec.json.encode(
             {
-                "entity_id": told.entity_id,
-                "entity_type": told.entity_type,
+                "entity_id": answer.entity_id,
+                "entity_type": answer.entity_type,
                 "action": _ACTIONS[decision.kind],
-                "observation_id": told.observation_id,
-                "schema_version": told.schema_version,
+                "observation_id": answer.observation_id,
+                "schema_version": answer.schema_version,
                 "fields": list(decision.given),
                 "store_warnings": prepared.warnings.dump(),
             }
@@ -171,7 +171,7 @@ def _draft(decision: Decision, typed: Typed, made: _Made) -> Draft:
         else stored_key(decision.user_id, decision.idempotency_key),
         details=of_scope(schema.scope),
     )
-    told = Told(
+    answer = Told(
         decision.entity_id,
         typed.entity_type,
         "",
@@ -183,4 +183,4 @@ def _draft(decision: Decision, typed: Typed, made: _Made) -> Draft:
         [fragment.key for fragment in fragments if fragment.reason == "unknown_field"],
         [],
     )
-    return Draft(typed, observation, identity, dedupe_key(identifier, None), told, 0, False)
+    return Draft(typed, observation, identity, dedupe_key(identifier, None), answer, 0, False)

@@ -53,11 +53,11 @@ def merging(batch: Batch, head: Head, at_us: int, user_id: str, from_id: str, to
     """The observation that an entity is another, unless one of them is told of under a third already."""
     entities, aliases = Entities(batch.connection), Aliases(batch.connection)
     source, target = owned(entities, user_id, from_id), owned(entities, user_id, to_id)
-    if (known := aliases.alias(from_id)) is not None:
-        raise EntityAlreadyMerged("the entity was merged already", entity_id=from_id, merged_into=known.into_id)
-    if (known := aliases.alias(to_id)) is not None:
+    if (alias := aliases.alias(from_id)) is not None:
+        raise EntityAlreadyMerged("the entity was merged already", entity_id=from_id, merged_into=alias.into_id)
+    if (alias := aliases.alias(to_id)) is not None:
         message = "the entity to merge into was merged itself"
-        raise MergeTargetAlreadyMerged(message, entity_id=to_id, merged_into=known.into_id)
+        raise MergeTargetAlreadyMerged(message, entity_id=to_id, merged_into=alias.into_id)
     if source.stream != target.stream:
         raise BadRequest("entities of different types cannot be merged", field="to_entity_id")
     return _observation(head, "merge", source, at_us, {"into": to_id})
@@ -65,10 +65,10 @@ def merging(batch: Batch, head: Head, at_us: int, user_id: str, from_id: str, to
 
 def unmerging(batch: Batch, head: Head, at_us: int, user_id: str, entity_id: str) -> Observation:
     """The observation that a merge does not hold any more."""
-    row, known = owned(Entities(batch.connection), user_id, entity_id), Aliases(batch.connection).alias(entity_id)
-    if known is None:
+    row, alias = owned(Entities(batch.connection), user_id, entity_id), Aliases(batch.connection).alias(entity_id)
+    if alias is None:
         raise Conflict("the entity is not merged", entity_id=entity_id)
-    return _observation(head, "undo", row, at_us, {"undoes": "merge", "into": known.into_id})
+    return _observation(head, "undo", row, at_us, {"undoes": "merge", "into": alias.into_id})
 
 
 def splitting(
@@ -76,18 +76,20 @@ def splitting(
 ) -> Observation:
     """The observation that some others are about another entity."""
     entities = Entities(batch.connection)
-    row, known = owned(entities, user_id, entity_id), entities.find(into.entity_id)
-    if known is not None and (known.user_id != user_id or known.stream != row.stream):
+    row, target_row = owned(entities, user_id, entity_id), entities.find(into.entity_id)
+    if target_row is not None and (target_row.user_id != user_id or target_row.stream != row.stream):
         raise EntityNotFound("there is no such entity of this type", entity_id=into.entity_id)
     aliases = Aliases(batch.connection)
     if (alias := aliases.alias(into.entity_id)) is not None:
         message = "the entity to split into was merged"
         raise MergeTargetAlreadyMerged(message, entity_id=into.entity_id, merged_into=alias.into_id)
-    places = {(one.entity_id, one.observation_id): one.into_id for one in aliases.moved([o.entity_id for o in moved])}
-    if any(places.get((one.entity_id, one.observation_id), one.entity_id) != one.from_id for one in moved):
+    places = {
+        (move.entity_id, move.observation_id): move.into_id for move in aliases.moved([o.entity_id for o in moved])
+    }
+    if any(places.get((move.entity_id, move.observation_id), move.entity_id) != move.from_id for move in moved):
         raise Conflict("some of the observations were moved meanwhile; look at them again", entity_id=entity_id)
-    details: dict[str, Any] = {"into": into.entity_id, "observations": [list(one) for one in moved]}
-    if known is None:
+    details: dict[str, Any] = {"into": into.entity_id, "observations": [list(move) for move in moved]}
+    if target_row is None:
         details["created"] = into.canonical_name
     return _observation(head, "split", row, at_us, details)
 
@@ -95,13 +97,13 @@ def splitting(
 def unsplitting(batch: Batch, head: Head, at_us: int, user_id: str, split: Observation) -> Observation:
     """The observation that a split does not hold any more, as far as nothing was moved on since."""
     row, into = owned(Entities(batch.connection), user_id, split.entity_id), split.details["into"]
-    moved = [Moved(*one) for one in split.details["observations"]]
-    found = Aliases(batch.connection).moved([into])
-    there = {(one.entity_id, one.observation_id) for one in found if one.into_id == into}
-    back = [one for one in moved if (one.entity_id, one.observation_id) in there]
+    moved = [Moved(*move) for move in split.details["observations"]]
+    moves = Aliases(batch.connection).moved([into])
+    there = {(move.entity_id, move.observation_id) for move in moves if move.into_id == into}
+    back = [move for move in moved if (move.entity_id, move.observation_id) in there]
     if not back:
         raise Conflict("nothing of this split is left to undo", split_id=split.id)
-    details = {"undoes": "split", "split": split.id, "into": into, "observations": [list(one) for one in back]}
+    details = {"undoes": "split", "split": split.id, "into": into, "observations": [list(move) for move in back]}
     return _observation(head, "undo", row, at_us, details)
 
 
@@ -111,24 +113,26 @@ def replayed(connection: Connection, stream: int, seq: int, at_us: int, observat
     if observation.kind == "merge":
         aliases.add(AliasRow(observation.entity_id, details["into"], user, stream, seq, at_us))
     elif observation.kind == "split":
-        moved = [Moved(*one) for one in details["observations"]]
+        moved = [Moved(*move) for move in details["observations"]]
         into = details["into"]
-        aliases.move(SplitRow(one.observation_id, one.entity_id, into, user, stream, seq, at_us) for one in moved)
+        aliases.move(SplitRow(move.observation_id, move.entity_id, into, user, stream, seq, at_us) for move in moved)
         if "created" in details:
             Entities(connection).save(stream, user, at_us, [(into, details["created"], seq)])
     elif observation.kind == "undo" and details["undoes"] == "merge":
         aliases.remove(observation.entity_id)
     elif observation.kind == "undo":
-        moved = [Moved(*one) for one in details["observations"]]
-        aliases.move_back((one.observation_id, one.entity_id) for one in moved if one.from_id == one.entity_id)
-        on = [one for one in moved if one.from_id != one.entity_id]
-        aliases.move(SplitRow(one.observation_id, one.entity_id, one.from_id, user, stream, seq, at_us) for one in on)
+        moved = [Moved(*move) for move in details["observations"]]
+        aliases.move_back((move.observation_id, move.entity_id) for move in moved if move.from_id == move.entity_id)
+        on = [move for move in moved if move.from_id != move.entity_id]
+        aliases.move(
+            SplitRow(move.observation_id, move.entity_id, move.from_id, user, stream, seq, at_us) for move in on
+        )
 
 
 def _observation(head: Head, kind: Kind, row: EntityRow, at_us: int, details: dict[str, Any]) -> Observation:
-    known = None if head.registry is None else head.registry.hook
-    assert isinstance(known, EntityType)
-    effective = known.effective(row.user_id)
+    hook = None if head.registry is None else head.registry.hook
+    assert isinstance(hook, EntityType)
+    effective = hook.effective(row.user_id)
     identifier = observation_id(
         entity_id=row.entity_id, fields={}, kind=kind, observed_at_us=at_us, source_priority=0,
         observation_source=_SOURCE, details=details,
@@ -137,7 +141,7 @@ def _observation(head: Head, kind: Kind, row: EntityRow, at_us: int, details: di
         id=identifier,
         kind=kind,
         entity_id=row.entity_id,
-        entity_type=known.entity_type,
+        entity_type=hook.entity_type,
         user_id=row.user_id,
         schema_version="" if effective is None else effective.schema.schema_version,
         source_id=None,
@@ -163,27 +167,36 @@ class Predicate(NamedTuple):
 
     def holds(self, observed: Observed) -> bool:
         """Whether an observation goes."""
-        one, ids = observed.observation, self.observation_ids
+        observation, ids = observed.observation, self.observation_ids
         return (
-            one.kind not in _ASIDE
-            and (ids is None or one.id in ids)
-            and (self.source_id is None or one.source_id == self.source_id)
-            and all(name in one.fields and one.fields[name] == value for name, value in self.fields.items())
-            and (self.observed_from_us is None or one.observed_at_us >= self.observed_from_us)
-            and (self.observed_until_us is None or one.observed_at_us < self.observed_until_us)
+            observation.kind not in _ASIDE
+            and (ids is None or observation.id in ids)
+            and (self.source_id is None or observation.source_id == self.source_id)
+            and all(
+                name in observation.fields and observation.fields[name] == value for name, value in self.fields.items()
+            )
+            and (self.observed_from_us is None or observation.observed_at_us >= self.observed_from_us)
+            and (self.observed_until_us is None or observation.observed_at_us < self.observed_until_us)
         )
 
 
-def moved(view: View, predicate: Predicate, found: Collection[Observed]) -> list[Moved]:
+def moved(view: View, predicate: Predicate, observed: Collection[Observed]) -> list[Moved]:
     """The observations that go, with the entities that they were stored for and are about now."""
-    chosen = [one.observation for one in found if predicate.holds(one)]
+    chosen = [entry.observation for entry in observed if predicate.holds(entry)]
     ids = predicate.observation_ids
-    if ids is not None and (unknown := set(ids) - {one.id for one in chosen}):
+    if ids is not None and (unknown := set(ids) - {observation.id for observation in chosen}):
         raise BadRequest("the entity has no such observation", field="observation_ids", unknown=sorted(unknown))
     if not chosen:
         raise BadRequest("no observation of the entity is meant", field="predicate")
     places = {(row.entity_id, row.observation_id): row.into_id for row in view.group.moved}
-    return [Moved(one.id, one.entity_id, places.get((one.entity_id, one.id), one.entity_id)) for one in chosen]
+    return [
+        Moved(
+            observation.id,
+            observation.entity_id,
+            places.get((observation.entity_id, observation.id), observation.entity_id),
+        )
+        for observation in chosen
+    ]
 
 
 def target(view: View, name: str) -> EntityRow:

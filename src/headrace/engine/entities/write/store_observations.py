@@ -59,18 +59,18 @@ class StoreObservations(Operation):
 
     def __init__(
         self,
-        wish: ObservationSource,
+        source: ObservationSource,
         prepared: Prepared,
         log: Log,
         done: Callable[[StoreObservations], None],
         caller: Any = None,
     ) -> None:
         """``done`` is told of the outcome; who the ``caller`` is, is between it and whoever wishes."""
-        self.wish, self.prepared = wish, prepared
+        self.wish, self.prepared = source, prepared
         self.log, self.done, self.caller = log, done, caller
         self.size = sum(map(len, prepared.joined.values())) + 200
-        found = (drafts[0].typed.stream for drafts in prepared.drafts.values())
-        self.pinned = tuple(stream for stream in found if stream is not None)
+        streams = (drafts[0].typed.stream for drafts in prepared.drafts.values())
+        self.pinned = tuple(stream for stream in streams if stream is not None)
         self.parts: list[Append] = []
 
     def submit(self, writer: Writer) -> None:
@@ -95,30 +95,30 @@ class StoreObservations(Operation):
         if self._is_repeated(batch):
             return
         self._admit_again(batch)
-        prepared, wish = self.prepared, self.wish
-        if wish.commit and any(drafts[0].typed.stream is None for drafts in prepared.drafts.values()):
+        prepared, source = self.prepared, self.wish
+        if source.commit and any(drafts[0].typed.stream is None for drafts in prepared.drafts.values()):
             raise TypesOutdated("a type of the request has no schema yet")
-        if wish.erasures is not None and any(_erasures(batch, one) != wish.erasures for one in self.pinned):
+        if source.erasures is not None and any(_erasures(batch, stream) != source.erasures for stream in self.pinned):
             raise TypesOutdated("something was erased meanwhile")
-        shares = {name: TypeBatch(batch, drafts, wish.user_id) for name, drafts in prepared.drafts.items()}
+        shares = {name: TypeBatch(batch, drafts, source.user_id) for name, drafts in prepared.drafts.items()}
         self._refuse(batch, list(shares.values()))
-        if wish.commit:
-            parts = [share.write(batch, prepared.joined[name]) for name, share in shares.items()]
+        if source.commit:
+            parts = [type_batch.write(batch, prepared.joined[name]) for name, type_batch in shares.items()]
             self.parts = [part for part in parts if part is not None]
         self._name_actions()
-        self.body = wish.answer(prepared)
-        if wish.commit:
+        self.body = source.answer(prepared)
+        if source.commit:
             self._remember(batch)
 
     def _is_repeated(self, batch: Batch) -> bool:
         """Whether the request was answered before; another one of the same key is refused."""
         key = self.wish.idempotency_key
-        found = None if key is None else Idempotency(batch.connection).find(self.wish.user_id, key)
-        if found is None:
+        answer = None if key is None else Idempotency(batch.connection).find(self.wish.user_id, key)
+        if answer is None:
             return False
-        if found.digest != self.wish.digest:
+        if answer.digest != self.wish.digest:
             raise IdempotencyCollision("this idempotency key was used for another request", idempotency_key=key)
-        self.body, self.replayed = found.answer, self.wish.commit
+        self.body, self.replayed = answer.answer, self.wish.commit
         return self.replayed
 
     def _admit_again(self, batch: Batch) -> None:
@@ -129,33 +129,33 @@ class StoreObservations(Operation):
             self.prepared = self.wish.prepare(now)
 
     def _refuse(self, batch: Batch, shares: list[TypeBatch]) -> None:
-        issues = [issue for share in shares for issue in share.issues]
+        issues = [issue for type_batch in shares for issue in type_batch.issues]
         if issues:
             raise refusal(sorted(issues, key=lambda issue: issue.item))
         records = Idempotency(batch.connection)
         for key, draft in self.prepared.keys:
-            found = records.find(self.wish.user_id, key)
-            if found is not None and found.digest != draft.observation.id.encode():
+            answer = records.find(self.wish.user_id, key)
+            if answer is not None and answer.digest != draft.observation.id.encode():
                 message = f"the idempotency key of entity {draft.item} was used for something else"
                 raise IdempotencyCollision(message, idempotency_key=key, item=draft.item)
-        for share in shares:
-            for draft, notice in share.notices:
+        for type_batch in shares:
+            for draft, notice in type_batch.notices:
                 self.prepared.warnings.add(draft.typed.entity_type, draft.item, [notice])
 
     def _name_actions(self) -> None:
-        for one in self.prepared.told:
-            one.action = one.action or "unchanged"
+        for answer in self.prepared.told:
+            answer.action = answer.action or "unchanged"
             if not self.wish.commit:
-                one.action = _PREVIEWED[one.action]
+                answer.action = _PREVIEWED[answer.action]
 
     def _remember(self, batch: Batch) -> None:
         """Keep the answer for the same request, and what single entities with keys of their own became."""
-        wish, records = self.wish, Idempotency(batch.connection)
-        if wish.idempotency_key is not None:
-            records.save(wish.user_id, wish.idempotency_key, Answered(wish.digest, self.body), batch.now_us)
+        source, records = self.wish, Idempotency(batch.connection)
+        if source.idempotency_key is not None:
+            records.save(source.user_id, source.idempotency_key, Answered(source.digest, self.body), batch.now_us)
         for key, draft in self.prepared.keys:
-            if records.find(wish.user_id, key) is None:
-                records.save(wish.user_id, key, Answered(draft.observation.id.encode(), b""), batch.now_us)
+            if records.find(source.user_id, key) is None:
+                records.save(source.user_id, key, Answered(draft.observation.id.encode(), b""), batch.now_us)
 
 
 class RehearseStore(StoreObservations):

@@ -89,11 +89,11 @@ class StoreRequest:
 
     erasures: int | None = None
 
-    def __init__(self, asked: Asked, names: Mapping[str, str], now_us: int) -> None:
+    def __init__(self, request: Asked, names: Mapping[str, str], now_us: int) -> None:
         """``names`` are those of the types by how they were spelled."""
-        self._asked, self._names, self._now_us = asked, names, now_us
-        self.user_id, self.digest = asked.user_id, asked.digest
-        self.idempotency_key, self.commit = asked.envelope.idempotency_key, asked.envelope.commit
+        self._asked, self._names, self._now_us = request, names, now_us
+        self.user_id, self.digest = request.user_id, request.digest
+        self.idempotency_key, self.commit = request.envelope.idempotency_key, request.envelope.commit
 
     def prepare(self, typed: Mapping[str, Typed]) -> Prepared:
         """Make observations of the request, or refuse all of it for every reason there is."""
@@ -107,9 +107,9 @@ class StoreRequest:
 
     def answer(self, prepared: Prepared) -> bytes:
         """What is told once it is decided what becomes of each entity."""
-        told = prepared.told
-        unknown = sum([len(one.unknown_fields) for one in told])
-        answer = Answer(told, self._asked.source_id, unknown, prepared.warnings.dump())
+        answers = prepared.told
+        unknown = sum([len(answer.unknown_fields) for answer in answers])
+        answer = Answer(answers, self._asked.source_id, unknown, prepared.warnings.dump())
         if not self.commit:
             answer.dry_run = True
         return encode_answer(answer)
@@ -118,9 +118,9 @@ class StoreRequest:
 class _Acceptance:
     """One request on its way."""
 
-    def __init__(self, asked: Asked, typed: Mapping[str, Typed], now_us: int) -> None:
-        self.asked, self.typed, self.now_us = asked, typed, now_us
-        self.common = _Common(asked.envelope, asked.envelope, asked.source_id)
+    def __init__(self, request: Asked, typed: Mapping[str, Typed], now_us: int) -> None:
+        self.asked, self.typed, self.now_us = request, typed, now_us
+        self.common = _Common(request.envelope, request.envelope, request.source_id)
         self.drafts: dict[str, list[Draft]] = {}
         self.seen: dict[str, Draft] = {}
         self.told: list[Told] = []
@@ -130,27 +130,27 @@ class _Acceptance:
 
     def take(self, number: int, entity: dict[str, Any]) -> None:
         """Accept one entity, or take note of what speaks against it."""
-        given = dict(entity)
-        spelled = given.pop("entity_type")
+        fields = dict(entity)
+        spelled = fields.pop("entity_type")
         meta, common, typed = _NO_META, self.common, self.typed[spelled]
         details: dict[str, Any] = {"item": number, **of_scope(typed.effective.schema.scope)}
         if spelled != typed.entity_type:
             details["given_type"] = spelled
-        if "_meta" in given:
-            details["meta"] = given.pop("_meta")
+        if "_meta" in fields:
+            details["meta"] = fields.pop("_meta")
             meta = convert(details["meta"], Meta, f"entity {number}, _meta: ")
             check_source(meta.source_id, self.asked.source_id)
             common = _Common(meta, self.asked.envelope, self.asked.source_id)
         user = self.asked.user_id
-        found = typed.effective.acceptor.accept(given, user, meta.target_id, common.prioritised)
-        if isinstance(found, Refused):
-            self.issues += issues_of(found, number, typed.entity_type)
+        outcome = typed.effective.acceptor.accept(fields, user, meta.target_id, common.prioritised)
+        if isinstance(outcome, Refused):
+            self.issues += issues_of(outcome, number, typed.entity_type)
             return
-        draft = self._draft(number, typed, common, found, given, details)
+        draft = self._draft(number, typed, common, outcome, fields, details)
         if meta.idempotency_key is not None:
             self.keys.append((meta.idempotency_key, draft))
-        if found.notices or common.escalates:
-            self.warnings.add(typed.entity_type, number, [*found.notices, *common.notices()])
+        if outcome.notices or common.escalates:
+            self.warnings.add(typed.entity_type, number, [*outcome.notices, *common.notices()])
         self._keep(draft)
 
     def _draft(
@@ -158,11 +158,11 @@ class _Acceptance:
         number: int,
         typed: Typed,
         common: _Common,
-        found: Accepted,
+        accepted: Accepted,
         given: dict[str, Any],
         details: dict[str, Any],
     ) -> Draft:
-        fields, fragments, identity, _ = found
+        fields, fragments, identity, _ = accepted
         schema, user = typed.effective.schema, self.asked.user_id
         identifier = observation_id(
             entity_id=identity.entity_id,
@@ -196,7 +196,7 @@ class _Acceptance:
             idempotency_key=None if common.key is None else stored_key(user, common.key),
             details=details,
         )
-        told = Told(
+        answer = Told(
             identity.entity_id,
             typed.entity_type,
             "",
@@ -205,12 +205,12 @@ class _Acceptance:
             identity.canonical_name,
             identity.basis,
             identity.rule,
-            found.unknown_fields if fragments else [],
+            accepted.unknown_fields if fragments else [],
             typed.effective.acceptor.required_missing(fields),
         )
-        told.relate(schema.schema_definition, fields, user)
+        answer.relate(schema.schema_definition, fields, user)
         key = dedupe_key(identifier, common.source_id)
-        return Draft(typed, observation, identity, key, told, number, common.strict)
+        return Draft(typed, observation, identity, key, answer, number, common.strict)
 
     def _keep(self, draft: Draft) -> None:
         """Keep what is to be stored; the same again is another place of it, and nothing more."""
@@ -251,9 +251,9 @@ class _Common:
 
 def first_schema(entity_type: str, rows: Iterable[Mapping[str, Any]]) -> Schema:
     """The schema that a type gets which has none: of the fields that entities have, where these can be fields."""
-    found = inferred(entity_type, rows)
-    if found is not None:
-        return found
+    inferred_schema = inferred(entity_type, rows)
+    if inferred_schema is not None:
+        return inferred_schema
     definition = Definition(fields={}, identity_opt_out=OPT_OUT)
     return Schema(
         entity_type=entity_type,

@@ -32,8 +32,8 @@ class TypeBatch:
         if self._stream is not None:
             self._fresh = self._unknown(batch)
             there = Entities(batch.connection).known([draft.identity.entity_id for draft in self._fresh])
-        for place, draft in enumerate(self._fresh):
-            self._decide(batch, draft, place, there)
+        for index, draft in enumerate(self._fresh):
+            self._decide(batch, draft, index, there)
 
     def _unknown(self, batch: Batch) -> list[Draft]:
         """The observations that were not stored before."""
@@ -41,23 +41,23 @@ class TypeBatch:
         head = batch.draft(self._stream)
         assert head.registry is not None and head.registry.hook is not None
         keys: list[str | None] = [draft.key for draft in self._drafts]
-        known = find_remembered(batch, self._stream.id, head, head.registry.hook, keys, batch.now_us)
-        return [draft for draft in self._drafts if draft.key not in known] if known else self._drafts
+        remembered = find_remembered(batch, self._stream.id, head, head.registry.hook, keys, batch.now_us)
+        return [draft for draft in self._drafts if draft.key not in remembered] if remembered else self._drafts
 
-    def _decide(self, batch: Batch, draft: Draft, place: int, there: set[str]) -> None:
+    def _decide(self, batch: Batch, draft: Draft, index: int, there: set[str]) -> None:
         entity_id = draft.identity.entity_id
         if draft.is_targeted and not self._is_ours(batch, entity_id):
             self._refuse(draft, EntityNotFound.code, f"there is no {draft.typed.entity_type} {entity_id}")
         elif entity_id in there or entity_id in self._created:
             draft.told.action = "updated"
-            found = draft.collision()
-            if isinstance(found, Problem):
-                self._refuse(draft, found.code, found.message, "strict" if draft.strict else "schema_policy")
-            elif found is not None:
-                self.notices.append((draft, found))
+            collision = draft.collision()
+            if isinstance(collision, Problem):
+                self._refuse(draft, collision.code, collision.message, "strict" if draft.strict else "schema_policy")
+            elif collision is not None:
+                self.notices.append((draft, collision))
         else:
             draft.told.action = "created"
-            self._created[entity_id] = draft.identity.canonical_name, place
+            self._created[entity_id] = draft.identity.canonical_name, index
 
     def _is_ours(self, batch: Batch, entity_id: str) -> bool:
         row = Entities(batch.connection).find(entity_id)
@@ -80,7 +80,7 @@ class TypeBatch:
         first, at_us = head.next_seq, max(batch.now_us, head.last_us)
         Dedupe(batch.connection).save_run(stream.id, [draft.key for draft in fresh], first, at_us)
         if self._created:
-            created = [(one, name, first + place) for one, (name, place) in self._created.items()]
+            created = [(entity_id, name, first + index) for entity_id, (name, index) in self._created.items()]
             Entities(batch.connection).save(stream.id, self._user_id, at_us, created)
         self._write_sources(batch, stream.id, first, at_us)
         body = joined if fresh is self._drafts else bodies(fresh)
