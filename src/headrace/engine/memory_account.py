@@ -77,8 +77,8 @@ class Account:
         """How many bytes each holder has now."""
         held = {**self._served(), **self._derived(), **self._libraries()}
         held |= {holder: measure() for holder, measure in self._more.items()}
-        known = ("decoded_segments", "companions", "tail_columns")
-        held["arrow_work"] = max(0, allocators.arrow_bytes() - sum(held[name] for name in known))
+        arrow_holders = ("decoded_segments", "companions", "tail_columns")
+        held["arrow_work"] = max(0, allocators.arrow_bytes() - sum(held[name] for name in arrow_holders))
         return held
 
     def relieve(self) -> None:

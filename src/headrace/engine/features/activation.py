@@ -31,7 +31,7 @@ def decide(
     base: Current,
     nodes: Mapping[str, Node],
     diff: Diff,
-    reach: Callable[[str], ReadableRange],
+    readable_range: Callable[[str], ReadableRange],
     *,
     backfill: bool | None,
     name: Callable[[str], str],
@@ -41,25 +41,25 @@ def decide(
     What is new is born with the first event that can be read, what was cleared with the next one; ``backfill`` says
     otherwise for all of them.
     """
-    lives: Lives = {}
-    told: list[dict[str, Any]] = []
+    versions: Lives = {}
+    effects: list[dict[str, Any]] = []
     for table, node in nodes.items():
         if not isinstance(node, Table):
             continue
-        place = reach(root_of(nodes, table))
-        lives[table] = {}
+        readable = readable_range(root_of(nodes, table))
+        versions[table] = {}
         for feature in node.features:
-            known, fate = base.lives.get(table, {}).get(feature), diff.lives.get(table, {}).get(feature, "kept")
-            if known is not None and fate == "kept":
-                lives[table][feature] = known
+            version, fate = base.lives.get(table, {}).get(feature), diff.lives.get(table, {}).get(feature, "kept")
+            if version is not None and fate == "kept":
+                versions[table][feature] = version
                 continue
-            reborn = (known is not None and fate == "zeroed") if backfill is None else not backfill
-            birth = place.next_seq if reborn else place.first_seq
-            lives[table][feature] = Life(name(feature), birth)
-            told.append(_born(table, feature, "reborn" if fate == "zeroed" else "new", birth, backfilled=not reborn))
+            reborn = (version is not None and fate == "zeroed") if backfill is None else not backfill
+            birth = readable.next_seq if reborn else readable.first_seq
+            versions[table][feature] = Life(name(feature), birth)
+            effects.append(_born(table, feature, "reborn" if fate == "zeroed" else "new", birth, backfilled=not reborn))
     gone = ((table, feature) for table, features in base.lives.items() for feature in features)
-    cleared = [{"table": t, "feature": f, "state": "cleared"} for t, f in gone if f not in lives.get(t, {})]
-    return lives, told + cleared
+    cleared = [{"table": t, "feature": f, "state": "cleared"} for t, f in gone if f not in versions.get(t, {})]
+    return versions, effects + cleared
 
 
 def _born(table: str, feature: str, state: str, birth: int, *, backfilled: bool) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class ApplyFeatureChange(Change):
     def _apply(self, batch: Batch, epochs: dict[str, int]) -> Current:
         proposal, base = self.proposal, self.proposal.base
         cold, streams = self._let_streams_follow(batch, epochs)
-        lives, features = decide(
+        versions, features = decide(
             base,
             proposal.nodes,
             proposal.diff,
@@ -100,7 +100,7 @@ class ApplyFeatureChange(Change):
         document = FeatureDocument(
             nodes=dict(proposal.nodes),
             apps=dict(proposal.apps),
-            lives=lives,
+            lives=versions,
             cold=cold,
             plan=self._plan(features, streams),
         )
@@ -112,7 +112,7 @@ class ApplyFeatureChange(Change):
         """Make, change and delete streams; answers when entities are cold, and what became of streams."""
         base, events = self.proposal.base, self._events()
         cold: dict[str, Steps] = {}
-        told: list[dict[str, Any]] = []
+        effects: list[dict[str, Any]] = []
         for name, stream in self.streams.items():
             if name not in events:
                 self.dropped += delete(batch, stream)
@@ -122,9 +122,9 @@ class ApplyFeatureChange(Change):
             steps = () if name in epochs else base.document.cold.get(name, ())
             cold[name] = stepped(steps, event.cold_after_ms, next_seq)
             if made.effect != "kept":
-                told.append({"event": name, "change": made.effect, "schema_version": made.registry.current_version})
-        told += [{"event": stream.name.removeprefix(EVENTS), "change": "deleted"} for stream in self.deleted]
-        return cold, told
+                effects.append({"event": name, "change": made.effect, "schema_version": made.registry.current_version})
+        effects += [{"event": stream.name.removeprefix(EVENTS), "change": "deleted"} for stream in self.deleted]
+        return cold, effects
 
     def _reach(self, batch: Batch, event: str) -> ReadableRange:
         head = batch.draft(self.streams[event])
@@ -163,14 +163,14 @@ class ApplyFeatureChange(Change):
             create(batch, made, epochs[name])
             return made, 0
         stream = self.streams[name]
-        head, found = batch.draft(stream), self._registry(batch, name)
+        head, registry = batch.draft(stream), self._registry(batch, name)
         if head.state != LIVE:
             raise Conflict("the stream of this event source was deleted", stream=stream.name)
-        made = evolved(found, event, head.next_seq)
+        made = evolved(registry, event, head.next_seq)
         if made.effect == "kept":
             return made, head.next_seq
-        head.registry = made.compiled(found, self._most_keys)
-        if head.registry.revision != found.revision:
+        head.registry = made.compiled(registry, self._most_keys)
+        if head.registry.revision != registry.revision:
             _check_room(batch, stream)
             save_registry(batch, stream.id, head.registry)
         batch.streams.update(stream.id, managed=made.rules.dump(), retention_age_us=_age_us(event))

@@ -121,13 +121,13 @@ class FeatureReader(state_reader.StateReader[Defined]):
         state = generation.row(packed_key) if is_folded else self.row(generation, head, packed_key, ends)
         row = generation.fold.reducer.finish(state, now_ms, folded)
         if len(folded) < len(wanted) and (state is not None or not generation.knows_everyone(defined.born)):
-            known = row or generation.fold.reducer.blank(now_ms, folded)
-            row = {name: known.get(name) for name in wanted}
-        told = None
+            current_row = row or generation.fold.reducer.blank(now_ms, folded)
+            row = {name: current_row.get(name) for name in wanted}
+        explanation = None
         if explain:
-            told = explained(defined, generation, stream, head.next_seq, self.listed(defined, stream), wanted)
-            told["registry_version"] = self._version
-        return FeatureAnswer(row, len(folded) == len(wanted), told)
+            explanation = explained(defined, generation, stream, head.next_seq, self.listed(defined, stream), wanted)
+            explanation["registry_version"] = self._version
+        return FeatureAnswer(row, len(folded) == len(wanted), explanation)
 
     def moment(self, tables: Iterable[str], ends: float | None = None) -> Moment:
         """Now, for questions about these tables: none of their events comes after it."""

@@ -30,21 +30,21 @@ Effects = list[dict[str, Any]]
 
 def preview(proposal: FeatureProposal, streams: Mapping[str, Stream]) -> tuple[Effects, Effects]:
     """The features that would not simply go on, and the streams that would change."""
-    told: Effects = []
+    effects: Effects = []
     reaches: dict[str, ReadableRange] = {}
     for name, event in proposal.nodes.items():
         if not isinstance(event, Event):
             continue
         stream = streams.get(name)
         if stream is None or stream.head.registry is None:
-            told.append({"event": name, "change": "created", "schema_version": 1})
+            effects.append({"event": name, "change": "created", "schema_version": 1})
             continue
         head = stream.head
         made = evolved(stream.head.registry, event, head.next_seq)
         reaches[name] = ReadableRange(max(head.first_seq, made.registry.readable_from), head.next_seq)
         if made.effect != "kept":
-            told.append({"event": name, "change": made.effect, "schema_version": made.registry.current_version})
-    told += [{"event": name, "change": "deleted"} for name in streams if not _is_event(proposal, name)]
+            effects.append({"event": name, "change": made.effect, "schema_version": made.registry.current_version})
+    effects += [{"event": name, "change": "deleted"} for name in streams if not _is_event(proposal, name)]
     _, features = decide(
         proposal.base,
         proposal.nodes,
@@ -53,7 +53,7 @@ def preview(proposal: FeatureProposal, streams: Mapping[str, Stream]) -> tuple[E
         backfill=proposal.change.backfill,
         name=lambda feature: feature,
     )
-    return features, told
+    return features, effects
 
 
 def _is_event(proposal: FeatureProposal, name: str) -> bool:
@@ -96,13 +96,13 @@ class Features:
         """Make a change, or say what it would do or why it is refused."""
         for _ in range(_TRIES):
             base = self.current
-            found = await self._computing.plan(self._patience_s, partial(propose, base, change))
-            if isinstance(found, list):
-                return Envelope("invalid", base.version, errors=found, refused=True)
-            answer = self._unless_applied(found)
+            proposal = await self._computing.plan(self._patience_s, partial(propose, base, change))
+            if isinstance(proposal, list):
+                return Envelope("invalid", base.version, errors=proposal, refused=True)
+            answer = self._unless_applied(proposal)
             if answer is not None:
                 return answer
-            applied = await self._apply(found, who)
+            applied = await self._apply(proposal, who)
             if not applied.outdated:
                 return _done(applied)
         raise Conflict("the registry keeps changing; read it and try again")
@@ -140,22 +140,22 @@ class Features:
 
     def _taken(self, proposal: FeatureProposal) -> list[Problem]:
         """Streams that have the names of nodes and are none of ours."""
-        found = []
+        problems = []
         for name in proposal.diff.added:
             stream = self._log.catalog.find(EVENTS + name) if proposal.has_stream(name) else None
             if stream is not None and not stream.managed:
                 message = f"the stream {EVENTS}{name} exists already and is no event source: delete or rename it"
-                found.append(Problem("name_taken", proposal.path_of(name), message))
-        return found
+                problems.append(Problem("name_taken", proposal.path_of(name), message))
+        return problems
 
     def _streams(self, proposal: FeatureProposal) -> dict[str, Stream]:
         """The streams of event sources that exist, by name of the source; of a new one where a recovery found it."""
         nodes = {**proposal.nodes, **proposal.base.nodes}
         events = [name for name, node in nodes.items() if isinstance(node, Event)]
-        found = {name: self._log.catalog.find(EVENTS + name) for name in events}
+        streams = {name: self._log.catalog.find(EVENTS + name) for name in events}
         return {
             name: stream
-            for name, stream in found.items()
+            for name, stream in streams.items()
             if stream is not None and stream.managed and stream.head.state == LIVE
         }
 

@@ -69,9 +69,9 @@ class HistoryJob(Job[list[dict[str, Any]]]):
 class _HistoryCommitter(JobCommitter[list[dict[str, Any]]]):
     def accept(self, row: UnitRow, unit: Unit, output: list[dict[str, Any]]) -> str | None:
         assert unit.history is not None
-        known = decoding.convert(unit.known, Known)
+        ranges = decoding.convert(unit.known, Known)
         Work(self._batch.connection).succeeded(row.stream, unit.concern, 0, unit.end_seq)
-        return store_answer(self._batch, unit.history, HistoryAnswer(output, known.complete, known.since))
+        return store_answer(self._batch, unit.history, HistoryAnswer(output, ranges.complete, ranges.since))
 
 
 class HistoryPlanner(JobPlanner):
@@ -146,7 +146,7 @@ class HistoryPlanner(JobPlanner):
         if has_worker(self._work, row):
             return True
         name = f"history {row.id}"
-        return any(one.job == name and one.retry_us > now_us for one in self._work.failures(row.stream))
+        return any(failure.job == name and failure.retry_us > now_us for failure in self._work.failures(row.stream))
 
 
 def has_worker(work: Work, row: HistoryRow) -> bool:
@@ -156,11 +156,11 @@ def has_worker(work: Work, row: HistoryRow) -> bool:
 
 def known_ranges(begun: Beginning) -> Known:
     """Where to begin, as a document."""
-    found = [
+    ranges = [
         Part(tuple(part.chain.names), part.start, tuple(state.name for state in part.chain.states))
         for part in begun.parts
     ]
-    return Known(tuple(found), begun.complete, begun.since)
+    return Known(tuple(ranges), begun.complete, begun.since)
 
 
 def store_answer(batch: Batch, id: str, answer: HistoryAnswer) -> str | None:

@@ -36,18 +36,18 @@ class FeatureChange(msgspec.Struct, frozen=True):
     action: str = "register"
 
     @classmethod
-    def of(cls, given: Registration) -> FeatureChange:
+    def of(cls, registration: Registration) -> FeatureChange:
         """What a payload asks for: the full set of its app."""
         return cls(
-            nodes=dict(given.nodes),
-            owners=dict.fromkeys(given.nodes, given.app),
-            apps=frozenset([given.app]),
-            app=given.app,
-            force=given.force,
-            dry_run=given.dry_run,
-            backfill=given.backfill,
-            expected_version=given.expected_version,
-            cascade=given.cascade,
+            nodes=dict(registration.nodes),
+            owners=dict.fromkeys(registration.nodes, registration.app),
+            apps=frozenset([registration.app]),
+            app=registration.app,
+            force=registration.force,
+            dry_run=registration.dry_run,
+            backfill=registration.backfill,
+            expected_version=registration.expected_version,
+            cascade=registration.cascade,
         )
 
     def back_to(self, document: FeatureDocument) -> FeatureChange:
@@ -129,17 +129,17 @@ def _used_by(base: Current, change: FeatureChange, name: str, over: str) -> Prob
 
 def _refusals(base: Current, change: FeatureChange) -> list[Problem]:
     """Why the registry as it is does not let this be asked for."""
-    found = []
+    problems = []
     expected = change.expected_version
     if expected is not None and expected != base.version:
         message = f"the registry has version {base.version}, not {expected}"
-        found.append(Problem("version_conflict", "expected_version", message))
+        problems.append(Problem("version_conflict", "expected_version", message))
     for name in change.nodes:
         owner = base.apps.get(name)
         if owner is not None and not change.covers(owner):
             message = f"{name!r} belongs to the app {owner!r}"
-            found.append(Problem("owned_by", f"{path_of(change, name)}.name", message))
-    return found
+            problems.append(Problem("owned_by", f"{path_of(change, name)}.name", message))
+    return problems
 
 
 def _fallen(base: Current, change: FeatureChange, nodes: dict[str, Node], apps: dict[str, str]) -> dict[str, str]:

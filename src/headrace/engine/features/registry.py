@@ -81,11 +81,11 @@ class Current:
     @cached_property
     def tables(self) -> Mapping[str, tuple[str, ...]]:
         """The tables over each event source, by its name."""
-        found: dict[str, list[str]] = {}
+        tables: dict[str, list[str]] = {}
         for name, node in self.nodes.items():
             if isinstance(node, Table):
-                found.setdefault(self.root_of(name), []).append(name)
-        return {event: tuple(sorted(names)) for event, names in found.items()}
+                tables.setdefault(self.root_of(name), []).append(name)
+        return {event: tuple(sorted(names)) for event, names in tables.items()}
 
     def tables_of(self, event: str) -> tuple[str, ...]:
         """The tables over an event source, through any number of derivations."""
@@ -127,10 +127,10 @@ class Current:
         name = stream.removeprefix(EVENTS)
         if name == stream or not isinstance(self.nodes.get(name), Derivation):
             return None
-        found = self._derived.get(name)
-        if found is None:
-            found = self._derived[name] = Derived(self.nodes, name, self.version)
-        return found
+        derived = self._derived.get(name)
+        if derived is None:
+            derived = self._derived[name] = Derived(self.nodes, name, self.version)
+        return derived
 
     def cold(self, event: str) -> Steps:
         """When entities of an event source are cold, by the event from which on that holds."""

@@ -24,9 +24,9 @@ class EventStreamChange(NamedTuple):
     rules: SourceRules
     effect: Effect
 
-    def compiled(self, found: StreamRegistry | None, most_keys: int) -> StreamRegistry:
+    def compiled(self, before: StreamRegistry | None, most_keys: int) -> StreamRegistry:
         """Both ready for use, as the revision after the one that was found, or the same one if it says the same."""
-        revision = 1 if found is None else found.revision + (self.effect in ("lens", "break"))
+        revision = 1 if before is None else before.revision + (self.effect in ("lens", "break"))
         return StreamRegistry(self.registry, revision, EventSource(self.rules, most_keys))
 
 
@@ -36,9 +36,9 @@ def created(stream: str, event: Event) -> EventStreamChange:
     return EventStreamChange(registry, SourceRules(event, kept=((0, event.keep_events_for_ms),)), "created")
 
 
-def evolved(found: StreamRegistry, new: Event, next_seq: int) -> EventStreamChange:
+def evolved(before: StreamRegistry, new: Event, next_seq: int) -> EventStreamChange:
     """A stream whose event source changes before its next event."""
-    registry, old = found.registry, source_of(found).rules
+    registry, old = before.registry, source_of(before).rules
     if alike(old.event, new):
         return EventStreamChange(registry, old, "kept")
     effect: Effect = "settings"

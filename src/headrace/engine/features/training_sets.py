@@ -78,14 +78,14 @@ class TrainingSets:
                 await self._task
 
     async def ask(
-        self, table: str, asked: Sequence[tuple[Any, int]], features: Sequence[str] | None = None
+        self, table: str, moments: Sequence[tuple[Any, int]], features: Sequence[str] | None = None
     ) -> Past | HistoryRow:
         """The rows of keys as of moments in microseconds, or the question that they are the answer of later."""
-        question = await self._pasts.question(table, asked, features)
+        question = await self._pasts.question(table, moments, features)
         stream = self._log.find(question.defined.stream)
         begun = await self._pasts.begun(question, stream)
         if stream.head.next_seq - begun.start <= self._fold_rows:
-            return await self._pasts.rows(table, asked, features)
+            return await self._pasts.rows(table, moments, features)
         if len(self._rows.running()) >= MOST_RUNNING:
             raise Overloaded(f"{MOST_RUNNING} questions about the past are being answered already", retry_after=5)
         target = stream.head.next_seq

@@ -245,7 +245,7 @@ class Blocks:
         with self._lock:
             line = self._lines.get(incarnation)
             for block in list(line.blocks) if line is not None else ():
-                if not any(Range(block.first_seq, block.end_seq).overlaps(one) for one in ranges):
+                if not any(Range(block.first_seq, block.end_seq).overlaps(kept_range) for kept_range in ranges):
                     self._remove(incarnation, block)
 
     def drop_pages(self) -> None:
@@ -333,11 +333,17 @@ class Blocks:
         """A block beside this one to merge it with."""
         with self._lock:
             line = self._lines.get(incarnation)
-            found = [] if line is None else line.blocks
-            at = bisect_left(found, block.first_seq, key=_first)
-            beside = [one for one in found[max(0, at - 1) :] if one.first_seq <= block.end_seq][:4]
-        touching = [one for one in beside if one.end_seq == block.first_seq or one.first_seq == block.end_seq]
-        return next((one for one in touching if block.may_grow(one) and one.is_current(defined)), None)
+            blocks = [] if line is None else line.blocks
+            at = bisect_left(blocks, block.first_seq, key=_first)
+            beside = [neighbour for neighbour in blocks[max(0, at - 1) :] if neighbour.first_seq <= block.end_seq][:4]
+        touching = [
+            neighbour
+            for neighbour in beside
+            if neighbour.end_seq == block.first_seq or neighbour.first_seq == block.end_seq
+        ]
+        return next(
+            (neighbour for neighbour in touching if block.may_grow(neighbour) and neighbour.is_current(defined)), None
+        )
 
     def _make_room(self, incarnation: str, added: Block) -> None:
         """Let blocks leave memory until the others fit into it."""

@@ -155,8 +155,8 @@ class _Look:
                 raise NotFound("the stream was deleted", stream=stream.name)
             self._start = max(row.first_seq, head.first_seq)
             listed = Companions(connection).listed(stream.id)
-            usable = (one for one in listed if one.keys and one.end_seq > self._start)
-            companions = widest(one for one in usable if not self._archive.is_damaged(one))
+            usable = (companion for companion in listed if companion.keys and companion.end_seq > self._start)
+            companions = widest(companion for companion in usable if not self._archive.is_damaged(companion))
             gaps = without([Range(self._start, head.next_seq)], map(span, companions))
             return companions, [scan for gap in gaps for scan in self._scans(connection, gap)]
         finally:
@@ -213,11 +213,11 @@ class _Look:
         cut, after, limit = self._start - companion.first_seq, self._question.after, self._wanted
         if cut <= 0:
             return companion.keys(after, limit)
-        found: list[str] = []
-        while len(found) < limit and (keys := companion.keys(after, limit)) and not self._is_over():
-            found += [key for key in keys if companion.rows(KEYS, key)[-1] >= cut]
+        keys_found: list[str] = []
+        while len(keys_found) < limit and (keys := companion.keys(after, limit)) and not self._is_over():
+            keys_found += [key for key in keys if companion.rows(KEYS, key)[-1] >= cut]
             after = keys[-1]
-        return found[:limit]
+        return keys_found[:limit]
 
     def _read_segments(self, scans: list[_Scan]) -> None:
         page, after = self._page, self._question.after

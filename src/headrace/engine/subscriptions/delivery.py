@@ -45,7 +45,7 @@ class Schedule(Generic[Key]):
 
     def pop(self, now_us: int) -> list[Key]:
         """Take the keys whose moment has come."""
-        found: list[Key] = []
+        due: list[Key] = []
         while self._heap and self._heap[0][0] <= now_us:
             moment, _, key = heapq.heappop(self._heap)
             if self._queued.get(key) != moment:
@@ -56,8 +56,8 @@ class Schedule(Generic[Key]):
                 self._push(key, due_us)
             elif due_us is not None:
                 del self._due[key]
-                found.append(key)
-        return found
+                due.append(key)
+        return due
 
     def next_us(self) -> int | None:
         """A moment before which nothing is due; None where nothing is scheduled."""

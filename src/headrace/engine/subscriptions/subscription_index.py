@@ -61,19 +61,19 @@ class SubscriptionIndex:
 
     def refuse_one_more(self, owner: Owner) -> None:
         """Refuse a subscription beyond what the server, the keys of a prefix, or one key may have."""
-        others = [one.owner for one in self.by_id.values()]
-        if len(others) >= self._bounds.subscriptions:
+        owners = [subscription.owner for subscription in self.by_id.values()]
+        if len(owners) >= self._bounds.subscriptions:
             limit = self._bounds.subscriptions
             raise TooManySubscriptions(f"this server keeps at most {limit} subscriptions", limit=limit)
         self.refuse_one_more_of(owner.key_id)
-        if owner.prefix and sum(one.prefix == owner.prefix for one in others) >= (limit := self._bounds.per_prefix):
+        if owner.prefix and sum(other.prefix == owner.prefix for other in owners) >= (limit := self._bounds.per_prefix):
             message = f"the keys of a prefix have at most {limit} subscriptions: delete one"
             raise TooManySubscriptions(message, limit=limit)
 
     def refuse_one_more_of(self, key_id: str) -> None:
         """Refuse a subscription beyond what one key may have."""
         limit = self._bounds.per_key
-        if key_id and sum(one.owner.key_id == key_id for one in self.by_id.values()) >= limit:
+        if key_id and sum(subscription.owner.key_id == key_id for subscription in self.by_id.values()) >= limit:
             raise TooManySubscriptions(f"a key has at most {limit} subscriptions: delete one", limit=limit)
 
     def deleted(self, stream: Stream) -> None:
