@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.engine.entities.enhancement.candidates import Analysis, Tallied
-from headrace.engine.entities.enhancement.enhancing import Enhanced
+from headrace.engine.entities.enhancement.promotions import Enhanced
 from headrace.engine.entities.enhancement.settings import EnhancementSettings
 from headrace.reduce.fragments.build import name_of
 from headrace.reduce.fragments.candidates import Candidate

@@ -60,7 +60,7 @@ def test_spark_rewrites_segments_without_what_is_erased(
                     await asyncio.sleep(0.01)
 
         rig.run(committed())
-        report = msgspec.json.decode(rig.engine.erasing.find(id, USER).report, type=erasures.Report)
+        report = msgspec.json.decode(rig.engine.erasing.find(id, USER).report, type=erasures.ErasureReport)
         made = {one.segment.name for one in results if one.segment is not None}
         assert len(made) == PARTS and set(report.rewritten.values()) == made
         segments = list((tmp_path / "data" / "objects" / "segments").rglob("*.parquet"))

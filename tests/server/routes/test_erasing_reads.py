@@ -18,7 +18,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.entities.erasure import erasures
 from headrace.engine.entities.erasure.erasures import is_over
 from headrace.engine.entities.read.snapshots import Asked
-from headrace.engine.entities.write.relating import Moved
+from headrace.engine.entities.write.relations import Moved
 from headrace.engine.system_streams import System
 from headrace.pipeline.kernels import index
 from headrace.pipeline.kernels.units import result
@@ -172,7 +172,7 @@ class Rig(Growing):
     async def _serve(self, ask: Callable[[httpx2.Client], Any]) -> Any:
         config = msgspec.structs.replace(self.config, server=msgspec.structs.replace(self.config.server, port=0))
         server, address = Server(config), asyncio.get_running_loop().create_future()
-        system = System.open(self.engine, notes=False)
+        system = System.open(writer=self.engine.writer, log=self.engine.log, connect=self.engine.connect, notes=False)
         serving = asyncio.create_task(server._serve(self.engine, system, None, address.set_result))
 
         def work(url: str) -> Any:

@@ -11,9 +11,9 @@ from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.enhancement.candidates import Analysis
-from headrace.engine.entities.enhancement.migrating import told
+from headrace.engine.entities.enhancement.migrations import told
 from headrace.engine.entities.enhancement.queue import WAIT_S
-from headrace.engine.entities.enhancement.settings import EnhancementSettings, Held
+from headrace.engine.entities.enhancement.settings import EffectiveSettings, EnhancementSettings
 from headrace.errors import BadRequest
 from headrace.reduce.fragments.agreement import Agreement
 from headrace.reduce.fragments.candidates import Candidate
@@ -231,7 +231,7 @@ class EnhancementRoutes:
         run = await self._migrating.begin(entity_type, owner, fields, who)
         return {"dry_run": False, **told(await self._queue.ended(run, WAIT_S))}
 
-    def _settings(self, entity_type: str, owner: str, held: Held) -> dict[str, Any]:
+    def _settings(self, entity_type: str, owner: str, held: EffectiveSettings) -> dict[str, Any]:
         return {
             "entity_type": entity_type,
             "scope": "user" if owner else "global",

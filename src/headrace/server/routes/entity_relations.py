@@ -11,8 +11,7 @@ from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.read.snapshots import Asked, View
-from headrace.engine.entities.write.aliasing import Related
-from headrace.engine.entities.write.splitting import Predicate, moved, target
+from headrace.engine.entities.write.relations import Predicate, Related, moved, target
 from headrace.errors import BadRequest, EntityNotFound
 from headrace.server.http.auth import Principal
 from headrace.server.http.parameters import refuse_unknown_parameters

@@ -19,8 +19,7 @@ from headrace.engine.entities.erasure import erasures
 from headrace.engine.entities.erasure.erasures import is_over
 from headrace.engine.entities.read.snapshots import Asked
 from headrace.engine.entities.types.journal import load
-from headrace.engine.entities.write.relating import Moved
-from headrace.engine.entities.write.splitting import target
+from headrace.engine.entities.write.relations import Moved, target
 from headrace.engine.history.takeover import recover_directory
 from headrace.engine.history.verify import verify
 from headrace.engine.products import JOURNALS
@@ -313,7 +312,7 @@ def test_workers_rewrite_segments_where_there_is_much_of_them(rig: Entities, tmp
         return await ended(rig, id)
 
     found = rig.run(committed())
-    report = msgspec.json.decode(found.report, type=erasures.Report)
+    report = msgspec.json.decode(found.report, type=erasures.ErasureReport)
     assert sorted(report.rewritten.values()) == sorted(one.segment.name for one in results if one.segment is not None)
     assert holding(tmp_path) == [] and told(rig, others) == before
 

@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from headrace.engine.entities.enhancement import settings
-from headrace.engine.entities.enhancement.enhancing import ITSELF, Enhancing
-from headrace.engine.entities.enhancement.migrating import Migrating
-from headrace.engine.entities.entity_hook import ENTITIES
-from headrace.engine.entities.types.verbs import EntityTypes
+from headrace.engine.entities.enhancement.migrations import Migrations
+from headrace.engine.entities.enhancement.promotions import ITSELF, Promotions
+from headrace.engine.entities.entity_type import ENTITIES
+from headrace.engine.entities.types.entity_types import EntityTypes
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.runtime.background import BackgroundLoop, RepeatedWarning
@@ -54,14 +54,15 @@ class _Stopped(Exception):
     """The server is shutting down."""
 
 
-class Queue:
+class EnhancementQueue:
     """Runs on the event loop."""
 
     def __init__(
         self,
+        *,
         types: EntityTypes,
-        enhancing: Enhancing,
-        migrating: Migrating,
+        enhancing: Promotions,
+        migrating: Migrations,
         log: Log,
         reader: Connection,
         apply: Apply,
@@ -107,9 +108,9 @@ class Queue:
 
     async def ended(self, run: Run, seconds: float) -> Run:
         """A run once it has ended, or as it is when the time is up."""
-        known = self._runs.find(run.id) or run
-        if known.ended_us is not None:
-            return known
+        current = self._runs.find(run.id) or run
+        if current.ended_us is not None:
+            return current
         waiting: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(run.id, []).append(waiting)
         with contextlib.suppress(TimeoutError):
@@ -221,11 +222,11 @@ class Queue:
 
     def _failed(self, run: Run, reason: str) -> Run:
         """A run that is tried again later, or given up."""
-        now_us, told = self._clock.now_us(), reason[:_REASON_LENGTH]
+        now_us, message = self._clock.now_us(), reason[:_REASON_LENGTH]
         if run.attempts >= MOST_ATTEMPTS:
-            return msgspec.structs.replace(run, state="failed", ended_us=now_us, reason=told)
+            return msgspec.structs.replace(run, state="failed", ended_us=now_us, reason=message)
         retry_us = now_us + _RETRY_US * 2 ** max(0, run.attempts - 1)
-        return msgspec.structs.replace(run, state="pending", retry_us=retry_us, reason=told)
+        return msgspec.structs.replace(run, state="pending", retry_us=retry_us, reason=message)
 
     async def _go_on(self, run: Run) -> None:
         """Keep how far a run is, unless it is time to stop: then it goes on from there another time."""
