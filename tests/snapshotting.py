@@ -114,7 +114,7 @@ class Entities(Pipelines):
     async def _every(self, entity_type: str) -> list[Shown]:
         found: list[Shown] = []
         for user in self.users(entity_type):
-            found += await self.engine.listing.every(EntityFilter(user, self.find(f"entities/{entity_type}").id))
+            found += await self.engine.entity_list.every(EntityFilter(user, self.find(f"entities/{entity_type}").id))
         return found
 
     def users(self, entity_type: str = "contact") -> list[str]:

@@ -141,7 +141,7 @@ class Engine:
         engine.touches.start()
         engine.local_worker.start()
         engine.enhancement.start()
-        engine.erasing.start()
+        engine.erasure.start()
         engine.sweeper.start()
         return engine
 
@@ -161,7 +161,7 @@ class Engine:
     async def _stop_working(self) -> None:
         for part in (
             self.extraction,
-            self.erasing,
+            self.erasure,
             self.enhancement.queue,
             self.local_worker,
             self.touches,
@@ -191,7 +191,7 @@ class Engine:
             connect=self.connect,
             segments=self.caches.segments,
         )
-        self.erasing.prepare(self.writer.before_start, recovered=self.recovered is not None or reread)
+        self.erasure.prepare(self.writer.before_start, recovered=self.recovered is not None or reread)
         if self.streams.has_published():
             self.caches.segments()  # what reads them takes a while to load, and the first reader need not wait for it
 
@@ -362,7 +362,7 @@ class Engine:
         self.stores = EntityStore(
             writer=self.writer, log=self.log, types=self.types, reader=self._reader, clock=self.clock
         )
-        self.sourcing = SourceReader(
+        self.source_reader = SourceReader(
             reader=self._reader, catalog=self.log.catalog, connect=self.connect, segments=self.caches.segments
         )
         settings = self.config.features
@@ -377,8 +377,8 @@ class Engine:
             row_bytes=settings.row_bytes // 4,
         )
         self._state_job.listeners.append(self.snapshots.serving.states_changed)
-        self.listing = EntityList(self.snapshots, self._reader)
-        self.aliasing = EntityRelations(
+        self.entity_list = EntityList(self.snapshots, self._reader)
+        self.entity_relations = EntityRelations(
             writer=self.writer, log=self.log, stream_of=self.snapshots.stream, reader=self._reader
         )
         self.enhancement = Enhancement(
@@ -395,9 +395,9 @@ class Engine:
             clock=self.clock,
             fold_rows=settings.fold_rows,
         )
-        self.erasing = self._create_erasing()
+        self.erasure = self._create_erasure()
 
-    def _create_erasing(self) -> EntityErasure:
+    def _create_erasure(self) -> EntityErasure:
         return EntityErasure(
             writer=self.writer,
             log=self.log,

@@ -108,7 +108,7 @@ class Store:
         return [msgspec.json.decode(body) for body in self.rig.read(f"entities/{entity_type}", key=key)]
 
     def source(self, source_id: str, user: str = "local") -> SourceSummary:
-        sourcing = self.rig.engine.sourcing
+        sourcing = self.rig.engine.source_reader
         return sourcing.read(user, source_id, sourcing.places(user, source_id))
 
     def actions(self, answer: Payload) -> list[str]:

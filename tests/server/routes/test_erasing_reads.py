@@ -150,7 +150,7 @@ class Rig(Growing):
     async def _open(self) -> Engine:
         engine: Engine = await super()._open()
         if self.holds:
-            engine.erasing._loop.stopping.set()
+            engine.erasure._loop.stopping.set()
         return engine
 
     def hold(self, holds: bool) -> None:
@@ -215,10 +215,10 @@ def filled(rig: Rig) -> tuple[str, str, str, list[str]]:
     rig.seal_type()
     rig.store({**PERSON, "phone": f"{SECRET} phone", "_meta": {}}, source_id=f"mail of {SECRET}")
     other = rig.said(f"other-{EMAIL}", name=SECRET)
-    rig.run(rig.engine.aliasing.merge(USER, other, gone))
+    rig.run(rig.engine.entity_relations.merge(USER, other, gone))
     moved = rig.store({"entity_type": "contact", "email": "kept@x.io", "phone": SECRET})[0]["observation_id"]
     into = rig.engine.snapshots.view(Asked(gone, USER)).group.row
-    rig.run(rig.engine.aliasing.split(USER, kept, into, [Moved(moved, kept, kept)]))
+    rig.run(rig.engine.entity_relations.split(USER, kept, into, [Moved(moved, kept, kept)]))
     rig.seal_type()
     assert rig.work()
     rig.store({**PERSON, "phone": f"{SECRET} log", "_meta": {}}, source_id=f"letter of {SECRET}")
@@ -279,7 +279,7 @@ def test_no_route_tells_of_an_entity_from_the_answer_to_its_erasure_on(rig: Rig,
         assert SECRET not in client.get(f"/v1/erasures/{erasure}").text
 
     rig.serve(ask)
-    assert not is_over(rig.engine.erasing.find(erasure, USER)) and holding(tmp_path)
+    assert not is_over(rig.engine.erasure.find(erasure, USER)) and holding(tmp_path)
     rig.hold(False)
     rig.run(ended(rig, erasure))
     rig.serve(ask)
@@ -288,7 +288,7 @@ def test_no_route_tells_of_an_entity_from_the_answer_to_its_erasure_on(rig: Rig,
 
 async def ended(rig: Rig, erasure: str) -> None:
     async with asyncio.timeout(30):
-        while not is_over(rig.engine.erasing.find(erasure, USER)):
+        while not is_over(rig.engine.erasure.find(erasure, USER)):
             await asyncio.sleep(0.01)
 
 

@@ -93,7 +93,7 @@ class EntityHook(EntityType, Hook):
     def note(self, batch: Batch, stream: Stream, first_seq: int, joined: bytes, at_us: int) -> None:
         """Store which entities and sources new observations are about."""
         observations = _OBSERVATIONS.decode(b"[" + joined + b"]")
-        replayed(
+        note_observations(
             batch.connection,
             stream.id,
             ((first_seq + index, at_us, observation) for index, observation in enumerate(observations)),
@@ -142,7 +142,7 @@ def _draft(typed: Typed, number: int, observation: Observation) -> Draft:
     return Draft(typed, observation, identity, dedupe_key(observation.id, observation.source_id), answer, number, False)
 
 
-def replayed(
+def note_observations(
     connection: Connection,
     stream: int,
     events: Iterable[tuple[int, int, Observation]],

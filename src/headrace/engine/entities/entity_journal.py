@@ -196,7 +196,7 @@ def _note(
         (stream, dedupe_key(observation.id, observation.source_id), seq, at_us)
         for seq, at_us, observation in statements
     )
-    entity_hook.replayed(connection, stream, events, erased)
+    entity_hook.note_observations(connection, stream, events, erased)
     for seq, at_us, observation in events:
         if observation.kind in _RELATIONS:
-            relations.replayed(connection, stream, seq, at_us, observation)
+            relations.note_relations(connection, stream, seq, at_us, observation)

@@ -75,7 +75,7 @@ class EntityStore:
         return None if effective is None else Typed(name, effective, stream, registry)
 
     def storing(self, request: StoreRequest, request_types: RequestTypes) -> ObservationWrite:
-        """The wish to store the entities of a request."""
+        """What stores the entities of a request."""
         return ObservationWrite(request, request_types.names, self._clock.now_us())
 
     def find(self, entity_id: str, user_id: str) -> tuple[EntityRow, str]:
@@ -123,7 +123,7 @@ class EntityStore:
         StoreObservations(source, prepared, self._log, done, caller).submit(self._writer)
 
     async def carry_out(self, source: ObservationSource, typed: Callable[[], Mapping[str, Typed]]) -> StoreObservations:
-        """Store what is wished for, and wait until it is on disk; raises what refused it."""
+        """Store what a source makes, and wait until it is on disk; raises what refused it."""
         observe = await self._settled(source, typed)
         tries = 1
         while isinstance(observe.error, TypesOutdated) and tries < TRIES:

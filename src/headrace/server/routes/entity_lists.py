@@ -59,7 +59,7 @@ class EntityListRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._listing, self._snapshots = engine.listing, engine.snapshots
+        self._listing, self._snapshots = engine.entity_list, engine.snapshots
 
     async def unknown(self, request: Request) -> Response:
         """GET of what cannot be the id of an entity."""

@@ -47,7 +47,7 @@ class ErasureRoutes:
     """One method per verb: reads the request, asks the engine, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
-        self._erasing, self._snapshots = engine.erasing, engine.snapshots
+        self._erasing, self._snapshots = engine.erasure, engine.snapshots
 
     async def erase(self, request: Request) -> Response:
         """POST: remove an entity for good, or tell what that would remove."""

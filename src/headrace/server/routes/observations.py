@@ -212,7 +212,7 @@ class SourceRoute:
     """Reads the request, asks the engine, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
-        self._sourcing = engine.sourcing
+        self._sourcing = engine.source_reader
 
     async def get(self, request: HttpRequest) -> Response:
         """GET: the entities of a source, and the observations that they became."""

@@ -29,7 +29,7 @@ def adopt(rig: Growing, user: str, type_: str = "string", entities: int = 50) ->
 
 
 def reconcile(rig: Growing, dry_run: bool = False) -> Any:
-    return rig.run(rig.engine.enhancement.reconciling.reconcile("contact", "tests", dry_run=dry_run))
+    return rig.run(rig.engine.enhancement.reconciliation.reconcile("contact", "tests", dry_run=dry_run))
 
 
 def test_a_field_that_three_users_have_becomes_everyones(rig: Growing) -> None:
@@ -73,4 +73,4 @@ def test_too_few_users_or_entities_or_types_that_differ_are_not_enough(
 def test_a_type_without_a_global_schema_has_nothing_to_reconcile_with(rig: Growing) -> None:
     rig.store({"entity_type": "thing", "name": "a"}, user="ann")
     with pytest.raises(NoSchemaForEntityType):
-        rig.run(rig.engine.enhancement.reconciling.reconcile("thing", "tests", dry_run=True))
+        rig.run(rig.engine.enhancement.reconciliation.reconcile("thing", "tests", dry_run=True))

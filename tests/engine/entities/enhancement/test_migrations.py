@@ -61,7 +61,7 @@ def test_no_value_comes_back_that_was_erased_while_it_was_moved(rig: Growing, mo
     monkeypatch.setattr(erasures, "GRACE_S", 0.0)
     gone, kept = rig.said("a@x.y", nick="erased"), rig.said("b@x.y", nick="kept")
     rig.update_type(**NICK)
-    migrating, begin = rig.engine.enhancement.migrating, rig.engine.erasing.begin
+    migrating, begin = rig.engine.enhancement.migrations, rig.engine.erasure.begin
     read, reads = migrating._slice, []
 
     async def slow(*facts: Any) -> Any:
@@ -115,7 +115,7 @@ def test_twice_equals_once(rig: Growing) -> None:
 def test_the_same_that_is_about_to_be_done_is_not_done_twice(rig: Growing) -> None:
     rig.said("a@x.y", nick="n")
     rig.update_type(**NICK)
-    begin = rig.engine.enhancement.migrating.begin
+    begin = rig.engine.enhancement.migrations.begin
     rig.run(rig.engine.enhancement.queue.stop())
     runs = [rig.run(begin("contact", owner, ["nick"], "tests")).id for owner in (EVERYBODY, EVERYBODY, "local")]
     assert runs[0] == runs[1] != runs[2]
@@ -127,7 +127,7 @@ def test_a_run_that_is_begun_again_from_the_start_doubles_nothing(rig: Growing) 
     rig.update_type(**NICK)
     run = rig.migrate("nick")
     end = rig.find("entities/contact").head.next_seq
-    again = rig.run(rig.engine.enhancement.migrating.perform(_reset(run), _ignore))
+    again = rig.run(rig.engine.enhancement.migrations.perform(_reset(run), _ignore))
     assert (again.migrated, again.repeated, rig.find("entities/contact").head.next_seq) == (0, 10, end)
 
 
@@ -216,12 +216,12 @@ def test_a_user_moves_their_own_and_everybody_means_everybody(rig: Growing) -> N
 def test_a_value_whose_observation_was_moved_to_another_entity_follows_it(rig: Growing) -> None:
     entity, other = rig.said("a@x.y", nick="n"), rig.said("b@x.y")
     view = rig.engine.snapshots.view(Asked(entity, "local"))
-    (found,) = rig.run(rig.engine.listing.observations(view, None, 1, newest_first=False))
+    (found,) = rig.run(rig.engine.entity_list.observations(view, None, 1, newest_first=False))
     connection = rig.engine.connect()
     into = Entities(connection).find(other)
     connection.close()
     assert into is not None
-    rig.run(rig.engine.aliasing.split("local", entity, into, [Moved(found.observation.id, entity, entity)]))
+    rig.run(rig.engine.entity_relations.split("local", entity, into, [Moved(found.observation.id, entity, entity)]))
     rig.update_type(**NICK)
     rig.migrate("nick")
     assert rig.snapshot(other)["nick"] == "n"
@@ -238,7 +238,7 @@ def test_an_update_may_ask_for_it(rig: Growing) -> None:
 
 
 def test_what_cannot_be_moved_or_undone_is_refused(rig: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin, undo = rig.engine.enhancement.migrating.begin, rig.engine.enhancement.migrating.undo
+    begin, undo = rig.engine.enhancement.migrations.begin, rig.engine.enhancement.migrations.undo
     with pytest.raises(BadRequest):
         rig.run(begin("contact", EVERYBODY, ["never"], "tests"))
     with pytest.raises(BadRequest):
@@ -259,7 +259,7 @@ def test_a_migration_is_no_part_of_the_source_that_brought_the_value(rig: Growin
     (said,) = rig.store({"entity_type": "contact", "email": "a@x.y", "nick": "n"}, source_id="s")
     rig.update_type(**NICK)
     rig.migrate("nick")
-    sourcing = rig.engine.sourcing
+    sourcing = rig.engine.source_reader
     found: Any = sourcing.read("local", "s", sourcing.places("local", "s"))
     assert (found.complete, len(found.observations)) == (True, 1)
     shown = rig.shown(said["entity_id"]).snapshot

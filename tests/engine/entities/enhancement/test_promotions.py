@@ -46,7 +46,7 @@ def said(rig: Growing, count: int = 3, user: str = "local", **values: Any) -> li
 
 
 def recommended(rig: Growing, owner: str = EVERYBODY) -> dict[str, Recommendation]:
-    found = rig.engine.enhancement.enhancing.recommendations("contact", owner)
+    found = rig.engine.enhancement.promotions.recommendations("contact", owner)
     return {one.field: one for one in found}
 
 
@@ -86,7 +86,7 @@ def test_those_who_enhance_at_once_add_a_field_once(rig: Growing) -> None:
     said(rig, nick=named)
 
     async def together() -> list[Any]:
-        enhance = rig.engine.enhancement.enhancing.enhance
+        enhance = rig.engine.enhancement.promotions.enhance
         return await asyncio.gather(*(enhance("contact", EVERYBODY, f"c{n}", dry_run=False) for n in range(8)))
 
     made = [one.outcome.number for one in rig.run(together())]
@@ -167,7 +167,7 @@ def test_a_type_that_is_switched_on_grows_by_itself_and_moves_what_was_stored(ri
         "auto_applied",
         ITSELF,
     )
-    (run,) = rig.engine.enhancement.migrating.runs("contact", [EVERYBODY])
+    (run,) = rig.engine.enhancement.migrations.runs("contact", [EVERYBODY])
     run = rig.ended(run)
     assert (run.fields, run.migrated, run.state) == (("nick",), 3, "completed")
 
@@ -188,7 +188,7 @@ def test_a_recommendation_waits_for_approval(rig: Growing) -> None:
     assert {one.status for one in recommended(rig).values()} == {"pending"}
     enhancement = rig.engine.enhancement
     for field, status in (("other", "rejected"), ("nick", "approved"), ("weak", "approved")):
-        rig.run(enhancement.enhancing.decide("contact", EVERYBODY, field, status, "ann"))
+        rig.run(enhancement.promotions.decide("contact", EVERYBODY, field, status, "ann"))
     enhancement.queue.look_again("contact", EVERYBODY)
     until(rig, lambda: rig.version() == "1.1.0")
     assert {name: one.status for name, one in recommended(rig).items()} == {
@@ -198,7 +198,7 @@ def test_a_recommendation_waits_for_approval(rig: Growing) -> None:
     }
     assert rig.reasons("other", EVERYBODY) == [DECIDED]
     with pytest.raises(NotFound):
-        rig.run(enhancement.enhancing.decide("contact", EVERYBODY, "never", "rejected", "ann"))
+        rig.run(enhancement.promotions.decide("contact", EVERYBODY, "never", "rejected", "ann"))
 
 
 def test_settings_and_decisions_come_back_from_the_store_alone(tmp_path: Path) -> None:
@@ -207,17 +207,17 @@ def test_settings_and_decisions_come_back_from_the_store_alone(tmp_path: Path) -
         rig.register_type(contact())
         rig.set("ann", enabled=True, threshold=7, blacklist=("x*",))
         said(rig, nick=named, other=named)
-        rig.run(rig.engine.enhancement.enhancing.decide("contact", EVERYBODY, "other", "rejected", "ann"))
+        rig.run(rig.engine.enhancement.promotions.decide("contact", EVERYBODY, "other", "rejected", "ann"))
         rig.enhance()
         run = rig.migrate("nick")
         undone = rig.undo(run)
         rig.run(rig.engine.sealer.publish_journals())
         rig.seal_type()
-        known, held = recommended(rig), rig.engine.enhancement.enhancing.settings("contact", "ann")
+        known, held = recommended(rig), rig.engine.enhancement.promotions.settings("contact", "ann")
     with Growing(tmp_path / "two", storage=storage) as rig:
-        assert rig.engine.enhancement.enhancing.settings("contact", "ann") == held
+        assert rig.engine.enhancement.promotions.settings("contact", "ann") == held
         assert recommended(rig) == known
-        assert rig.engine.enhancement.migrating.runs("contact", [EVERYBODY]) == [undone]
+        assert rig.engine.enhancement.migrations.runs("contact", [EVERYBODY]) == [undone]
         kind = rig.engine.types.kind("contact")
         assert kind is not None and kind.undone == (run.id,)
 
@@ -225,7 +225,7 @@ def test_settings_and_decisions_come_back_from_the_store_alone(tmp_path: Path) -
 def test_what_was_being_done_when_the_server_stopped_is_done_again(rig: Growing) -> None:
     ids = said(rig, nick=named)
     rig.enhance()
-    migrating = rig.engine.enhancement.migrating
+    migrating = rig.engine.enhancement.migrations
     run = rig.run(migrating.begin("contact", EVERYBODY, ["nick"], "tests"))
     rig.run(rig.engine.enhancement.queue.stop())
     stuck = msgspec.structs.replace(run, state="processing", attempts=1)
@@ -240,7 +240,7 @@ def test_what_fails_is_tried_again_a_few_times_and_then_given_up(rig: Growing, m
     monkeypatch.setattr(queue, "_RETRY_US", 0)
     said(rig, nick=named)
     rig.enhance()
-    migrating, tries = rig.engine.enhancement.migrating, []
+    migrating, tries = rig.engine.enhancement.migrations, []
 
     async def fails(*_: Any) -> Any:
         tries.append(1)
@@ -258,10 +258,10 @@ def test_looks_that_ended_long_ago_are_forgotten_and_migrations_are_not(rig: Gro
     said(rig, nick=named)
     runs = rig.engine.enhancement.queue.runs
     until(rig, lambda: rig.version() == "1.1.0" and all(run.ended_us for run in runs("contact", EVERYBODY, 9)))
-    (run,) = rig.engine.enhancement.migrating.runs("contact", [EVERYBODY])
+    (run,) = rig.engine.enhancement.migrations.runs("contact", [EVERYBODY])
     rig.ended(run)
     rig.set(enabled=False)
     rig.clock.us += 8 * 24 * 3600 * 1_000_000
     rig.engine.enhancement.queue.call()
     until(rig, lambda: runs("contact", EVERYBODY, 9) == [])
-    assert [one.id for one in rig.engine.enhancement.migrating.runs("contact", [EVERYBODY])] == [run.id]
+    assert [one.id for one in rig.engine.enhancement.migrations.runs("contact", [EVERYBODY])] == [run.id]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.engine.entities.read.snapshots import Asked
-from headrace.engine.entities.write.relations import Predicate, moved, target
+from headrace.engine.entities.write.relations import Predicate, moved_observations, split_target
 from headrace.errors import Conflict, EntityAlreadyMerged, EntityNotFound, MergeTargetAlreadyMerged
 from headrace.reduce.policies.build import fold_observations
 from headrace.reduce.policies.reducer import TypeReducer
@@ -33,7 +33,7 @@ def tags(entities: Entities, entity_id: str, **terms: Any) -> list[str]:
 
 def merge(entities: Entities, source: str, into: str) -> None:
     entities.clock.us += 1_000_000
-    entities.run(entities.engine.aliasing.merge(USER, source, into))
+    entities.run(entities.engine.entity_relations.merge(USER, source, into))
 
 
 def split(entities: Entities, entity_id: str, name: str, **predicate: Any) -> Observation:
@@ -41,10 +41,10 @@ def split(entities: Entities, entity_id: str, name: str, **predicate: Any) -> Ob
     entities.clock.us += 1_000_000
     engine = entities.engine
     view = engine.snapshots.view(Asked(entity_id, USER))
-    found = entities.run(engine.listing.observations(view, None, 1000, newest_first=False))
-    gone = moved(view, Predicate(**predicate), found)
-    into = target(view, name)
-    return entities.run(engine.aliasing.split(USER, view.group.row.entity_id, into, gone)).observation
+    found = entities.run(engine.entity_list.observations(view, None, 1000, newest_first=False))
+    gone = moved_observations(view, Predicate(**predicate), found)
+    into = split_target(view, name)
+    return entities.run(engine.entity_relations.split(USER, view.group.row.entity_id, into, gone)).observation
 
 
 def people(entities: Entities, *names: str) -> list[str]:
@@ -59,7 +59,7 @@ def test_a_merge_combines_what_lies_in_states_and_in_the_tail(entities: Entities
     entities.said("countess@x.org", tags=["late"])
     assert tags(entities, ada) == tags(entities, countess) == ["ada", "countess", "late"]
     names = [state.name for state in entities.states_of()]
-    entities.run(entities.engine.aliasing.unmerge(USER, countess))
+    entities.run(entities.engine.entity_relations.unmerge(USER, countess))
     assert tags(entities, ada) == ["ada"] and tags(entities, countess) == ["countess", "late"]
     assert [state.name for state in entities.states_of()] == names  # nothing was rewritten
 
@@ -81,9 +81,9 @@ def test_two_that_merge_the_same_at_once_do_so_once(entities: Entities) -> None:
     with pytest.raises(MergeTargetAlreadyMerged):
         merge(entities, bob, countess)
     with pytest.raises(Conflict):
-        entities.run(entities.engine.aliasing.unmerge(USER, ada))
+        entities.run(entities.engine.entity_relations.unmerge(USER, ada))
     with pytest.raises(EntityNotFound):
-        entities.run(entities.engine.aliasing.merge("another", bob, ada))
+        entities.run(entities.engine.entity_relations.merge("another", bob, ada))
 
 
 def test_moved_observations_are_about_the_other_entity_wherever_they_lie(entities: Entities) -> None:
@@ -97,7 +97,7 @@ def test_moved_observations_are_about_the_other_entity_wherever_they_lie(entitie
     assert tags(entities, ada) == ["ada"] and tags(entities, bob) == ["b1", "b2"]
     entities.said("ada@x.org", tags=["late"])
     assert tags(entities, ada) == ["ada", "late"] and tags(entities, bob) == ["b1", "b2"]
-    entities.run(entities.engine.aliasing.unsplit(USER, made))
+    entities.run(entities.engine.entity_relations.unsplit(USER, made))
     assert tags(entities, ada) == ["ada", "b1", "b2", "late"]
     assert entities.shown(bob).snapshot is None
 
@@ -110,7 +110,7 @@ def test_what_was_moved_twice_goes_back_one_step(entities: Entities) -> None:
     second = split(entities, bob, "cyd@x.org", fields={"name": "Bob"})
     cyd = second.details["into"]
     assert tags(entities, cyd) == ["b"] and tags(entities, bob) == ["own"] and tags(entities, ada) == ["ada"]
-    entities.run(entities.engine.aliasing.unsplit(USER, second))
+    entities.run(entities.engine.entity_relations.unsplit(USER, second))
     assert tags(entities, bob) == ["b", "own"] and tags(entities, ada) == ["ada"]
 
 
@@ -154,7 +154,7 @@ def test_whatever_is_merged_and_undone_is_told_as_if_it_had_always_been_so(tmp_p
                         groups[source] = into
                 case 2 if groups:
                     gone = random.choice(sorted(groups))
-                    entities.run(entities.engine.aliasing.unmerge(USER, gone))
+                    entities.run(entities.engine.entity_relations.unmerge(USER, gone))
                     del groups[gone]
                 case 3:
                     entities.seal_type()

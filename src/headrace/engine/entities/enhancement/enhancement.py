@@ -14,7 +14,7 @@ from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.derive.state_job import StateJob
 from headrace.engine.entities.enhancement import settings
 from headrace.engine.entities.enhancement.candidates import FragmentCandidates
-from headrace.engine.entities.enhancement.migrations import Migrations, told
+from headrace.engine.entities.enhancement.migrations import Migrations, run_document
 from headrace.engine.entities.enhancement.promotions import Promotions
 from headrace.engine.entities.enhancement.queue import WAIT_S, EnhancementQueue
 from headrace.engine.entities.entity_store import EntityStore
@@ -100,8 +100,8 @@ class Enhancement:
         self.candidates = FragmentCandidates(
             types=types, log=log, work=work, reader=reader, bench=state_builder, apply=apply, fold_rows=fold_rows
         )
-        self.enhancing = Promotions(types=types, candidates=self.candidates, enhancements=enhancements, clock=clock)
-        self.migrating = Migrations(
+        self.promotions = Promotions(types=types, candidates=self.candidates, enhancements=enhancements, clock=clock)
+        self.migrations = Migrations(
             types=types,
             stores=stores,
             candidates=self.candidates,
@@ -110,11 +110,11 @@ class Enhancement:
             segments=segments,
             clock=clock,
         )
-        self.reconciling = Reconciliation(types=types, enhancements=enhancements, connect=connect)
+        self.reconciliation = Reconciliation(types=types, enhancements=enhancements, connect=connect)
         self.queue = EnhancementQueue(
             types=types,
-            enhancing=self.enhancing,
-            migrating=self.migrating,
+            promotions=self.promotions,
+            migrations=self.migrations,
             log=log,
             reader=reader,
             apply=apply,
@@ -134,7 +134,7 @@ class Enhancement:
 
     async def _update_moves(self, entity_type: str, owner: str, who: str, request: ChangeRequest) -> Mapping[str, Any]:
         """What became of values that an update is to move, once that is done or takes longer."""
-        outcome = await self.migrating.of_update(entity_type, owner, who, request)
+        outcome = await self.migrations.of_update(entity_type, owner, who, request)
         if isinstance(outcome, Run):
-            return {"dry_run": False, **told(await self.queue.ended(outcome, WAIT_S))}
+            return {"dry_run": False, **run_document(await self.queue.ended(outcome, WAIT_S))}
         return outcome

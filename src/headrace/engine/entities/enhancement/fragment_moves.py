@@ -129,7 +129,7 @@ def _settled(connection: Connection, values: list[FragmentValue]) -> list[Fragme
 
 
 class FragmentMove:
-    """The wish that values of one user be observed again, by the schema that holds when they are stored."""
+    """A request to observe values of one user again, by the schema that holds when they are stored."""
 
     idempotency_key: str | None = None
     digest = b""

@@ -22,7 +22,7 @@ from headrace.engine.entities.enhancement.fragment_moves import FragmentMove, Fr
 from headrace.engine.entities.entity_store import EntityStore
 from headrace.engine.entities.types.entity_types import EntityTypes
 from headrace.engine.entities.types.journal import TypeChange
-from headrace.engine.entities.types.proposals import noted
+from headrace.engine.entities.types.proposals import record
 from headrace.engine.entities.write.store_observations import TypesOutdated
 from headrace.engine.history.stored_events import EventsMoved
 from headrace.engine.log.stream import Stream
@@ -98,7 +98,7 @@ class Migrations:
         for other in self._runs.open():
             if other.until is None and (other.entity_type, other.user_id, other.fields) == mark:
                 return other
-        await self._types.change(entity_type, owner, noted(TypeChange("migrate", run=run)), who, False)
+        await self._types.change(entity_type, owner, record(TypeChange("migrate", run=run)), who, False)
         self.on_begin()
         return run
 
@@ -124,7 +124,7 @@ class Migrations:
             raise Conflict("the migration goes on: it can be undone once it has ended", run_id=run_id)
         if run_id not in self.undone(entity_type):
             gone = msgspec.structs.replace(run, outcome={**run.outcome, "undone_us": self._clock.now_us()})
-            await self._types.change(entity_type, run.user_id, noted(TypeChange("undo", run=gone)), who, False)
+            await self._types.change(entity_type, run.user_id, record(TypeChange("undo", run=gone)), who, False)
         return self.find(entity_type, run_id, owners)
 
     async def perform(self, run: Run, save: Save) -> Run:
@@ -136,7 +136,7 @@ class Migrations:
             run = await self._next(stream, run)
             await save(run)
         ended = msgspec.structs.replace(run, state="completed", ended_us=self._clock.now_us(), reason=None)
-        await self._types.change(run.entity_type, run.user_id, noted(TypeChange("migrate", run=ended)), run.who, False)
+        await self._types.change(run.entity_type, run.user_id, record(TypeChange("migrate", run=ended)), run.who, False)
         return ended
 
     async def _next(self, stream: Stream, run: Run) -> Run:
@@ -207,7 +207,7 @@ def migration(entity_type: str, owner: str, fields: Sequence[str], who: str, now
     )
 
 
-def told(run: Run) -> dict[str, Any]:
+def run_document(run: Run) -> dict[str, Any]:
     """A migration as it is answered."""
     return {
         "run_id": run.id,

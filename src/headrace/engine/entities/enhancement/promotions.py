@@ -14,7 +14,7 @@ from headrace.engine.entities.types import proposals
 from headrace.engine.entities.types.consequences import Counts, OwnerChange
 from headrace.engine.entities.types.entity_types import EntityTypes, Outcome
 from headrace.engine.entities.types.journal import TypeChange
-from headrace.engine.entities.types.proposals import Make, TypeProposal, noted
+from headrace.engine.entities.types.proposals import Make, TypeProposal, record
 from headrace.engine.entities.types.type_base import TypeBase
 from headrace.errors import BadRequest, NotFound
 from headrace.reduce.fragments.candidates import Candidate, update_of
@@ -69,7 +69,7 @@ class Promotions:
         self.settings(entity_type, owner)
         settings.check()
         document = TypeChange("enhancement", enhancement=msgspec.to_builtins(settings))
-        await self._types.change(entity_type, owner, noted(document), who, False)
+        await self._types.change(entity_type, owner, record(document), who, False)
         return self.settings(entity_type, owner)
 
     # -- recommendations
@@ -87,7 +87,7 @@ class Promotions:
             raise NotFound(f"no fragments of {field!r} speak for anything", entity_type=entity_type, field=field)
         recommendation = self._recommendation(analysis, owner, candidate, status, who)
         document = TypeChange("recommend", recommendations=(recommendation,))
-        await self._types.change(entity_type, owner, noted(document), who, False)
+        await self._types.change(entity_type, owner, record(document), who, False)
         return recommendation
 
     async def recommend(self, analysis: Analysis, owner: str) -> list[Recommendation]:
@@ -100,7 +100,7 @@ class Promotions:
         ]
         if fresh:
             document = TypeChange("recommend", recommendations=tuple(fresh))
-            await self._types.change(analysis.schema.entity_type, owner, noted(document), ITSELF, False)
+            await self._types.change(analysis.schema.entity_type, owner, record(document), ITSELF, False)
         return fresh
 
     # -- promotion

@@ -61,14 +61,14 @@ class EnhancementQueue:
         self,
         *,
         types: EntityTypes,
-        enhancing: Promotions,
-        migrating: Migrations,
+        promotions: Promotions,
+        migrations: Migrations,
         log: Log,
         reader: Connection,
         apply: Apply,
         clock: Clock,
     ) -> None:
-        self._types, self._enhancing, self._migrating = types, enhancing, migrating
+        self._types, self._promotions, self._migrations = types, promotions, migrations
         self._runs, self._enhancements = EnhancementRuns(reader), Enhancements(reader)
         self._apply, self._clock = apply, clock
         failed = "types do not grow right now"
@@ -87,7 +87,7 @@ class EnhancementQueue:
         self._looked_s = 0.0
         self._waiting: dict[str, list[asyncio.Future[Run]]] = {}
         log.on_append.append(self._appended)
-        migrating.on_begin = self.call
+        migrations.on_begin = self.call
 
     def start(self) -> None:
         """Begin, with what was not done when the server stopped."""
@@ -183,7 +183,7 @@ class EnhancementQueue:
         run = msgspec.structs.replace(run, state="processing", attempts=run.attempts + 1)
         await self._save(run)
         try:
-            done = await (self._enhanced(run) if run.job == "enhance" else self._migrating.perform(run, self._go_on))
+            done = await (self._enhanced(run) if run.job == "enhance" else self._migrations.perform(run, self._go_on))
         except _Stopped:
             raise
         except HeadraceError as reason:
@@ -199,11 +199,11 @@ class EnhancementQueue:
 
     async def _enhanced(self, run: Run) -> Run:
         """Promote what a type promotes by itself, and move what was stored before."""
-        held = self._enhancing.settings(run.entity_type, run.user_id)
+        held = self._promotions.settings(run.entity_type, run.user_id)
         if not held.own.enabled:
             return self._ended(run, "skipped", {})
         begun = monotonic()
-        enhanced = await self._enhancing.enhance_itself(run.entity_type, run.user_id)
+        enhanced = await self._promotions.enhance_itself(run.entity_type, run.user_id)
         self._looked_s = monotonic() - begun
         if enhanced is None or enhanced.outcome.number is None:
             return self._ended(run, "completed", {})

@@ -227,7 +227,7 @@ def _plan(
     )
 
 
-def noted(document: TypeChange) -> Make:
+def record(document: TypeChange) -> Make:
     """Write something down."""
 
     def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:

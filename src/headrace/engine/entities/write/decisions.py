@@ -49,7 +49,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreDecision:
-    """The wish that a decision be stored."""
+    """A request to store a decision."""
 
     commit = True
     erasures: int | None = None

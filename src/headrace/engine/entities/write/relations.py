@@ -41,7 +41,7 @@ class Moved(NamedTuple):
     from_id: str
 
 
-def owned(entities: Entities, user_id: str, entity_id: str) -> EntityRow:
+def owned_entity(entities: Entities, user_id: str, entity_id: str) -> EntityRow:
     """An entity of a user; those of others are not there."""
     row = entities.find(entity_id)
     if row is None or row.user_id != user_id:
@@ -49,10 +49,10 @@ def owned(entities: Entities, user_id: str, entity_id: str) -> EntityRow:
     return row
 
 
-def merging(batch: Batch, head: Head, at_us: int, user_id: str, from_id: str, to_id: str) -> Observation:
+def merge_observation(batch: Batch, head: Head, at_us: int, user_id: str, from_id: str, to_id: str) -> Observation:
     """The observation that an entity is another, unless one of them is told of under a third already."""
     entities, aliases = Entities(batch.connection), Aliases(batch.connection)
-    source, target = owned(entities, user_id, from_id), owned(entities, user_id, to_id)
+    source, target = owned_entity(entities, user_id, from_id), owned_entity(entities, user_id, to_id)
     if (alias := aliases.alias(from_id)) is not None:
         raise EntityAlreadyMerged("the entity was merged already", entity_id=from_id, merged_into=alias.into_id)
     if (alias := aliases.alias(to_id)) is not None:
@@ -63,20 +63,23 @@ def merging(batch: Batch, head: Head, at_us: int, user_id: str, from_id: str, to
     return _observation(head, "merge", source, at_us, {"into": to_id})
 
 
-def unmerging(batch: Batch, head: Head, at_us: int, user_id: str, entity_id: str) -> Observation:
+def unmerge_observation(batch: Batch, head: Head, at_us: int, user_id: str, entity_id: str) -> Observation:
     """The observation that a merge does not hold any more."""
-    row, alias = owned(Entities(batch.connection), user_id, entity_id), Aliases(batch.connection).alias(entity_id)
+    row, alias = (
+        owned_entity(Entities(batch.connection), user_id, entity_id),
+        Aliases(batch.connection).alias(entity_id),
+    )
     if alias is None:
         raise Conflict("the entity is not merged", entity_id=entity_id)
     return _observation(head, "undo", row, at_us, {"undoes": "merge", "into": alias.into_id})
 
 
-def splitting(
+def split_observation(
     batch: Batch, head: Head, at_us: int, user_id: str, entity_id: str, into: EntityRow, moved: list[Moved]
 ) -> Observation:
     """The observation that some others are about another entity."""
     entities = Entities(batch.connection)
-    row, target_row = owned(entities, user_id, entity_id), entities.find(into.entity_id)
+    row, target_row = owned_entity(entities, user_id, entity_id), entities.find(into.entity_id)
     if target_row is not None and (target_row.user_id != user_id or target_row.stream != row.stream):
         raise EntityNotFound("there is no such entity of this type", entity_id=into.entity_id)
     aliases = Aliases(batch.connection)
@@ -94,9 +97,9 @@ def splitting(
     return _observation(head, "split", row, at_us, details)
 
 
-def unsplitting(batch: Batch, head: Head, at_us: int, user_id: str, split: Observation) -> Observation:
+def unsplit_observation(batch: Batch, head: Head, at_us: int, user_id: str, split: Observation) -> Observation:
     """The observation that a split does not hold any more, as far as nothing was moved on since."""
-    row, into = owned(Entities(batch.connection), user_id, split.entity_id), split.details["into"]
+    row, into = owned_entity(Entities(batch.connection), user_id, split.entity_id), split.details["into"]
     moved = [Moved(*move) for move in split.details["observations"]]
     moves = Aliases(batch.connection).moved([into])
     there = {(move.entity_id, move.observation_id) for move in moves if move.into_id == into}
@@ -107,7 +110,7 @@ def unsplitting(batch: Batch, head: Head, at_us: int, user_id: str, split: Obser
     return _observation(head, "undo", row, at_us, details)
 
 
-def replayed(connection: Connection, stream: int, seq: int, at_us: int, observation: Observation) -> None:
+def note_relations(connection: Connection, stream: int, seq: int, at_us: int, observation: Observation) -> None:
     """Note what an observation says about entities themselves; others say nothing. Also for who reads them again."""
     aliases, details, user = Aliases(connection), observation.details, observation.user_id
     if observation.kind == "merge":
@@ -180,7 +183,7 @@ class Predicate(NamedTuple):
         )
 
 
-def moved(view: View, predicate: Predicate, observed: Collection[Observed]) -> list[Moved]:
+def moved_observations(view: View, predicate: Predicate, observed: Collection[Observed]) -> list[Moved]:
     """The observations that go, with the entities that they were stored for and are about now."""
     chosen = [entry.observation for entry in observed if predicate.holds(entry)]
     ids = predicate.observation_ids
@@ -199,7 +202,7 @@ def moved(view: View, predicate: Predicate, observed: Collection[Observed]) -> l
     ]
 
 
-def target(view: View, name: str) -> EntityRow:
+def split_target(view: View, name: str) -> EntityRow:
     """The entity of a name, as it will be if there is none yet; what is observed under the name later is about it."""
     row, spelled = view.group.row, name_part(name)
     if spelled is None:
@@ -238,7 +241,7 @@ class Relate(Change):
             raise NotFound("the entity type is gone", stream=self._stream.name)
         at_us = max(batch.now_us, head.last_us)
         observation = self._decide(batch, head, at_us)
-        replayed(batch.connection, self._stream.id, head.next_seq, at_us, observation)
+        note_relations(batch.connection, self._stream.id, head.next_seq, at_us, observation)
         part = Append(self._stream, encode(observation), 1, _ignore_append)
         part.route([observation.entity_id], head)
         part.write(batch, head, at_us)
@@ -263,13 +266,13 @@ class EntityRelations:
         if from_id == to_id:
             raise BadRequest("an entity cannot be merged into itself", field="to_entity_id")
         return await self._relate(
-            user_id, from_id, lambda batch, head, at_us: merging(batch, head, at_us, user_id, from_id, to_id)
+            user_id, from_id, lambda batch, head, at_us: merge_observation(batch, head, at_us, user_id, from_id, to_id)
         )
 
     async def unmerge(self, user_id: str, entity_id: str) -> Related:
         """Let an entity that was merged be told of by itself again."""
         return await self._relate(
-            user_id, entity_id, lambda batch, head, at_us: unmerging(batch, head, at_us, user_id, entity_id)
+            user_id, entity_id, lambda batch, head, at_us: unmerge_observation(batch, head, at_us, user_id, entity_id)
         )
 
     async def split(self, user_id: str, entity_id: str, into: EntityRow, moved: list[Moved]) -> Related:
@@ -277,17 +280,17 @@ class EntityRelations:
         return await self._relate(
             user_id,
             entity_id,
-            lambda batch, head, at_us: splitting(batch, head, at_us, user_id, entity_id, into, moved),
+            lambda batch, head, at_us: split_observation(batch, head, at_us, user_id, entity_id, into, moved),
         )
 
     async def unsplit(self, user_id: str, split: Observation) -> Related:
         """Let observations that were moved be about the entities that they came from."""
         return await self._relate(
-            user_id, split.entity_id, lambda batch, head, at_us: unsplitting(batch, head, at_us, user_id, split)
+            user_id, split.entity_id, lambda batch, head, at_us: unsplit_observation(batch, head, at_us, user_id, split)
         )
 
     async def _relate(self, user_id: str, entity_id: str, decide: Decide) -> Related:
-        row = owned(self._entities, user_id, entity_id)
+        row = owned_entity(self._entities, user_id, entity_id)
         settled: asyncio.Future[Relate] = asyncio.get_running_loop().create_future()
         stream = self._stream_of(row.stream)
         relate = Relate(self._log, stream, decide, settling(settled))

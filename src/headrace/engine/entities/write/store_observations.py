@@ -66,7 +66,7 @@ class StoreObservations(Operation):
         caller: Any = None,
     ) -> None:
         """``done`` is told of the outcome; who the ``caller`` is, is between it and whoever wishes."""
-        self.wish, self.prepared = source, prepared
+        self.source, self.prepared = source, prepared
         self.log, self.done, self.caller = log, done, caller
         self.size = sum(map(len, prepared.joined.values())) + 200
         streams = (drafts[0].typed.stream for drafts in prepared.drafts.values())
@@ -95,7 +95,7 @@ class StoreObservations(Operation):
         if self._is_repeated(batch):
             return
         self._admit_again(batch)
-        prepared, source = self.prepared, self.wish
+        prepared, source = self.prepared, self.source
         if source.commit and any(drafts[0].typed.stream is None for drafts in prepared.drafts.values()):
             raise TypesOutdated("a type of the request has no schema yet")
         if source.erasures is not None and any(_erasures(batch, stream) != source.erasures for stream in self.pinned):
@@ -112,21 +112,21 @@ class StoreObservations(Operation):
 
     def _is_repeated(self, batch: Batch) -> bool:
         """Whether the request was answered before; another one of the same key is refused."""
-        key = self.wish.idempotency_key
-        answer = None if key is None else Idempotency(batch.connection).find(self.wish.user_id, key)
+        key = self.source.idempotency_key
+        answer = None if key is None else Idempotency(batch.connection).find(self.source.user_id, key)
         if answer is None:
             return False
-        if answer.digest != self.wish.digest:
+        if answer.digest != self.source.digest:
             raise IdempotencyCollision("this idempotency key was used for another request", idempotency_key=key)
-        self.body, self.replayed = answer.answer, self.wish.commit
+        self.body, self.replayed = answer.answer, self.source.commit
         return self.replayed
 
     def _admit_again(self, batch: Batch) -> None:
         """Accept everything by the schemas that hold now, where one has changed since."""
         before = {name: drafts[0].typed for name, drafts in self.prepared.drafts.items()}
-        now = {name: _now(batch, typed, self.wish.user_id) for name, typed in before.items()}
+        now = {name: _now(batch, typed, self.source.user_id) for name, typed in before.items()}
         if any(now[name] is not typed for name, typed in before.items()):
-            self.prepared = self.wish.prepare(now)
+            self.prepared = self.source.prepare(now)
 
     def _refuse(self, batch: Batch, shares: list[TypeBatch]) -> None:
         issues = [issue for type_batch in shares for issue in type_batch.issues]
@@ -134,7 +134,7 @@ class StoreObservations(Operation):
             raise refusal(sorted(issues, key=lambda issue: issue.item))
         records = Idempotency(batch.connection)
         for key, draft in self.prepared.keys:
-            answer = records.find(self.wish.user_id, key)
+            answer = records.find(self.source.user_id, key)
             if answer is not None and answer.digest != draft.observation.id.encode():
                 message = f"the idempotency key of entity {draft.item} was used for something else"
                 raise IdempotencyCollision(message, idempotency_key=key, item=draft.item)
@@ -145,12 +145,12 @@ class StoreObservations(Operation):
     def _name_actions(self) -> None:
         for answer in self.prepared.told:
             answer.action = answer.action or "unchanged"
-            if not self.wish.commit:
+            if not self.source.commit:
                 answer.action = _PREVIEWED[answer.action]
 
     def _remember(self, batch: Batch) -> None:
         """Keep the answer for the same request, and what single entities with keys of their own became."""
-        source, records = self.wish, Idempotency(batch.connection)
+        source, records = self.source, Idempotency(batch.connection)
         if source.idempotency_key is not None:
             records.save(source.user_id, source.idempotency_key, Answered(source.digest, self.body), batch.now_us)
         for key, draft in self.prepared.keys:

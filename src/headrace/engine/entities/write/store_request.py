@@ -85,7 +85,7 @@ class Prepared(NamedTuple):
 
 
 class ObservationWrite:
-    """The wish to store entities: accepted as often as schemas change before it comes true."""
+    """A request to store entities: accepted again whenever a schema has changed before it is stored."""
 
     erasures: int | None = None
 
