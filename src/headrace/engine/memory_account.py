@@ -94,8 +94,8 @@ class Account:
             "companion_footers": companions.open_bytes if companions else 0,
             "tail_columns": archive.blocks.bytes if archive else 0,
             "recent_events": archive.recent.bytes if archive else 0,
-            "feature_tails": tail_memory.held_bytes(engine.serving),
-            "entity_tails": sum(map(tail_memory.held_bytes, self._servings()[1:])),
+            "feature_tails": tail_memory.tail_bytes(engine.serving),
+            "entity_tails": sum(map(tail_memory.tail_bytes, self._servings()[1:])),
             "state_rows": engine.bench.rows.bytes,
             "entity_rows": engine.snapshots.rows.bytes,
         }
