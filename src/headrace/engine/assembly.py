@@ -50,7 +50,7 @@ from headrace.engine.products import JOURNALS, SEGMENT_REWRITER, append_hooks
 from headrace.engine.registry.profiles import Profiles
 from headrace.engine.registry.schemas import Schemas
 from headrace.engine.runtime import auto_tune
-from headrace.engine.runtime.computing import Computing
+from headrace.engine.runtime.compute import Computing
 from headrace.engine.runtime.counters import Counters
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.slices import Slices

@@ -14,7 +14,7 @@ import msgspec
 
 from headrace import decoding
 from headrace.config import PipelineConfig
-from headrace.pipeline.kernels import compact, erase, features, history, index, merging, verify
+from headrace.pipeline.kernels import compact, erase, features, history, index, merge, verify
 from headrace.pipeline.kernels.units import Perform, failure, over
 from headrace.pipeline.progress import Progress
 from headrace.pipeline.work import Lease
@@ -101,18 +101,18 @@ def merged(
     frames = [frame for frame in (lease.in_lanes(False), lease.in_lanes(True), lease.in_order()) if frame is not None]
     together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
     # Where a unit failed to be read, the row that says so is the first of it.
-    rows = together.repartition(partitions, "unit").sortWithinPartitions(*merging.SORTED)
-    results = rows.mapInArrow(merging.combined(lease.units, store), "result string").collect()
+    rows = together.repartition(partitions, "unit").sortWithinPartitions(*merge.SORTED)
+    results = rows.mapInArrow(merge.combined(lease.units, store), "result string").collect()
     return [*failed, *(msgspec.json.decode(row["result"]) for row in results)]
 
 
-def _split(units: Mapping[str, bytes]) -> tuple[dict[bytes, merging.Split], list[ResultDocument]]:
+def _split(units: Mapping[str, bytes]) -> tuple[dict[bytes, merge.Split], list[ResultDocument]]:
     """What Catalyst reduces of each unit, and the results of units whose definitions cannot be read."""
-    splits: dict[bytes, merging.Split] = {}
+    splits: dict[bytes, merge.Split] = {}
     failed: list[ResultDocument] = []
     for name, encoded in units.items():
         try:
-            splits[encoded] = merging.split(decoding.decode(encoded, Unit))
+            splits[encoded] = merge.split(decoding.decode(encoded, Unit))
         except Exception as reason:  # that of one unit must not be that of the others
             failed.append({"unit": name, **failure(reason)})
     return splits, failed
@@ -122,7 +122,11 @@ class _Lease:
     """Units that are merged together, in packs that are read together."""
 
     def __init__(
-        self, spark: SparkSession, splits: Mapping[bytes, merging.Split], packs: Sequence[Sequence[bytes]], store: str
+        self,
+        spark: SparkSession,
+        splits: Mapping[bytes, merge.Split],
+        packs: Sequence[Sequence[bytes]],
+        store: str,
     ) -> None:
         self._spark, self._store, self.units = spark, store, list(splits)
         numbers = {unit: number for number, unit in enumerate(self.units)}
@@ -135,24 +139,24 @@ class _Lease:
 
         found = [split.alike(gathers) for split in self._splits]
         names = lanes.columns(lane for one in found for lane in one)
-        frame = self._read(merging.in_lanes(gathers), [bool(one) for one in found], names)
+        frame = self._read(merge.in_lanes(gathers), [bool(one) for one in found], names)
         if frame is None:
             return None
         reduced = [functions.expr(COLUMNS[name].aggregate).alias(name) for name in names]
-        return frame.groupBy(*merging.SORTED).agg(*reduced)
+        return frame.groupBy(*merge.SORTED).agg(*reduced)
 
     def in_order(self) -> DataFrame | None:
         """The others."""
-        return self._read(merging.in_order, [not split.lanes or bool(split.in_order) for split in self._splits], [])
+        return self._read(merge.in_order, [not split.lanes or bool(split.in_order) for split in self._splits], [])
 
-    def _read(self, read: merging.Read, wanted: Sequence[bool], names: Sequence[str]) -> DataFrame | None:
+    def _read(self, read: merge.Read, wanted: Sequence[bool], names: Sequence[str]) -> DataFrame | None:
         packs = [[number for number in pack if wanted[number]] for pack in self._packs]
         packs = [pack for pack in packs if pack]
         if not packs:
             return None
-        kernel = merging.rows(read, packs, self.units, merging.shape(names), self._store)
+        kernel = merge.rows(read, packs, self.units, merge.shape(names), self._store)
         columns = [f"{name} {COLUMNS[name].type}" for name in names]
-        return self._spark.range(0, len(packs), 1, len(packs)).mapInArrow(kernel, ", ".join([merging.KEYS, *columns]))
+        return self._spark.range(0, len(packs), 1, len(packs)).mapInArrow(kernel, ", ".join([merge.KEYS, *columns]))
 
 
 Packs = list[list[bytes]]

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from headrace.storage.fetching import check, download, log_dropped
+from headrace.storage.download import check, download, log_dropped
 from headrace.storage.files import make_directories
 from headrace.storage.objects import Objects
 

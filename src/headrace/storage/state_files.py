@@ -29,7 +29,7 @@ import xxhash
 from headrace.errors import CorruptData, Unavailable
 from headrace.format.state.layout import State
 from headrace.format.state.names import state_key
-from headrace.storage.fetching import check, download
+from headrace.storage.download import check, download
 from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles
 from headrace.storage.files import create_private
 from headrace.storage.objects import Objects

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from headrace.engine.touch.asking import Question
-from headrace.engine.touch.pacing import Pace
-from headrace.engine.touch.parking import Waiter
-from headrace.engine.touch.roster import Verdict
-from headrace.engine.touch.touching import Touching
+from headrace.engine.touch.active_templates import Verdict
+from headrace.engine.touch.pace import Pace
+from headrace.engine.touch.stream_touches import Touching
+from headrace.engine.touch.wait_request import Question
+from headrace.engine.touch.waiters import Waiter
 from headrace.profiles.state_protocol import keys
 from headrace.profiles.state_protocol.templates import Field, Template
 from headrace.types import JSON

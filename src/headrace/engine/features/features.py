@@ -12,7 +12,7 @@ from headrace.engine.features.registry import EVENTS, Current, load
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.computing import Computing
+from headrace.engine.runtime.compute import Computing
 from headrace.errors import BadRequest, Conflict, HeadraceError
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.descriptor.problem import Envelope, Problem, Status

@@ -11,7 +11,7 @@ import os
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.touch.touching import Touching
+from headrace.engine.touch.stream_touches import Touching
 from headrace.errors import HeadraceError
 from headrace.profiles.state_protocol import keys
 from headrace.types import rfc3339

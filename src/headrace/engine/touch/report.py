@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.touch.counts import Counts
 from headrace.engine.touch.pressure import COARSE_ONLY, RESTRICTED
-from headrace.engine.touch.touching import Touching
+from headrace.engine.touch.stream_touches import Touching
 
 if TYPE_CHECKING:
     from headrace.engine.touch.touches import Touches

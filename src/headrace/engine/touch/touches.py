@@ -10,13 +10,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
+from headrace.engine.touch.active_templates import Lives, Roster, Verdict
 from headrace.engine.touch.counts import Counts
 from headrace.engine.touch.journal import Journal
-from headrace.engine.touch.lives import Lives
-from headrace.engine.touch.pacing import Pace
-from headrace.engine.touch.parking import Deadlines, Waiter
-from headrace.engine.touch.roster import Roster, Verdict
-from headrace.engine.touch.touching import Touching
+from headrace.engine.touch.pace import Pace
+from headrace.engine.touch.stream_touches import Touching
+from headrace.engine.touch.waiters import Deadlines, Waiter
 from headrace.errors import NotFound, Overloaded
 from headrace.profiles.state_protocol.profile import StateProtocol
 from headrace.profiles.state_protocol.settings import Touch

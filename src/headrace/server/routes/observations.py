@@ -20,7 +20,7 @@ from headrace.engine.entities.entity_hook import ENTITIES
 from headrace.engine.entities.write.correcting import Deciding, Decision, Deed
 from headrace.engine.entities.write.observing import Observe, Outdated
 from headrace.engine.entities.write.stores import TRIES, Found
-from headrace.engine.runtime.computing import LONG_BYTES
+from headrace.engine.runtime.compute import LONG_BYTES
 from headrace.errors import AppendTimedOut, BadRequest, UnsupportedMedia
 from headrace.schema.entity import request as entity_request
 from headrace.schema.entity.request import Asked, Name

@@ -16,13 +16,13 @@ from msgspec import UNSET, UnsetType
 from headrace import decoding
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Stream
-from headrace.engine.touch.asking import Question
-from headrace.engine.touch.pacing import Pace
-from headrace.engine.touch.parking import Waiter
+from headrace.engine.touch.active_templates import Verdict
+from headrace.engine.touch.pace import Pace
 from headrace.engine.touch.report import report
-from headrace.engine.touch.roster import Verdict
+from headrace.engine.touch.stream_touches import Touching
 from headrace.engine.touch.touches import settings_of
-from headrace.engine.touch.touching import Touching
+from headrace.engine.touch.wait_request import Question
+from headrace.engine.touch.waiters import Waiter
 from headrace.errors import BadRequest, HeadraceError, NotFound
 from headrace.profiles.state_protocol import keys, templates
 from headrace.profiles.state_protocol.templates import Template

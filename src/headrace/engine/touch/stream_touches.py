@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from headrace.engine.log import read as reading
 from headrace.engine.runtime.slices import Slices
-from headrace.engine.touch import asking
-from headrace.engine.touch.asking import Question
+from headrace.engine.touch import wait_request
 from headrace.engine.touch.counts import Counts, Flushes
-from headrace.engine.touch.parking import Parking, Waiter
 from headrace.engine.touch.pressure import Pressure
-from headrace.engine.touch.processing import Bucket, Processor
+from headrace.engine.touch.processor import Bucket, Processor
+from headrace.engine.touch.wait_request import Question
+from headrace.engine.touch.waiters import Parking, Waiter
 from headrace.errors import NotRepresentable
 from headrace.profiles.state_protocol.keys import Key, id_of
 from headrace.profiles.state_protocol.messages import NoBefore, changes_of
@@ -27,8 +27,8 @@ from headrace.profiles.state_protocol.settings import Touch
 if TYPE_CHECKING:
     from headrace.engine.log.stream import Stream
     from headrace.engine.log.tiers import Tiers
+    from headrace.engine.touch.active_templates import Active, Roster
     from headrace.engine.touch.journal import Journal
-    from headrace.engine.touch.roster import Active, Roster
 
 #: Payload that is processed at once.
 STEP_BYTES = 32 * 1024
@@ -188,9 +188,9 @@ class Touching:
         """Who waits for that, and the outcome where it is known already."""
         self.asked_s = monotonic()
         if question.exact:
-            asking.exact_keys(question)
-        since = asking.position_of(question.cursor, self.journal, self.stream.head.next_seq)
-        waiter = asking.waiter_for(question, -1 if since is None else since, self.roster, self.mode)
+            wait_request.exact_keys(question)
+        since = wait_request.position_of(question.cursor, self.journal, self.stream.head.next_seq)
+        waiter = wait_request.waiter_for(question, -1 if since is None else since, self.roster, self.mode)
         if since is None:
             return waiter, OTHER_EPOCH
         refused = {one.id for one in question.refused}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from headrace.engine.touch.active_templates import Roster
 from headrace.engine.touch.journal import Journal
-from headrace.engine.touch.parking import FINE_KEY, TABLE_KEY, TEMPLATE_KEY, Waiter
 from headrace.engine.touch.pressure import COARSE_ONLY, RESTRICTED
-from headrace.engine.touch.roster import Roster
+from headrace.engine.touch.waiters import FINE_KEY, TABLE_KEY, TEMPLATE_KEY, Waiter
 from headrace.errors import BadRequest
 from headrace.profiles.state_protocol import keys
 from headrace.profiles.state_protocol.templates import Template

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from headrace.engine.touch.active_templates import Active, Roster
 from headrace.engine.touch.counts import Counts
 from headrace.engine.touch.journal import Journal
-from headrace.engine.touch.parking import Parking
 from headrace.engine.touch.pressure import COARSE_ONLY, RESTRICTED, Pressure
-from headrace.engine.touch.roster import Active, Roster
+from headrace.engine.touch.waiters import Parking
 from headrace.profiles.state_protocol.keys import Key, table_key
 from headrace.profiles.state_protocol.messages import Change, touched
 from headrace.profiles.state_protocol.templates import Template

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import time
 
 from headrace.engine.log.tiers import NeedsFetch
-from headrace.engine.touch.touching import Touching
+from headrace.engine.touch.stream_touches import Touching
 
 log = logging.getLogger("headrace.touch")
 
