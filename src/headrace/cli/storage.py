@@ -21,7 +21,7 @@ from headrace.errors import NotFound
 if TYPE_CHECKING:
     from headrace.config import StorageConfig
     from headrace.engine.history.recovery import RecoveredStream
-    from headrace.engine.history.verify import Report
+    from headrace.engine.history.verify import VerifyReport
     from headrace.storage.backup import Backup
     from headrace.storage.objects import Objects
 
@@ -147,7 +147,9 @@ def _open_store(url: str, timeout_s: float) -> Objects:
     return Objects.open(url, timeout_s=timeout_s)
 
 
-def _noting(reports: Iterable[Report], damaged: list[dict[str, str]], stream: str | None) -> Iterator[Report]:
+def _noting(
+    reports: Iterable[VerifyReport], damaged: list[dict[str, str]], stream: str | None
+) -> Iterator[VerifyReport]:
     is_there = stream is None
     for report in reports:
         is_there = True
@@ -157,7 +159,7 @@ def _noting(reports: Iterable[Report], damaged: list[dict[str, str]], stream: st
         raise NotFound(f"nothing of {stream!r} is in the object store", stream=stream)
 
 
-def _reported(reports: Iterable[Report], as_table: bool) -> Iterable[dict[str, Any]]:
+def _reported(reports: Iterable[VerifyReport], as_table: bool) -> Iterable[dict[str, Any]]:
     for report in reports:
         facts = {**msgspec.structs.asdict(report), "damage": [damage._asdict() for damage in report.damage]}
         if as_table:

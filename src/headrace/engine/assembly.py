@@ -39,7 +39,7 @@ from headrace.engine.history.takeover import take_over
 from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.catalog import Catalog
-from headrace.engine.log.lifecycle import Change, carry_out
+from headrace.engine.log.lifecycle import StreamChange, carry_out
 from headrace.engine.log.log import Log
 from headrace.engine.log.retention import Sweeper
 from headrace.engine.log.tail import Tail
@@ -50,7 +50,7 @@ from headrace.engine.products import JOURNALS, SEGMENT_REWRITER, append_hooks
 from headrace.engine.registry.profiles import Profiles
 from headrace.engine.registry.schemas import Schemas
 from headrace.engine.runtime import auto_tune
-from headrace.engine.runtime.compute import Computing
+from headrace.engine.runtime.compute import ComputeThreads
 from headrace.engine.runtime.counters import Counters
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.slices import Slices
@@ -99,7 +99,7 @@ class Engine:
         self.counters = Counters()
         self._masks: Masks = {}
         self.gates = Gates(config.limits)
-        self.computing = Computing(self.gates, config.limits.arriving_bytes)
+        self.computing = ComputeThreads(self.gates, config.limits.arriving_bytes)
         data_dir = Path(config.storage.data_dir)
         make_directory(data_dir, config.storage.directory_permissions)
         self._open_database(data_dir, vfs, accept_log_damage)
@@ -498,7 +498,7 @@ class Engine:
         await self.sweeper.sweep()
 
 
-class _Call(Change):
+class _Call(StreamChange):
     """A function to run inside a commit."""
 
     def __init__(self, function: Callable[[Batch], Any], done: Callable[[Any], None]) -> None:

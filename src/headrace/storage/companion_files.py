@@ -32,7 +32,7 @@ _MOST_FOOTERS = 20_000
 _SUFFIX = ".parquet"
 
 
-class Usage(NamedTuple):
+class CompanionUsage(NamedTuple):
     """What the cache holds, how often it had to fetch, and how many damaged files it dropped."""
 
     bytes: int
@@ -127,12 +127,12 @@ class CompanionFiles:
         self._opened.clear()
         self._decoded.shrink(self._decoded.bytes // 2)
 
-    def usage(self) -> Usage:
+    def usage(self) -> CompanionUsage:
         """What is held now."""
         opened, files = (len(self._opened), self._opened.bytes, self._decoded.bytes), self._files
         if files is None:
-            return Usage(0, 0, *opened, 0, 0)
-        return Usage(files.bytes, len(files), *opened, files.fetches, files.dropped)
+            return CompanionUsage(0, 0, *opened, 0, 0)
+        return CompanionUsage(files.bytes, len(files), *opened, files.fetches, files.dropped)
 
     def _verified(
         self,

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.forks import Fork
-from headrace.engine.log.lifecycle import Change, carry_out, settling
+from headrace.engine.log.lifecycle import StreamChange, carry_out, settling
 from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest, Conflict, Gone, HeadraceError, NotFound, OffsetGone
 from headrace.types import JSON, OCTETS
@@ -212,7 +212,7 @@ def test_a_deleted_source_does_not_expire_afterwards(rig: Rig) -> None:
         step()
 
 
-class _Nothing(Change):
+class _Nothing(StreamChange):
     def perform(self, batch: Batch) -> None:
         pass
 
@@ -235,7 +235,7 @@ def test_a_change_that_nobody_waits_for_any_more_is_settled_in_silence(
 
 
 def test_a_settled_change_is_let_go_of_without_the_collector(rig: Rig) -> None:
-    async def settled() -> weakref.ref[Change]:
+    async def settled() -> weakref.ref[StreamChange]:
         return weakref.ref(await carry_out(rig.engine.writer, _Nothing))
 
     gc.disable()

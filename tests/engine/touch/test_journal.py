@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine.touch.filter import Filter
-from headrace.engine.touch.journal import Journal
+from headrace.engine.touch.journal import TouchJournal
 from headrace.profiles.state_protocol.settings import Memory
 
 SMALL = Memory(filter_pow2=10, k=2)
@@ -14,8 +14,8 @@ SMALL = Memory(filter_pow2=10, k=2)
 KEYS = st.builds(lambda high, low: high << 32 | low, st.integers(0, 2), st.integers(1, 40))
 
 
-def journal(recent: int = 8, floor: int = 0) -> Journal:
-    return Journal("0123456789abcdef", floor, SMALL, recent)
+def journal(recent: int = 8, floor: int = 0) -> TouchJournal:
+    return TouchJournal("0123456789abcdef", floor, SMALL, recent)
 
 
 @given(st.lists(KEYS, max_size=200), st.integers(0, 200), st.integers(1, 30))

@@ -12,7 +12,7 @@ from headrace.engine.features.registry import EVENTS, Current, load
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.compute import Computing
+from headrace.engine.runtime.compute import ComputeThreads
 from headrace.errors import BadRequest, Conflict, HeadraceError
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.descriptor.problem import Envelope, Problem, Status
@@ -30,7 +30,7 @@ class Features:
         writer: Writer,
         log: Log,
         registry: FeatureRegistry,
-        computing: Computing,
+        computing: ComputeThreads,
         *,
         patience_s: float,
         most_keys: int,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headrace.engine.log.read import Owned, owned
+from headrace.engine.log.read import OwnedEntries, owned
 from headrace.engine.log.stream import Head, Stream
 from headrace.errors import ObjectMissing
 from headrace.format.segment import layout
@@ -161,7 +161,7 @@ class Events:
         ends = range(start + 1, min(stop, start + count) + 1)
         return start + max(1, bisect_right(ends, size, key=lambda end: self.payload_bytes(start, end)))
 
-    def _part_bytes(self, part: Owned, start: int, stop: int) -> int:
+    def _part_bytes(self, part: OwnedEntries, start: int, stop: int) -> int:
         size = 0
         for placed in self._published.following(part.owner, start, stop) if start < stop else ():
             segment = placed.segment
@@ -182,7 +182,7 @@ class Events:
             version, _, body = reader.read(seq, seq + 1, 1).parts[0]
         return Event(version, bytes(body))
 
-    def _part(self, seq: int) -> Owned:
+    def _part(self, seq: int) -> OwnedEntries:
         return next(part for part in self._owned if part.start <= seq < part.end)
 
     def _row(self, owner: int, seq: int) -> Entries:

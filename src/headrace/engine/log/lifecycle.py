@@ -29,7 +29,7 @@ from headrace.types import JSON
 SERVER = "server"
 
 
-class Change(Operation):
+class StreamChange(Operation):
     """An operation that answers by calling ``done`` with itself."""
 
     #: The user who asked for it.
@@ -55,13 +55,13 @@ class Change(Operation):
         self.done(self)
 
 
-class Chore(Change):
+class Chore(StreamChange):
     """What the server does by itself: it goes on however much waits, as it makes room for more."""
 
     is_chore = True
 
 
-ChangeType = TypeVar("ChangeType", bound=Change)
+ChangeType = TypeVar("ChangeType", bound=StreamChange)
 
 
 def settling(awaited: asyncio.Future[Any]) -> Callable[[Any], None]:
@@ -87,7 +87,7 @@ async def carry_out(writer: Writer, make_change: Callable[..., ChangeType], *arg
     return change
 
 
-class Create(Change):
+class Create(StreamChange):
     """A new stream, with its first entries and its closing mark, or nothing at all."""
 
     registry: StreamRegistry | None = None
@@ -265,7 +265,7 @@ def create_managed(
     return row.id
 
 
-class Delete(Change):
+class Delete(StreamChange):
     """The end of a stream; it stays readable through forks that need it."""
 
     frees = True
@@ -336,7 +336,7 @@ def _bury(batch: Batch, stream: int) -> None:
     States(batch.connection).drop(stream)
 
 
-class SetRetention(Change):
+class SetRetention(StreamChange):
     """A new retention rule for a stream."""
 
     frees = True

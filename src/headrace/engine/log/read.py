@@ -35,7 +35,7 @@ class Appended(NamedTuple):
     append_us: int
 
 
-class Owned(NamedTuple):
+class OwnedEntries(NamedTuple):
     """The entries of [start, end) belong to this stream: the reader itself, or one it was forked from."""
 
     owner: int
@@ -77,7 +77,13 @@ def read(
 
 
 def _read_some(
-    tiers: Tiers, stream: Stream, part: Owned, room: int, key: str | None, view: StreamSchema | None, goes_on: bool
+    tiers: Tiers,
+    stream: Stream,
+    part: OwnedEntries,
+    room: int,
+    key: str | None,
+    view: StreamSchema | None,
+    goes_on: bool,
 ) -> Slice:
     """Entries from where one owner keeps them in one tier."""
     if part.published is None or part.start < part.published:
@@ -94,19 +100,19 @@ def _read_some(
     return entries
 
 
-def owned(stream: Stream, head: Head, position: int) -> Iterator[Owned]:
+def owned(stream: Stream, head: Head, position: int) -> Iterator[OwnedEntries]:
     """Who owns the entries from a position to the head, in order."""
     for owner, limit in stream.lineage:
         until = min(limit, head.next_seq)
         if position < until:
-            yield Owned(owner, position, until, None)
+            yield OwnedEntries(owner, position, until, None)
             position = until
     if position < head.next_seq:
-        yield Owned(stream.id, position, head.next_seq, head.published_seq)
+        yield OwnedEntries(stream.id, position, head.next_seq, head.published_seq)
 
 
 def _read_segments(
-    tiers: Tiers, stream: Stream, part: Owned, budget: int, key: str | None, view: StreamSchema | None
+    tiers: Tiers, stream: Stream, part: OwnedEntries, budget: int, key: str | None, view: StreamSchema | None
 ) -> Slice | None:
     sealed = tiers.read(part.owner, part.start, part.end, budget, key)
     if sealed is None or view is None:
@@ -136,7 +142,7 @@ def _turned(parts: list[Part], view: StreamSchema) -> tuple[list[Piece], int, No
 
 
 def _read_rows(
-    wal: Wal, stream: Stream, part: Owned, budget: int, key: str | None, view: StreamSchema | None, goes_on: bool
+    wal: Wal, stream: Stream, part: OwnedEntries, budget: int, key: str | None, view: StreamSchema | None, goes_on: bool
 ) -> Slice:
     scan = wal.scan if key is None else partial(wal.scan_key, key=key)
     # A scan that a refusal leaves open would hold its snapshot until the traceback is collected.
@@ -147,7 +153,7 @@ def _read_rows(
 def _gathered(
     rows: Iterable[Entries],
     stream: Stream,
-    part: Owned,
+    part: OwnedEntries,
     budget: int,
     key: str | None,
     view: StreamSchema | None,

@@ -18,7 +18,7 @@ from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.deduplication import dedupe_horizon
 from headrace.engine.log.forks import read_by_forks
-from headrace.engine.log.lifecycle import Change, Chore, Delete, carry_out, settling
+from headrace.engine.log.lifecycle import Chore, Delete, StreamChange, carry_out, settling
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
@@ -331,11 +331,11 @@ class Sweeper:
         if hook is not None and hook.dedupes:
             await self._run_out(ForgetKeys, stream)
 
-    async def _run_out(self, make_change: Callable[..., Change], *arguments: Any) -> None:
+    async def _run_out(self, make_change: Callable[..., StreamChange], *arguments: Any) -> None:
         """Carry out an operation again and again, until it finds less than it may remove at once."""
         while await self._run(make_change, *arguments) >= PURGE_ROWS:
             await asyncio.sleep(0)
 
-    async def _run(self, make_change: Callable[..., Change], *arguments: Any) -> int:
+    async def _run(self, make_change: Callable[..., StreamChange], *arguments: Any) -> int:
         """Carry out a sweep's operation; answers how many rows it removed."""
         return getattr(await carry_out(self._writer, make_change, *arguments), "removed", 0)

@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import SERVER, carry_out, save_registry
-from headrace.engine.log.lifecycle import Change as Step
+from headrace.engine.log.lifecycle import StreamChange as Step
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.engine.log.writer import Writer

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import SERVER, Change, carry_out, save_registry
+from headrace.engine.log.lifecycle import SERVER, StreamChange, carry_out, save_registry
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.compute import Computing
+from headrace.engine.runtime.compute import ComputeThreads
 from headrace.errors import BadRequest, Conflict, HeadraceError, LensUnsound, NotFound, RegistryFull
 from headrace.query import search_document
 from headrace.query.carry import carry_search
@@ -37,7 +37,7 @@ _ERRORS: dict[str, type[HeadraceError]] = {
 }
 
 
-class SetRegistry(Change):
+class SetRegistry(StreamChange):
     """The next revision of a stream's registry, unless the stream has moved on from what it was planned for."""
 
     def __init__(
@@ -77,7 +77,7 @@ class SetRegistry(Change):
 class Schemas:
     """Plans and applies changes to registries. All runs on the event loop, except the thinking."""
 
-    def __init__(self, writer: Writer, registries: Registries, computing: Computing, patience_s: float) -> None:
+    def __init__(self, writer: Writer, registries: Registries, computing: ComputeThreads, patience_s: float) -> None:
         self._writer = writer
         self._registries = registries
         self._computing, self._patience_s = computing, patience_s

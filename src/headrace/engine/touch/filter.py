@@ -22,15 +22,15 @@ class Filter:
     def put(self, key_id: int, position: int) -> None:
         """A key was touched at a position."""
         cells = self._cells
-        for cell in self._places(key_id):
+        for cell in self._cells_of(key_id):
             cells[cell] = max(cells[cell], position)
 
     def last(self, key_id: int) -> int:
         """The last position at which a key may have been touched; 0: it never was."""
         cells = self._cells
-        return min(cells[cell] for cell in self._places(key_id))
+        return min(cells[cell] for cell in self._cells_of(key_id))
 
-    def _places(self, key_id: int) -> list[int]:
+    def _cells_of(self, key_id: int) -> list[int]:
         spread = key_id * _SPREAD
         line = (spread >> 32 & self._lines) * _LINE
         spread ^= spread >> 29

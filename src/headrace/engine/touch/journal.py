@@ -21,7 +21,7 @@ _KEY_BITS = 64
 _KEY = 2**_KEY_BITS - 1
 
 
-class Journal:
+class TouchJournal:
     """Touches of one stream."""
 
     def __init__(self, epoch: str, floor: int, memory: Memory, recent: int = RECENT) -> None:
@@ -67,15 +67,15 @@ class Journal:
         recent.pop(key_id, None)
         recent[key_id] = position << _KEY_BITS | key
         if len(recent) > self._most:
-            self._let_go()
+            self._shrink_recent()
 
     def last(self, key_id: int) -> int:
         """The last position at which a key of this id may have been touched; 0 for never."""
         packed = self._recent.get(key_id)
         if packed is not None:
             return packed >> _KEY_BITS
-        found = 0 if self._filter is None else self._filter.last(key_id)
-        return self._base + found if found else 0
+        stored = 0 if self._filter is None else self._filter.last(key_id)
+        return self._base + stored if stored else 0
 
     def touched(self, key: Key, since: int) -> bool | None:
         """Whether this very key was touched after a position; None where that cannot be told any more."""
@@ -98,12 +98,12 @@ class Journal:
         self._filter = None
         self._base = self.floor = self.exact_since = self.through
 
-    def _let_go(self) -> None:
+    def _shrink_recent(self) -> None:
         """Keep the keys that were touched longest ago less exactly."""
         for key_id in list(islice(self._recent, max(1, self._most // _LET_GO))):
-            self._put_away(key_id, self._recent.pop(key_id) >> _KEY_BITS)
+            self._move_to_filter(key_id, self._recent.pop(key_id) >> _KEY_BITS)
 
-    def _put_away(self, key_id: int, position: int) -> None:
+    def _move_to_filter(self, key_id: int, position: int) -> None:
         if position - self._base > MOST:
             # The filter has no room for larger positions: it begins anew, and what it held is forgotten.
             self._filter, self._base, self.floor = None, position - 1, self.exact_since

@@ -17,7 +17,7 @@ import msgspec
 
 from headrace.engine.derive.lease_scheduler import Apply, LeaseScheduler
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import Change, carry_out
+from headrace.engine.log.lifecycle import StreamChange, carry_out
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
@@ -56,7 +56,7 @@ _PAUSE_S, _LONG_PAUSE_S = 0.1, 1.0
 _TRIES = 5
 
 
-class BeginVerification(Change):
+class BeginVerification(StreamChange):
     """A verification of a proposal, if that still leads on from the version that the stream has."""
 
     def __init__(

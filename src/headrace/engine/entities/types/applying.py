@@ -11,7 +11,7 @@ from headrace.engine.entities.types.journal import replay
 from headrace.engine.entities.types.proposing import Proposal
 from headrace.engine.entities.types.resolving import name_refusals
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import Change, create_managed
+from headrace.engine.log.lifecycle import StreamChange, create_managed
 from headrace.engine.log.stream import Stream
 from headrace.errors import AliasTaken, Conflict
 from headrace.storage.enhancements import Enhancements
@@ -20,7 +20,7 @@ from headrace.storage.streams import DELETED, LIVE
 from headrace.types import JSON
 
 
-class Apply(Change):
+class Apply(StreamChange):
     """What a proposal does, unless its type has moved on since."""
 
     def __init__(self, proposal: Proposal, stream: Stream | None, who: str, done: Callable[[Any], None]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from headrace.engine.entities.write.relating import Moved, merging, owned, replayed, splitting, unmerging, unsplitting
 from headrace.engine.log.append import Append
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import Change, settling
+from headrace.engine.log.lifecycle import StreamChange, settling
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
@@ -34,7 +34,7 @@ class Related(NamedTuple):
 Decide = Callable[[Batch, Head, int], Observation]
 
 
-class Relate(Change):
+class Relate(StreamChange):
     """One observation about entities themselves, decided in its commit; ``related`` once it is stored."""
 
     appends = True
