@@ -75,7 +75,7 @@ def serve(
     ready: Annotated[Callable[[str], None] | None, Parameter(parse=False)] = None,
 ) -> None:
     """Run the server until it is told to stop; ``ready`` is called with its address."""
-    from headrace.config import given, load
+    from headrace.config import explicit_settings, load
     from headrace.engine.runtime.allocators import use_jemalloc_in_arrow
 
     chosen = load(file=config, flags=flags.settings())
@@ -90,7 +90,7 @@ def serve(
     main.serve(
         chosen,
         announce,
-        explicit=given(file=config, flags=flags.settings()),
+        explicit=explicit_settings(file=config, flags=flags.settings()),
         accept_log_damage=flags.accept_log_damage,
     )
 

@@ -79,7 +79,7 @@ class Account:
             "append_queue": engine.writer.queued_bytes,
             "cached_streams": len(engine.log.catalog) * auto_tune.STREAM_BYTES,
             "watchers": engine.tail.watchers * auto_tune.WAITER_BYTES,
-            "found_answers": engine.tiers.found_bytes,
+            "found_answers": engine.tiers.answer_bytes,
             "touch_filters": sum(journal.filter_bytes for journal in journals),
         }
 

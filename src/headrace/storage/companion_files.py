@@ -119,7 +119,7 @@ class CompanionFiles:
 
     def forget(self, keys: Collection[str]) -> None:
         """Close the files of companions whose objects are removed: an open file keeps its place on the disk."""
-        removed = {(place[0][1], place[1]) for key in keys if (place := companion_place(key)) is not None}
+        removed = {(location[0][1], location[1]) for key in keys if (location := companion_place(key)) is not None}
         self._opened.pop_where(lambda mark, _: mark[:2] in removed)
 
     def shrink(self) -> None:

@@ -33,8 +33,8 @@ class Dedupe:
             row: Any = self._connection.execute(sql, (stream, keys[0])).fetchone()
             return {} if row is None else {keys[0]: First(*row)}
         sql = "SELECT key, seq, at_us FROM dedupe WHERE stream = ? AND key IN (SELECT value FROM json_each(?))"
-        given = msgspec.json.encode(keys).decode()
-        return {str(row[0]): First(*row[1:]) for row in self._connection.execute(sql, (stream, given))}
+        encoded_keys = msgspec.json.encode(keys).decode()
+        return {str(row[0]): First(*row[1:]) for row in self._connection.execute(sql, (stream, encoded_keys))}
 
     def save(self, rows: Iterable[tuple[int, str, int, int]]) -> None:
         """Remember keys as (stream, key, seq, time), in place of what was remembered of them."""
@@ -109,12 +109,12 @@ class Idempotency:
     def mentioning(self, user_id: str, texts: Iterable[bytes], digests: Collection[bytes], since_us: int) -> list[str]:
         """The stored keys of a user's requests since a moment whose answers hold one of some texts or digests."""
         sql, sought = "SELECT key, digest, answer FROM idempotency WHERE user_id = ? AND at_us >= ?", list(texts)
-        found: list[str] = []
+        matching_keys: list[str] = []
         for key, digest, stored in self._connection.execute(sql, (user_id, since_us)):
             answer = _unpacked(stored)
             if digest in digests or any(text in answer for text in sought):
-                found.append(str(key))
-        return found
+                matching_keys.append(str(key))
+        return matching_keys
 
     def drop(self, user_id: str, keys: Iterable[str]) -> None:
         """Forget answers, by their stored keys."""

@@ -42,9 +42,10 @@ def refuse_lost_database(path: Path, lock: DirectoryLock) -> None:
     others = sorted(other.name for other in path.parent.iterdir() if not _is_fresh(other, path))
     if not has_log and not (path.exists() and (lock.is_marked or others)):
         return
-    found = f"{path.parent} holds {', '.join(others[:3])}" if others else "the directory was used"
+    evidence = f"{path.parent} holds {', '.join(others[:3])}" if others else "the directory was used"
+    state = "empty" if path.exists() else "missing"
     raise CorruptData(
-        f"{path} is {'empty' if path.exists() else 'missing'}, and {found}: put a copy from a backup in its place; to "
+        f"{path} is {state}, and {evidence}: put a copy from a backup in its place; to "
         f"go on without what was in it, move it and {wal.name} away, and start again",
         object=str(path),
         check="database",

@@ -15,7 +15,7 @@ class Notes:
 
     def add(self, documents: Iterable[str]) -> None:
         """Keep notes, in this order."""
-        self._connection.executemany("INSERT INTO notes (document) VALUES (?)", ((one,) for one in documents))
+        self._connection.executemany("INSERT INTO notes (document) VALUES (?)", ((document,) for document in documents))
 
     def first(self, limit: int) -> list[tuple[int, str]]:
         """The oldest notes, with their numbers."""

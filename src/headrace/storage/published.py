@@ -69,10 +69,10 @@ class Published:
 
     def holding(self, stream: int, seq: int) -> Placed | None:
         """The segment that holds an entry."""
-        found = self._one(
+        placed = self._one(
             f"{_SELECT} AND segments.first_seq <= ? ORDER BY segments.first_seq DESC LIMIT 1", stream, seq
         )
-        return found if found is not None and seq < found.segment.end_seq else None
+        return placed if placed is not None and seq < placed.segment.end_seq else None
 
     def following(self, stream: int, start: int, end: int, limit: int = -1) -> list[Placed]:
         """The segments that hold entries of [start, end), in order."""
@@ -137,11 +137,11 @@ class Published:
 
         Before them come those that were marked when the clock was ahead: nobody knows since when they have waited.
         """
-        found: list[int] = []
+        streams: list[int] = []
         for clause, bound in (("> ?", now_us + MAX_AHEAD_US), ("<= ?", until_us)):
             sql = f"SELECT stream FROM unpublished WHERE since_us {clause} ORDER BY since_us LIMIT ?"
-            found += [int(row[0]) for row in self._connection.execute(sql, (bound, limit - len(found)))]
-        return found
+            streams += [int(row[0]) for row in self._connection.execute(sql, (bound, limit - len(streams)))]
+        return streams
 
     def backlogs(self, after: int, limit: int, now_us: int) -> list[Backlog]:
         """The streams that have rows in the log, by their ids after one."""

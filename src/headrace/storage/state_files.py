@@ -89,11 +89,11 @@ class StateFile:
                 self._connection = None
 
     def _get(self, key: bytes) -> dict[str, bytes] | None:
-        number, found = self._row(_FROM_KEY, key)
-        if found is not None and found[0] == key:
-            return _DECODER.decode(memoryview(found[1])[_PREFIX.size :])
+        number, row = self._row(_FROM_KEY, key)
+        if row is not None and row[0] == key:
+            return _DECODER.decode(memoryview(row[1])[_PREFIX.size :])
         before, _ = self._row(_BEFORE_KEY, key)
-        following = self.file.remembered if found is None else number
+        following = self.file.remembered if row is None else number
         if before + 1 != following:
             raise self._damaged("a row is missing")
         return None

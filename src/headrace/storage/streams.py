@@ -188,15 +188,15 @@ class Streams:
         gone = 0
         sql = "DELETE FROM wal WHERE id IN (SELECT id FROM wal WHERE stream = ? LIMIT ?)"
         while gone < rows:
-            found = self._connection.execute("SELECT stream FROM garbage LIMIT 1").fetchone()
-            if found is None:
+            garbage = self._connection.execute("SELECT stream FROM garbage LIMIT 1").fetchone()
+            if garbage is None:
                 break
             room = rows - gone
-            self._connection.execute(sql, (found[0], room))
+            self._connection.execute(sql, (garbage[0], room))
             removed = int(self._connection.changes())
             if removed < room:
                 for table in (*_DEPENDENT, "garbage"):
-                    self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (found[0],))
+                    self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (garbage[0],))
             gone += removed + 1
         return gone
 

@@ -150,7 +150,7 @@ def test_a_key_is_looked_for_in_many_segments_at_once(rig: Rig, monkeypatch: pyt
     _numbers(rig, "s", 60, keys=50)
     assert _works(rig, lambda: _read(rig, key="k45")) == 1
     assert rig.read("s", key="k45") == [b"45"]
-    monkeypatch.setattr(tiers, "_KEYED", 2)
+    monkeypatch.setattr(tiers, "_SEGMENTS_PER_KEY", 2)
     assert rig.ask(lambda: _read(rig, key="k45")) == ([], 20)  # how far the search has come
     assert rig.read("s", key="k45") == [b"45"]
     assert rig.read("s", key="none") == []

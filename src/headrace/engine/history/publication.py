@@ -119,8 +119,8 @@ class Publish(Chore):
         """No manifest lists what counts no more; entries from ``until`` on can be derived from now."""
         snapshot, work = self.publication.snapshot, Work(batch.connection)
         row = snapshot.row
-        Companions(batch.connection).remove(row.id, (one.name for one in snapshot.retired))
-        States(batch.connection).remove(row.id, (one.name for one in snapshot.retired_states))
+        Companions(batch.connection).remove(row.id, (retired.name for retired in snapshot.retired))
+        States(batch.connection).remove(row.id, (retired.name for retired in snapshot.retired_states))
         keys = [*companion_object_keys(row.name, row.incarnation, snapshot.retired)]
         keys += state_keys(row.name, row.incarnation, snapshot.retired_states)
         batch.published.discard(keys, batch.now_us)

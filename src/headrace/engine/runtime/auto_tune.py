@@ -69,8 +69,8 @@ def tune(limit_mb: int, config: Config, explicit: Collection[str] = ()) -> Confi
     sections: dict[str, dict[str, Any]] = {}
     for name, sizes in _PRESETS.items():
         section, field = name.split(".")
-        given = getattr(getattr(config, section), field)
-        if name not in explicit and given == getattr(getattr(_DEFAULTS, section), field):
+        configured = getattr(getattr(config, section), field)
+        if name not in explicit and configured == getattr(getattr(_DEFAULTS, section), field):
             sections.setdefault(section, {})[field] = _between(limit_mb, sizes)
     changed = {name: msgspec.structs.replace(getattr(config, name), **sizes) for name, sizes in sections.items()}
     return msgspec.structs.replace(config, **changed)

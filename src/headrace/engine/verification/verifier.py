@@ -214,9 +214,9 @@ class Verifier:
             await self._apply(lambda batch: fail_verification(batch, row.id, reason))
 
     def _forget_all_but(self, running: set[str]) -> None:
-        for known in (self._quiet_since, self._failures):
-            for id in known.keys() - running:
-                del known[id]
+        for by_id in (self._quiet_since, self._failures):
+            for id in by_id.keys() - running:
+                del by_id[id]
         self._thread.forget_all_but(running)
 
 
@@ -244,20 +244,20 @@ class VerifyThread(BackgroundThread):
 
         if where.first < head.first_seq:
             return where.first, Findings()
-        trial, found, at = self._trial(row), Findings(), where.first
+        trial, findings, at = self._trial(row), Findings(), where.first
         events = Events(self.connection, self._segments, Decoded(0), stream, head)
         try:
             for batch in events.batches(events.first_chunk(*where)):
-                for stretch in stretches(batch, SLICE_BYTES):
+                for run in stretches(batch, SLICE_BYTES):
                     begun = monotonic()
-                    found += trial.look(stretch.first_seq, stretch.version, stretch.body, stretch.entries)
-                    at = stretch.first_seq + stretch.entries
+                    findings += trial.look(run.first_seq, run.version, run.body, run.entries)
+                    at = run.first_seq + run.entries
                     if self.stopping.is_set():
-                        return at, found
+                        return at, findings
                     sleep(monotonic() - begun)
         except EventsMoved:
             pass
-        return at, found
+        return at, findings
 
     def _trial(self, row: VerificationRow) -> Trial:
         trial = self._trials.get(row.id)

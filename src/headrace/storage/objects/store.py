@@ -107,9 +107,9 @@ class Objects:
         """
         scheme = urlsplit(url).scheme if "://" in url else "file"
         if scheme not in SCHEMES:
-            known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+            schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
             raise ConfigError(
-                f"storage.object_store: {url!r} is neither a path nor one of {known}", field="storage.object_store"
+                f"storage.object_store: {url!r} is neither a path nor one of {schemes}", field="storage.object_store"
             )
         try:
             if scheme == "file":
