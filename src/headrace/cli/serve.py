@@ -43,7 +43,7 @@ class ServerFlags:
     def settings(self) -> dict[str, object]:
         """The settings that were given, by their dotted names."""
         memory_mb = self.auto_tune if not isinstance(self.auto_tune, bool) else None
-        given = {
+        values = {
             "server.host": self.host,
             "server.port": self.port,
             "server.cors_origins": None if self.cors_origin is None else tuple(self.cors_origin),
@@ -54,7 +54,7 @@ class ServerFlags:
             "memory.auto_tune": None if self.auto_tune is None else self.auto_tune is not False,
             "memory.limit_mb": memory_mb,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 NO_FLAGS = ServerFlags()

@@ -13,7 +13,7 @@ from headrace.format.packing import LEAST_BYTES, pack, unpack
 from headrace.storage.database import Connection
 
 
-class First(NamedTuple):
+class FirstEvent(NamedTuple):
     """The event that had a key first, and when it came."""
 
     seq: int
@@ -26,15 +26,15 @@ class Dedupe:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def find(self, stream: int, keys: list[str]) -> dict[str, First]:
+    def find(self, stream: int, keys: list[str]) -> dict[str, FirstEvent]:
         """The keys that are remembered, of those given."""
         if len(keys) == 1:
             sql = "SELECT seq, at_us FROM dedupe WHERE stream = ? AND key = ?"
             row: Any = self._connection.execute(sql, (stream, keys[0])).fetchone()
-            return {} if row is None else {keys[0]: First(*row)}
+            return {} if row is None else {keys[0]: FirstEvent(*row)}
         sql = "SELECT key, seq, at_us FROM dedupe WHERE stream = ? AND key IN (SELECT value FROM json_each(?))"
         encoded_keys = msgspec.json.encode(keys).decode()
-        return {str(row[0]): First(*row[1:]) for row in self._connection.execute(sql, (stream, encoded_keys))}
+        return {str(row[0]): FirstEvent(*row[1:]) for row in self._connection.execute(sql, (stream, encoded_keys))}
 
     def save(self, rows: Iterable[tuple[int, str, int, int]]) -> None:
         """Remember keys as (stream, key, seq, time), in place of what was remembered of them."""
@@ -78,7 +78,7 @@ class Answered(NamedTuple):
     answer: bytes
 
 
-class _Kept(msgspec.Struct, array_like=True):
+class _StoredAnswer(msgspec.Struct, array_like=True):
     """An answer as it is stored: in less space where that pays, with the size that it had."""
 
     size: int
@@ -144,9 +144,9 @@ _FORGET = """DELETE FROM idempotency WHERE (user_id, key) IN (
 
 def _packed(answer: bytes) -> bytes:
     packed = pack(answer) if len(answer) >= LEAST_BYTES else None
-    return msgspec.msgpack.encode(_Kept(len(answer), answer if packed is None else packed))
+    return msgspec.msgpack.encode(_StoredAnswer(len(answer), answer if packed is None else packed))
 
 
 def _unpacked(stored: bytes) -> bytes:
-    kept = decoding.unpack(stored, _Kept)
+    kept = decoding.unpack(stored, _StoredAnswer)
     return kept.body if len(kept.body) == kept.size else unpack(kept.body, kept.size)

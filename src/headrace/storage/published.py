@@ -43,7 +43,7 @@ class Backlog(NamedTuple):
     name: str | None = None
 
 
-class Held(NamedTuple):
+class StoredTotals(NamedTuple):
     """What the object store holds of a stream, and when that and the registry changed last; 0 is never."""
 
     segments: int = 0
@@ -89,10 +89,10 @@ class Published:
         """The sequence number before which the own entries of a stream are published."""
         return int(self._connection.execute("SELECT published_seq FROM streams WHERE id = ?", (stream,)).get)
 
-    def held(self, stream: int) -> Held:
+    def held(self, stream: int) -> StoredTotals:
         """Sums over the segments of a stream."""
         row: Any = self._connection.execute(_HELD, (stream,)).fetchone()
-        return Held() if row is None else Held(*row)
+        return StoredTotals() if row is None else StoredTotals(*row)
 
     def checksums(self, stream: int) -> list[str]:
         """The checksum of every segment of a stream."""
@@ -236,7 +236,7 @@ def _placed(row: Any) -> Placed:
     return Placed(segment_key(name, incarnation, segment.name), segment)
 
 
-class Touched(NamedTuple):
+class SegmentSpan(NamedTuple):
     """Segments that hold entries of a range: how many, where the first begins, and where the last ends."""
 
     segments: int
@@ -244,28 +244,28 @@ class Touched(NamedTuple):
     end: int
 
 
-class Within(NamedTuple):
+class ContainedSegments(NamedTuple):
     """Segments whose entries all lie in a range: how many, and when the last of these entries was appended."""
 
     segments: int
     last_us: int | None
 
 
-class Counts:
+class SegmentCounts:
     """Counts through one connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def touched(self, stream: int, first: int, end: int) -> Touched:
+    def touched(self, stream: int, first: int, end: int) -> SegmentSpan:
         """The own segments of a stream that hold entries of [first, end)."""
         row: Any = self._connection.execute(_TOUCHED, (stream, first, end)).fetchone()
-        return Touched(0, first, end) if not row[0] else Touched(*row)
+        return SegmentSpan(0, first, end) if not row[0] else SegmentSpan(*row)
 
-    def within(self, stream: int, first: int, end: int) -> Within:
+    def within(self, stream: int, first: int, end: int) -> ContainedSegments:
         """The own segments of a stream that lie in [first, end) as a whole."""
         row: Any = self._connection.execute(_WITHIN, (stream, first, end)).fetchone()
-        return Within(*row)
+        return ContainedSegments(*row)
 
     def newest_companion(self) -> int:
         """The number of the companion, of any stream, that came last."""

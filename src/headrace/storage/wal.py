@@ -167,7 +167,7 @@ def _unpacked(row: Any) -> Entries:
 _KEYS = msgspec.json.Decoder(list[str | None])
 
 
-class Mixed(NamedTuple):
+class KeyRow(NamedTuple):
     """The keys of a row's entries, each with its own or none: ``entries`` of them from ``seq`` on."""
 
     seq: int
@@ -189,23 +189,23 @@ class WalKeys:
             if self._connection.execute(_IS_HELD, (stream, key, start, end)).get:
                 yield key
 
-    def mixed(self, stream: int, start: int, end: int) -> Iterator[Mixed]:
+    def mixed(self, stream: int, start: int, end: int) -> Iterator[KeyRow]:
         """The rows with different keys that hold entries of [start, end), in order."""
         cursor = self._connection.cursor()
         try:
             for row in cursor.execute(_MIXED, (stream, self._row_at(stream, start), end)):
                 seq, count, keys = row
-                yield Mixed(seq, count, _KEYS.decode(keys))
+                yield KeyRow(seq, count, _KEYS.decode(keys))
         finally:
             cursor.close()
 
-    def every(self, stream: int, start: int, end: int) -> Iterator[Mixed]:
+    def every(self, stream: int, start: int, end: int) -> Iterator[KeyRow]:
         """The keys of every row that holds entries of [start, end), in order."""
         cursor = self._connection.cursor()
         try:
             for row in cursor.execute(_EVERY, (stream, self._row_at(stream, start), end)):
                 seq, count, key, keys = row
-                yield Mixed(seq, count, [key] * count if keys is None else _KEYS.decode(keys))
+                yield KeyRow(seq, count, [key] * count if keys is None else _KEYS.decode(keys))
         finally:
             cursor.close()
 

@@ -19,7 +19,7 @@ from headrace.format.ranges import Range, joined
 from headrace.query.search import Kind, Search
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, Stamp
-from headrace.storage.published import Counts
+from headrace.storage.published import SegmentCounts
 from headrace.storage.streams import StreamRow, Streams
 
 _KEPT = 1_000
@@ -69,7 +69,7 @@ class Indexes:
     def __init__(self, connection: Connection, streams: Streams, coverage: CompanionCoverage) -> None:
         self._streams = streams
         self._coverage = coverage
-        self._counts, self._companions = Counts(connection), Companions(connection)
+        self._counts, self._companions = SegmentCounts(connection), Companions(connection)
         self._known: OrderedDict[int, tuple[Hashable, Status]] = OrderedDict()
 
     def newest(self) -> int:
