@@ -135,7 +135,7 @@ def perform(unit: Unit, store: str) -> Result:
     encoded = msgspec.json.encode(unit)
     if not unit.states:
         return msgspec.convert(msgspec.to_builtins(result(features.perform, encoded, store)), Result)
-    found = merge.split(unit)
+    found = merge.split_unit(unit)
     reads = [(merge.in_lanes(gathers), lanes.columns(found.alike(gathers))) for gathers in (False, True)]
     read = [reduced(_read(encoded, *one, store), merge.SORTED, one[1]) for one in reads if one[1]]
     if found.in_order or not read:

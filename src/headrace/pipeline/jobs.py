@@ -40,9 +40,9 @@ def with_panes(
     partitions: int,
 ) -> list[ResultDocument]:
     """The results of merged companions, each with the panes that its rollups want."""
-    names = {one["unit"]: one["companion"]["name"] for one in results if "companion" in one}
-    wanted = {name for name in names if msgspec.json.decode(units[name]).get("rollups")}
-    chosen = [[unit for unit in pack if msgspec.json.decode(unit)["unit"] in wanted] for pack in packs]
+    names = {result["unit"]: result["companion"]["name"] for result in results if "companion" in result}
+    units_with_rollups = {name for name in names if msgspec.json.decode(units[name]).get("rollups")}
+    chosen = [[unit for unit in pack if msgspec.json.decode(unit)["unit"] in units_with_rollups] for pack in packs]
     chosen = [pack for pack in chosen if pack]
     if not chosen:
         return list(results)
@@ -51,7 +51,10 @@ def with_panes(
     merged = reducing.merge(read, by=["unit"]).repartition(partitions, "unit").sortWithinPartitions(*compact.SORTED)
     rows = merged.mapInArrow(compact.panes_written(units, names, store), "unit string, part string, failure string")
     parts = {row["unit"]: (row["part"], row["failure"]) for row in rows.collect()}
-    return [_with_part(one, *parts.get(one["unit"], (None, None))) if one["unit"] in wanted else one for one in results]
+    return [
+        _with_part(result, *parts.get(result["unit"], (None, None))) if result["unit"] in units_with_rollups else result
+        for result in results
+    ]
 
 
 def _with_part(result: ResultDocument, part: str | None, failed: str | None) -> ResultDocument:
@@ -62,20 +65,22 @@ def _with_part(result: ResultDocument, part: str | None, failed: str | None) -> 
     return {**result, "companion": {**result["companion"], "panes": msgspec.json.decode(part)}}
 
 
-def answered(
+def answer_history(
     spark: SparkSession, units: Sequence[dict[str, Any]], store: str, tasks: int, partitions: int
 ) -> list[ResultDocument]:
-    """The rows that each unit asks for."""
+    """The results of units that read rows as of moments."""
     if not units:
         return []
-    known = {unit["unit"]: msgspec.json.encode(unit) for unit in units}
-    found = [one for unit in units for one in history.slices(decoding.convert(unit, Unit))]
-    packs = [found[start::tasks] for start in range(min(tasks, len(found)))]
+    encoded_units = {unit["unit"]: msgspec.json.encode(unit) for unit in units}
+    slices = [piece for unit in units for piece in history.slices(decoding.convert(unit, Unit))]
+    packs = [slices[start::tasks] for start in range(min(tasks, len(slices)))]
     rows: list[Any] = []
     if packs:
-        read = spark.range(0, len(packs), 1, len(packs)).mapInArrow(history.pieces(packs, known, store), history.PIECES)
+        read = spark.range(0, len(packs), 1, len(packs)).mapInArrow(
+            history.pieces(packs, encoded_units, store), history.PIECES
+        )
         together = read.repartition(partitions, "unit", "key").sortWithinPartitions(*history.SORTED)
-        rows = together.mapInArrow(history.rows(known), history.ROWS).collect()
+        rows = together.mapInArrow(history.rows(encoded_units), history.ROWS).collect()
     return [_result(unit, [row for row in rows if row["unit"] == unit["unit"]]) for unit in units]
 
 
@@ -83,21 +88,21 @@ def _result(unit: dict[str, Any], rows: list[Any]) -> ResultDocument:
     failed = next((row["failure"] for row in rows if row["failure"] is not None), None)
     if failed is not None:
         return {"unit": unit["unit"], **msgspec.json.decode(failed)}
-    told: list[dict[str, Any]] = [{} for _ in unit["question"]["asked"]]
+    rows_in_order: list[dict[str, Any]] = [{} for _ in unit["question"]["asked"]]
     for row in rows:
-        told[row["place"]] = msgspec.json.decode(row["row"])
-    return {"unit": unit["unit"], "rows": told}
+        rows_in_order[row["place"]] = msgspec.json.decode(row["row"])
+    return {"unit": unit["unit"], "rows": rows_in_order}
 
 
-def merged(
+def merge_states(
     spark: SparkSession, units: Mapping[str, bytes], packs: Sequence[Sequence[bytes]], store: str, partitions: int
 ) -> list[ResultDocument]:
     """The results of units that merge states."""
-    splits, failed = _split(units)
+    splits, failed = _split_units(units)
     packs = [kept for pack in packs if (kept := [unit for unit in pack if unit in splits])]
     if not packs:
         return failed
-    lease = _Lease(spark, splits, packs, store)
+    lease = _MergeLease(spark, splits, packs, store)
     frames = [frame for frame in (lease.in_lanes(False), lease.in_lanes(True), lease.in_order()) if frame is not None]
     together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
     # Where a unit failed to be read, the row that says so is the first of it.
@@ -106,19 +111,19 @@ def merged(
     return [*failed, *(msgspec.json.decode(row["result"]) for row in results)]
 
 
-def _split(units: Mapping[str, bytes]) -> tuple[dict[bytes, merge.Split], list[ResultDocument]]:
+def _split_units(units: Mapping[str, bytes]) -> tuple[dict[bytes, merge.Split], list[ResultDocument]]:
     """What Catalyst reduces of each unit, and the results of units whose definitions cannot be read."""
     splits: dict[bytes, merge.Split] = {}
     failed: list[ResultDocument] = []
     for name, encoded in units.items():
         try:
-            splits[encoded] = merge.split(decoding.decode(encoded, Unit))
+            splits[encoded] = merge.split_unit(decoding.decode(encoded, Unit))
         except Exception as reason:  # that of one unit must not be that of the others
             failed.append({"unit": name, **failure(reason)})
     return splits, failed
 
 
-class _Lease:
+class _MergeLease:
     """Units that are merged together, in packs that are read together."""
 
     def __init__(
@@ -134,19 +139,19 @@ class _Lease:
         self._splits = list(splits.values())
 
     def in_lanes(self, gathers: bool) -> DataFrame | None:
-        """The lives that Catalyst reduces, reduced."""
+        """The reduced rows of lives that Catalyst can reduce."""
         from pyspark.sql import functions
 
-        found = [split.alike(gathers) for split in self._splits]
-        names = lanes.columns(lane for one in found for lane in one)
-        frame = self._read(merge.in_lanes(gathers), [bool(one) for one in found], names)
+        lanes_by_unit = [split.alike(gathers) for split in self._splits]
+        names = lanes.columns(lane for unit_lanes in lanes_by_unit for lane in unit_lanes)
+        frame = self._read(merge.in_lanes(gathers), [bool(unit_lanes) for unit_lanes in lanes_by_unit], names)
         if frame is None:
             return None
         reduced = [functions.expr(COLUMNS[name].aggregate).alias(name) for name in names]
         return frame.groupBy(*merge.SORTED).agg(*reduced)
 
     def in_order(self) -> DataFrame | None:
-        """The others."""
+        """The rows of lives that are merged in order, which Catalyst cannot reduce."""
         return self._read(merge.in_order, [not split.lanes or bool(split.in_order) for split in self._splits], [])
 
     def _read(self, read: merge.Read, wanted: Sequence[bool], names: Sequence[str]) -> DataFrame | None:
@@ -168,12 +173,12 @@ def run(
     """One result for every unit of a lease."""
     units = {job: [unit for unit in lease.units if unit["job"] == job] for job in JOBS}
     steps: tuple[Callable[[], list[ResultDocument]], ...] = (
-        lambda: _mapped(spark, verify.perform, packed(units["verify"], config.tasks), lease.store),
-        lambda: _mapped(spark, erase.perform, packed(units["erase"], config.tasks), lease.store),
-        lambda: answered(spark, units["history"], lease.store, config.tasks, config.shuffle_partitions),
-        lambda: _folded(spark, [unit for job in FOLDED for unit in units[job]], lease.store, config),
-        lambda: _mapped(spark, index.perform, packed(units["index"], config.tasks), lease.store),
-        lambda: _compacted(spark, units["compact"], lease.store, config),
+        lambda: _map_units(spark, verify.perform, pack_units(units["verify"], config.tasks), lease.store),
+        lambda: _map_units(spark, erase.perform, pack_units(units["erase"], config.tasks), lease.store),
+        lambda: answer_history(spark, units["history"], lease.store, config.tasks, config.shuffle_partitions),
+        lambda: _fold_units(spark, [unit for job in FOLDED for unit in units[job]], lease.store, config),
+        lambda: _map_units(spark, index.perform, pack_units(units["index"], config.tasks), lease.store),
+        lambda: _merge_companions(spark, units["compact"], lease.store, config),
     )
     results: list[ResultDocument] = []
     for step in steps:
@@ -183,31 +188,31 @@ def run(
     return results
 
 
-def _compacted(
+def _merge_companions(
     spark: SparkSession, units: Sequence[UnitDocument], store: str, config: PipelineConfig
 ) -> list[ResultDocument]:
     """Units that merge companions."""
-    packs = packed(units, config.tasks)
-    known = {unit["unit"]: msgspec.json.encode(unit) for unit in units}
+    packs = pack_units(units, config.tasks)
+    encoded_units = {unit["unit"]: msgspec.json.encode(unit) for unit in units}
     return with_panes(
-        spark, _mapped(spark, compact.perform, packs, store), known, packs, store, config.shuffle_partitions
+        spark, _map_units(spark, compact.perform, packs, store), encoded_units, packs, store, config.shuffle_partitions
     )
 
 
-def _folded(
+def _fold_units(
     spark: SparkSession, units: Sequence[UnitDocument], store: str, config: PipelineConfig
 ) -> list[ResultDocument]:
     """Units that fold events, and units that merge states."""
     merging = [unit for unit in units if unit.get("states")]
-    folding = packed([unit for unit in units if not unit.get("states")], config.tasks)
-    known = {unit["unit"]: msgspec.json.encode(unit) for unit in merging}
-    packs = packed(merging, config.tasks)
-    return _mapped(spark, features.perform, folding, store) + merged(
-        spark, known, packs, store, config.shuffle_partitions
+    folding = pack_units([unit for unit in units if not unit.get("states")], config.tasks)
+    encoded_units = {unit["unit"]: msgspec.json.encode(unit) for unit in merging}
+    packs = pack_units(merging, config.tasks)
+    return _map_units(spark, features.perform, folding, store) + merge_states(
+        spark, encoded_units, packs, store, config.shuffle_partitions
     )
 
 
-def _mapped(spark: SparkSession, perform: Perform, packs: Packs, store: str) -> list[ResultDocument]:
+def _map_units(spark: SparkSession, perform: Perform, packs: Packs, store: str) -> list[ResultDocument]:
     """The results of a kernel, unit by unit."""
     if not packs:
         return []
@@ -215,7 +220,7 @@ def _mapped(spark: SparkSession, perform: Perform, packs: Packs, store: str) -> 
     return [msgspec.json.decode(row["result"]) for row in frame.collect()]
 
 
-def packed(units: Sequence[UnitDocument], tasks: int) -> Packs:
+def pack_units(units: Sequence[UnitDocument], tasks: int) -> Packs:
     """Units in so many tasks at most, the largest first into the task that has least."""
     packs: Packs = [[] for _ in range(min(tasks, len(units)))]
     sizes = [0] * len(packs)
@@ -229,8 +234,8 @@ def packed(units: Sequence[UnitDocument], tasks: int) -> Packs:
 def weight(unit: UnitDocument) -> int:
     """The bytes that a unit reads."""
     read: list[UnitDocument] = [*unit.get("segments", ()), *unit.get("states", ())]
-    read += [part for one in unit.get("inputs", ()) for part in _parts(one)]
-    return sum(int(one["bytes"]) for one in read)
+    read += [part for companion in unit.get("inputs", ()) for part in _parts(companion)]
+    return sum(int(source["bytes"]) for source in read)
 
 
 def _parts(companion: UnitDocument) -> list[UnitDocument]:

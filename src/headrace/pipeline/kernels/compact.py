@@ -55,8 +55,8 @@ def panes_written(units: Mapping[str, bytes], names: Mapping[str, str], store: s
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        given = list(batches)
-        table = pa.Table.from_batches(given) if given else pa.table({"unit": pa.array([], pa.string())})
+        batch_list = list(batches)
+        table = pa.Table.from_batches(batch_list) if batch_list else pa.table({"unit": pa.array([], pa.string())})
         for name in pc.unique(table["unit"]).to_pylist():
             unit = decoding.decode(units[name], Unit)
             part, failed = _part(unit, names[name], table.filter(pc.equal(table["unit"], name)), store)
@@ -95,7 +95,7 @@ def _panes(unit: Unit, store: str) -> Iterator[pa.RecordBatch]:
 def _read_panes(unit: Unit, store: str) -> Iterator[pa.RecordBatch]:
     """The panes of a unit's inputs, after a row without any, so that a unit that has none is not forgotten."""
     rollups = defined(unit).search.rollups
-    wanted = [(name, one.millis) for name in unit.rollups or {} for one in rollups[name].intervals]
+    wanted = [(name, interval.millis) for name in unit.rollups or {} for interval in rollups[name].intervals]
     yield from _labelled(unit, pa.Table.from_pylist([{}], schema=PANES))
     with place(store) as here, ExitStack() as stack:
         for companion in _opened(unit, here, stack):

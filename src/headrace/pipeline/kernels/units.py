@@ -141,13 +141,13 @@ def batches(unit: Unit, here: Place) -> Iterator[pa.RecordBatch]:
     for number, source in enumerate(unit.segments):
         with here.borrowed(source.key, source.bytes, f"{number}.parquet") as path:
             reader = Reader(path, name=source.key, decoded=Decoded(0), sha256=source.sha256)
-            yield from reader.batches(*_wanted(unit, number))
+            yield from reader.batches(*_own_range(unit, number))
 
 
-def _wanted(unit: Unit, number: int) -> tuple[int, int]:
+def _own_range(unit: Unit, number: int) -> tuple[int, int]:
     """The entries of a segment up to where the next one begins: a fork leaves its source within a segment."""
     source, following = unit.segments[number], unit.segments[number + 1 : number + 2]
-    ends = unit.end_seq, source.first_seq + source.count, *(one.first_seq for one in following)
+    ends = unit.end_seq, source.first_seq + source.count, *(successor.first_seq for successor in following)
     return max(unit.first_seq, source.first_seq), min(ends)
 
 

@@ -20,14 +20,14 @@ _KEPT = 16
 
 
 def perform(unit: Unit, here: Place) -> dict[str, Any]:
-    """What is found in the entries of a unit."""
-    trial, found = _trial(msgspec.json.encode(unit.registry, order="sorted")), Findings()
+    """Validate the entries of a unit against its proposed registry."""
+    trial, findings = _trial(msgspec.json.encode(unit.registry, order="sorted")), Findings()
     for batch in batches(unit, here):
-        for stretch in stretches(batch, SLICE_BYTES):
-            found += trial.look(stretch.first_seq, stretch.version, stretch.body, stretch.entries)
-    if found.events != unit.count:
-        raise CorruptData(f"the segments of {unit.unit} hold {found.events} entries, not {unit.count}")
-    return {"findings": found}
+        for run in stretches(batch, SLICE_BYTES):
+            findings += trial.look(run.first_seq, run.version, run.body, run.entries)
+    if findings.events != unit.count:
+        raise CorruptData(f"the segments of {unit.unit} hold {findings.events} entries, not {unit.count}")
+    return {"findings": findings}
 
 
 @lru_cache(maxsize=_KEPT)
