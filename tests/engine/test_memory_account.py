@@ -36,7 +36,7 @@ def test_what_is_decoded_is_accounted_for_and_can_be_let_go(tmp_path: Path) -> N
 
 _ASKED_DURING_IMPORTS = """
 import sys
-from headrace.engine.account import Account
+from headrace.engine.memory_account import Account
 
 account, asked = Account(None), []
 
