@@ -8,7 +8,7 @@ from headrace.format.manifest import Segment, segment_key, segment_name
 from headrace.storage import database
 from headrace.storage.published import Backlog, Grave, Placed, Published
 from headrace.storage.streams import DELETED, StreamRow, Streams
-from headrace.storage.wal import Row, Wal, stored
+from headrace.storage.wal import Row, Wal, pack_body
 from headrace.types import MAX_AHEAD_US
 
 INCARNATION = "42"
@@ -51,7 +51,7 @@ def _segment(first: int, count: int = 10, name: str = "x") -> Segment:
 
 
 def _row(stream: int, seq: int, count: int, at_us: int, total: int, body: bytes) -> Row:
-    return stream, seq, count, at_us, 0, None, None, None, total, *stored(body)
+    return stream, seq, count, at_us, 0, None, None, None, total, *pack_body(body)
 
 
 def _firsts(found: list[Placed]) -> list[int]:

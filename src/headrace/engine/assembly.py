@@ -39,7 +39,7 @@ from headrace.engine.history.takeover import take_over
 from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.catalog import Catalog
-from headrace.engine.log.lifecycle import StreamChange, carry_out
+from headrace.engine.log.lifecycle import StreamChange, run_change
 from headrace.engine.log.log import Log
 from headrace.engine.log.retention import Sweeper
 from headrace.engine.log.tail import Tail
@@ -482,7 +482,7 @@ class Engine:
 
     async def apply(self, perform: Callable[[Batch], Any], *, is_chore: bool = False) -> Any:
         """Run a function inside a commit, on the writer's thread, and answer what it returned."""
-        return (await carry_out(self.writer, _ChoreCall if is_chore else _Call, perform)).found
+        return (await run_change(self.writer, _ChoreCall if is_chore else _Call, perform)).found
 
     async def probe(self) -> None:
         """Prove that the log can grow: a write that takes a page, and gives it back in the same commit."""

@@ -98,12 +98,12 @@ class Idempotency:
         if row is None and not key.startswith(_DIGESTED):
             # Keys that were stored before they were digested; they are forgotten with the answers.
             row = self._connection.execute(sql, (user_id, key)).fetchone()
-        return None if row is None else Answered(row[0], _unpacked(row[1]))
+        return None if row is None else Answered(row[0], _unpack_answer(row[1]))
 
     def save(self, user_id: str, key: str, answered: Answered, at_us: int) -> None:
         """Remember an answer."""
         sql = "INSERT INTO idempotency (user_id, key, digest, answer, at_us) VALUES (?, ?, ?, ?, ?)"
-        values = user_id, stored_key(user_id, key), answered.digest, _packed(answered.answer), at_us
+        values = user_id, stored_key(user_id, key), answered.digest, _pack_answer(answered.answer), at_us
         self._connection.execute(sql, values)
 
     def mentioning(self, user_id: str, texts: Iterable[bytes], digests: Collection[bytes], since_us: int) -> list[str]:
@@ -111,7 +111,7 @@ class Idempotency:
         sql, sought = "SELECT key, digest, answer FROM idempotency WHERE user_id = ? AND at_us >= ?", list(texts)
         matching_keys: list[str] = []
         for key, digest, stored in self._connection.execute(sql, (user_id, since_us)):
-            answer = _unpacked(stored)
+            answer = _unpack_answer(stored)
             if digest in digests or any(text in answer for text in sought):
                 matching_keys.append(str(key))
         return matching_keys
@@ -142,11 +142,11 @@ _FORGET = """DELETE FROM idempotency WHERE (user_id, key) IN (
     SELECT user_id, key FROM idempotency WHERE at_us < ?1 ORDER BY at_us LIMIT ?2)"""
 
 
-def _packed(answer: bytes) -> bytes:
+def _pack_answer(answer: bytes) -> bytes:
     packed = pack(answer) if len(answer) >= LEAST_BYTES else None
     return msgspec.msgpack.encode(_StoredAnswer(len(answer), answer if packed is None else packed))
 
 
-def _unpacked(stored: bytes) -> bytes:
+def _unpack_answer(stored: bytes) -> bytes:
     kept = decoding.unpack(stored, _StoredAnswer)
     return kept.body if len(kept.body) == kept.size else unpack(kept.body, kept.size)

@@ -183,15 +183,15 @@ class KeyStore:
             self._data_version = version
             self.generation += 1
 
-    def noted(self, limit: int) -> Sequence[tuple[int, str]]:
-        """What was done to keys and is told nowhere yet, the oldest first, with numbers."""
+    def pending_notes(self, limit: int) -> Sequence[tuple[int, str]]:
+        """Audit notes on keys that are not in the audit stream yet, the oldest first, with their numbers."""
         try:
             return self._notes.first(limit)
         except SQLiteError as reason:
             raise database.refusal(reason, self._path) from reason
 
-    def told(self, through: int) -> None:
-        """Notes up to this number are told elsewhere now."""
+    def remove_notes(self, through: int) -> None:
+        """Remove notes up to this number, which are in the audit stream now."""
         try:
             self._notes.remove(through)
         except SQLiteError as reason:

@@ -79,7 +79,7 @@ class Published:
         sql = f"{_SELECT} AND segments.first_seq >= ifnull((SELECT max(first_seq) FROM segments WHERE stream = ?1"
         sql += " AND first_seq <= ?2), ?2) AND segments.first_seq + count > ?2 AND segments.first_seq < ?3"
         sql += " ORDER BY segments.first_seq LIMIT ?4"
-        return [_placed(row) for row in self._connection.execute(sql, (stream, start, end, limit))]
+        return [_to_placed(row) for row in self._connection.execute(sql, (stream, start, end, limit))]
 
     def last(self, stream: int) -> Placed | None:
         """The newest segment."""
@@ -192,7 +192,7 @@ class Published:
 
     def _one(self, sql: str, *values: object) -> Placed | None:
         row = self._connection.execute(sql, values).fetchone()
-        return None if row is None else _placed(row)
+        return None if row is None else _to_placed(row)
 
 
 # The first row of a stream and its newest: the index leads there without reading the others. Entries that were imported
@@ -230,7 +230,7 @@ FROM streams AS s LEFT JOIN segments AS g ON g.stream = s.id WHERE s.id = ? GROU
 """
 
 
-def _placed(row: Any) -> Placed:
+def _to_placed(row: Any) -> Placed:
     name, incarnation, *values = row
     segment = Segment(**dict(zip(_FIELDS, values, strict=True)))
     return Placed(segment_key(name, incarnation, segment.name), segment)

@@ -140,7 +140,7 @@ class Features:
 
     def _announce(self, apply: Apply) -> None:
         """Let everyone know, on the event loop."""
-        self._log.buried(apply.dropped, apply.deleted)
+        self._log.note_deleted(apply.dropped, apply.deleted)
         for name, stream in apply.streams.items():
             node = apply.current.nodes.get(name)
             if isinstance(node, Event):

@@ -90,7 +90,7 @@ class SealWatch:
             after = page[-1].stream
             total += sum(backlog.bytes for backlog in page)
             oldest_us = min(oldest_us, *(backlog.since_us for backlog in page))
-            logged.found(backlog.name for backlog in page if backlog.name is not None)
+            logged.add_counted(backlog.name for backlog in page if backlog.name is not None)
             tell(page)
             if len(page) < _PAGE:
                 break

@@ -26,7 +26,7 @@ from headrace.engine.history.publication import (
 from headrace.engine.history.publisher import Publisher
 from headrace.engine.history.seal_pace import SealPace
 from headrace.engine.history.seal_watch import SealWatch
-from headrace.engine.log.lifecycle import carry_out
+from headrace.engine.log.lifecycle import run_change
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
@@ -235,7 +235,7 @@ class Sealer:
         for journal in self._context.journals:
             if journal.is_due(self._reader):
                 until = await self._aside(partial(self._publish_journal, journal))
-                await carry_out(self._writer, NotePublished, journal, until)
+                await run_change(self._writer, NotePublished, journal, until)
 
     def _publish_journal(self, journal: Journal[Any]) -> int:
         return self._context.publisher.publish_journal(journal)
@@ -245,7 +245,7 @@ class Sealer:
         if self._streams.meta("spare_epoch", -1) >= 0:
             return
         block = await self._aside(self._context.node.reserve_epochs)
-        await carry_out(self._writer, SpareEpochs, block.start)
+        await run_change(self._writer, SpareEpochs, block.start)
 
     def request(self, stream: int) -> None:
         """Publish a stream soon, however little it holds."""
@@ -280,9 +280,9 @@ class Sealer:
     async def purge(self, stream: int) -> list[str]:
         """Remove every object of a stream that is on none of its lists; answers which there were."""
         async with self._publishing:
-            keys = await self._aside(lambda: self._context.publisher.unlisted(stream))
+            keys = await self._aside(lambda: self._context.publisher.unlisted_keys(stream))
             await self._aside(lambda: self._context.cleaner.remove(keys))
-            await carry_out(self._writer, Forget, keys, None)
+            await run_change(self._writer, Forget, keys, None)
             return keys
 
     def _behind(self, stream: int) -> list[int]:
@@ -299,21 +299,21 @@ class Sealer:
     async def _publish(self, stream: int) -> Publication | None:
         row = self._streams.by_id(stream)
         if row is not None and not row.attempted:
-            await carry_out(self._writer, Attempt, stream)
+            await run_change(self._writer, Attempt, stream)
         publication = await self._aside(lambda: self._context.publisher.publish(stream, self.pace))
         loaded = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
         if publication is None or loaded is None or loaded.id != stream:
-            await carry_out(self._writer, Abandon, stream, publication)
+            await run_change(self._writer, Abandon, stream, publication)
             return None
         await self._commit(loaded, publication)
         return publication
 
     async def _commit(self, stream: Stream, publication: Publication) -> None:
-        await carry_out(self._writer, Publish, stream, publication)
+        await run_change(self._writer, Publish, stream, publication)
         self.seals += 1
         self.segments += len(publication.built)
         self.bytes += sum(built.segment.bytes for built in publication.built)
-        while (await carry_out(self._writer, TrimPublished, stream)).removed >= TRIM_ROWS:
+        while (await run_change(self._writer, TrimPublished, stream)).removed >= TRIM_ROWS:
             await asyncio.sleep(0)
 
     async def clear(self) -> None:
@@ -325,15 +325,15 @@ class Sealer:
                 if is_disk_full(reason):
                     self._writer.reserve.release()
                 raise
-            await carry_out(self._writer, Forget, keys, grave)
+            await run_change(self._writer, Forget, keys, grave)
         now_us = self._clock.now_us()
         while keys := self._published.leftovers(now_us - int(GRACE_S * 1e6), _PAGE):
             await self._aside(partial(self._context.cleaner.remove, keys))
-            await carry_out(self._writer, Forget, keys, None)
+            await run_change(self._writer, Forget, keys, None)
         if now_us >= self._orphans_us:
             self._orphans_us = now_us + int(_ORPHANS_S * 1e6)
             keys = await self._aside(lambda: self._context.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
-            await carry_out(self._writer, Discard, keys)
+            await run_change(self._writer, Discard, keys)
 
     async def _aside(self, work: Callable[[], Found]) -> Found:
         return await self._thread.run(work)

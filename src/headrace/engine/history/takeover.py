@@ -157,7 +157,7 @@ def _refuse_to_drop(objects: Objects, streams: Streams) -> None:
 
     Forks of which the source was deleted meanwhile are among them.
     """
-    lost = {fork.name: fork.next_seq - fork.first_seq for fork in Deletions(objects).stranded(streams)}
+    lost = {fork.name: fork.next_seq - fork.first_seq for fork in Deletions(objects).stranded_forks(streams)}
     for manifest in newest(objects, []):
         row = streams.by_name(manifest.stream)
         if row is not None and row.state != DELETED and (entries := entries_only_here(row, manifest)):

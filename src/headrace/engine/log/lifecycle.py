@@ -21,7 +21,7 @@ from headrace.storage.derived import Companions, States
 from headrace.storage.registries import RegistryRow
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow
 from headrace.storage.verifications import Verifications
-from headrace.storage.wal import stored
+from headrace.storage.wal import pack_body
 from headrace.storage.work import Work
 from headrace.types import JSON
 
@@ -64,9 +64,9 @@ class Chore(StreamChange):
 ChangeType = TypeVar("ChangeType", bound=StreamChange)
 
 
-def settling(awaited: asyncio.Future[Any]) -> Callable[[Any], None]:
+def make_done_callback(future: asyncio.Future[Any]) -> Callable[[Any], None]:
     """A ``done`` that ends a wait with the settled operation, if anybody still waits."""
-    waits = [awaited]
+    waits = [future]
 
     def done(operation: Operation) -> None:
         # The wait holds the operation from here on, which must not hold the wait: the collector comes rarely.
@@ -76,12 +76,12 @@ def settling(awaited: asyncio.Future[Any]) -> Callable[[Any], None]:
     return done
 
 
-async def carry_out(writer: Writer, make_change: Callable[..., ChangeType], *arguments: Any) -> ChangeType:
+async def run_change(writer: Writer, make_change: Callable[..., ChangeType], *arguments: Any) -> ChangeType:
     """Make a change, queue it and wait until it is settled; raises what refused it."""
-    settled: asyncio.Future[ChangeType] = asyncio.get_running_loop().create_future()
-    change = make_change(*arguments, settling(settled))
+    future: asyncio.Future[ChangeType] = asyncio.get_running_loop().create_future()
+    change = make_change(*arguments, make_done_callback(future))
     change.submit(writer)
-    await settled
+    await future
     if change.error is not None:
         raise change.error
     return change
@@ -175,7 +175,7 @@ class Create(StreamChange):
         row.last_us, row.bytes = fork.last_us, fork.bytes
         row.profile = source.profile
         if head.registry is not None:
-            self.registry = inherited(batch, source, head.registry, row.name, position)
+            self.registry = inherit_registry(batch, source, head.registry, row.name, position)
 
     def _start_epoch(self, batch: Batch) -> None:
         inherited = self.fork.source.epochs if self.fork is not None else ()
@@ -201,10 +201,12 @@ class Create(StreamChange):
         row.next_seq = seq + count
         row.last_us = max(at_us, row.last_us)
         row.bytes += len(body)
-        return seq, count, row.last_us, self.version, key, self.keys, None, row.bytes, *stored(body)
+        return seq, count, row.last_us, self.version, key, self.keys, None, row.bytes, *pack_body(body)
 
 
-def inherited(batch: Batch, source: Stream, compiled: StreamRegistry, name: str, position: int) -> StreamRegistry:
+def inherit_registry(
+    batch: Batch, source: Stream, compiled: StreamRegistry, name: str, position: int
+) -> StreamRegistry:
     """The registry of a fork: what its source's was when the entry before the fork point came, and its profile."""
     registry = compiled.registry
     version = registry.version_at(position)
@@ -225,7 +227,7 @@ def save_registry(batch: Batch, stream: int, compiled: StreamRegistry) -> None:
 
 
 def store_registry(batch: Batch, stream: int, registry: Registry, revision: int) -> None:
-    """The same for one that nobody uses yet."""
+    """Store a registry that is not compiled, as part of a commit."""
     document = msgspec.json.encode(registry.dump()).decode()
     batch.registries.save(stream, RegistryRow(revision, batch.now_us, document))
     batch.published.mark(stream, batch.now_us)

@@ -64,7 +64,9 @@ def read(
     start = position
     while position < head.next_seq and (room := budget - sum(map(len, parts))) > 0:
         try:
-            entries = _read_some(tiers, stream, next(owned(stream, head, position)), room, key, view, bool(parts))
+            entries = _read_some(
+                tiers, stream, next(owned_entries(stream, head, position)), room, key, view, bool(parts)
+            )
         except (NeedsFetch, NotRepresentable):
             if position == start:
                 raise
@@ -100,7 +102,7 @@ def _read_some(
     return entries
 
 
-def owned(stream: Stream, head: Head, position: int) -> Iterator[OwnedEntries]:
+def owned_entries(stream: Stream, head: Head, position: int) -> Iterator[OwnedEntries]:
     """Who owns the entries from a position to the head, in order."""
     for owner, limit in stream.lineage:
         until = min(limit, head.next_seq)
@@ -117,17 +119,17 @@ def _read_segments(
     sealed = tiers.read(part.owner, part.start, part.end, budget, key)
     if sealed is None or view is None:
         return None if sealed is None else Slice([part.body for part in sealed.parts], sealed.position)
-    turned, room, failure = _turned(sealed.parts, view)
+    turned, room, failure = _turn_parts(sealed.parts, view)
     if failure is None:
         return Slice(turned, sealed.position)
     # What comes before it is read again, alone; where nothing does, the entry itself.
     again = tiers.read(part.owner, part.start, part.end, max(room, 1), key) or sealed
     if not room:
         raise not_representable(stream, again.position - 1, view, failure) from failure
-    return Slice(_turned(again.parts, view)[0], again.position)
+    return Slice(_turn_parts(again.parts, view)[0], again.position)
 
 
-def _turned(parts: list[Part], view: StreamSchema) -> tuple[list[Piece], int, NotRepresentable | None]:
+def _turn_parts(parts: list[Part], view: StreamSchema) -> tuple[list[Piece], int, NotRepresentable | None]:
     """Parts of a segment in the version that was asked for; where one fails, how many bytes come before, and why."""
     turned: list[Piece] = []
     before: list[Piece | msgspec.Raw] = []
@@ -147,10 +149,10 @@ def _read_rows(
     scan = wal.scan if key is None else partial(wal.scan_key, key=key)
     # A scan that a refusal leaves open would hold its snapshot until the traceback is collected.
     with closing(scan(stream=part.owner, position=part.start, end=part.end)) as rows:
-        return _gathered(rows, stream, part, budget, key, view, goes_on)
+        return _collect_rows(rows, stream, part, budget, key, view, goes_on)
 
 
-def _gathered(
+def _collect_rows(
     rows: Iterable[Entries],
     stream: Stream,
     part: OwnedEntries,
@@ -174,11 +176,11 @@ def _gathered(
         skip, stop = max(0, position - row.seq), min(row.count, until - row.seq)
         body = row.body
         if row.keys is not None and key is not None:
-            body, stop = _pick(row, skip, stop, budget, key)
+            body, stop = _pick_entries(row, skip, stop, budget, key)
             if not body:
                 continue
         elif skip or stop < row.count or len(body) > budget:
-            body, stop = _cut(stream, row, skip, stop, budget)
+            body, stop = _cut_row(stream, row, skip, stop, budget)
         if (parts or goes_on) and len(body) > room:
             return Slice(parts, row.seq + skip)
         if view is not None and row.version != view.version:
@@ -199,7 +201,7 @@ def _turn_some(
     stream: Stream, row: Entries, skip: int, stop: int, key: str | None, view: StreamSchema, failure: NotRepresentable
 ) -> Slice:
     """What comes before the first entry that cannot be turned; if that is the very first, say so."""
-    entries, chosen = entries_of(row.body), _chosen(row, skip, stop, key)
+    entries, chosen = entries_of(row.body), _entries_with_key(row, skip, stop, key)
     good = chosen[: failure.facts["index"]]
     if not good:
         raise not_representable(stream, row.seq + chosen[0], view, failure)
@@ -207,19 +209,19 @@ def _turn_some(
     return Slice([body], row.seq + good[-1] + 1)
 
 
-def _chosen(row: Entries, skip: int, stop: int, key: str | None) -> list[int]:
-    """Which entries of a row are meant."""
+def _entries_with_key(row: Entries, skip: int, stop: int, key: str | None) -> list[int]:
+    """The indexes of the entries of a row that have a key; all where none is asked for."""
     if row.keys is None or key is None:
         return list(range(skip, stop))
     keys = msgspec.json.decode(row.keys)
     return [index for index in range(skip, stop) if keys[index] == key]
 
 
-def _pick(row: Entries, skip: int, stop: int, budget: int, key: str) -> tuple[bytes, int]:
+def _pick_entries(row: Entries, skip: int, stop: int, budget: int, key: str) -> tuple[bytes, int]:
     """The entries of one key, fewer where they exceed the budget, and where to go on."""
     picked: list[bytes | msgspec.Raw] = []
     entries, size = entries_of(row.body), 0
-    for index in _chosen(row, skip, stop, key):
+    for index in _entries_with_key(row, skip, stop, key):
         if picked and size >= budget:
             return b",".join(picked), index
         picked.append(entries[index])
@@ -227,7 +229,7 @@ def _pick(row: Entries, skip: int, stop: int, budget: int, key: str) -> tuple[by
     return b",".join(picked), stop
 
 
-def _cut(stream: Stream, row: Entries, skip: int, stop: int, budget: int) -> tuple[bytes, int]:
+def _cut_row(stream: Stream, row: Entries, skip: int, stop: int, budget: int) -> tuple[bytes, int]:
     """Part of a row: entries ``skip`` to ``stop``, fewer where they exceed the budget."""
     if not stream.is_json:
         return row.body, stop
@@ -252,7 +254,7 @@ def not_representable(stream: Stream, seq: int, view: StreamSchema, failure: Not
 
 def request_end(tiers: Tiers, stream: Stream, head: Head, seq: int) -> int:
     """Where the append request that holds an entry ends in this stream; a fork may have cut that of its source."""
-    part = next(owned(stream, head, seq))
+    part = next(owned_entries(stream, head, seq))
     placed = tiers.published.holding(part.owner, seq)
     if placed is not None:
         return min(tiers.request_end(placed, seq), part.end)
@@ -262,7 +264,7 @@ def request_end(tiers: Tiers, stream: Stream, head: Head, seq: int) -> int:
 
 def cell(tiers: Tiers, stream: Stream, head: Head, seq: int) -> Cell:
     """One entry of a stream of bytes, which is one append request."""
-    part = next(owned(stream, head, seq))
+    part = next(owned_entries(stream, head, seq))
     placed = tiers.published.holding(part.owner, seq)
     if placed is not None:
         return tiers.cell(placed, seq)
@@ -287,7 +289,7 @@ def bytes_before(tiers: Tiers, stream: Stream, head: Head, position: int) -> int
         return head.bytes
     if position <= head.first_seq:
         return head.first_bytes
-    part = next(owned(stream, head, position))
+    part = next(owned_entries(stream, head, position))
     placed = tiers.published.holding(part.owner, position)
     if placed is not None:
         return tiers.bytes_before(placed, position)
@@ -307,7 +309,7 @@ def time_before(tiers: Tiers, stream: Stream, head: Head, position: int) -> int:
         return head.last_us
     if not position:
         return NEVER_US
-    part = next(owned(stream, head, position - 1))
+    part = next(owned_entries(stream, head, position - 1))
     placed = tiers.published.holding(part.owner, position - 1)
     if placed is not None:
         return tiers.time_at(placed, position - 1)
@@ -323,7 +325,7 @@ def seek_time(tiers: Tiers, stream: Stream, head: Head, since_us: int) -> int:
 
 def first_since(tiers: Tiers, stream: Stream, head: Head, since_us: int) -> Appended | None:
     """The first retained entry appended at or after a moment; its time may be that of an entry before it."""
-    for owner, start, end, _ in owned(stream, head, head.first_seq):
+    for owner, start, end, _ in owned_entries(stream, head, head.first_seq):
         sealed = tiers.seek_time(owner, since_us)
         if sealed is not None and sealed[0] < end:
             return Appended(max(sealed[0], start), sealed[1])

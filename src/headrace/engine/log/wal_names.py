@@ -34,7 +34,7 @@ class WalNameFilter:
         """Someone begins to count, and will find everything that is on disk by now."""
         self._anew = bytearray(_SLOTS)
 
-    def found(self, names: Iterable[str]) -> None:
+    def add_counted(self, names: Iterable[str]) -> None:
         """Some streams were counted."""
         assert self._anew is not None
         for name in names:

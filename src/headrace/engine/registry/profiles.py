@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import SERVER, carry_out, save_registry
+from headrace.engine.log.lifecycle import SERVER, run_change, save_registry
 from headrace.engine.log.lifecycle import StreamChange as Step
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
@@ -110,7 +110,7 @@ class Profiles:
                     raise refused(planned.refusals)
                 if planned.changes_nothing:
                     return planned
-                step = await carry_out(self._writer, partial(SetProfile, who=who), stream, base, profile, planned)
+                step = await run_change(self._writer, partial(SetProfile, who=who), stream, base, profile, planned)
                 if not step.outdated:
                     return planned
         raise Conflict("the registry keeps changing; read it and try again", stream=stream.name)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import SERVER, StreamChange, carry_out, save_registry
+from headrace.engine.log.lifecycle import SERVER, StreamChange, run_change, save_registry
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.engine.log.writer import Writer
@@ -137,7 +137,7 @@ class Schemas:
                 raise refused(planned.refusals)
             if planned.changes_nothing:
                 return planned, planned.registry
-            change = await carry_out(self._writer, partial(SetRegistry, who=who), stream, base, planned)
+            change = await run_change(self._writer, partial(SetRegistry, who=who), stream, base, planned)
             if not change.outdated:
                 return planned, change.registry
         raise Conflict("the registry keeps changing; read it and try again", stream=stream.name)

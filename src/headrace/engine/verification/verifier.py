@@ -17,7 +17,7 @@ import msgspec
 
 from headrace.engine.derive.lease_scheduler import Apply, LeaseScheduler
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import StreamChange, carry_out
+from headrace.engine.log.lifecycle import StreamChange, run_change
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
@@ -130,7 +130,7 @@ class Verifier:
 
     async def begin(self, stream: Stream, proposal: Registry) -> VerificationRow:
         """Hold a registry, whose newest version is proposed, against all events of a stream."""
-        begun = await carry_out(self._writer, BeginVerification, stream, proposal, self._job.config.min_rows)
+        begun = await run_change(self._writer, BeginVerification, stream, proposal, self._job.config.min_rows)
         self._loop.wake()
         return self.find(stream, begun.id)
 
@@ -174,16 +174,16 @@ class Verifier:
             if not progress.left(stored):
                 await self._apply(lambda batch: advance_verification(batch, row.id))
                 return True
-            where = self._wanted(progress, stored, working)
+            where = self._next_range(progress, stored, working)
             if where is None:
                 return False
             self._job.claims[row.id] = where
         try:
-            return await self._look(row, stream, where)
+            return await self._check_events(row, stream, where)
         finally:
             del self._job.claims[row.id]
 
-    def _wanted(self, progress: Progress, stream: StreamRow, working: list[Range]) -> Range | None:
+    def _next_range(self, progress: Progress, stream: StreamRow, working: list[Range]) -> Range | None:
         """The first events that are left, once workers had their chance."""
         row, now = progress.row, monotonic()
         if working or row.id not in self._quiet_since:
@@ -193,10 +193,10 @@ class Verifier:
         left = progress.left(stream, working)
         return Range(left[0].first, min(left[0].end, left[0].first + CLAIM_ROWS)) if left else None
 
-    async def _look(self, row: VerificationRow, stream: Stream, where: Range) -> bool:
+    async def _check_events(self, row: VerificationRow, stream: Stream, where: Range) -> bool:
         try:
             async with self._gate:
-                end, findings = await self._thread.look(row, stream, stream.head, where)
+                end, findings = await self._thread.check_events(row, stream, stream.head, where)
         except CorruptData as reason:
             self._failures[row.id] = self._failures.get(row.id, 0) + 1
             # A segment that is not there may just have been replaced.
@@ -233,11 +233,13 @@ class VerifyThread(BackgroundThread):
         for id in self._trials.keys() - running:
             self._trials.pop(id, None)
 
-    async def look(self, row: VerificationRow, stream: Stream, head: Head, where: Range) -> tuple[int, Findings]:
-        """What is found in the first events of a range, and where that ends; nothing where they have just moved."""
-        return await self.run(self._look, row, stream, head, where)
+    async def check_events(
+        self, row: VerificationRow, stream: Stream, head: Head, where: Range
+    ) -> tuple[int, Findings]:
+        """Check the first events of a range; returns where it ended, and findings; none if events moved."""
+        return await self.run(self._check_events, row, stream, head, where)
 
-    def _look(self, row: VerificationRow, stream: Stream, head: Head, where: Range) -> tuple[int, Findings]:
+    def _check_events(self, row: VerificationRow, stream: Stream, head: Head, where: Range) -> tuple[int, Findings]:
         from headrace.engine.history.stored_events import Events, EventsMoved
         from headrace.format.segment.decoded import Decoded
         from headrace.format.segment.stretches import stretches

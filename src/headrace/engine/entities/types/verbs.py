@@ -17,7 +17,7 @@ from headrace.engine.entities.types.consequences import Counts
 from headrace.engine.entities.types.proposing import Make, Proposal
 from headrace.engine.entities.types.resolving import load, name_refusals, parsed
 from headrace.engine.entities.write.accepting import first_schema
-from headrace.engine.log.lifecycle import carry_out
+from headrace.engine.log.lifecycle import run_change
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
@@ -211,7 +211,7 @@ class EntityTypes:
                 proposal = await self._propose(entity_type, owner, make)
                 if dry_run or not proposal.steps:
                     return Outcome(proposal)
-                applied = await carry_out(self._writer, Apply, proposal, self.stream(entity_type), who)
+                applied = await run_change(self._writer, Apply, proposal, self.stream(entity_type), who)
                 if not applied.outdated:
                     return Outcome(proposal, applied.number - len(proposal.steps) + 1)
         raise Conflict("the type keeps changing; read it and try again", entity_type=entity_type)

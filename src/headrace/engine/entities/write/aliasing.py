@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from headrace.engine.entities.write.relating import Moved, merging, owned, replayed, splitting, unmerging, unsplitting
 from headrace.engine.log.append import Append
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import StreamChange, settling
+from headrace.engine.log.lifecycle import StreamChange, make_done_callback
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
@@ -105,7 +105,7 @@ class Aliasing:
         row = owned(self._entities, user_id, entity_id)
         settled: asyncio.Future[Relate] = asyncio.get_running_loop().create_future()
         stream = self._stream_of(row.stream)
-        relate = Relate(self._log, stream, decide, settling(settled))
+        relate = Relate(self._log, stream, decide, make_done_callback(settled))
         relate.submit(self._writer)
         await settled
         if relate.error is not None:

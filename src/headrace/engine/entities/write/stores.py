@@ -11,7 +11,7 @@ from headrace.engine.entities.entity_hook import ENTITIES, EntityHook, compiled
 from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.entities.write.accepting import Prepared, Storing, Typed, first_schema
 from headrace.engine.entities.write.observing import Observe, Outdated, Rehearse, Wish
-from headrace.engine.log.lifecycle import settling
+from headrace.engine.log.lifecycle import make_done_callback
 from headrace.engine.log.log import Log
 from headrace.engine.log.writer import Writer
 from headrace.errors import EntityNotFound, NoSchemaForEntityType
@@ -127,7 +127,7 @@ class Stores:
 
     async def _outcome(self, kind: type[Kind], wish: Wish, prepared: Prepared) -> Kind:
         settled: asyncio.Future[Kind] = asyncio.get_running_loop().create_future()
-        kind(wish, prepared, self._log, settling(settled)).submit(self._writer)
+        kind(wish, prepared, self._log, make_done_callback(settled)).submit(self._writer)
         return await settled
 
 
