@@ -28,7 +28,7 @@ from headrace.format.segment.row_group import Run
 from headrace.format.segment.writer import Writer
 from headrace.pipeline import jobs, session
 from headrace.pipeline.kernels import index
-from headrace.pipeline.kernels.units import Place, over
+from headrace.pipeline.kernels.units import Workspace, over
 from headrace.pipeline.work import Lease
 from headrace.reduce.work_units import Source, Unit
 from headrace.schema.registry import Registry
@@ -158,7 +158,7 @@ def _never_asked(_body: bytes) -> list[bytes]:
     raise NotImplementedError("entries come one by one")
 
 
-def _columns(unit: Unit, here: Place) -> dict[str, Any]:
+def _columns(unit: Unit, here: Workspace) -> dict[str, Any]:
     """The columns of a unit as the index job extracts them, in a Parquet file, and nothing else."""
     columns, _ = index.extract_columns(unit, here)
     path = here.directory / "columns.parquet"

@@ -1,4 +1,4 @@
-"""Amounts on the command line: whole numbers from 1 on."""
+"""Parsing and formatting of command-line arguments."""
 
 from __future__ import annotations
 

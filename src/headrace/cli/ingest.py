@@ -1,4 +1,4 @@
-"""From a pipe into a stream: lines of JSON, or bytes, through a producer that never appends twice.
+"""Appending stdin to a stream: lines of JSON, or bytes, through an idempotent producer.
 
 One batch is on its way at a time. So everything before a failure is appended, nothing behind it is, and both are told.
 """

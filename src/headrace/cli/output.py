@@ -1,4 +1,4 @@
-"""How commands speak: tables for people, JSON for programs, complaints on stderr, and exit codes."""
+"""Output of commands: tables for people, JSON for programs, errors on stderr, and exit codes."""
 
 from __future__ import annotations
 

@@ -99,14 +99,14 @@ def up(*, flags: ServerFlags = NO_FLAGS, config: ConfigFile = None) -> None:
     """Run everything on this machine: the server, and the pipeline beside it."""
     from headrace.config import load
 
-    beside = Beside(load(file=config, flags=flags.settings()))
+    beside = BackgroundPipeline(load(file=config, flags=flags.settings()))
     try:
         serve(flags=flags, config=config, ready=beside.start)
     finally:
         beside.stop()
 
 
-class Beside:
+class BackgroundPipeline:
     """The pipeline of a server in this process; it starts when the server listens, and Spark when work is due."""
 
     def __init__(self, config: Config) -> None:

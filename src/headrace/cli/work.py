@@ -1,4 +1,4 @@
-"""Work for people: what is due, who does it, what is parked."""
+"""Tables of derived work, for people: streams that are due, leases, workers and parked ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's side of the work, over HTTP: lease units, keep the lease alive, commit what came of them."""
+"""HTTP client of the work API: lease units, keep the lease alive, commit results."""
 
 from __future__ import annotations
 

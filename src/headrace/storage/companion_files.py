@@ -45,7 +45,7 @@ class CompanionUsage(NamedTuple):
 
 
 class CompanionFiles:
-    """Opens companions for asking, from any thread."""
+    """Opens companions for reading, from any thread."""
 
     def __init__(
         self,

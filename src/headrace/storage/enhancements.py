@@ -1,4 +1,4 @@
-"""How entity types grow: settings, what fragments speak for, and migrations that do not count any more."""
+"""Schema enhancement of entity types: settings, recommendations, and migrations that were undone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of ``notes``: what was done, noted in the commit that did it, until a stream has it."""
+"""The rows of ``notes``: audit notes, written in the commit that they describe, until the audit stream has them."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class StoredTotals(NamedTuple):
     registry_us: int = 0
 
 
-class Grave(NamedTuple):
+class DeletedStream(NamedTuple):
     """A deleted stream that may have objects."""
 
     incarnation: str
@@ -172,23 +172,23 @@ class Published:
         row = self._connection.execute(f"{sql} WHERE incarnation = ? AND state != 2", (name, incarnation)).fetchone()
         return row is not None and not row[0]
 
-    def dig(self, grave: Grave) -> None:
-        """Let a sweep remove every object of a stream."""
-        self._connection.execute("INSERT OR IGNORE INTO graves VALUES (?, ?)", grave)
+    def mark_deleted(self, deleted_stream: DeletedStream) -> None:
+        """Note a deleted stream, so that all its objects are removed."""
+        self._connection.execute("INSERT OR IGNORE INTO graves VALUES (?, ?)", deleted_stream)
 
-    def bury(self, stream: int) -> None:
-        """The same for a stream that is being deleted, if it may have any."""
+    def mark_stream_deleted(self, stream: int) -> None:
+        """Note a stream that is being deleted, if it may have objects."""
         sql = "INSERT OR IGNORE INTO graves SELECT incarnation, name FROM streams WHERE id = ? AND attempted"
         self._connection.execute(sql, (stream,))
 
-    def graves(self, limit: int) -> list[Grave]:
+    def deleted_streams(self, limit: int) -> list[DeletedStream]:
         """Streams whose objects have to go."""
         sql = "SELECT incarnation, name FROM graves LIMIT ?"
-        return [Grave(*row) for row in self._connection.execute(sql, (limit,))]
+        return [DeletedStream(*row) for row in self._connection.execute(sql, (limit,))]
 
-    def fill(self, grave: Grave) -> None:
-        """Nothing of the stream is left."""
-        self._connection.execute("DELETE FROM graves WHERE incarnation = ?", (grave.incarnation,))
+    def unmark_deleted(self, deleted_stream: DeletedStream) -> None:
+        """Forget a deleted stream, of which no object is left."""
+        self._connection.execute("DELETE FROM graves WHERE incarnation = ?", (deleted_stream.incarnation,))
 
     def _one(self, sql: str, *values: object) -> Placed | None:
         row = self._connection.execute(sql, values).fetchone()

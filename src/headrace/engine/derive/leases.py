@@ -16,7 +16,7 @@ from headrace.engine.derive.unit_cutter import PlannedUnit
 from headrace.engine.log.batch import Batch
 from headrace.errors import Conflict
 from headrace.reduce.work_units import Unit
-from headrace.storage.published import Grave
+from headrace.storage.published import DeletedStream
 from headrace.storage.streams import LIVE
 from headrace.storage.work import LeaseRow, UnitRow, Work
 
@@ -127,7 +127,7 @@ def bury_objects(batch: Batch, unit: Unit) -> bool:
     """Have everything removed that was written for a stream if the stream was deleted; returns whether it was."""
     if batch.streams.of(unit.incarnation) is not None:
         return False
-    batch.published.dig(Grave(unit.incarnation, unit.stream))
+    batch.published.mark_deleted(DeletedStream(unit.incarnation, unit.stream))
     return True
 
 

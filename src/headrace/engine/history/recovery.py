@@ -1,4 +1,4 @@
-"""Recovery: a database is brought up to what was published, from nothing or from wherever it stands.
+"""Recovery: a database, empty or old, is brought up to what was published.
 
 The newest manifest of a stream counts. A stream that the database does not have is made anew; one that it has as of an
 older manifest goes on from the newer one; one that was deleted since is deleted here. What was never published stays
@@ -26,7 +26,7 @@ from headrace.format.manifest import Manifest
 from headrace.storage.derived import Companions, States
 from headrace.storage.node import holder_of
 from headrace.storage.objects import ObjectMissing, Objects
-from headrace.storage.published import Grave
+from headrace.storage.published import DeletedStream
 from headrace.storage.registries import RegistryRow
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow, Streams
 from headrace.storage.work import Work
@@ -257,12 +257,12 @@ class _Recovery:
         row = batch.streams.by_name(manifest.stream)
         if row is not None and row.incarnation != manifest.incarnation:
             if incarnation_number(row.incarnation) > incarnation_number(manifest.incarnation):
-                batch.published.dig(Grave(manifest.incarnation, manifest.stream))
+                batch.published.mark_deleted(DeletedStream(manifest.incarnation, manifest.stream))
                 return None
             self._make_way(row, manifest)
             row = None
         if manifest.state == "deleted":
-            batch.published.dig(Grave(manifest.incarnation, manifest.stream))
+            batch.published.mark_deleted(DeletedStream(manifest.incarnation, manifest.stream))
             if row is not None:
                 self._delete(row)
             return None
@@ -270,7 +270,7 @@ class _Recovery:
             return None
         if row is not None and row.state == DELETED:
             if self._is_ours(row, manifest):
-                batch.published.dig(Grave(row.incarnation, row.name))
+                batch.published.mark_deleted(DeletedStream(row.incarnation, row.name))
                 return None
             # It was deleted here, and another node that did not know has gone on with it.
             batch.streams.remove(row.id)
@@ -289,7 +289,7 @@ class _Recovery:
         """A later life has taken the name."""
         _check(row, manifest)
         if row.state != DELETED:
-            self._batch.published.dig(Grave(row.incarnation, row.name))
+            self._batch.published.mark_deleted(DeletedStream(row.incarnation, row.name))
         self._batch.streams.remove(row.id)
 
     def _delete(self, row: StreamRow) -> None:
@@ -315,7 +315,7 @@ class _Recovery:
 
     def _insert(self, manifest: Manifest) -> RecoveredStream | None:
         streams = self._batch.streams
-        self._batch.published.fill(Grave(manifest.incarnation, manifest.stream))
+        self._batch.published.unmark_deleted(DeletedStream(manifest.incarnation, manifest.stream))
         for incarnation, end in manifest.lineage:
             ancestor = streams.of(incarnation)
             if ancestor is None:

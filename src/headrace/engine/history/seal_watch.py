@@ -1,4 +1,4 @@
-"""Keeping watch while streams are published, or cannot be: what waits is counted, and whether we may still write.
+"""Watching publication: how much waits to be published, and whether this node still holds the lease to write.
 
 A publication may take as long as the store lets it, and the pause after a failure is up to a minute. Neither may hold
 up what is watched here: the writer knows how much room the backlog has, and a node that was replaced finds that out.

@@ -1,4 +1,4 @@
-"""Deciding what is published when, and keeping at it; appends wait for nothing of this."""
+"""Deciding which streams are published when, in the background; appends do not wait for it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.sealing")
 
-Found = TypeVar("Found")
+Returned = TypeVar("Returned")
 
 TICK_S = 1.0
 #: How long an object that nothing refers to is left to those who still read it.
@@ -155,7 +155,7 @@ class Sealer:
         self._publishing = asyncio.Lock()
         self._orphans_us = clock.now_us() + int(_ORPHANS_S * 1e6)
         self.watch = SealWatch(
-            writer, connect, lambda: self._aside(context.node.check), clock, limit_bytes=config.backlog_bytes
+            writer, connect, lambda: self._in_thread(context.node.check), clock, limit_bytes=config.backlog_bytes
         )
         self.pace = SealPace(self.watch, lambda: log.counters.appends, clock, config, columns_share)
         self.seals = 0
@@ -177,7 +177,7 @@ class Sealer:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self.watch.stop()
-        await self._aside(self._context.close)
+        await self._in_thread(self._context.close)
         await self._thread.stop()
 
     async def _watch_and_publish(self) -> None:
@@ -220,7 +220,7 @@ class Sealer:
                 self._writer.damage.note(reason)
                 logger.exception("stream %d could not be published; it is tried again, and the others go on", stream)
                 self._try_later(stream)
-            await self._aside(self.pace.rest)
+            await self._in_thread(self.pace.rest)
         await self.clear()
         await self._reserve_epochs()
 
@@ -234,7 +234,7 @@ class Sealer:
         """Publish new records of every journal."""
         for journal in self._context.journals:
             if journal.is_due(self._reader):
-                until = await self._aside(partial(self._publish_journal, journal))
+                until = await self._in_thread(partial(self._publish_journal, journal))
                 await run_change(self._writer, NotePublished, journal, until)
 
     def _publish_journal(self, journal: Journal[Any]) -> int:
@@ -244,7 +244,7 @@ class Sealer:
         """Have a block of epochs to spare."""
         if self._streams.meta("spare_epoch", -1) >= 0:
             return
-        block = await self._aside(self._context.node.reserve_epochs)
+        block = await self._in_thread(self._context.node.reserve_epochs)
         await run_change(self._writer, SpareEpochs, block.start)
 
     def request(self, stream: int) -> None:
@@ -280,8 +280,8 @@ class Sealer:
     async def purge(self, stream: int) -> list[str]:
         """Remove every object of a stream that is on none of its lists; answers which there were."""
         async with self._publishing:
-            keys = await self._aside(lambda: self._context.publisher.unlisted_keys(stream))
-            await self._aside(lambda: self._context.cleaner.remove(keys))
+            keys = await self._in_thread(lambda: self._context.publisher.unlisted_keys(stream))
+            await self._in_thread(lambda: self._context.cleaner.remove(keys))
             await run_change(self._writer, Forget, keys, None)
             return keys
 
@@ -300,7 +300,7 @@ class Sealer:
         row = self._streams.by_id(stream)
         if row is not None and not row.attempted:
             await run_change(self._writer, Attempt, stream)
-        publication = await self._aside(lambda: self._context.publisher.publish(stream, self.pace))
+        publication = await self._in_thread(lambda: self._context.publisher.publish(stream, self.pace))
         loaded = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
         if publication is None or loaded is None or loaded.id != stream:
             await run_change(self._writer, Abandon, stream, publication)
@@ -318,22 +318,22 @@ class Sealer:
 
     async def clear(self) -> None:
         """Remove objects of deleted streams, and those that were replaced a while ago."""
-        for grave in self._published.graves(_PAGE):
+        for deleted_stream in self._published.deleted_streams(_PAGE):
             try:
-                keys = await self._aside(partial(self._context.cleaner.bury, grave))
+                keys = await self._in_thread(partial(self._context.cleaner.remove_stream, deleted_stream))
             except Unavailable as reason:
                 if is_disk_full(reason):
                     self._writer.reserve.release()
                 raise
-            await run_change(self._writer, Forget, keys, grave)
+            await run_change(self._writer, Forget, keys, deleted_stream)
         now_us = self._clock.now_us()
         while keys := self._published.leftovers(now_us - int(GRACE_S * 1e6), _PAGE):
-            await self._aside(partial(self._context.cleaner.remove, keys))
+            await self._in_thread(partial(self._context.cleaner.remove, keys))
             await run_change(self._writer, Forget, keys, None)
         if now_us >= self._orphans_us:
             self._orphans_us = now_us + int(_ORPHANS_S * 1e6)
-            keys = await self._aside(lambda: self._context.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
+            keys = await self._in_thread(lambda: self._context.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
             await run_change(self._writer, Discard, keys)
 
-    async def _aside(self, work: Callable[[], Found]) -> Found:
+    async def _in_thread(self, work: Callable[[], Returned]) -> Returned:
         return await self._thread.run(work)

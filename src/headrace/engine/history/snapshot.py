@@ -1,4 +1,4 @@
-"""A stream at one moment, whole enough to be published and never newer than its last entry."""
+"""A consistent snapshot of a stream for publication, never newer than its last entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standing up: a node finds out what its directory has missed before it becomes the writer of a store.
+"""Takeover: before a node becomes the writer of a store, it finds out what its directory has missed.
 
 The database notes the lease under which it writes. Where the store has a newer one, another node has been the writer
 since, or this one with a later copy of the directory; a directory that was restored from a backup says so itself. Such

@@ -1,4 +1,4 @@
-"""Operations that make, unmake and change streams, each one step of a commit."""
+"""Operations that create, delete and change streams, each one step of a commit."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class StreamChange(Operation):
 
 
 class Chore(StreamChange):
-    """What the server does by itself: it goes on however much waits, as it makes room for more."""
+    """An operation of the server itself: it is accepted even when the queue is full, as it frees space."""
 
     is_chore = True
 
@@ -332,7 +332,7 @@ def release(batch: Batch, stream: int | None) -> list[tuple[str, int]]:
 def _bury(batch: Batch, stream: int) -> None:
     batch.streams.update(stream, state=DELETED, deadline_us=batch.now_us)
     batch.streams.discard(stream)
-    batch.published.bury(stream)
+    batch.published.mark_stream_deleted(stream)
     Work(batch.connection).drop(stream)
     Companions(batch.connection).drop(stream)
     States(batch.connection).drop(stream)

@@ -1,4 +1,4 @@
-"""What time does to streams, carried out by a sweeper: expiry, retention, persisted accesses, removal of what is gone.
+"""The sweeper: expiry, retention, persisted access times, and removal of the rows of deleted streams.
 
 Each sweep is a few small operations for the writer, bounded in rows, so that appends never wait long.
 """

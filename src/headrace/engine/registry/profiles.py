@@ -1,4 +1,4 @@
-"""Changing what a stream means: a plan first, then one commit that installs a profile or nothing.
+"""Changing the profile of a stream: a plan first, then one commit that installs the profile or nothing.
 
 A profile brings a schema, a routing key and a search configuration to a stream that has no schema yet. What a stream
 has is never replaced: there the profile changes only what becomes of new entries.

@@ -1,4 +1,4 @@
-"""Changing what a stream's events look like: a plan first, then one commit that applies it or nothing."""
+"""Changing the schema of a stream: a plan first, then one commit that applies it or nothing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SetRegistry(StreamChange):
 
 
 class Schemas:
-    """Plans and applies changes to registries. All runs on the event loop, except the thinking."""
+    """Plans and applies changes to registries, on the event loop; plans are computed in a thread."""
 
     def __init__(self, writer: Writer, registries: Registries, computing: ComputeThreads, patience_s: float) -> None:
         self._writer = writer

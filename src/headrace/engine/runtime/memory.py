@@ -1,4 +1,4 @@
-"""Memory: the limit we live under, what the process holds, and the relief when it becomes too much."""
+"""Memory: the limit of the process, what it uses, and the caches that are shrunk when it uses too much."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class HighWater:
 
 
 class Caches(Protocol):
-    """What is kept to answer sooner, and can be let go of."""
+    """Caches that can be shrunk."""
 
     def relieve(self) -> None:
         """Let go of some of it."""

@@ -1,4 +1,4 @@
-"""The proof on data: does every stored event carry a proposed change, whatever can be shown without looking at it?
+"""Verification of a proposed schema change on every stored event, where no proof without data exists.
 
 A verification is begun here and found again. Workers look at what is published; a task on the event loop sees to the
 rest, one range after the other, in one thread that rests as long as it works.

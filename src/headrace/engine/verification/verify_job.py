@@ -31,7 +31,7 @@ ENDED = "the verification has ended"
 
 
 class Progress:
-    """What a row says: the ranges that were looked at, and what was found there."""
+    """The progress of a verification: the ranges that were checked, and their findings."""
 
     def __init__(self, row: VerificationRow) -> None:
         self.row = row

@@ -11,11 +11,11 @@ from headrace.extract.erasure_mask import Targets
 from headrace.format.manifest import listed, segment_key
 from headrace.format.segment.decoded import Decoded
 from headrace.format.segment.reader import Reader
-from headrace.pipeline.kernels.units import Place
+from headrace.pipeline.kernels.units import Workspace
 from headrace.reduce.work_units import Unit
 
 
-def perform(unit: Unit, here: Place) -> dict[str, Any]:
+def perform(unit: Unit, here: Workspace) -> dict[str, Any]:
     """Write the segment of a unit anew; the object is durable when this returns."""
     (source,), targets = unit.segments, decoding.convert(unit.defined, tuple[Targets, ...])
     made = here.directory / "rewritten.parquet"

@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace import decoding
 from headrace.format.state.names import state_key
 from headrace.format.state.reader import Reader
-from headrace.pipeline.kernels.units import Kernel, failure, place
+from headrace.pipeline.kernels.units import Kernel, failure, open_workspace
 from headrace.pipeline.kernels.units import batches as events
 from headrace.reduce.features.events import Shapes
 from headrace.reduce.features.replay import BEFORE, Known, Piece, Pieces, Question, answered
@@ -110,7 +110,7 @@ def _of_state(unit: Unit, number: int, store: str) -> Iterator[Piece]:
     question, known_parts = _decode_question(unit)
     state, keys = unit.states[number], question.moments()
     object_key = state_key(unit.stream, unit.incarnation, state.name)
-    with place(store) as here, here.borrowed(object_key, state.bytes, "state.parquet") as path:
+    with open_workspace(store) as here, here.borrowed(object_key, state.bytes, "state.parquet") as path:
         for key, packed in Reader(path, object_key, sha256=state.sha256).rows():
             if key not in keys:
                 continue
@@ -131,7 +131,7 @@ def _of_segment(unit: Unit, number: int, store: str) -> Iterator[Piece]:
     slice_ = msgspec.structs.replace(unit, segments=(source,), first_seq=first, count=end - first)
     pieces = Pieces(question, known_parts)
     shapes = Shapes(Registry.load(unit.registry), question.defined.event)
-    with place(store) as here:
+    with open_workspace(store) as here:
         for batch in events(slice_, here):
             for run in of_batch(batch, _SLICE_BYTES):
                 pieces.fold(shapes, run)

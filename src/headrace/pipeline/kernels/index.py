@@ -15,7 +15,7 @@ from headrace.extract.postings import described, postings, stored
 from headrace.format.companion import tables
 from headrace.format.companion.layout import Companion
 from headrace.format.companion.writer import write
-from headrace.pipeline.kernels.units import Place, attempt, batches, defined, extractor
+from headrace.pipeline.kernels.units import Workspace, attempt, batches, defined, extractor
 from headrace.query.definition import Definition
 from headrace.reduce import rollup as rollups
 from headrace.reduce.work_units import Unit
@@ -26,13 +26,13 @@ _ROWS, _BYTES = 65_536, 32 * 1024 * 1024
 _BLOCK = 31 * 1024 * 1024
 
 
-def perform(unit: Unit, here: Place) -> dict[str, Any]:
+def perform(unit: Unit, here: Workspace) -> dict[str, Any]:
     """Write the companion of a unit; the objects are durable when this returns."""
     columns, through = extract_columns(unit, here)
     return {"companion": _write_companion(unit, here, columns, defined(unit), through)}
 
 
-def extract_columns(unit: Unit, here: Place) -> tuple[pa.Table, int]:
+def extract_columns(unit: Unit, here: Workspace) -> tuple[pa.Table, int]:
     """The columns of all entries of a unit, and the greatest version among them."""
     _settle()
     extracts, tables_of_columns, through = extractor(unit), [], 0
@@ -73,7 +73,7 @@ def _merge_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(pending)
 
 
-def _write_companion(unit: Unit, here: Place, columns: pa.Table, definition: Definition, through: int) -> Companion:
+def _write_companion(unit: Unit, here: Workspace, columns: pa.Table, definition: Definition, through: int) -> Companion:
     info = described(
         columns,
         definition,

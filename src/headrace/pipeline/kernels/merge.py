@@ -22,7 +22,7 @@ from headrace.format.state.names import state_key
 from headrace.format.state.reader import Reader
 from headrace.format.state.writer import Packed
 from headrace.pipeline.kernels.features import uploaded
-from headrace.pipeline.kernels.units import Kernel, Place, failure, place
+from headrace.pipeline.kernels.units import Kernel, Workspace, failure, open_workspace
 from headrace.reduce import build_states
 from headrace.reduce.features import lanes
 from headrace.reduce.features.build import defined_by
@@ -126,7 +126,7 @@ def combined(units: Sequence[bytes], store: str) -> Kernel:
 def _rows(read: Read, unit: Unit, store: str) -> Iterator[pa.RecordBatch]:
     try:
         with ExitStack() as stack:
-            here = stack.enter_context(place(store))
+            here = stack.enter_context(open_workspace(store))
             readers = [_open_state(unit, number, here, stack) for number in range(len(unit.states))]
             yield _failure_row(None)
             unit_split = split_unit(unit)
@@ -140,7 +140,7 @@ def _failure_row(failed: bytes | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"packed": pa.array([failed], pa.binary())})
 
 
-def _open_state(unit: Unit, number: int, here: Place, stack: ExitStack) -> Reader:
+def _open_state(unit: Unit, number: int, here: Workspace, stack: ExitStack) -> Reader:
     state = unit.states[number]
     key = state_key(unit.stream, unit.incarnation, state.name)
     path = stack.enter_context(here.borrowed(key, state.bytes, f"{number}.parquet"))
@@ -191,7 +191,7 @@ def _combine_unit(unit: Unit, chunks: Iterator[pa.Table], store: str) -> dict[st
         for failed in first["packed"][:said].drop_null():
             result: dict[str, Any] = msgspec.json.decode(failed.as_py())
             return result
-        with place(store) as here:
+        with open_workspace(store) as here:
             return uploaded(unit, here, _keys(unit, chain([first.slice(said)], chunks)))
     except Exception as reason:  # that of one unit must not be that of the others
         return failure(reason)

@@ -46,7 +46,7 @@ _ENVIRONMENT_ERRNOS = {
 }
 
 
-class Place(NamedTuple):
+class Workspace(NamedTuple):
     """Where a kernel works: the object store, and a directory of its own."""
 
     objects: Objects
@@ -75,7 +75,7 @@ class Place(NamedTuple):
             self.objects.upload(key, self.directory / file_name(companion.name, part))
 
 
-Perform = Callable[[Unit, Place], dict[str, Any]]
+Perform = Callable[[Unit, Workspace], dict[str, Any]]
 Kernel = Callable[[Iterator[Any]], Iterator[Any]]
 
 
@@ -102,7 +102,7 @@ def result(perform: Perform, encoded: bytes, store: str) -> dict[str, Any]:
     """What came of one unit: what was written, that its objects are gone, why it failed, or what the executor lacks."""
     unit = decoding.decode(encoded, Unit)
     try:
-        with place(store) as here:
+        with open_workspace(store) as here:
             return {"unit": unit.unit, **perform(unit, here)}
     except Exception as reason:  # that of one unit must not be that of the others
         return {"unit": unit.unit, **failure(reason)}
@@ -124,10 +124,10 @@ def is_environment(reason: Exception) -> bool:
 
 
 @contextmanager
-def place(store: str) -> Iterator[Place]:
+def open_workspace(store: str) -> Iterator[Workspace]:
     """A store, and a directory that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="headrace-unit-") as directory:
-        yield Place(opened(store), Path(directory))
+        yield Workspace(opened(store), Path(directory))
 
 
 @lru_cache(maxsize=4)
@@ -136,7 +136,7 @@ def opened(store: str) -> Objects:
     return Objects.open(store)
 
 
-def batches(unit: Unit, here: Place) -> Iterator[pa.RecordBatch]:
+def batches(unit: Unit, here: Workspace) -> Iterator[pa.RecordBatch]:
     """Row group by row group, in order."""
     for number, source in enumerate(unit.segments):
         with here.borrowed(source.key, source.bytes, f"{number}.parquet") as path:

@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.errors import CorruptData
 from headrace.format.segment.stretches import stretches
-from headrace.pipeline.kernels.units import Place, batches
+from headrace.pipeline.kernels.units import Workspace, batches
 from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry
 from headrace.schema.trial import Findings, Trial
@@ -19,7 +19,7 @@ SLICE_BYTES = 1024 * 1024
 _KEPT = 16
 
 
-def perform(unit: Unit, here: Place) -> dict[str, Any]:
+def perform(unit: Unit, here: Workspace) -> dict[str, Any]:
     """Validate the entries of a unit against its proposed registry."""
     trial, findings = _trial(msgspec.json.encode(unit.registry, order="sorted")), Findings()
     for batch in batches(unit, here):
