@@ -40,7 +40,9 @@ def with_panes(
     partitions: int,
 ) -> list[ResultDocument]:
     """The results of merged companions, each with the panes that its rollups want."""
-    names = {result["unit"]: result["companion"]["name"] for result in results if "companion" in result}
+    names = {
+        unit_result["unit"]: unit_result["companion"]["name"] for unit_result in results if "companion" in unit_result
+    }
     units_with_rollups = {name for name in names if msgspec.json.decode(units[name]).get("rollups")}
     chosen = [[unit for unit in pack if msgspec.json.decode(unit)["unit"] in units_with_rollups] for pack in packs]
     chosen = [pack for pack in chosen if pack]
@@ -52,8 +54,10 @@ def with_panes(
     rows = merged.mapInArrow(compact.panes_written(units, names, store), "unit string, part string, failure string")
     parts = {row["unit"]: (row["part"], row["failure"]) for row in rows.collect()}
     return [
-        _with_part(result, *parts.get(result["unit"], (None, None))) if result["unit"] in units_with_rollups else result
-        for result in results
+        _with_part(unit_result, *parts.get(unit_result["unit"], (None, None)))
+        if unit_result["unit"] in units_with_rollups
+        else unit_result
+        for unit_result in results
     ]
 
 

@@ -123,7 +123,7 @@ def test_a_page_goes_on_from_a_segment_into_the_log(rig: Rig) -> None:
 
 def test_answers_that_nobody_fetched_do_not_pile_up(rig: Rig) -> None:
     _numbers(rig, "s", 20)
-    held = rig.engine.tiers._found
+    held = rig.engine.tiers._answers
     for position in range(20):
         for budget in range(1, 8):
             try:

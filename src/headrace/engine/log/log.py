@@ -11,7 +11,7 @@ from headrace.engine.log.append import PLAIN, Append, Terms
 from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.forks import Fork, fork_at
 from headrace.engine.log.lifecycle import SERVER, Create, Delete, SetRetention
-from headrace.engine.log.read import Slice
+from headrace.engine.log.read import ReadSlice
 from headrace.engine.log.stream import Head, Stream, deleted
 from headrace.engine.log.tail import Tail
 from headrace.engine.log.tiers import NeedsFetch, Tiers
@@ -146,7 +146,7 @@ class Log:
         budget: int,
         key: str | None = None,
         version: int | None = None,
-    ) -> Slice:
+    ) -> ReadSlice:
         """Committed entries from a position on, all in one schema version: the current one if none is named."""
         view = None if head.registry is None else head.registry.view(version)
         entries = reading.read(self._tiers, stream, head, position, budget=budget, key=key, view=view)

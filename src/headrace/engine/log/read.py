@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.format.segment.reader import Part
 
 
-class Slice(NamedTuple):
+class ReadSlice(NamedTuple):
     """What a read found: payload parts (each JSON part may hold several entries), and where to go on."""
 
     parts: list[Piece]
@@ -54,7 +54,7 @@ def read(
     budget: int,
     key: str | None = None,
     view: StreamSchema | None = None,
-) -> Slice:
+) -> ReadSlice:
     """Entries from ``position`` to the head, as many as the budget allows and at least one; a view turns them.
 
     With a key it may come back with nothing but a new position. Raises NeedsFetch where the first of them are not at
@@ -75,7 +75,7 @@ def read(
         if entries.position == position:
             break
         position = entries.position
-    return Slice(parts, position if position < head.next_seq else head.next_seq)
+    return ReadSlice(parts, position if position < head.next_seq else head.next_seq)
 
 
 def _read_some(
@@ -86,12 +86,12 @@ def _read_some(
     key: str | None,
     view: StreamSchema | None,
     goes_on: bool,
-) -> Slice:
+) -> ReadSlice:
     """Entries from where one owner keeps them in one tier."""
     if part.published is None or part.start < part.published:
         entries = _read_segments(tiers, stream, part, room, key, view)
         if entries is not None:
-            return Slice([], part.start) if goes_on and sum(map(len, entries.parts)) > room else entries
+            return ReadSlice([], part.start) if goes_on and sum(map(len, entries.parts)) > room else entries
     rows = _read_rows(tiers.wal, stream, part, room, key, view, goes_on)
     if rows.position > part.start or goes_on:
         return rows
@@ -115,18 +115,18 @@ def owned_entries(stream: Stream, head: Head, position: int) -> Iterator[OwnedEn
 
 def _read_segments(
     tiers: Tiers, stream: Stream, part: OwnedEntries, budget: int, key: str | None, view: StreamSchema | None
-) -> Slice | None:
+) -> ReadSlice | None:
     sealed = tiers.read(part.owner, part.start, part.end, budget, key)
     if sealed is None or view is None:
-        return None if sealed is None else Slice([part.body for part in sealed.parts], sealed.position)
+        return None if sealed is None else ReadSlice([part.body for part in sealed.parts], sealed.position)
     turned, room, failure = _turn_parts(sealed.parts, view)
     if failure is None:
-        return Slice(turned, sealed.position)
+        return ReadSlice(turned, sealed.position)
     # What comes before it is read again, alone; where nothing does, the entry itself.
     again = tiers.read(part.owner, part.start, part.end, max(room, 1), key) or sealed
     if not room:
         raise not_representable(stream, again.position - 1, view, failure) from failure
-    return Slice(_turn_parts(again.parts, view)[0], again.position)
+    return ReadSlice(_turn_parts(again.parts, view)[0], again.position)
 
 
 def _turn_parts(parts: list[Part], view: StreamSchema) -> tuple[list[Piece], int, NotRepresentable | None]:
@@ -145,7 +145,7 @@ def _turn_parts(parts: list[Part], view: StreamSchema) -> tuple[list[Piece], int
 
 def _read_rows(
     wal: Wal, stream: Stream, part: OwnedEntries, budget: int, key: str | None, view: StreamSchema | None, goes_on: bool
-) -> Slice:
+) -> ReadSlice:
     scan = wal.scan if key is None else partial(wal.scan_key, key=key)
     # A scan that a refusal leaves open would hold its snapshot until the traceback is collected.
     with closing(scan(stream=part.owner, position=part.start, end=part.end)) as rows:
@@ -160,7 +160,7 @@ def _collect_rows(
     key: str | None,
     view: StreamSchema | None,
     goes_on: bool,
-) -> Slice:
+) -> ReadSlice:
     """What rows hold of a part; without a key only up to the first entry that none of them holds."""
     parts: list[Piece] = []
     _, position, until, _ = part
@@ -182,31 +182,31 @@ def _collect_rows(
         elif skip or stop < row.count or len(body) > budget:
             body, stop = _cut_row(stream, row, skip, stop, budget)
         if (parts or goes_on) and len(body) > room:
-            return Slice(parts, row.seq + skip)
+            return ReadSlice(parts, row.seq + skip)
         if view is not None and row.version != view.version:
             try:
                 body = view.turn(body, row.version)
             except NotRepresentable as failure:
                 if parts:
-                    return Slice(parts, row.seq + skip)
+                    return ReadSlice(parts, row.seq + skip)
                 return _turn_some(stream, row, skip, stop, key, view, failure)
         parts.append(body)
         room -= len(body)
         if row.seq + stop < min(until, end) or room <= 0:
-            return Slice(parts, row.seq + stop)
-    return Slice(parts, min(following, until))
+            return ReadSlice(parts, row.seq + stop)
+    return ReadSlice(parts, min(following, until))
 
 
 def _turn_some(
     stream: Stream, row: Entries, skip: int, stop: int, key: str | None, view: StreamSchema, failure: NotRepresentable
-) -> Slice:
+) -> ReadSlice:
     """What comes before the first entry that cannot be turned; if that is the very first, say so."""
     entries, chosen = entries_of(row.body), _entries_with_key(row, skip, stop, key)
     good = chosen[: failure.facts["index"]]
     if not good:
         raise not_representable(stream, row.seq + chosen[0], view, failure)
     body = view.turn(b",".join([entries[index] for index in good]), row.version)
-    return Slice([body], row.seq + good[-1] + 1)
+    return ReadSlice([body], row.seq + good[-1] + 1)
 
 
 def _entries_with_key(row: Entries, skip: int, stop: int, key: str | None) -> list[int]:
