@@ -54,7 +54,7 @@ def test_a_crash_before_notes_are_removed_does_not_tell_them_twice(
 ) -> None:
     first, _ = keys.create(user_id="ann", scopes=["read"])
     with monkeypatch.context() as crashing:
-        crashing.setattr(KeyStore, "told", _crash)
+        crashing.setattr(KeyStore, "remove_notes", _crash)
         with pytest.raises(_Crashed):
             rig.run(recorded(rig, keys))
     rig.reopen()
